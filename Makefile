@@ -1,0 +1,102 @@
+# Everything here needs make and Python 3.11 or newer, and nothing else: the tools go into .venv.
+
+PYTHON ?= python3
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --quiet --quiet --disable-pip-version-check --no-input
+UV := $(BIN)/uv --quiet
+INSTALL = $(UV) pip install --python $(BIN)/python -c constraints.txt -b constraints.txt
+
+heading = @printf '\n== %s\n' "$(1)"
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help run test lint format bench constraints clean
+
+help: ## show this list
+	@printf 'semel: a ledger for things that must happen once.\n\n'
+	@printf 'Start with "make run", then "make test". The first time each fills .venv; after that they start at once.\n\n'
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+	@printf '\nAnother Python:  make test PYTHON=python3.13\n'
+	@printf 'Some tests only: make test ARGS="-k claim"\n'
+
+run: $(VENV)/.set-run ## watch semel at work: the demo
+	@$(BIN)/semel demo $(ARGS)
+
+test: lint ## check everything: lint, types, import rules, tests
+	$(call heading,pytest)
+	@$(BIN)/python -m pytest -n 2 $(ARGS)
+
+lint: $(VENV)/.set-test ## check everything but the tests
+	$(call heading,ruff check)
+	@$(BIN)/ruff check
+	$(call heading,ruff format --check)
+	@$(BIN)/ruff format --check
+	$(call heading,mypy)
+	@$(BIN)/mypy
+	$(call heading,lint-imports)
+	@$(BIN)/lint-imports --no-logo
+
+format: $(VENV)/.set-test ## mend what ruff can mend
+	@$(BIN)/ruff check --fix-only
+	@$(BIN)/ruff format
+
+bench: $(VENV)/.set-bench ## measure semel beside other libraries
+	@$(BIN)/python -m bench $(ARGS)
+
+# Markers are cut off, since a constraint on a package that is not installed does nothing. What is left has
+# to be one plain "name==version" for each name, with no address in it.
+constraints: $(VENV)/.uv ## renew the pinned versions in constraints.txt
+	@$(UV) pip compile pyproject.toml --universal --python-version 3.11 --upgrade \
+		--all-extras --group test --group bench --group build \
+		--no-header --no-annotate --no-emit-index-url --output-file $(VENV)/compiled.txt
+	@sed 's/ *;.*//' $(VENV)/compiled.txt > $(VENV)/constraints.txt
+	@if grep -Ev '^[a-z0-9-]+==[a-z0-9.]+$$' $(VENV)/constraints.txt; then \
+		echo 'These lines are not plain "name==version"; constraints.txt was left as it is.' >&2; exit 1; fi
+	@if cut -d= -f1 $(VENV)/constraints.txt | sort | uniq -d | grep .; then \
+		echo 'No one version of these serves every Python; constraints.txt was left as it is.' >&2; exit 1; fi
+	@cp $(VENV)/constraints.txt constraints.txt
+	@echo "constraints.txt pins $$(wc -l < constraints.txt | tr -d ' ') packages."
+
+clean: ## remove .venv and everything that was built or cached
+	@rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	@find . -name .git -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# --- .venv, and a stamp for each set that was installed into it
+
+# A .venv made by another Python, or moved here from another folder, is made anew.
+ifneq "$(shell test -x $(BIN)/python && cat $(VENV)/.made 2>/dev/null)" "$(PYTHON) $(CURDIR)"
+.PHONY: $(VENV)/.made
+endif
+
+$(VENV)/.made:
+	@command -v "$(PYTHON)" >/dev/null || { \
+		echo 'There is no "$(PYTHON)" here. Install Python 3.11 or newer, or name yours: make PYTHON=/path/to/python3' >&2; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo 'semel needs Python 3.11 or newer, and "$(PYTHON)" is not. Name another: make PYTHON=python3.13' >&2; exit 1; }
+	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || { \
+		echo '"$(PYTHON)" cannot make virtual environments. On Debian and Ubuntu: apt install python3-venv' >&2; exit 1; }
+	@echo 'Making $(VENV) ...'
+	@"$(PYTHON)" -m venv --clear $(VENV)
+	@echo "$(PYTHON) $(CURDIR)" > $@
+
+$(VENV)/.uv: $(VENV)/.made constraints.txt
+	@$(PIP) install -c constraints.txt uv
+	@touch $@
+
+$(VENV)/.set-run: $(VENV)/.uv pyproject.toml constraints.txt
+	@echo 'Installing semel and its command line ...'
+	@$(INSTALL) -e '.[cli]'
+	@touch $@
+
+$(VENV)/.set-test: $(VENV)/.uv pyproject.toml constraints.txt
+	@echo 'Installing semel and what its tests need ...'
+	@$(INSTALL) -e '.[cli,crypto,pydantic]' --group test
+	@touch $@ $(VENV)/.set-run
+
+$(VENV)/.set-bench: $(VENV)/.uv pyproject.toml constraints.txt
+	@echo 'Installing semel and what its benchmarks need ...'
+	@$(INSTALL) -e '.[cli,crypto,pydantic]' --group bench
+	@touch $@ $(VENV)/.set-run
