@@ -1,0 +1,34 @@
+"""The time: one small object, so that tests can move it instead of sleeping."""
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import asyncio
+
+
+class Clock:
+    """The machine's clock."""
+
+    def now(self) -> float:
+        """Seconds since the epoch; may jump."""
+        return time.time()
+
+    def monotonic(self) -> float:
+        """Seconds since some moment; never jumps. Deadlines are counted on it."""
+        return time.monotonic()
+
+    def wait(self, event: threading.Event, seconds: float) -> None:
+        """Return when the event is set, or after so many seconds."""
+        event.wait(seconds)
+
+    async def wait_async(self, event: "asyncio.Event", seconds: float) -> None:
+        """Return when the event is set, or after so many seconds."""
+        import asyncio
+
+        try:
+            async with asyncio.timeout(seconds):
+                await event.wait()
+        except TimeoutError:
+            return

@@ -1,0 +1,180 @@
+"""The only fork between sync and async: two ways to run the same steps.
+
+Everything that decides is a generator of commands (see `commands`). `drive` answers each command at once;
+`adrive` awaits the answers, and sees to it that a cancellation never tears a write in two.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from semel.commands import Call, Discard, Fetch, Raised, Returned, Stash, Steps, Stored, Watch
+from semel.tables import Table
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from semel.codecs import Overflow
+
+T = TypeVar("T")
+
+
+class Store(Protocol):
+    """An interpreter of commands."""
+
+    overflow: "Overflow | None"
+
+    def execute(self, command: Stored) -> Any:
+        """Carry the command out and answer it."""
+        ...
+
+    def at_once(self, command: Stored) -> Any | None:
+        """The answer, where giving it takes no waiting; None leaves it to `aexecute`."""
+        ...
+
+    async def aexecute(self, command: Stored) -> Any:
+        """Carry the command out and answer it."""
+        ...
+
+    def close(self) -> None:
+        """Let go of connections and files."""
+        ...
+
+
+class Glancing(Protocol):
+    """A store that can read some attributes of an item without a lock and without waiting.
+
+    It is what makes a replay about as quick as one look-up.
+    """
+
+    def glance(self, table: Table, key: str, attributes: tuple[str, ...]) -> tuple[Any, ...] | None:
+        """These attributes of the item, or None where there is none; missing ones are None."""
+        ...
+
+
+def drive(steps: Steps[T], store: Store) -> T:
+    """Run the steps to their end, and the caller's work with them."""
+    result: T = advance(steps, store, _attempt)
+    return result
+
+
+def advance(
+    steps: Steps[Any], store: Store, work: Callable[[Call], Any] | None = None, reply: Any = None
+) -> Any:
+    """Run the steps to their end, or without `work` up to a `Call`, which is then what is returned."""
+    execute: Callable[[Any], Any] = store.execute
+    try:
+        command = steps.send(reply)
+        while True:
+            try:
+                kind = type(command)
+                if kind not in OUTSIDE:
+                    reply = execute(command)
+                elif kind is not Call:
+                    reply = _overflow(command, store.overflow)
+                elif work is None:
+                    return command
+                else:
+                    reply = work(command)  # type: ignore[arg-type]  # it is a Call
+            except BaseException as error:  # noqa: BLE001 - the steps decide, whatever it is
+                command = steps.throw(error)
+            else:
+                command = steps.send(reply)
+    except StopIteration as end:
+        return end.value
+
+
+async def adrive(steps: Steps[T], store: Store) -> T:
+    """Run the steps to their end, and the caller's work with them.
+
+    A cancellation waits for the command under way, since a write that is torn off may or may not have been
+    made. It is delivered where nothing is half done: in place of the caller's work, during a wait, or at the
+    end.
+    """
+    result: T = await aadvance(steps, store, _aattempt)
+    return result
+
+
+async def aadvance(  # noqa: C901 - one case for each kind of command
+    steps: Steps[Any], store: Store, work: Callable[[Call], Awaitable[Any]] | None = None, reply: Any = None
+) -> Any:
+    """Run the steps to their end, or without `work` up to a `Call`, which is then what is returned."""
+    cancelled: BaseException | None = None
+    try:
+        command: Any = steps.send(reply)
+        while True:
+            try:
+                kind = type(command)
+                if kind in INTERRUPTIBLE:
+                    if cancelled:
+                        reply, cancelled = _interrupt(kind, cancelled), None
+                    elif kind is Watch:
+                        reply = await store.aexecute(command)
+                    elif work is None:
+                        return command
+                    else:
+                        reply = await work(command)
+                elif kind in OUTSIDE or (reply := store.at_once(command)) is None:
+                    task, cancelled = await _finished(command, store, cancelled)
+                    reply = task.result()
+            except BaseException as error:  # noqa: BLE001 - the steps decide, whatever it is
+                command = steps.throw(error)
+            else:
+                command = steps.send(reply)
+    except StopIteration as end:
+        if cancelled:
+            raise cancelled from None
+        return end.value
+
+
+def _interrupt(kind: type, cancelled: BaseException) -> Raised:
+    if kind is Watch:
+        raise cancelled
+    return Raised(cancelled, begun=False)
+
+
+INTERRUPTIBLE = frozenset({Call, Watch})
+OUTSIDE = frozenset({Call, Stash, Fetch, Discard})
+
+
+def _attempt(call: Call) -> Returned | Raised:
+    try:
+        return Returned(call.work())
+    except BaseException as error:  # noqa: BLE001 - handed to the steps as a value
+        return Raised(error)
+
+
+async def _aattempt(call: Call) -> Returned | Raised:
+    try:
+        return Returned(await call.work())
+    except BaseException as error:  # noqa: BLE001 - handed to the steps as a value
+        return Raised(error)
+
+
+async def _finished(
+    command: Any, store: Store, cancelled: BaseException | None
+) -> "tuple[asyncio.Task[Any], BaseException | None]":
+    """The command carried out to its end, and the cancellation that came meanwhile."""
+    import asyncio
+
+    outside = type(command) in OUTSIDE
+    work = asyncio.to_thread(_overflow, command, store.overflow) if outside else store.aexecute(command)
+    task = asyncio.ensure_future(work)
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as error:
+            cancelled = error
+    return task, cancelled
+
+
+def _overflow(command: Any, overflow: "Overflow | None") -> Any:
+    if overflow is None:
+        return None
+    if type(command) is Stash:
+        return overflow.put(command.name, command.data)
+    if type(command) is Discard:
+        return overflow.delete(command.reference)
+    try:
+        return overflow.get(command.reference)
+    except (LookupError, FileNotFoundError):  # it is gone
+        return None

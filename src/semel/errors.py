@@ -1,0 +1,231 @@
+"""Every error semel raises, in one tree.
+
+SemelError
+├── UsageError              the call itself is wrong; nothing was written
+│   ├── InvalidKey          empty, too long, unprintable, or built from a part that names nothing
+│   ├── TemplateError       a key template that its function cannot fill
+│   ├── InvalidPayload      a payload that has no canonical form
+│   ├── InvalidOption       a lease, a time to live or a policy that cannot work
+│   ├── Reentered           the same key again, from inside its own run
+│   └── MissingExtra        an optional dependency is not installed
+├── Refused                 the record that was found says no; nothing was changed
+│   ├── InProgress          another attempt holds the key
+│   ├── PayloadChanged      the key was first used with another payload
+│   ├── OutcomeUnknown      an attempt vanished, and somebody has to settle what became of it
+│   ├── FailedBefore        the failure was kept, and is raised again
+│   ├── AlreadyDone         a `with` block whose work is done already
+│   ├── ResultNotKept       done, but its result was not stored
+│   ├── ResultUnreadable    done, but the stored result does not fit the type asked for
+│   └── ClaimLost           the claim is no longer the caller's
+├── StoreError              the store did not do as asked
+│   ├── StoreUnavailable    not reached, or it failed before anything was written
+│   ├── StoreThrottled      still too busy after every retry
+│   ├── StoreOutcomeUnknown nobody can tell whether the write was applied
+│   ├── StoreClosed         used after close()
+│   ├── WrongEnvironment    the store belongs to another environment
+│   ├── SchemaTooNew        written by a newer semel
+│   └── RecordCorrupt       a record that cannot be read; it is never taken for absent
+└── ShuttingDown            no new work is begun
+"""
+
+from typing import Any
+
+
+class SemelError(Exception):
+    """The root of the tree."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Constructors take fields, not the message, so the default would not survive pickling.
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
+def _rebuild(kind: type[SemelError], args: tuple[Any, ...], fields: dict[str, Any]) -> SemelError:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(fields)
+    return error
+
+
+class UsageError(SemelError, ValueError):
+    """The call itself is wrong; nothing was written."""
+
+
+class InvalidKey(UsageError):
+    """A key that is empty, too long, unprintable, or built from a part that names nothing."""
+
+
+class TemplateError(UsageError):
+    """A key template that its function cannot fill."""
+
+
+class InvalidPayload(UsageError):
+    """A payload that has no canonical form, and so no fingerprint."""
+
+
+class InvalidOption(UsageError):
+    """A lease, a time to live or a policy that cannot work."""
+
+
+class Reentered(UsageError):
+    """The same key was claimed again from inside its own run."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(
+            f"{key!r} is already running in this very call, which would wait for itself for ever; "
+            "give the inner call a key of its own"
+        )
+        self.key = key
+
+
+class MissingExtra(UsageError, ImportError):
+    """An optional dependency is not installed."""
+
+    def __init__(self, extra: str, module: str) -> None:
+        super().__init__(f'{module} is not installed: pip install "semel[{extra}]"')
+        self.extra = extra
+
+
+class Refused(SemelError):
+    """The record that was found says no; nothing was changed."""
+
+    def __init__(self, key: str, message: str) -> None:
+        super().__init__(f"{key!r} {message}")
+        self.key = key
+
+
+class InProgress(Refused):
+    """Another attempt holds the key."""
+
+    def __init__(self, key: str, retry_after: float, attempt: int) -> None:
+        super().__init__(
+            key, f"is being worked on (attempt {attempt}); its lease runs for another {retry_after:.1f} s"
+        )
+        self.retry_after = retry_after
+        self.attempt = attempt
+
+
+class PayloadChanged(Refused):
+    """The key was first used with another payload."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(
+            key, "was first used with another payload; use a new key, or send the payload of the first time"
+        )
+
+
+class OutcomeUnknown(Refused):
+    """An attempt vanished, and somebody has to settle what became of it."""
+
+    def __init__(self, key: str, attempt: int) -> None:
+        super().__init__(
+            key,
+            f"is held: attempt {attempt} vanished and its effect may have happened; "
+            "find out, then settle it with ledger.resolve()",
+        )
+        self.attempt = attempt
+
+
+class FailedBefore(Refused):
+    """The failure was kept, and is raised again.
+
+    Where `on_error` keeps a type, the error raised on replay is an instance of that type too, so the
+    caller's `except` clause sees the first time and every later time alike.
+    """
+
+    def __init__(self, key: str, error_type: str, error_message: str, attempt: int) -> None:
+        super().__init__(key, f"failed for good at attempt {attempt}: {error_type}: {error_message}")
+        self.error_type = error_type
+        self.error_message = error_message
+        self.attempt = attempt
+
+
+class AlreadyDone(Refused):
+    """A `with` block whose work is done already; `result` is what came of it."""
+
+    def __init__(self, key: str, result: Any) -> None:
+        super().__init__(key, "is done already; its result is in .result")
+        self.result = result
+
+
+class ResultNotKept(Refused):
+    """Done, but its result was not stored."""
+
+    def __init__(self, key: str, reason: str) -> None:
+        super().__init__(key, f"is done, but its result was not kept ({reason}); it will not run again")
+        self.reason = reason
+
+
+class ResultUnreadable(Refused):
+    """Done, but the stored result cannot be read as the type asked for."""
+
+    def __init__(self, key: str, reason: str) -> None:
+        super().__init__(
+            key, f"is done, but its stored result cannot be read ({reason}); it will not run again"
+        )
+        self.reason = reason
+
+
+class ClaimLost(Refused):
+    """The claim is no longer the caller's; what it wanted to write was not written."""
+
+    def __init__(self, key: str, attempt: int, move: str) -> None:
+        super().__init__(
+            key,
+            f"is no longer held by attempt {attempt}, so it may not {move} it; "
+            "if the work takes longer than its lease, raise the lease or keep the heartbeat on",
+        )
+        self.attempt = attempt
+        self.move = move
+
+
+class StoreError(SemelError):
+    """The store did not do as asked."""
+
+
+class StoreUnavailable(StoreError):
+    """Not reached, or it failed before anything was written."""
+
+
+class StoreThrottled(StoreError):
+    """Still too busy after every retry."""
+
+
+class StoreOutcomeUnknown(StoreError):
+    """Nobody can tell whether the write was applied."""
+
+
+class StoreClosed(StoreError):
+    """Used after close()."""
+
+
+class WrongEnvironment(StoreError):
+    """The store belongs to another environment."""
+
+    def __init__(self, stamped: str, asked: str) -> None:
+        super().__init__(f"this store belongs to environment {stamped!r} and was opened for {asked!r}")
+        self.stamped = stamped
+        self.asked = asked
+
+
+class SchemaTooNew(StoreError):
+    """Written by a newer semel."""
+
+    def __init__(self, found: int, known: int) -> None:
+        super().__init__(
+            f"schema {found} is newer than {known}, the newest this version reads; upgrade semel"
+        )
+        self.found = found
+        self.known = known
+
+
+class RecordCorrupt(StoreError):
+    """A record that cannot be read; it is never taken for absent."""
+
+    def __init__(self, key: str, reason: str) -> None:
+        super().__init__(f"the record of {key!r} cannot be read ({reason}); it was left as it is")
+        self.key = key
+        self.reason = reason
+
+
+class ShuttingDown(SemelError):
+    """No new work is begun."""

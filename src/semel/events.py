@@ -1,0 +1,86 @@
+"""What happened, as values; listeners carry them to logs and telemetry.
+
+An event names its key by a digest, never by the key itself, which may hold personal data.
+"""
+
+import hashlib
+from collections.abc import Callable
+from enum import StrEnum
+from typing import TYPE_CHECKING, TypeAlias
+
+import msgspec
+
+if TYPE_CHECKING:
+    from logging import Logger
+
+
+class What(StrEnum):
+    """The kinds of event."""
+
+    CLAIMED = "claimed"
+    REPLAYED = "replayed"
+    BUSY = "busy"
+    MISMATCH = "mismatch"
+    FAILED_BEFORE = "failed_before"
+    UNKNOWN = "unknown"
+    TAKEN_OVER = "taken_over"
+    HELD = "held"
+    EXHAUSTED = "exhausted"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    RELEASED = "released"
+    CLAIM_LOST = "claim_lost"
+    RESULT_NOT_KEPT = "result_not_kept"
+    RAN_OPEN = "ran_open"
+    CORRUPT = "corrupt"
+
+
+class Event(msgspec.Struct, frozen=True):
+    """One thing that happened to one key."""
+
+    what: What
+    key_digest: str
+    attempt: int = 0
+    detail: str = ""
+
+
+Listener: TypeAlias = Callable[[Event], None]
+
+
+class Events:
+    """Where events go."""
+
+    def __init__(self) -> None:
+        self._listeners: tuple[Listener, ...] = ()
+
+    def listen(self, listener: Listener) -> None:
+        """Call this with every event from now on."""
+        self._listeners += (listener,)
+
+    def emit(self, what: What, id: str, attempt: int = 0, detail: str = "") -> None:
+        """Tell the listeners; an error of theirs is logged and goes no further."""
+        if not self._listeners:
+            return
+        event = Event(what, digest(id), attempt, detail)
+        for listener in self._listeners:
+            try:
+                listener(event)
+            except Exception:  # noqa: BLE001 - a listener may fail in any way, and the work goes on
+                _logger().exception("a listener failed on %s", what.value)
+
+    def warn(self, what: What, id: str, attempt: int = 0, detail: str = "") -> None:
+        """The same for what somebody should look at: it is logged even when nobody listens."""
+        _logger().warning("%s: key %s, attempt %d. %s", what.value, digest(id), attempt, detail)
+        self.emit(what, id, attempt, detail)
+
+
+def _logger() -> "Logger":
+    # Nothing is logged while all is well, and importing logging takes a tenth of semel's own import.
+    from logging import getLogger
+
+    return getLogger("semel")
+
+
+def digest(id: str) -> str:
+    """A short name for a key that does not tell the key."""
+    return hashlib.sha256(id.encode()).hexdigest()[:16]

@@ -1,0 +1,166 @@
+"""The things of the domain, as frozen values: a record, what a claim can find, how a doubt is settled."""
+
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+
+from semel.lifecycle import Status
+
+
+class Missing(msgspec.Struct, frozen=True):
+    """The type of `MISSING`: no value at all, where `None` is a value."""
+
+    def __repr__(self) -> str:
+        return "MISSING"
+
+    def __bool__(self) -> bool:
+        return False
+
+
+MISSING: Final = Missing()
+
+OnLapsed: TypeAlias = Literal["rerun", "hold", "resolve"]
+OnBusy: TypeAlias = Literal["wait", "raise", "skip"]
+OnStoreError: TypeAlias = Literal["closed", "open"]
+
+# Records carry the version of this layout, so that an older semel leaves newer ones alone.
+RECORD_VERSION = 1
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """An error as it is kept: its type's name and its message."""
+
+    type: str
+    message: str
+    kept_as: str = ""
+    """The type that the policy named, so that the same `except` clause catches it on replay."""
+
+
+class Record(msgspec.Struct, frozen=True):
+    """What the ledger knows about one key. Moments are seconds since the epoch, by the store's clock."""
+
+    id: str
+    """The qualified name: environment, scope and key."""
+    status: Status
+    token: str
+    attempt: int
+    created_at: float
+    updated_at: float
+    lease_until: float
+    expires_at: float
+    fingerprint: str | None = None
+    result: bytes | None = None
+    encoding: str | None = None
+    error: str | None = None
+    version: int = RECORD_VERSION
+
+    @property
+    def key(self) -> str:
+        """The key as its caller wrote it."""
+        return self.id.split("/", 2)[2]
+
+    @property
+    def failure(self) -> Failure | None:
+        """The kept error."""
+        if self.error is None:
+            return None
+        try:
+            return msgspec.json.decode(self.error, type=Failure)
+        except msgspec.DecodeError:
+            return Failure("Unreadable", self.error)
+
+    @property
+    def tombstone(self) -> bool:
+        """Done, with the fact kept and the result not."""
+        return self.status is Status.COMPLETED and self.result is None
+
+
+class Listing(msgspec.Struct, frozen=True):
+    """Some records, and where the next page begins; None when this is the last."""
+
+    records: tuple[Record, ...]
+    after: str | None
+    unreadable: tuple[str, ...] = ()
+    """The keys of records that cannot be read; `forget` removes one for good."""
+
+
+# What a claim can find.
+
+
+class Claimed(msgspec.Struct, frozen=True):
+    """The key is the caller's until the lease ends; every later write names this claim."""
+
+    id: str
+    token: str
+    attempt: int
+    lease: float
+    ttl: float
+    lapsed: bool = False
+    """An earlier attempt vanished, so its effect may have happened."""
+
+    @property
+    def key(self) -> str:
+        """The key as its caller wrote it."""
+        return self.id.split("/", 2)[2]
+
+
+class Replay(msgspec.Struct, frozen=True):
+    """Done before; `result` is what came of it, `MISSING` when only the fact was kept."""
+
+    record: Record
+    result: Any
+
+
+class Busy(msgspec.Struct, frozen=True):
+    """Another attempt holds the key; its lease ends in `retry_after` seconds."""
+
+    record: Record
+    retry_after: float
+
+
+class Failed(msgspec.Struct, frozen=True):
+    """It failed for good."""
+
+    record: Record
+    failure: Failure
+
+
+class Mismatch(msgspec.Struct, frozen=True):
+    """The key was first used with another payload."""
+
+    record: Record
+
+
+class Unknown(msgspec.Struct, frozen=True):
+    """An attempt vanished, and somebody has to settle what became of it."""
+
+    record: Record
+
+
+Outcome: TypeAlias = Claimed | Replay | Busy | Failed | Mismatch | Unknown
+
+
+# How a doubt is settled, by a person or by a resolver that asked the other side.
+
+
+class Happened(msgspec.Struct, frozen=True):
+    """The effect happened, and this came of it."""
+
+    result: Any = None
+
+
+class NotHappened(msgspec.Struct, frozen=True):
+    """The effect did not happen; it may run again."""
+
+
+class Abandoned(msgspec.Struct, frozen=True):
+    """It is to stay failed, for this reason."""
+
+    reason: str
+
+
+class Undecided(msgspec.Struct, frozen=True):
+    """The other side does not know either; the record stays, or becomes, UNKNOWN."""
+
+
+Settlement: TypeAlias = Happened | NotHappened | Abandoned
