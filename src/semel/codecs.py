@@ -1,0 +1,493 @@
+"""Results to bytes and back: JSON, compressed where it helps, encrypted where asked. No pickle.
+
+How a body was made is written beside it, as the steps in their order:
+
+    json    json+zlib    json+zlib+aesgcm=KEYID    json+zlib+overflow    none:too-large
+
+A body with `overflow` last is a reference into an overflow store; one with `none` says why there is no
+result. Nothing here makes a completed effect run again: what cannot be written is completed without a
+body, and what cannot be read is an error.
+"""
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from functools import lru_cache, partial
+from math import isfinite
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Protocol, TypeAlias, get_args
+
+import msgspec
+
+from semel.errors import InvalidOption, ResultNotKept, ResultUnreadable, UsageError
+from semel.extras import require
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# A ledger's row should stay a row: what is larger belongs into an overflow store. A store whose rows hold
+# less (DynamoDB: 400 KB) asks for less.
+MAX_BYTES: Final = 1024 * 1024
+
+# Below a memory page, compression saves no storage and costs more time than the write of what it saves.
+COMPRESS_OVER: Final = 4096
+
+# A few kilobytes of zlib can unfold into gigabytes; no result that was ever written unfolds into more.
+MAX_UNPACKED: Final = 256 * 1024 * 1024
+
+# The usual balance of size and time, and zlib's own choice.
+ZLIB_LEVEL: Final = 6
+
+# 96 bits, the length that AES-GCM is made for. They are random, so a key is good for 2^32 results.
+NONCE_BYTES: Final = 12
+
+# Why a completed record has no body. "mark": it was only marked as done; "dropped": its result was removed.
+Reason: TypeAlias = Literal["too-large", "not-serialisable", "overflow-failed", "dropped", "mark"]
+
+Decoder: TypeAlias = msgspec.json.Decoder[Any]
+
+
+class Body(msgspec.Struct, frozen=True, gc=False):
+    """A result as it is stored, and how it was made."""
+
+    data: bytes | None
+    encoding: str
+
+
+class Encoded(msgspec.Struct, frozen=True, gc=False):
+    """What became of a result: the body to store and, where it has none, why.
+
+    When a result is too large, `oversize` is what an overflow store may take, and `encoding` is how that
+    was made: `Codec.overflowed(encoding, reference)` is then the body to store instead.
+    """
+
+    body: Body
+    problem: str | None = None
+    oversize: bytes | None = None
+    encoding: str = ""
+
+
+def not_kept(reason: Reason) -> Body:
+    """The body of a record that is completed without a result."""
+    if reason not in get_args(Reason):
+        raise InvalidOption(f"{reason!r} is no reason; the reasons are {', '.join(get_args(Reason))}")
+    return Body(None, f"none:{reason}")
+
+
+# --- Overflow --------------------------------------------------------------------------------------
+
+
+class Overflow(Protocol):
+    """Where results go that are too large for the ledger."""
+
+    def put(self, name: str, data: bytes) -> str:
+        """Keep the bytes for good, and return a reference to them."""
+
+    def get(self, ref: str) -> bytes:
+        """The bytes; KeyError or FileNotFoundError when they are gone."""
+
+    def delete(self, ref: str) -> None:
+        """Remove the bytes; nothing happens when they are gone already."""
+
+
+class FileOverflow:
+    """An overflow store in a directory, one file for each result.
+
+    A file is complete or absent: it is written under another name and then renamed. File names are
+    hashes, so they show no key and lead nowhere else.
+    """
+
+    def __init__(self, directory: "str | os.PathLike[str]") -> None:
+        from pathlib import Path
+
+        self._directory = Path(directory)
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def put(self, name: str, data: bytes) -> str:
+        """Write the bytes to a new file."""
+        from hashlib import sha256
+
+        ref = f"{sha256(name.encode()).hexdigest()[:32]}-{os.urandom(16).hex()}"
+        unfinished = self._directory / f"{ref}.unfinished"
+        try:
+            self._write(unfinished, data)
+            unfinished.replace(self._directory / ref)
+        except BaseException:
+            unfinished.unlink(missing_ok=True)
+            raise
+        self._sync_directory()
+        return ref
+
+    def get(self, ref: str) -> bytes:
+        """Read the bytes of a file."""
+        return self._path(ref).read_bytes()
+
+    def delete(self, ref: str) -> None:
+        """Remove a file."""
+        self._path(ref).unlink(missing_ok=True)
+
+    def reap(self, older_than: float) -> int:
+        """Remove files not written for so many seconds, such as the longest `ttl`; how many there were.
+
+        A record that expires leaves its file behind, since nobody is told when it does.
+        """
+        import time
+
+        end = time.time() - older_than
+        old = [path for path in self._directory.iterdir() if path.stat().st_mtime < end]
+        for path in old:
+            path.unlink(missing_ok=True)
+        return len(old)
+
+    def _path(self, ref: str) -> "Path":
+        if not re.fullmatch(r"[0-9a-f]{32}-[0-9a-f]{32}", ref):
+            raise UsageError(f"{ref[:80]!r} is not a reference that this overflow store gave out")
+        return self._directory / ref
+
+    @staticmethod
+    def _write(path: "Path", data: bytes) -> None:
+        # Nobody else may read a result, and no file that is there already is written to.
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _sync_directory(self) -> None:
+        # A rename is durable once its directory is. Windows cannot open directories, and needs it not.
+        if os.name == "posix":
+            handle = os.open(self._directory, os.O_RDONLY)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+
+
+# --- Encryption ------------------------------------------------------------------------------------
+
+
+class Encryption:
+    """AES-GCM for results: the active key encrypts, and every key named decrypts.
+
+    To rotate, add a key, make it the active one, and drop the old one when its results have expired.
+    """
+
+    def __init__(self, keys: Mapping[str, bytes], active: str) -> None:
+        if active not in keys:
+            raise InvalidOption(f"the active key {active!r} is not among the keys: {', '.join(sorted(keys))}")
+        for name, key in keys.items():
+            _check_key(name, key)
+        # Imported here and not at the first use, which would be after the effect has happened.
+        cipher = require("cryptography.hazmat.primitives.ciphers.aead", "crypto").AESGCM
+        self.active = active
+        self._ciphers: dict[str, Any] = {name: cipher(key) for name, key in keys.items()}
+
+    def __repr__(self) -> str:
+        return f"<Encryption active={self.active!r} of {sorted(self._ciphers)}>"
+
+    def seal(self, data: bytes, bound_to: bytes) -> bytes:
+        """Encrypt; only who names the same `bound_to` can decrypt."""
+        nonce = os.urandom(NONCE_BYTES)
+        sealed: bytes = self._ciphers[self.active].encrypt(nonce, data, bound_to)
+        return nonce + sealed
+
+    def unseal(self, data: bytes, bound_to: bytes, key: str) -> bytes:
+        """Decrypt; ValueError says why that cannot be done."""
+        if key not in self._ciphers:
+            raise ValueError(f"it is encrypted with the key {key!r}, which is not among the keys given")
+        from cryptography.exceptions import InvalidTag
+
+        try:
+            plain: bytes = self._ciphers[key].decrypt(data[:NONCE_BYTES], data[NONCE_BYTES:], bound_to)
+        except (InvalidTag, ValueError):
+            raise ValueError("it was changed, moved from another record, or encrypted otherwise") from None
+        return plain
+
+
+def _check_key(name: str, key: bytes) -> None:
+    # The name is part of an encoding, whose steps are joined by "+" and "=".
+    if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", name):
+        raise InvalidOption(f"{name!r} cannot name a key: use up to 64 letters, digits, '.', '_' and '-'")
+    if not isinstance(key, bytes) or len(key) not in (16, 24, 32):
+        raise InvalidOption(f"the key {name!r} must be 16, 24 or 32 bytes, as AES takes them")
+
+
+def _bound_to(identity: str, encoding: str) -> bytes:
+    # An identity holds no control characters, so the two cannot run into each other.
+    return f"{identity}\0{encoding}".encode()
+
+
+# --- The codec -------------------------------------------------------------------------------------
+
+
+class Codec:
+    """Makes bodies of results, and results of bodies."""
+
+    def __init__(
+        self,
+        *,
+        compress_over: int = COMPRESS_OVER,
+        max_bytes: int = MAX_BYTES,
+        encryption: Encryption | None = None,
+    ) -> None:
+        if compress_over < 0 or max_bytes < 0:
+            raise InvalidOption("compress_over and max_bytes are sizes in bytes, and cannot be negative")
+        self.compress_over = compress_over
+        self.max_bytes = max_bytes
+        self.encryption = encryption
+
+    def encode(self, value: Any, identity: str) -> Encoded:
+        """A value as a body; a value that cannot be kept gives a body without a result, not an error."""
+        try:
+            data = _encode(value)
+            if b"null" in data and value is not None:
+                _refuse_nan(value)
+        except Exception as error:  # noqa: BLE001  # the effect has happened: whatever it is, say so
+            return Encoded(not_kept("not-serialisable"), f"{type(error).__name__}: {error}")
+        if len(data) <= self.compress_over and len(data) <= self.max_bytes and self.encryption is None:
+            return Encoded(Body(data, "json"))
+        return self._pack(data, identity)
+
+    def decode(self, body: Body, decoder: Decoder, identity: str) -> Any:
+        """The value of a body that is not in an overflow store."""
+        data = body.data
+        if data is None or body.encoding != "json":
+            data = self._plain(body, identity)
+        try:
+            return decoder.decode(data)
+        except Exception as error:  # a class's own checks may raise anything
+            raise ResultUnreadable(identity, str(error) or type(error).__name__) from error
+
+    def unpack(self, data: bytes, encoding: str, identity: str) -> bytes:
+        """The JSON inside the bytes of a body, or of what an overflow store gave back."""
+        steps = encoding.removesuffix("+overflow").split("+")
+        try:
+            while len(steps) > 1:
+                data = self._undo(data, steps, identity)
+        except ValueError as error:
+            raise ResultUnreadable(identity, str(error)) from error
+        if steps != ["json"]:
+            raise ResultUnreadable(identity, f"its encoding {encoding!r} is unknown to this version")
+        return data
+
+    @staticmethod
+    def overflowed(encoding: str, ref: str) -> Body:
+        """The body of a result that an overflow store keeps."""
+        return Body(ref.encode(), f"{encoding}+overflow")
+
+    @staticmethod
+    def reference(body: Body) -> str | None:
+        """Where the result is in the overflow store; None when it is in the body itself."""
+        if body.data is None or not body.encoding.endswith("+overflow"):
+            return None
+        return body.data.decode("utf-8", "replace")
+
+    @staticmethod
+    def fetched(body: Body, data: bytes) -> Body:
+        """The body as it would be had it not been in the overflow store."""
+        return Body(data, body.encoding.removesuffix("+overflow"))
+
+    def _pack(self, data: bytes, identity: str) -> Encoded:
+        if len(data) > MAX_UNPACKED:
+            return Encoded(not_kept("too-large"), f"{len(data)} bytes are more than could be read again")
+        size, encoding = len(data), "json"
+        if size > self.compress_over:
+            data, encoding = _compress(data)
+        if self.encryption is not None:
+            encoding = f"{encoding}+aesgcm={self.encryption.active}"
+            data = self.encryption.seal(data, _bound_to(identity, encoding))
+        if len(data) <= self.max_bytes:
+            return Encoded(Body(data, encoding))
+        problem = f"{len(data)} bytes ({size} as JSON) are more than max_bytes={self.max_bytes}"
+        return Encoded(not_kept("too-large"), problem, data, encoding)
+
+    def _plain(self, body: Body, identity: str) -> bytes:
+        if body.data is None:
+            if body.encoding.startswith("none:"):
+                raise ResultNotKept(identity, body.encoding.removeprefix("none:"))
+            raise ResultUnreadable(identity, f"its body is missing, and its encoding is {body.encoding!r}")
+        if body.encoding.endswith("+overflow"):
+            raise ResultUnreadable(identity, "it is in an overflow store, which was not asked")
+        return self.unpack(body.data, body.encoding, identity)
+
+    def _undo(self, data: bytes, steps: list[str], identity: str) -> bytes:
+        # Undo the last step, and take it off the list.
+        encoding = "+".join(steps)
+        step, _, argument = steps.pop().partition("=")
+        if step == "zlib":
+            return _decompress(data)
+        if step == "aesgcm":
+            if self.encryption is None:
+                raise ValueError(f"it is encrypted with the key {argument!r}, and no encryption is set up")
+            return self.encryption.unseal(data, _bound_to(identity, encoding), argument)
+        raise ValueError(f"its encoding {encoding!r} is unknown to this version")
+
+
+def _compress(data: bytes) -> tuple[bytes, str]:
+    import zlib
+
+    smaller = zlib.compress(data, ZLIB_LEVEL)
+    return (smaller, "json+zlib") if len(smaller) < len(data) else (data, "json")
+
+
+def _decompress(data: bytes) -> bytes:
+    import zlib
+
+    stream = zlib.decompressobj()
+    try:
+        plain = stream.decompress(data, MAX_UNPACKED)
+    except zlib.error as error:
+        raise ValueError(f"its compressed form is damaged: {error}") from error
+    if stream.unconsumed_tail:
+        raise ValueError(f"it unfolds into more than {MAX_UNPACKED} bytes, which was never written here")
+    if not stream.eof or stream.unused_data:
+        raise ValueError("its compressed form is cut off, or has something after its end")
+    return plain
+
+
+# --- JSON ------------------------------------------------------------------------------------------
+
+
+def _enc_hook(value: Any) -> Any:
+    if hasattr(type(value), "model_dump"):
+        # round_trip leaves out computed fields, which the model would not take back.
+        return value.model_dump(mode="json", round_trip=True)
+    # Subclasses, such as numpy's float64: what comes back is equal to them.
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int):
+        return int.__int__(value)
+    if isinstance(value, float):
+        return float.__float__(value)
+    raise TypeError(f"a value of type {type(value).__name__} cannot be written as JSON")
+
+
+_encode: Final = msgspec.json.Encoder(enc_hook=_enc_hook).encode
+
+
+# What a dict may hold at no risk of NaN; most results are such, and need no second look.
+_NEVER_NAN: Final = frozenset({str, int, bool, type(None)})
+
+
+def _refuse_nan(value: Any) -> None:
+    # msgspec writes NaN and the infinities as null, which would come back as None.
+    if type(value) is not dict or not _NEVER_NAN.issuperset(map(type, value.values())):
+        _look_for_nan(msgspec.to_builtins(value, enc_hook=_enc_hook))
+
+
+def _look_for_nan(value: Any) -> None:
+    if isinstance(value, dict):
+        value = value.values()
+    elif not isinstance(value, list | tuple):
+        value = (value,)
+    for one in value:
+        if isinstance(one, float):
+            if not isfinite(one):
+                raise ValueError(f"{one} cannot be written as JSON: return None, or text")
+        elif isinstance(one, dict | list | tuple):
+            _look_for_nan(one)
+
+
+def _dec_hook(kind: Any, value: Any) -> Any:
+    if kind is object:
+        return value
+    if not hasattr(kind, "model_validate_json"):
+        raise NotImplementedError(f"a {kind} cannot be made from JSON: pass a type that can with returns=")
+    # As JSON and not as Python values, so that a strict model takes a date that was written as text; by
+    # the fields' own names, because that is how it was dumped, also where a field has an alias.
+    return kind.model_validate_json(msgspec.json.encode(value), by_alias=False, by_name=True)
+
+
+class _Unresolved:
+    # An annotation names what is not defined yet.
+    def __repr__(self) -> str:
+        return "<unresolved return annotation>"
+
+
+UNRESOLVED: Final = _Unresolved()
+
+
+def decoder_for(annotation: Any) -> Decoder:
+    """The decoder of results of a type; `Any`, `object` and no annotation leave JSON's own types."""
+    try:
+        return _cached_decoder(annotation)
+    except TypeError:  # an annotation that cannot be hashed, such as Annotated[int, []]
+        return _decoder(annotation)
+
+
+def _decoder(annotation: Any) -> Decoder:
+    from inspect import Signature
+    from typing import Never
+
+    if annotation is UNRESOLVED:
+        raise InvalidOption("the return annotation names what is not defined there: pass returns=...")
+    if annotation in (Any, object, NoReturn, Never, Signature.empty):
+        annotation = Any
+    try:
+        return msgspec.json.Decoder(annotation, dec_hook=_dec_hook)
+    except Exception as error:  # a user's annotation may fail in any way
+        raise InvalidOption(
+            f"results of type {annotation} cannot be read back as what they were: pass a type that can with "
+            f"returns=..., or returns=Any for plain JSON ({error})"
+        ) from error
+
+
+_cached_decoder = lru_cache(maxsize=256)(_decoder)
+
+
+def returns_of(function: Callable[..., Any]) -> Any:
+    """What a function says it returns: `Any` if nothing, UNRESOLVED if it names what is not defined yet.
+
+    The class may be defined further down, so UNRESOLVED is worth a second try at the first call.
+    """
+    from typing import get_type_hints
+
+    function = _written(function)
+    try:
+        annotation = getattr(function, "__annotations__", {}).get("return", Any)
+        if annotation is not None and not isinstance(annotation, type):
+            hints = get_type_hints(_Returns(annotation), _names(function), include_extras=True)
+            annotation = hints["return"]
+    except (NameError, AttributeError):  # the second where a module is still being imported
+        return UNRESOLVED
+    except (TypeError, SyntaxError) as error:
+        raise InvalidOption(f"what {function} says it returns is no type: pass returns=...") from error
+    return annotation if _is_defined(annotation) else UNRESOLVED
+
+
+def _is_defined(annotation: Any) -> bool:
+    # A class that exists may have fields whose own classes do not exist yet.
+    try:
+        decoder_for(annotation)
+    except InvalidOption as error:
+        return not isinstance(error.__cause__, NameError)
+    return True
+
+
+class _Returns:
+    # The return annotation by itself: parameters may name what is only imported for type checking.
+    def __init__(self, annotation: Any) -> None:
+        self.__annotations__ = {"return": annotation}
+
+
+def _written(function: Any) -> Any:
+    # The function as somebody wrote it: under decorators and partials, or behind an object's __call__.
+    while True:
+        if hasattr(function, "__wrapped__"):
+            function = function.__wrapped__
+        elif isinstance(function, partial):
+            function = function.func
+        else:
+            return function if hasattr(function, "__annotations__") else type(function).__call__
+
+
+def _names(function: Any) -> dict[str, Any]:
+    names = dict(getattr(function, "__globals__", {}))
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return names
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
+        try:
+            names[name] = cell.cell_contents
+        except ValueError:  # not assigned yet
+            continue
+    return names

@@ -1,0 +1,504 @@
+"""Keys and fingerprints: what a piece of work is called, and what it was called with.
+
+A key is parts joined by ":", each part escaped, so that no two lists of parts share a key:
+
+    Key("charge", "o:1")  ->  "charge:o%3A1"
+
+A fingerprint is the SHA-256 of a payload's canonical JSON (RFC 8785), or its HMAC under a secret.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+
+# msgspec has imported these four already, so they cost nothing here.
+from datetime import date, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from hashlib import sha256
+from math import isfinite
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
+from uuid import UUID
+
+import msgspec
+
+from semel.errors import InvalidKey, InvalidPayload, TemplateError
+
+if TYPE_CHECKING:
+    from inspect import Parameter, Signature
+
+# DynamoDB's partition key holds 2048 bytes, and environment and scope need room in it too.
+MAX_KEY_BYTES: Final = 1024
+
+# Environment and scope are written before every key, both escaped (at most three times as long).
+MAX_NAME_BYTES: Final = 128
+
+# So many characters fit into MAX_KEY_BYTES whatever they are: UTF-8 takes at most four bytes for each.
+SURELY_FITS: Final = MAX_KEY_BYTES // 4
+
+# Beyond 2^53 - 1 other languages' numbers, and so their fingerprints, would differ from ours.
+MAX_INTEGER: Final = 2**53 - 1
+
+_CONTROL: Final = r"[\x00-\x1f\x7f-\x9f]"
+
+
+# --- Keys ------------------------------------------------------------------------------------------
+
+
+class Key(str):
+    """A key made of parts: `Key("charge", order_id)`."""
+
+    __slots__ = ()
+
+    def __new__(cls, *parts: Any) -> Self:
+        """Escape the parts and join them."""
+        return str.__new__(cls, check(":".join([part(value) for value in parts])))
+
+    def __repr__(self) -> str:
+        """Show the rendered text, which is what the key is compared by."""
+        return f"<Key {str(self)!r}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Through __new__, copying and unpickling would escape the text a second time.
+        return str.__new__, (Key, str(self))
+
+
+def part(value: Any) -> str:
+    """One part of a key, escaped."""
+    if type(value) is not str:
+        value = _text_of(value)
+    if 0 < len(value) <= SURELY_FITS and value.isprintable() and ":" not in value and "%" not in value:
+        return value  # type: ignore[no-any-return]  # a str by now, which mypy does not follow through Any
+    return check(value).replace("%", "%25").replace(":", "%3A")
+
+
+def check(key: str) -> str:
+    """A whole key as plain text, or InvalidKey."""
+    if type(key) is str and 0 < len(key) <= SURELY_FITS and key.isprintable():
+        return key
+    if not isinstance(key, str):
+        raise InvalidKey(f"a key is text or a Key, not {_kind(key)}: build one with Key(...)")
+    if not key:
+        raise InvalidKey("a key, or a part of one, must not be empty: it would name nothing")
+    return _checked(str.__str__(key), MAX_KEY_BYTES, "a key", InvalidKey)
+
+
+def prefix(env: str, scope: str) -> str:
+    """What stands before every key of one environment and scope."""
+    if not env:
+        raise InvalidKey('an environment must have a name, such as "dev" or "prod"')
+    return f"{_name(env, 'an environment')}/{_name(scope, 'a scope')}/"
+
+
+def qualify(env: str, scope: str, key: str) -> str:
+    """The full name of a key: its environment, its scope, and the key as it stands."""
+    return prefix(env, scope) + key
+
+
+def _name(text: str, what: str) -> str:
+    if not isinstance(text, str):
+        raise InvalidKey(f"{what} is text, not {_kind(text)}")
+    name = _checked(str.__str__(text), MAX_NAME_BYTES, what, InvalidKey)
+    return name.replace("%", "%25").replace("/", "%2F")
+
+
+def _checked(text: str, limit: int, what: str, error: type[InvalidKey] | type[TemplateError]) -> str:
+    # The length in characters is known at once: a text of megabytes is never read.
+    if len(text) > limit or len(text.encode("utf-8", "replace")) > limit:
+        raise error(f"{what} has at most {limit} bytes; hash what is longer: {_shown(text)}")
+    if re.search(_CONTROL, text):
+        raise error(f"{what} must not contain control characters: {_shown(text)}")
+    if re.search("[\ud800-\udfff]", text):
+        raise error(f"{what} must be valid Unicode, without lone surrogates: {_shown(text)}")
+    return text
+
+
+def _text_of(value: Any) -> str:
+    # The lasting text of a value that is not exactly a str.
+    if type(value) is int:
+        return _digits(value)
+    if isinstance(value, Enum):
+        inner = value.value
+        return inner if type(inner) is str else _text_of(inner)
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return _digits(int(value))
+    if isinstance(value, UUID) or (isinstance(value, Decimal) and value.is_finite()):
+        return str(value)
+    if isinstance(value, date):
+        return value.isoformat()
+    raise InvalidKey(
+        f"{_kind(value)} cannot be part of a key, because its text names nothing lasting: use text, a whole "
+        "number, a UUID, an Enum, a date, a finite Decimal, or such an attribute of it, as in {order.id}"
+    )
+
+
+def _digits(number: int) -> str:
+    if number.bit_length() > MAX_KEY_BYTES * 3:  # three bits and a third make a digit
+        raise InvalidKey(f"a whole number of {number.bit_length()} bits is too long for a key: hash it")
+    return str(number)
+
+
+def _kind(value: Any) -> str:
+    # Only harmless values are shown: an object's repr may hold what no log should.
+    if value is None or type(value) in (bool, float):
+        return repr(value)
+    return f"a value of type {type(value).__name__}"
+
+
+def _shown(text: str) -> str:
+    return repr(text) if len(text) <= 40 else f"{text[:40]!r}... ({len(text)} characters)"
+
+
+# --- Calls: binding arguments, filling templates ---------------------------------------------------
+
+
+def compile_binder(function: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
+    """A function with the same signature, which returns its arguments by name, defaults included."""
+    from inspect import signature
+
+    parameters = list(signature(function).parameters.values())
+    names = ", ".join([f"{one.name!r}: {one.name}" for one in parameters])
+    defaults = {f"default_{place}": one.default for place, one in enumerate(parameters)}
+    scope: dict[str, Any] = dict(defaults)
+    # Ten times as fast as Signature.bind. Every name is an identifier: inspect.Parameter sees to it.
+    exec(f"def bind({_parameter_list(parameters)}): return {{{names}}}", scope)  # noqa: S102
+    bind: Callable[..., dict[str, Any]] = scope["bind"]
+    # Python names the function in the TypeError of a wrong call by this.
+    bind.__qualname__ = getattr(function, "__qualname__", type(function).__qualname__)
+    return bind
+
+
+def _parameter_list(parameters: list["Parameter"]) -> str:
+    written: list[str] = []
+    for place, one in enumerate(parameters):
+        if one.kind == one.KEYWORD_ONLY and not any(text.startswith("*") for text in written):
+            written.append("*")
+        star = "*" if one.kind == one.VAR_POSITIONAL else "**" if one.kind == one.VAR_KEYWORD else ""
+        written.append(f"{star}{one.name}" + ("" if one.default is one.empty else f"=default_{place}"))
+        last = place + 1 == len(parameters)
+        if one.kind == one.POSITIONAL_ONLY and (last or parameters[place + 1].kind != one.POSITIONAL_ONLY):
+            written.append("/")
+    return ", ".join(written)
+
+
+class _Field(msgspec.Struct, frozen=True):
+    # One {field}: where its value starts in the bound arguments, and the steps from there.
+    text: str
+    path: tuple[str, ...]
+    steps: tuple[str, ...]
+
+    def source(self) -> str:
+        found = "bound" + "".join([f"[{name!r}]" for name in self.path])
+        for step in self.steps:
+            if step.startswith("."):
+                found = f"getattr({found}, {step[1:]!r})"
+            else:
+                item = step[1:-1]
+                found = f"{found}[{int(item) if item.isdecimal() else item!r}]"
+        return found
+
+    def may_miss(self) -> bool:
+        return bool(self.steps) or len(self.path) > 1
+
+
+def compile_template(template: str, signature: "Signature") -> Callable[[Mapping[str, Any]], str]:
+    """A function from bound arguments to the key that the template makes of them."""
+    pieces = _pieces(template, signature)
+    fields = [piece for piece in pieces if isinstance(piece, _Field)]
+    if not fields and not _takes_nothing(signature):
+        raise TemplateError(
+            f"{template!r} names no parameter, so every call would share one key: "
+            f"add a field, such as {{{_parameter_names(signature)[-1]}}}"
+        )
+
+    def escape(place: int, value: Any) -> str:
+        try:
+            return part(value)
+        except InvalidKey as error:
+            raise InvalidKey(f"{{{fields[place].text}}} of {template!r}: {error}") from None
+
+    def missing(place: int, error: Exception) -> TemplateError:
+        return TemplateError(
+            f"{{{fields[place].text}}} of {template!r} was not found: {type(error).__name__}: {error}"
+        )
+
+    scope: dict[str, Any] = {"escape": escape, "missing": missing, "check": check}
+    exec(_render_source(pieces), scope)  # noqa: S102  # every text goes in by repr
+    render: Callable[[Mapping[str, Any]], str] = scope["render"]
+    return render
+
+
+def _render_source(pieces: list["str | _Field"]) -> str:
+    # Every text of the template goes in by repr, so nothing in it can become code.
+    lines = ["def render(bound):"]
+    joined: list[str] = []
+    place = 0
+    for piece in pieces:
+        if isinstance(piece, str):
+            joined.append(repr(piece))
+        else:
+            joined.append(f"v{place}")
+            lines += _field_lines(piece, f"v{place}", place)
+            place += 1
+    lines += [f" key = {' + '.join(joined)}", f" return key if 0 < len(key) <= {SURELY_FITS} else check(key)"]
+    return "\n".join(lines)
+
+
+def _field_lines(field: _Field, value: str, place: int) -> list[str]:
+    lines = [f" {value} = {field.source()}"]
+    if field.may_miss():
+        lines[0] = f" try:{lines[0]}"
+        lines += [
+            " except (AttributeError, LookupError, TypeError) as error:",
+            f"  raise missing({place}, error) from error",
+        ]
+    # The fast half of part(), written in line.
+    lines.append(
+        f" if (type({value}) is not str or not 0 < len({value}) <= {SURELY_FITS} or not {value}.isprintable()"
+        f" or ':' in {value} or '%' in {value}): {value} = escape({place}, {value})"
+    )
+    return lines
+
+
+def _pieces(template: str, signature: "Signature") -> list["str | _Field"]:
+    pieces: list[str | _Field] = []
+    between = ":"
+    for literal, name in _parsed(template):
+        between += literal
+        if literal:
+            pieces.append(literal)
+        if name is None:
+            continue
+        if ":" not in between:
+            raise TemplateError(
+                f"{template!r} needs a ':' before {{{name}}}: values have it escaped, so it keeps two fields "
+                f"apart, as {between!r} does not"
+            )
+        pieces.append(_field(name, template, signature))
+        between = ""
+    if not pieces:
+        raise TemplateError("a template must not be empty")
+    return pieces
+
+
+def _parsed(template: str) -> list[tuple[str, str | None]]:
+    # The template's literal texts, each with the name of the field behind it.
+    from string import Formatter
+
+    _checked(template, MAX_KEY_BYTES, "a template", TemplateError)
+    try:
+        parsed = list(Formatter().parse(template))
+    except ValueError as error:
+        raise TemplateError(f"{template!r} is not a template: {error}") from error
+    for _, name, spec, conversion in parsed:
+        if spec or conversion:
+            raise TemplateError(
+                f"{{{name}}} of {template!r} has a conversion or a format, which could give two values "
+                "one key: format the value before the call, or pass a function as the key"
+            )
+    return [(literal, name) for literal, name, _, _ in parsed]
+
+
+def _field(text: str, template: str, signature: "Signature") -> _Field:
+    match = re.fullmatch(r"([^.\[\]]+)((?:\.[^.\[\]]+|\[[^\[\]]+\])*)", text)
+    if match is None:
+        raise TemplateError(
+            f"{{{text}}} of {template!r} is no field: write {{order}}, {{order.id}} or {{items[0]}}"
+        )
+    root: str = match[1]
+    steps = tuple(re.findall(r"\.[^.\[\]]+|\[[^\[\]]+\]", match[2]))
+    if root in signature.parameters:
+        return _Field(text, (root,), steps)
+    for one in signature.parameters.values():
+        if one.kind == one.VAR_KEYWORD:
+            return _Field(text, (one.name, root), steps)
+    names = ", ".join(_parameter_names(signature)) or "none at all"
+    raise TemplateError(f"{{{text}}} of {template!r} names no parameter of the function, which has: {names}")
+
+
+def _parameter_names(signature: "Signature") -> list[str]:
+    return list(signature.parameters)
+
+
+def _takes_nothing(signature: "Signature") -> bool:
+    names = _parameter_names(signature)
+    return not names or (len(names) == 1 and names[0] in ("self", "cls"))
+
+
+# --- Fingerprints ----------------------------------------------------------------------------------
+
+_sorted_json: Final = msgspec.json.Encoder(order="sorted").encode
+
+
+def fingerprint(payload: Any, secret: bytes | None = None) -> str:
+    """The SHA-256 of a payload's canonical form, in hex; its HMAC where a secret is given."""
+    if secret is None:
+        return sha256(canonical(payload)).hexdigest()
+    from hmac import digest
+
+    return digest(secret, canonical(payload), "sha256").hex()
+
+
+def canonical(payload: Any) -> bytes:
+    """A payload as canonical JSON (RFC 8785); the payload is only read."""
+    try:
+        if _is_plain(payload):
+            return _sorted_json(payload)
+        return _canonical_of(_builtin(payload, ()))
+    except RecursionError:
+        raise InvalidPayload(
+            "the payload contains itself, or is nested too deeply: pass what identifies it"
+        ) from None
+    except UnicodeEncodeError:
+        _builtin(payload, ())  # says which text it is
+        raise
+
+
+def canonical_json(text: bytes | str) -> bytes:
+    """JSON text in its canonical form; a name that occurs twice in one object is refused."""
+    import json
+
+    try:
+        if not isinstance(text, str):
+            text = text.decode("utf-8")
+        return canonical(json.loads(text, object_pairs_hook=_object))
+    except RecursionError:
+        raise InvalidPayload("the payload is nested too deeply") from None
+    except InvalidPayload:
+        raise
+    except ValueError as error:  # not JSON, not UTF-8, or a number too long to read
+        raise InvalidPayload(f"the payload is not valid JSON: {error}") from error
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) == len(pairs):
+        return made
+    names = [name for name, _ in pairs]
+    twice = next(name for name in names if names.count(name) > 1)
+    raise InvalidPayload(f"{_shown(twice)} occurs twice in one object of the payload: keep one of them")
+
+
+def _is_plain(value: Any) -> bool:
+    # Whether msgspec's sorted JSON is RFC 8785 to the byte: no floats, no large integers, and names in
+    # ASCII, because the RFC sorts by UTF-16 and msgspec by UTF-8.
+    kind = type(value)
+    if kind is dict:
+        for name in value:
+            if type(name) is not str or not name.isascii():
+                return False
+        value = value.values()
+    elif kind is not list and kind is not tuple:
+        value = (value,)
+    for one in value:
+        kind = type(one)
+        if kind is str or one is None or kind is bool:
+            continue
+        if kind is int:
+            if -MAX_INTEGER <= one <= MAX_INTEGER:
+                continue
+            return False
+        if (kind is dict or kind is list or kind is tuple) and _is_plain(one):
+            continue
+        return False
+    return True
+
+
+def _canonical_of(builtin: Any) -> bytes:
+    if _is_plain(builtin):
+        return _sorted_json(builtin)
+    from rfc8785 import dumps
+
+    return dumps(builtin)
+
+
+_Path = tuple[str | int, ...]
+
+
+def _builtin(value: Any, path: _Path) -> Any:
+    # A payload in JSON's own types, copied; what has no canonical form is refused here, with its place.
+    if value is None or type(value) is bool:
+        return value
+    if isinstance(value, dict):
+        return {_member(name, path): _builtin(one, (*path, name)) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_builtin(one, (*path, place)) for place, one in enumerate(value)]
+    if isinstance(value, set | frozenset):
+        # Sorted by what they become, since members of several types have no order of their own.
+        return sorted([_builtin(one, (*path, "{}")) for one in value], key=_canonical_of)
+    if isinstance(value, Enum):
+        return _builtin(value.value, path)
+    if isinstance(value, str):
+        return _text(str.__str__(value), path)
+    if isinstance(value, int | float):
+        return _number(value, path)
+    return _builtin_object(value, path)
+
+
+def _builtin_object(value: Any, path: _Path) -> Any:
+    if isinstance(value, Decimal) and not value.is_finite():
+        _refuse(f"is {value}, which has no canonical form: pass None or text", path)
+    if isinstance(value, date | time | timedelta | Decimal | UUID | bytes | bytearray | memoryview):
+        return msgspec.to_builtins(value)
+    fields = _fields(value)
+    if fields is None:
+        _refuse(
+            f"is of type {type(value).__name__}, which has no canonical form: name the parameters "
+            "that make up the payload with fingerprint=(...)",
+            path,
+        )
+    return _builtin(fields, path)
+
+
+def _fields(value: Any) -> Any:
+    # What an object holds, or None where that is unknown; private fields are left out, as msgspec does.
+    kind = type(value)
+    if isinstance(value, msgspec.Struct):
+        return _struct_fields(value)
+    if hasattr(kind, "__dataclass_fields__"):
+        import dataclasses
+
+        names = [one.name for one in dataclasses.fields(value)]
+    elif hasattr(kind, "__attrs_attrs__"):
+        names = [one.name for one in kind.__attrs_attrs__]
+    elif hasattr(kind, "model_dump"):
+        # Not mode="json": there a set becomes a list in no order, and a secret becomes "**********".
+        return value.model_dump()
+    else:
+        return None
+    return {name: getattr(value, name) for name in names if not name.startswith("_")}
+
+
+def _struct_fields(value: msgspec.Struct) -> dict[str, Any]:
+    config = value.__struct_config__
+    names = zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True)
+    fields = {encoded: getattr(value, name) for encoded, name in names}
+    return fields if config.tag_field is None else {config.tag_field: config.tag, **fields}
+
+
+def _member(name: Any, path: _Path) -> str:
+    if not isinstance(name, str):
+        _refuse(f"has a key of type {type(name).__name__}: JSON's names are text, so pass a str", path)
+    return _text(str.__str__(name), path)
+
+
+def _text(text: str, path: _Path) -> str:
+    if not text.isascii() and re.search("[\ud800-\udfff]", text):
+        _refuse("holds a lone surrogate, which is no character: clean the text where it comes in", path)
+    return text
+
+
+def _number(number: float, path: _Path) -> int | float:
+    if isinstance(number, int):
+        if not -MAX_INTEGER <= number <= MAX_INTEGER:
+            _refuse("is an integer beyond 2^53, which other languages round: pass it as a string", path)
+        return int(number)
+    if not isfinite(number):
+        _refuse(f"is {float(number)}, which JSON cannot write: pass None or text", path)
+    return float(number)
+
+
+def _refuse(problem: str, path: _Path) -> NoReturn:
+    place = "payload" + "".join([f"[{_shown(step) if isinstance(step, str) else step}]" for step in path])
+    raise InvalidPayload(f"{place} {problem}")
