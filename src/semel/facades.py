@@ -1,0 +1,89 @@
+"""The rules as callers know them, sync and async: the same methods, driven in two ways."""
+
+import functools
+from collections.abc import Callable, Coroutine
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
+
+from semel.commands import Steps
+from semel.drive import Store, adrive, drive
+from semel.ledger import LedgerSteps
+
+T = TypeVar("T")
+P = ParamSpec("P")
+S = TypeVar("S")
+
+
+class Facade(Generic[S]):
+    """Steps, and the store they run on."""
+
+    def __init__(self, steps: S, store: Store) -> None:
+        self.steps = steps
+        self._store = store
+
+
+def driven(method: Callable[Concatenate[S, P], Steps[T]]) -> Callable[Concatenate[Facade[S], P], T]:
+    """The method as callers know it: its steps, driven."""
+
+    @functools.wraps(method)
+    def run(self: Facade[S], *args: P.args, **kwargs: P.kwargs) -> T:
+        return drive(method(self.steps, *args, **kwargs), self._store)
+
+    return cast("Callable[Concatenate[Facade[S], P], T]", run)
+
+
+def adriven(
+    method: Callable[Concatenate[S, P], Steps[T]],
+) -> Callable[Concatenate[Facade[S], P], Coroutine[Any, Any, T]]:
+    """The same, awaitable."""
+
+    @functools.wraps(method)
+    async def run(self: Facade[S], *args: P.args, **kwargs: P.kwargs) -> T:
+        return await adrive(method(self.steps, *args, **kwargs), self._store)
+
+    return cast("Callable[Concatenate[Facade[S], P], Coroutine[Any, Any, T]]", run)
+
+
+class Ledger(Facade[LedgerSteps]):
+    """What was seen, what is running, and what came of it."""
+
+    claim = driven(LedgerSteps.claim)
+    complete = driven(LedgerSteps.complete)
+    fail = driven(LedgerSteps.fail)
+    release = driven(LedgerSteps.release)
+    renew = driven(LedgerSteps.renew)
+    lapse = driven(LedgerSteps.lapse)
+    doubt = driven(LedgerSteps.doubt)
+    get = driven(LedgerSteps.get)
+    result = driven(LedgerSteps.result)
+    wait = driven(LedgerSteps.wait)
+    list = driven(LedgerSteps.list)
+    resolve = driven(LedgerSteps.resolve)
+    check_and_set = driven(LedgerSteps.check_and_set)
+    check_and_set_many = driven(LedgerSteps.check_and_set_many)
+    is_processed = driven(LedgerSteps.is_processed)
+    mark_processed = driven(LedgerSteps.mark_processed)
+    drop_result = driven(LedgerSteps.drop_result)
+    forget = driven(LedgerSteps.forget)
+
+
+class AsyncLedger(Facade[LedgerSteps]):
+    """The same, awaitable."""
+
+    claim = adriven(LedgerSteps.claim)
+    complete = adriven(LedgerSteps.complete)
+    fail = adriven(LedgerSteps.fail)
+    release = adriven(LedgerSteps.release)
+    renew = adriven(LedgerSteps.renew)
+    lapse = adriven(LedgerSteps.lapse)
+    doubt = adriven(LedgerSteps.doubt)
+    get = adriven(LedgerSteps.get)
+    result = adriven(LedgerSteps.result)
+    wait = adriven(LedgerSteps.wait)
+    list = adriven(LedgerSteps.list)
+    resolve = adriven(LedgerSteps.resolve)
+    check_and_set = adriven(LedgerSteps.check_and_set)
+    check_and_set_many = adriven(LedgerSteps.check_and_set_many)
+    is_processed = adriven(LedgerSteps.is_processed)
+    mark_processed = adriven(LedgerSteps.mark_processed)
+    drop_result = adriven(LedgerSteps.drop_result)
+    forget = adriven(LedgerSteps.forget)

@@ -1,0 +1,313 @@
+"""The main path: claim the key, do the work, keep what came of it.
+
+`Flow.steps` is the same for `def` and `async def`, for the decorator and the `with` block, and in the
+simulation.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from semel import errors
+from semel.clock import Clock
+from semel.codecs import Decoder
+from semel.commands import Call, Raised, Returned, Steps
+from semel.drive import Store
+from semel.events import What
+from semel.heartbeat import Heart, Pulse
+from semel.ledger import GLANCE, LedgerSteps, Terms, failure_of
+from semel.model import (
+    MISSING,
+    Abandoned,
+    Busy,
+    Claimed,
+    Failed,
+    Failure,
+    Happened,
+    Mismatch,
+    NotHappened,
+    Outcome,
+    Replay,
+    Undecided,
+    Unknown,
+)
+from semel.policy import Policy
+from semel.running import Run, enter, leave, refuse_reentry, unprotected
+from semel.tables import LEDGER
+
+
+class Skipped(msgspec.Struct, frozen=True):
+    """The type of `SKIPPED`."""
+
+    def __bool__(self) -> bool:
+        return False
+
+
+SKIPPED: Final = Skipped()
+"""What a call gives that found its key busy, where the policy is to skip."""
+
+
+class Work(msgspec.Struct, frozen=True):
+    """What is to be done under a key, and how: `begin` makes of a run and a function the piece of work."""
+
+    begin: Callable[..., Any]
+    function: Callable[..., Any] | None = None
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = {}
+
+    def call(self, run: Run, function: Callable[..., Any] | None) -> Call:
+        """The command that does it."""
+        return Call(functools.partial(self.begin, run, function, self.args, self.kwargs))
+
+
+class Service(msgspec.Struct, frozen=True):
+    """What every flow needs."""
+
+    ledger: LedgerSteps
+    store: Store
+    clock: Clock
+    heart: Heart
+    secret: bytes | None
+    draining: Callable[[], bool]
+
+
+class Flow:
+    """One protected piece of work: its policy, and the steps of a call."""
+
+    def __init__(self, service: Service, policy: Policy, decoder: Decoder) -> None:
+        self.service = service
+        self.policy = policy
+        self.decoder = decoder
+        self._ledger = service.ledger
+        self._monotonic = service.clock.monotonic
+        self._glance: Any = getattr(service.store, "glance", None)
+
+    def replay(self, id: str, fingerprint: str | None) -> Any:
+        """What came of it before, where the store can tell at a glance; else `MISSING`."""
+        if self._glance is None or self.service.draining():
+            return MISSING
+        try:
+            seen = self._glance(LEDGER, id, GLANCE)
+        except errors.StoreError:  # the steps will meet it too, and know what to do
+            return MISSING
+        return self._ledger.replay(id, seen, fingerprint, self.decoder)
+
+    def steps(self, id: str, fingerprint: str | None, work: Work) -> Steps[Returned | Raised]:
+        """Claim the key, do the work, keep what came of it; or give what came of it before."""
+        policy = self.policy
+        refuse_reentry(id)
+        if self.service.draining():
+            return Raised(errors.ShuttingDown("no new work is begun"))
+        terms = Terms(policy.lease, policy.ttl, fingerprint, policy.on_lapsed, policy.max_attempts)
+        try:
+            sent = self._monotonic()
+            outcome = yield from self._ledger.claim_on(id, terms, self.decoder)
+            if type(outcome) is Busy and policy.on_busy == "wait":
+                outcome, sent = yield from self._claim_next(id, terms, outcome)
+        except (errors.StoreUnavailable, errors.StoreThrottled) as error:
+            if policy.on_store_error == "closed":
+                raise
+            return (yield from self._run_open(id, work, error))
+        if not isinstance(outcome, Claimed):
+            return self._answer(outcome)
+        run = Run(outcome, sent, self.service.clock)
+        if outcome.lapsed and policy.resolver is not None and not self._stopped(run):
+            settled = yield from self._resolve(run, work)
+            if settled is not None:
+                return settled
+        if self._stopped(run):
+            return (yield from self._settle(outcome, Raised(self._obstacle(run), begun=False)))
+        done: Returned | Raised = yield work.call(run, work.function)
+        return (yield from self._settle(outcome, done))
+
+    def _stopped(self, run: Run) -> bool:
+        return run.lost or self.service.draining()
+
+    def _obstacle(self, run: Run) -> Exception:
+        """Why a claimed piece of work does not begin after all."""
+        if run.lost:
+            return errors.ClaimLost(run.key, run.attempt, "begin")
+        return errors.ShuttingDown("no new work is begun")
+
+    def _claim_next(self, id: str, terms: Terms, busy: Busy) -> Steps[tuple[Outcome, float]]:
+        """Claim the key when the one before has finished, or vanished; and when that was sent."""
+        outcome: Outcome = busy
+        patience, sent = self.policy.patience, 0.0
+        while isinstance(outcome, Busy) and patience > 0:
+            seen = yield from self._ledger.settled(id, patience, outcome.retry_after)
+            patience -= seen.waited
+            sent = self._monotonic()
+            outcome = yield from self._ledger.claim_on(id, terms, self.decoder, seen)
+        return outcome, sent
+
+    def _run_open(self, id: str, work: Work, error: errors.StoreError) -> Steps[Returned | Raised]:
+        """The store is down, and the caller said beforehand that the work matters more than doing it once."""
+        self._ledger.events.warn(What.RAN_OPEN, id, detail=f"{type(error).__name__}: {error}")
+        done: Returned | Raised = yield work.call(Run(unprotected(id), 0, self.service.clock), work.function)
+        return done
+
+    def _answer(self, outcome: Outcome) -> Returned | Raised:
+        """What a call gives that did not get to run."""
+        if isinstance(outcome, Replay) and outcome.result is not MISSING:
+            return Returned(outcome.result)
+        match outcome:
+            case Replay(record):
+                reason = (record.encoding or "").removeprefix("none:")
+                return Raised(errors.ResultNotKept(record.key, reason))
+            case Busy(record, retry_after):
+                if self.policy.on_busy == "skip":
+                    return Returned(SKIPPED)
+                return Raised(errors.InProgress(record.key, retry_after, record.attempt))
+            case Failed(record, failure):
+                kind = self.policy.kind_of(failure.kept_as)
+                error = errors.FailedBefore if kind is None else _replayed_as(kind)
+                return Raised(error(record.key, failure.type, failure.message, record.attempt))
+            case Mismatch(record):
+                return Raised(errors.PayloadChanged(record.key))
+            case Unknown(record):
+                return Raised(errors.OutcomeUnknown(record.key, record.attempt))
+            case Claimed():
+                raise AssertionError("a claim is no answer")
+
+    def _settle(self, claim: Claimed, done: Returned | Raised) -> Steps[Returned | Raised]:
+        """Write down what came of the work."""
+        if isinstance(done, Returned):
+            try:
+                yield from self._ledger.complete(claim, done.value)
+            except errors.StoreError as error:
+                error.add_note(f"the work on {claim.key!r} is done, but the ledger could not be told")
+                return Raised(error)
+            except errors.ClaimLost as error:
+                return Raised(error)
+            return done
+        yield from self._told(self._give_back(claim, done), done.error)
+        return done
+
+    def _told(self, steps: Steps[None], error: BaseException) -> Steps[None]:
+        """Tell the ledger of an error; that it cannot be told matters less than the error itself."""
+        try:
+            yield from steps
+        except errors.SemelError as problem:
+            error.add_note(f"and the ledger could not be told: {problem}")
+
+    def _give_back(self, claim: Claimed, done: Raised) -> Steps[None]:
+        """Keep the error, or let the next attempt run."""
+        error, limit = done.error, self.policy.max_attempts
+        if not done.begun and not claim.lapsed:
+            yield from self._ledger.release(claim)
+        elif not done.begun or _interrupted(claim, error):
+            # Whether it happened, or an earlier attempt of it did, is in doubt.
+            yield from self._ledger.lapse(claim)
+        elif isinstance(error, Exception) and (kept_as := self.policy.kept_as(error)):
+            yield from self._ledger.fail(claim, failure_of(error, kept_as))
+        elif limit is not None and claim.attempt >= limit:
+            yield from self._ledger.fail(claim, error)
+        else:
+            yield from self._ledger.release(claim, error)
+
+    def _resolve(self, run: Run, work: Work) -> Steps[Returned | Raised | None]:
+        """Ask the other side what became of the attempt that vanished; None when it is to run now."""
+        claim = run.claim
+        told: Returned | Raised = yield work.call(run, self.policy.resolver)
+        if isinstance(told, Raised):
+            # Nobody is wiser than before: the next claimant may ask again at once.
+            yield from self._told(self._ledger.lapse(claim), told.error)
+            return told
+        match told.value:
+            case Happened(result):
+                return (yield from self._settle(claim, Returned(result)))
+            case NotHappened():
+                return (yield from self._exhausted(claim))
+            case Abandoned(reason):
+                return (yield from self._fail(claim, Failure("Abandoned", reason)))
+            case Undecided():
+                yield from self._ledger.doubt(claim)
+                return Raised(errors.OutcomeUnknown(claim.key, claim.attempt))
+        nonsense = errors.InvalidOption(f"a resolver gave {told.value!r}; it must give {SETTLEMENTS}")
+        yield from self._told(self._ledger.lapse(claim), nonsense)
+        return Raised(nonsense)
+
+    def _exhausted(self, claim: Claimed) -> Steps[Raised | None]:
+        """Fail what did not happen in as many attempts as the limit allows; None when there is one left."""
+        limit = self.policy.max_attempts
+        if limit is None or claim.attempt <= limit:
+            return None
+        return (
+            yield from self._fail(claim, Failure("AttemptsExhausted", f"given up after {limit} attempts"))
+        )
+
+    def _fail(self, claim: Claimed, failure: Failure) -> Steps[Raised]:
+        yield from self._ledger.fail(claim, failure)
+        return Raised(errors.FailedBefore(claim.key, failure.type, failure.message, claim.attempt))
+
+    # Around the work: it is the running attempt, and its lease is kept alive.
+
+    def attempt(self, run: Run, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Do sync work as this attempt."""
+        self.begin(run)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            self.end(run)
+
+    def begin(self, run: Run) -> None:
+        """The work begins."""
+        enter(run)
+        if self.policy.heartbeat and run.protected:
+            self.service.heart.start(run, self._ledger)
+
+    def end(self, run: Run) -> None:
+        """The work is over."""
+        self.service.heart.stop(run)
+        leave(run)
+
+    async def aattempt(self, run: Run, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Do async work as this attempt; a lost lease cancels it. A resolver need not be async."""
+        pulse = self.abegin(run)
+        error: BaseException | None = None
+        try:
+            value = function(*args, **kwargs)
+            return await value if hasattr(value, "__await__") else value
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            lost = self.aend(run, pulse, error)
+            if lost is not None:
+                raise lost from error
+
+    def abegin(self, run: Run) -> Pulse | None:
+        """Async work begins."""
+        enter(run)
+        if not (self.policy.heartbeat and run.protected):
+            return None
+        pulse = Pulse(run, self._ledger, self.service.store, self.service.clock)
+        pulse.start()
+        return pulse
+
+    def aend(self, run: Run, pulse: Pulse | None, error: BaseException | None) -> errors.ClaimLost | None:
+        """Async work is over; what to raise instead where it was cancelled for a lost claim."""
+        leave(run)
+        if pulse is None:
+            return None
+        pulse.stop()
+        if type(error).__name__ == "CancelledError" and pulse.claim_lost():
+            return errors.ClaimLost(run.key, run.attempt, "go on with")
+        return None
+
+
+def _interrupted(claim: Claimed, error: BaseException) -> bool:
+    """Whether the work was stopped from outside, or stopped itself because its lease was gone."""
+    if isinstance(error, errors.ClaimLost):
+        return error.key == claim.key
+    return not isinstance(error, Exception)
+
+
+SETTLEMENTS = "Happened(result), NotHappened(), Abandoned(reason) or Undecided()"
+
+
+def _replayed_as(kind: type[Exception]) -> type[errors.FailedBefore]:
+    """A `FailedBefore` that an `except` clause for the kept type catches too."""
+    return type("FailedBefore", (errors.FailedBefore, kind), {"__module__": errors.__name__})

@@ -1,0 +1,169 @@
+"""Leases are renewed while work runs: by one thread for all sync work, by timers for async work."""
+
+import os
+import threading
+import weakref
+from typing import TYPE_CHECKING
+
+from semel import errors
+from semel.clock import Clock
+from semel.commands import Steps
+from semel.drive import Store, adrive, drive
+from semel.events import What
+from semel.ledger import LedgerSteps
+from semel.running import RENEWALS_PER_LEASE, Run
+
+if TYPE_CHECKING:
+    import asyncio
+
+
+def beat(ledger: LedgerSteps, run: Run, clock: Clock) -> Steps[None]:
+    """Renew one lease, and note what came of it."""
+    sent = clock.monotonic()
+    try:
+        yield from ledger.renew(run.claim)
+    except errors.ClaimLost:
+        run.lose()
+    except errors.StoreError:
+        run.missed()
+    else:
+        run.renewed(sent)
+
+
+class Heart:
+    """The thread that renews the leases of sync work.
+
+    Work that ends before its first renewal is due costs an addition to a set and a removal: the thread is
+    not woken for it, as it never sleeps longer than the shortest interval it was asked for.
+    """
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._interval = float("inf")
+        self._forget()
+        HEARTS.add(self)
+
+    def _forget(self) -> None:
+        self._live: dict[Run, LedgerSteps] = {}
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self, run: Run, ledger: LedgerSteps) -> None:
+        """Keep this lease alive from now on."""
+        self._live[run] = ledger
+        interval = run.claim.lease / RENEWALS_PER_LEASE
+        if interval < self._interval:
+            self._interval = interval
+            self._wake.set()
+        if self._thread is None:
+            self._begin()
+
+    def stop(self, run: Run) -> None:
+        """The work is over."""
+        self._live.pop(run, None)
+
+    def _begin(self) -> None:
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._beat, name="semel-heartbeat", daemon=True)
+                self._thread.start()
+
+    def _beat(self) -> None:
+        while True:
+            idle = not self._live
+            self._wake.wait(self._interval)
+            self._wake.clear()
+            for run, ledger in list(self._live.items()):
+                if run.due <= self._clock.monotonic() and run in self._live:
+                    self._renew(run, ledger)
+            if idle and not self._live and self._rest():
+                return
+
+    def _renew(self, run: Run, ledger: LedgerSteps) -> None:
+        drive(beat(ledger, run, self._clock), self._store)
+        if run.lost and run in self._live:
+            self._live.pop(run, None)
+            ledger.events.warn(What.CLAIM_LOST, run.claim.id, run.attempt, "the lease could not be renewed")
+
+    def _rest(self) -> bool:
+        # In this order: who adds a run before this line is seen by the next, and who adds one later starts a
+        # thread of its own.
+        self._thread = None
+        if not self._live:
+            return True
+        with self._lock:
+            if self._thread is not None:
+                return True
+            self._thread = threading.current_thread()
+            return False
+
+
+HEARTS: "weakref.WeakSet[Heart]" = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    # Threads do not survive a fork, and the parent's leases are the parent's to renew.
+    for heart in HEARTS:
+        heart._forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+class Pulse:
+    """The timer that renews the lease of one piece of async work, and cancels the work when it is lost."""
+
+    def __init__(self, run: Run, ledger: LedgerSteps, store: Store, clock: Clock) -> None:
+        self._run = run
+        self._ledger = ledger
+        self._store = store
+        self._clock = clock
+        self._task: asyncio.Task[None] | None = None
+        self._renewal: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Keep the lease alive from now on. Short work costs one timer, and no task."""
+        import asyncio
+
+        self._loop = asyncio.get_running_loop()
+        self._work = asyncio.current_task()
+        self._cancelling = self._work.cancelling() if self._work else 0
+        self._timer = self._loop.call_later(self._run.due - self._clock.monotonic(), self._begin)
+
+    def stop(self) -> None:
+        """The work is over."""
+        self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
+
+    def claim_lost(self) -> bool:
+        """Whether the cancellation that is under way is this pulse's own, for a lost claim."""
+        if not self._run.lost or self._work is None or self._task is None:
+            return False
+        return self._work.uncancel() <= self._cancelling
+
+    def _begin(self) -> None:
+        self._task = self._loop.create_task(self._beat())
+
+    async def _beat(self) -> None:
+        import asyncio
+
+        run, now = self._run, self._clock.monotonic
+        while not run.lost:
+            await asyncio.sleep(run.due - now())
+            # A task of its own: a renewal that hangs must not keep the work going past its deadline.
+            self._renewal = self._loop.create_task(
+                adrive(beat(self._ledger, run, self._clock), self._store), name="semel-renewal"
+            )
+            await asyncio.wait({self._renewal}, timeout=run.deadline - now())
+        self._ledger.events.warn(
+            What.CLAIM_LOST,
+            run.claim.id,
+            run.attempt,
+            "the lease could not be renewed; the work is cancelled",
+        )
+        if self._work is not None:
+            self._work.cancel()

@@ -1,0 +1,629 @@
+"""The ledger: every rule about a key's life, as steps that any store can carry out.
+
+Callers know these methods as `Ledger` and `AsyncLedger`, which drive them (see `facades`).
+"""
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from typing import Any, TypeAlias, get_args
+
+import msgspec
+
+from semel import errors, lifecycle
+from semel.codecs import Body, Codec, Decoder, Encoded, decoder_for, not_kept
+from semel.commands import (
+    ABSENT,
+    NOW,
+    PRESENT,
+    After,
+    AllOf,
+    AnyOf,
+    Applied,
+    Batch,
+    Begins,
+    Condition,
+    Delete,
+    Discard,
+    Equals,
+    Fetch,
+    Found,
+    Get,
+    Item,
+    Page,
+    Put,
+    Query,
+    Refused,
+    Stash,
+    Steps,
+    Update,
+    Watch,
+    read,
+    write,
+    write_each,
+)
+from semel.events import Events, What
+from semel.keys import Key, check, prefix
+from semel.lifecycle import Move, Status
+from semel.model import (
+    MISSING,
+    RECORD_VERSION,
+    Abandoned,
+    Busy,
+    Claimed,
+    Failed,
+    Failure,
+    Happened,
+    Listing,
+    Mismatch,
+    NotHappened,
+    OnLapsed,
+    Outcome,
+    Record,
+    Replay,
+    Settlement,
+    Unknown,
+)
+from semel.tables import LEDGER
+
+Seconds: TypeAlias = float | timedelta
+Answers: TypeAlias = list[bool]
+Glance: TypeAlias = tuple[Any, ...]
+
+LEASE = 30.0
+# For retries and replays; an hour is enough where events are frequent and their retries quick.
+DAY = 86400.0
+HOUR = 3600.0
+
+# A waiter looks again after the first figure, and then after twice as long each time, up to the second:
+# quick work is noticed quickly, and slow work is not asked after ten times a second.
+FIRST_LOOK = 0.02
+SLOWEST_LOOK = 0.5
+# What is left of a wait, or of a lease, may be less than any clock can tell.
+SHORTEST_LOOK = 0.001
+
+# What a replay looks at; see `LedgerSteps.replay`.
+GLANCE = ("status", "fingerprint", "encoding", "result", "attempt", "version")
+
+# An error's message is kept for a person to read; it is no place for data.
+MAX_ERROR_TEXT = 1000
+
+MARK = not_kept("mark")
+DROPPED = not_kept("dropped")
+
+
+# Randomness in stock: asking the system for every token takes longer than claiming a key in memory does.
+_stock: deque[str] = deque()
+
+
+def random_token() -> str:
+    """A name for one attempt that nobody else has or can guess; never made from the time."""
+    try:
+        return _stock.popleft()
+    except IndexError:
+        text = os.urandom(16 * 256).hex()
+        _stock.extend(text[at : at + 32] for at in range(32, len(text), 32))
+        return text[:32]
+
+
+if hasattr(os, "register_at_fork"):  # a forked child must not have its parent's tokens
+    os.register_at_fork(after_in_child=_stock.clear)
+
+
+def seconds(span: Seconds) -> float:
+    """A span of time as seconds; it must be more than none."""
+    value = span.total_seconds() if isinstance(span, timedelta) else span
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+        raise errors.InvalidOption(f"a span of time must be positive and finite, not {span!r}")
+    return float(value)
+
+
+def spans(lease: Seconds, ttl: Seconds) -> tuple[float, float]:
+    """A lease and a time to live that fit together."""
+    held, kept = seconds(lease), seconds(ttl)
+    if kept <= held:
+        raise errors.InvalidOption(
+            f"ttl ({kept:g} s) must be longer than lease ({held:g} s): a record outlives its lease"
+        )
+    return held, kept
+
+
+def check_word(option: str, word: Any, words: Any) -> None:
+    """Refuse a word that is not one of those an option knows."""
+    if word not in get_args(words):
+        raise errors.InvalidOption(f"{option}={word!r}: it is one of {', '.join(get_args(words))}")
+
+
+def check_limit(max_attempts: int | None) -> None:
+    """Refuse a limit that would allow no attempt at all."""
+    if max_attempts is not None and max_attempts < 1:
+        raise errors.InvalidOption(f"max_attempts must be at least 1, not {max_attempts}")
+
+
+def failure_of(error: BaseException | Failure, kept_as: str = "") -> Failure:
+    """An error as it is kept."""
+    if isinstance(error, Failure):
+        return error
+    return Failure(type(error).__qualname__, str(error)[:MAX_ERROR_TEXT], kept_as)
+
+
+class Terms(msgspec.Struct, frozen=True):
+    """On what terms a key is claimed."""
+
+    lease: float
+    ttl: float
+    fingerprint: str | None = None
+    on_lapsed: OnLapsed = "rerun"
+    max_attempts: int | None = None
+
+
+class LedgerSteps:
+    """The rules, as generators of commands."""
+
+    def __init__(
+        self,
+        *,
+        env: str = "dev",
+        scope: str = "",
+        codec: Codec | None = None,
+        events: Events | None = None,
+        tokens: Callable[[], str] | None = None,
+    ) -> None:
+        self.prefix = prefix(env, scope)
+        self.codec = codec or Codec()
+        self.events = events or Events()
+        self._token = tokens or random_token
+
+    def name(self, key: str | Key) -> str:
+        """The key's qualified name: environment, scope, key."""
+        return self.prefix + check(key)
+
+    # Claiming
+
+    def claim(
+        self,
+        key: str | Key,
+        *,
+        fingerprint: str | None = None,
+        lease: Seconds = LEASE,
+        ttl: Seconds = DAY,
+        on_lapsed: OnLapsed = "rerun",
+        max_attempts: int | None = None,
+        returns: Any = Any,
+    ) -> Steps[Outcome]:
+        """Claim a key, or learn what is in the way: one conditional write, answered with the record."""
+        check_word("on_lapsed", on_lapsed, OnLapsed)
+        check_limit(max_attempts)
+        terms = Terms(*spans(lease, ttl), fingerprint, on_lapsed, max_attempts)
+        return (yield from self.claim_on(self.name(key), terms, decoder_for(returns)))
+
+    def claim_on(self, id: str, terms: Terms, decoder: Decoder, seen: Found | None = None) -> Steps[Outcome]:
+        """Claim a qualified name on checked terms, starting from what was `seen` there, if anything."""
+        token = self._token()
+        attempt, lapsed = 1, False
+        first = Put(LEDGER, id, _opening(terms, token), ABSENT)
+        reply: Applied | Refused
+        if seen is None or seen.item is None:
+            reply = yield from write(first)
+        else:
+            reply = Refused(seen.now, seen.item)
+        while type(reply) is Refused:
+            record = self._record(id, reply.item)
+            if record is None:
+                attempt, lapsed = 1, False
+                reply = yield from write(first)
+            elif _owned(record, token):
+                break
+            elif (move := _next(record, reply.now, terms)) is None:
+                return (yield from self._outcome(record, reply.now, terms, decoder))
+            elif move.to is Status.IN_PROGRESS:
+                attempt, lapsed = record.attempt + 1, move.lapsed
+                item = _opening(terms, token, attempt, record)
+                reply = yield from write(Put(LEDGER, id, item, move.condition(record.token)))
+            else:
+                yield from self._give_up(record, move, terms)
+                # Whoever made this move, what it left is read afresh.
+                attempt, lapsed = 1, False
+                reply = yield from write(first)
+        if lapsed:
+            self.events.warn(What.TAKEN_OVER, id, attempt)
+        else:
+            self.events.emit(What.CLAIMED, id, attempt)
+        return Claimed(id, token, attempt, terms.lease, terms.ttl, lapsed)
+
+    def _outcome(self, record: Record, now: float, terms: Terms, decoder: Decoder) -> Steps[Outcome]:
+        if _differs(record, terms):
+            self.events.emit(What.MISMATCH, record.id, record.attempt)
+            return Mismatch(record)
+        status = record.status
+        if status is Status.COMPLETED:
+            self.events.emit(What.REPLAYED, record.id, record.attempt)
+            return Replay(record, (yield from self._result(record, decoder)))
+        if status is Status.FAILED:
+            self.events.emit(What.FAILED_BEFORE, record.id, record.attempt)
+            return Failed(record, record.failure or Failure("Unknown", "no error was kept"))
+        if status is Status.UNKNOWN:
+            self.events.emit(What.UNKNOWN, record.id, record.attempt)
+            return Unknown(record)
+        self.events.emit(What.BUSY, record.id, record.attempt)
+        return Busy(record, max(0.0, record.lease_until - now))
+
+    def _give_up(self, record: Record, move: Move, terms: Terms) -> Steps[None]:
+        """Hold a vanished attempt, or fail one that had every chance."""
+        change = _move_on({}, move, terms.ttl)
+        if move.to is Status.FAILED:
+            failure = Failure("AttemptsExhausted", f"given up after {record.attempt} attempts")
+            change["error"] = record.error or _failure_text(failure)
+        reply = yield from write(Update(LEDGER, record.id, change, move.condition(record.token)))
+        if type(reply) is Applied:
+            what = What.HELD if move.to is Status.UNKNOWN else What.EXHAUSTED
+            self.events.warn(what, record.id, record.attempt)
+
+    # What a holder does with its claim
+
+    def complete(self, claim: Claimed, result: Any = None) -> Steps[None]:
+        """The effect happened; keep what came of it."""
+        return self._conclude(claim, lifecycle.COMPLETE, result)
+
+    def fail(self, claim: Claimed, error: BaseException | Failure) -> Steps[None]:
+        """It failed, and is to stay failed."""
+        return self._move(claim, lifecycle.FAIL, {"error": _failure_text(failure_of(error))}, What.FAILED)
+
+    def release(self, claim: Claimed, error: BaseException | Failure | None = None) -> Steps[None]:
+        """It did not happen; let the next attempt run. The attempts made so far stay counted."""
+        text = None if error is None else _failure_text(failure_of(error))
+        return self._move(claim, lifecycle.RELEASE, {"error": text}, What.RELEASED)
+
+    def renew(self, claim: Claimed) -> Steps[None]:
+        """Still at work: the lease begins anew."""
+        return self._move(claim, lifecycle.RENEW, {"lease_until": After(claim.lease)})
+
+    def lapse(self, claim: Claimed) -> Steps[None]:
+        """Interrupted: end the lease now, so that the next claimant's policy decides as after a crash."""
+        return self._move(claim, lifecycle.LAPSE, {"lease_until": NOW})
+
+    def doubt(self, claim: Claimed) -> Steps[None]:
+        """The holder cannot tell whether the effect happened; somebody else has to."""
+        yield from self._move(claim, lifecycle.DOUBT, {})
+        self.events.warn(What.HELD, claim.id, claim.attempt)
+
+    def _conclude(self, claim: Claimed, move: Move, result: Any) -> Steps[None]:
+        encoded = self.codec.encode(result, claim.id)
+        if encoded.problem is not None:
+            return self._conclude_large(claim, move, encoded)
+        body = encoded.body
+        return self._move(claim, move, {"result": body.data, "encoding": body.encoding}, What.COMPLETED)
+
+    def _conclude_large(self, claim: Claimed, move: Move, encoded: Encoded) -> Steps[None]:
+        body = yield from self._overflow(claim, encoded)
+        change = {"result": body.data, "encoding": body.encoding}
+        yield from self._move(claim, move, change, What.COMPLETED)
+
+    def _move(self, claim: Claimed, move: Move, change: Item, what: What | None = None) -> Steps[None]:
+        """Make a holder's move, or find that it was made before; else the claim is lost."""
+        _move_on(change, move, claim.ttl)
+        reply = yield from write(Update(LEDGER, claim.id, change, move.condition(claim.token)))
+        if isinstance(reply, Refused) and not _made(reply.item, claim.token, change):
+            if move is not lifecycle.RENEW:  # a late renewal of finished work is no news
+                self.events.warn(What.CLAIM_LOST, claim.id, claim.attempt, f"refused to {move.name}")
+            raise errors.ClaimLost(claim.key, claim.attempt, move.name)
+        if what is not None:
+            self.events.emit(what, claim.id, claim.attempt)
+
+    # Looking and waiting
+
+    def get(self, key: str | Key) -> Steps[Record | None]:
+        """The record of a key, or None."""
+        id = self.name(key)
+        found = yield from read(Get(LEDGER, id))
+        return self._record(id, found.item)
+
+    def replay(self, id: str, seen: Glance | None, fingerprint: str | None, decoder: Decoder) -> Any:
+        """The result at a glance, `MISSING` where it takes more than that: the claim then says what it is.
+
+        This is the short cut of `_outcome` for its most common case, and it decides nothing else.
+        """
+        if seen is None:
+            return MISSING
+        status, known, encoding, result, attempt, version = seen
+        if status != "COMPLETED" or encoding != "json" or version != RECORD_VERSION:
+            return MISSING
+        if fingerprint != known and fingerprint is not None and known is not None:
+            return MISSING
+        try:
+            value = decoder.decode(result)
+        except Exception:  # noqa: BLE001 - whatever it is, the claim will say it properly
+            return MISSING
+        self.events.emit(What.REPLAYED, id, attempt)
+        return value
+
+    def result(self, record: Record, returns: Any = Any) -> Steps[Any]:
+        """The result that a record holds; `MISSING` when only the fact was kept."""
+        return (yield from self._result(record, decoder_for(returns)))
+
+    def wait(self, key: str | Key, timeout: Seconds = LEASE) -> Steps[Record | None]:
+        """Wait until nobody is at work on the key, and give the record as it then is."""
+        id = self.name(key)
+        found = yield from read(Get(LEDGER, id))
+        record = self._record(id, found.item)
+        if record is None or not _running(record, found.now):
+            return record
+        found = yield from self.settled(id, seconds(timeout))
+        record = self._record(id, found.item)
+        if record is not None and _running(record, found.now):
+            raise errors.InProgress(record.key, record.lease_until - found.now, record.attempt)
+        return record
+
+    def settled(self, id: str, timeout: float, lease_left: float = SLOWEST_LOOK) -> Steps[Found]:
+        """Watch a qualified name until nobody holds it, or the time is up; what was seen last."""
+        waited, pause = 0.0, FIRST_LOOK
+        while True:
+            look = max(min(pause, lease_left, timeout - waited), SHORTEST_LOOK)
+            found = yield from read(Watch(LEDGER, id, look))
+            waited += found.waited
+            record = self._record(id, found.item)
+            if record is None or not _running(record, found.now) or waited >= timeout:
+                return msgspec.structs.replace(found, waited=waited)
+            pause = min(pause * 2, SLOWEST_LOOK)
+            lease_left = record.lease_until - found.now
+
+    # Settling, marking, forgetting
+
+    def resolve(self, key: str | Key, settlement: Settlement, *, ttl: Seconds = DAY) -> Steps[None]:
+        """Settle what became of an attempt that vanished."""
+        if not isinstance(settlement, Happened | NotHappened | Abandoned):
+            raise errors.InvalidOption(
+                f"{settlement!r} settles nothing: give Happened(result), NotHappened() or Abandoned(reason)"
+            )
+        id = self.name(key)
+        found = yield from read(Get(LEDGER, id))
+        record = self._record(id, found.item)
+        terms = Terms(0, seconds(ttl), on_lapsed="hold")
+        if record is not None and _next(record, found.now, terms) is lifecycle.HOLD:
+            yield from self._give_up(record, lifecycle.HOLD, terms)
+        elif record is None or record.status is not Status.UNKNOWN:
+            state = "absent" if record is None else record.status.value
+            raise errors.Refused(
+                id.split("/", 2)[2], f"is {state}; only what is UNKNOWN, or lapsed, is settled"
+            )
+        claim = Claimed(id, record.token, record.attempt, 0, terms.ttl)
+        yield from self._settle(claim, settlement)
+
+    def _settle(self, claim: Claimed, settlement: Settlement) -> Steps[None]:
+        match settlement:
+            case Happened(result):
+                yield from self._conclude(claim, lifecycle.SETTLE_DONE, result)
+            case NotHappened():
+                yield from self._move(claim, lifecycle.SETTLE_UNDONE, {})
+            case Abandoned(reason):
+                text = _failure_text(Failure("Abandoned", reason))
+                yield from self._move(claim, lifecycle.SETTLE_FAILED, {"error": text})
+
+    def check_and_set(self, key: str | Key, ttl: Seconds = HOUR) -> Steps[bool]:
+        """True the first time, False while that time is remembered: one atomic write."""
+        token = self._token()
+        reply = yield from write(_mark(self.name(key), seconds(ttl), token))
+        return _new(reply, token)
+
+    def check_and_set_many(self, keys: Iterable[str | Key], ttl: Seconds = HOUR) -> Steps[Answers]:
+        """The same for many keys in one round trip; of equal keys in the batch the first one counts."""
+        token = self._token()
+        names = [self.name(key) for key in keys]
+        span = seconds(ttl)
+        marks = tuple(_mark(id, span, token) for id in dict.fromkeys(names))
+        if not marks:
+            return []
+        many = yield from write_each(Batch(marks))
+        new = {mark.key: _new(reply, token) for mark, reply in zip(marks, many.replies, strict=True)}
+        # Popping leaves the later ones of equal keys without an entry: they are duplicates.
+        return [new.pop(id, False) for id in names]
+
+    def is_processed(self, key: str | Key) -> Steps[bool]:
+        """Whether the key is done; one that is only being worked on is not."""
+        record = yield from self.get(key)
+        return record is not None and record.status is Status.COMPLETED
+
+    def mark_processed(self, key: str | Key, ttl: Seconds = HOUR) -> Steps[None]:
+        """Record that the key is done, whatever became of earlier attempts; a running one is left alone."""
+        token = self._token()
+        mark = _mark(self.name(key), seconds(ttl), token)
+        reply = yield from write(mark)
+        while not _new(reply, token):
+            record = self._record(mark.key, reply.item)
+            if record is None:
+                reply = yield from write(mark)
+            elif record.status is Status.COMPLETED:
+                return
+            elif _running(record, reply.now):
+                raise errors.InProgress(record.key, record.lease_until - reply.now, record.attempt)
+            elif record.status is Status.IN_PROGRESS:
+                yield from self._give_up(record, lifecycle.HOLD, Terms(0, seconds(ttl)))
+                reply = yield from write(mark)
+            else:
+                move = lifecycle.MARK
+                change = _move_on({"result": None, "encoding": MARK.encoding}, move, seconds(ttl))
+                reply = yield from write(Update(LEDGER, mark.key, change, move.condition(record.token)))
+
+    def drop_result(self, key: str | Key) -> Steps[bool]:
+        """Let the result go and keep the fact, so that duplicates are still known; False if there is none."""
+        record = yield from self.get(key)
+        if record is None or record.status is not Status.COMPLETED:
+            return False
+        change: Item = {"result": None, "encoding": DROPPED.encoding, "updated_at": NOW}
+        condition = lifecycle.DROP.condition(record.token)
+        reply = yield from write(Update(LEDGER, record.id, change, condition))
+        if isinstance(reply, Refused) and not _made(reply.item, record.token, change):
+            return False
+        yield from self._discard(record.result, record.encoding)
+        return True
+
+    def forget(self, key: str | Key) -> Steps[bool]:
+        """Remove the record, even one that cannot be read; the key may then run again. False if none."""
+        id = self.name(key)
+        found = yield from read(Get(LEDGER, id))
+        first = item = found.item
+        while item is not None and first is not None:
+            token = item.get("token")
+            seen = Equals("token", token) if isinstance(token, str) else PRESENT
+            reply = yield from write(Delete(LEDGER, id, seen))
+            if type(reply) is Applied or reply.item is None:
+                yield from self._discard(item.get("result"), item.get("encoding"))
+                break
+            # Another attempt at the same is forgotten too; what was born since was not meant.
+            item = reply.item if _continues(reply.item, first) else None
+        return first is not None
+
+    def list(
+        self, *, status: Status | str | None = None, limit: int = 100, after: str | None = None
+    ) -> Steps[Listing]:
+        """A page of this environment's and scope's records, those of one status if asked."""
+        where: Condition = Begins(LEDGER.partition, self.prefix)
+        if status is not None:
+            if status not in set(Status):
+                raise errors.InvalidOption(f"status={status!r}: it is one of {', '.join(Status)}")
+            where = AllOf((where, Equals("status", str(status))))
+        if limit < 1:
+            raise errors.InvalidOption(f"limit must be at least 1, not {limit}")
+        page: Page = yield Query(LEDGER, where=where, limit=limit, after=after)
+        records, unreadable = [], []
+        for item in page.items:
+            try:
+                records.append(self._readable(item[LEDGER.partition], item))
+            except errors.RecordCorrupt as error:
+                unreadable.append(error.key)
+        return Listing(tuple(records), page.after, tuple(unreadable))
+
+    # Bodies
+
+    def _overflow(self, claim: Claimed, encoded: Encoded) -> Steps[Body]:
+        """Place a result that its row cannot hold. The effect has happened: at worst the fact is kept."""
+        body, problem = encoded.body, encoded.problem or ""
+        if encoded.oversize is not None:
+            try:
+                reference = yield Stash(claim.id, encoded.oversize)
+            except Exception as error:  # noqa: BLE001 - an overflow may fail in any way
+                body, problem = not_kept("overflow-failed"), f"{type(error).__name__}: {error}"
+            else:
+                if reference is not None:
+                    return self.codec.overflowed(encoded.encoding, reference)
+        self.events.warn(What.RESULT_NOT_KEPT, claim.id, claim.attempt, problem)
+        return body
+
+    def _result(self, record: Record, decoder: Decoder) -> Steps[Any]:
+        if record.result is None:
+            return MISSING
+        body = Body(record.result, record.encoding or "")
+        try:
+            reference = self.codec.reference(body)
+            if reference is not None:
+                data = yield Fetch(reference)
+                if data is None:
+                    return MISSING
+                body = self.codec.fetched(body, data)
+            return self.codec.decode(body, decoder, record.id)
+        except (errors.ResultUnreadable, errors.UsageError) as error:
+            reason = error.reason if isinstance(error, errors.ResultUnreadable) else str(error)
+            raise errors.ResultUnreadable(record.key, reason) from error
+
+    def _discard(self, result: Any, encoding: Any) -> Steps[None]:
+        if isinstance(result, bytes) and isinstance(encoding, str):
+            reference = self.codec.reference(Body(result, encoding))
+            if reference is not None:
+                yield Discard(reference)
+
+    def _record(self, id: str, item: Item | None) -> Record | None:
+        """An item as a record; what cannot be read is reported and never taken for absent."""
+        return None if item is None else self._readable(id, item)
+
+    def _readable(self, id: str, item: Item) -> Record:
+        try:
+            record = msgspec.convert(item, Record)
+            if record.version > RECORD_VERSION:
+                raise errors.SchemaTooNew(record.version, RECORD_VERSION)
+        except (msgspec.ValidationError, errors.SchemaTooNew) as error:
+            self.events.warn(What.CORRUPT, id, detail=str(error))
+            raise errors.RecordCorrupt(id.split("/", 2)[2], str(error)) from error
+        return record
+
+
+def _opening(terms: Terms, token: str, attempt: int = 1, before: Record | None = None) -> Item:
+    """A record at the beginning of an attempt."""
+    return {
+        "status": "IN_PROGRESS",
+        "token": token,
+        "attempt": attempt,
+        "fingerprint": terms.fingerprint if before is None else before.fingerprint or terms.fingerprint,
+        "created_at": NOW if before is None else before.created_at,
+        "updated_at": NOW,
+        "lease_until": After(terms.lease),
+        "expires_at": After(terms.ttl),
+        "version": RECORD_VERSION,
+    }
+
+
+def _mark(id: str, ttl: float, token: str) -> Put:
+    """Write a record that is done from the start, unless one is there that may be done or doing."""
+    item = _opening(Terms(0, ttl), token) | {"status": "COMPLETED", "encoding": MARK.encoding}
+    return Put(LEDGER, id, item, MARKABLE)
+
+
+MARKABLE = AnyOf((ABSENT, Equals("status", "RELEASED")))
+
+
+def _new(reply: Applied | Refused, token: str) -> bool:
+    return type(reply) is Applied or (reply.item is not None and reply.item.get("token") == token)
+
+
+def _move_on(change: Item, move: Move, ttl: float) -> Item:
+    """Add what every move writes. Each sets the end of the record's life anew, so it outlives the lease."""
+    change["status"] = move.status
+    change["updated_at"] = NOW
+    change["expires_at"] = After(ttl)
+    return change
+
+
+def _made(item: Item | None, token: str, change: Item) -> bool:
+    """Whether the record already is as the change would leave it: my write, whose answer was lost."""
+    if item is None or item.get("token") != token:
+        return False
+    return all(item.get(name) == value for name, value in change.items() if type(value) is not After)
+
+
+def _owned(record: Record, token: str) -> bool:
+    """Whether my own claim is what stands in my way: it was made, and its answer was lost."""
+    return record.token == token and record.status is Status.IN_PROGRESS
+
+
+def _running(record: Record, now: float) -> bool:
+    return record.status is Status.IN_PROGRESS and record.lease_until > now
+
+
+def _continues(item: Item, earlier: Item) -> bool:
+    """Whether this is a later attempt in the same life of a record."""
+    same_life = item.get("created_at") == earlier.get("created_at")
+    return same_life and (item.get("attempt") or 0) > (earlier.get("attempt") or 0)
+
+
+def _differs(record: Record, terms: Terms) -> bool:
+    known = record.fingerprint is not None and terms.fingerprint is not None
+    return known and record.fingerprint != terms.fingerprint
+
+
+def _next(record: Record, now: float, terms: Terms) -> Move | None:
+    """The move that a claimant may make on a record it has found, or None."""
+    if record.status is Status.COMPLETED or _differs(record, terms):
+        return None
+    spent = terms.max_attempts is not None and record.attempt >= terms.max_attempts
+    if record.status is Status.RELEASED:
+        return lifecycle.EXHAUST if spent else lifecycle.RECLAIM
+    if record.status is not Status.IN_PROGRESS or _running(record, now):
+        return None
+    if terms.on_lapsed == "hold":
+        return lifecycle.HOLD
+    # Where the other side can be asked, it is asked even when the attempts are spent.
+    return lifecycle.EXHAUST_LAPSED if spent and terms.on_lapsed == "rerun" else lifecycle.TAKE_OVER
+
+
+def _failure_text(failure: Failure) -> str:
+    return msgspec.json.encode(failure).decode()

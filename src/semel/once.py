@@ -1,0 +1,276 @@
+"""`once`: run a function at most once for a key, and give everybody the same answer."""
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeAlias, TypeVar, Unpack, cast
+
+import msgspec
+
+from semel import errors
+from semel.codecs import UNRESOLVED, decoder_for, returns_of
+from semel.commands import Call, Raised, Returned
+from semel.drive import aadvance, adrive, advance, drive
+from semel.flow import Flow, Service, Work
+from semel.keys import Key, compile_binder, compile_template, fingerprint
+from semel.model import MISSING
+from semel.policy import Options, Policy, policy_of
+from semel.running import Run
+
+if TYPE_CHECKING:
+    from inspect import Signature
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+KeyMaker: TypeAlias = Callable[..., str]
+Payload: TypeAlias = "All | Iterable[str] | None"
+
+
+class All(msgspec.Struct, frozen=True):
+    """The type of `ALL`."""
+
+
+ALL: Final = All()
+"""Every argument makes up the payload, but for self and cls."""
+
+
+class Once:
+    """`s.once`: the decorator, the `with` block, and a call under a key of the caller's choice."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def __call__(
+        self,
+        key: str | KeyMaker | None = None,
+        *,
+        fingerprint: Payload = ALL,
+        returns: Any = MISSING,
+        **options: Unpack[Options],
+    ) -> Callable[[Callable[P, R]], Callable[P, R]]:
+        """Protect a function: for equal keys it runs once, and every call gives the same answer.
+
+        `key` is a template over the function's arguments (`"charge:{order.id}"`), or a function of the same
+        arguments. `fingerprint` names the arguments that make up the payload; None compares nothing.
+        `returns` is the type of the result where the annotation does not say it.
+        """
+        policy = policy_of(options)
+
+        def protect(function: Callable[P, R]) -> Callable[P, R]:
+            protected = Protected(self._service, policy, function, key, payload=fingerprint, returns=returns)
+            return protected.wrapped()
+
+        return protect
+
+    def call(self, key: str, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run a function once under this key: by its own policy if it has one, else by the defaults."""
+        protected = getattr(function, "__semel__", None)
+        if protected is None:
+            protected = Protected(self._service, policy_of({}), function)
+        elif (me := getattr(function, "__self__", None)) is not None:
+            return cast("R", protected.under(key, (me, *args), kwargs))
+        return cast("R", protected.under(key, args, kwargs))
+
+    def running(
+        self, *parts: Any, fingerprint: str | None = None, returns: Any = Any, **options: Unpack[Options]
+    ) -> "Running":
+        """A block of work under a key made of these parts; `AlreadyDone` is raised where it is done."""
+        policy = policy_of(options)
+        if policy.on_busy == "skip":
+            raise errors.InvalidOption("a with block cannot be skipped: use on_busy='raise'")
+        if policy.resolver is not None:
+            raise errors.InvalidOption("a with block cannot be resolved: use on_lapsed='hold', or a function")
+        return Running(Flow(self._service, policy, decoder_for(returns)), Key(*parts), fingerprint)
+
+
+class Protected:
+    """A function under a policy."""
+
+    def __init__(
+        self,
+        service: Service,
+        policy: Policy,
+        function: Callable[..., Any],
+        key: str | KeyMaker | None = None,
+        *,
+        payload: Payload = ALL,
+        returns: Any = MISSING,
+    ) -> None:
+        import inspect
+
+        _check_function(function)
+        signature = inspect.signature(function)
+        self._flow = Flow(service, policy, decoder_for(Any))
+        self._function = function
+        self._is_async = inspect.iscoroutinefunction(function)
+        if inspect.iscoroutinefunction(policy.resolver) and not self._is_async:
+            raise errors.InvalidOption(f"{function.__qualname__} is no async function, and its resolver is")
+        self._name = service.ledger.name
+        self._prefix = service.ledger.prefix
+        self._secret = service.secret
+        self._bind = compile_binder(function)
+        self._render = compile_template(key, signature) if isinstance(key, str) else None
+        self._key_maker = None if isinstance(key, str) else key
+        self._names = _payload_names(payload, signature)
+        self._returns = returns
+        self._typed = False
+        if returns is not MISSING or returns_of(function) is not UNRESOLVED:
+            self._learn_type()
+
+    def wrapped(self) -> Callable[..., Any]:
+        """The function as its callers know it."""
+        bind, identify = self._bind, self._identify
+
+        @functools.wraps(self._function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return self._run(*identify(bind(*args, **kwargs), args, kwargs), args, kwargs)
+
+        @functools.wraps(self._function)
+        async def acall(*args: Any, **kwargs: Any) -> Any:
+            return await self._arun(*identify(bind(*args, **kwargs), args, kwargs), args, kwargs)
+
+        wrapper: Any = acall if self._is_async else call
+        wrapper.__semel__ = self
+        return cast("Callable[..., Any]", wrapper)
+
+    def under(self, key: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run once under this key."""
+        run = self._arun if self._is_async else self._run
+        return run(self._name(key), self._print(self._bind(*args, **kwargs)), args, kwargs)
+
+    def _run(self, id: str, fingerprint: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        flow = self._flow
+        before = flow.replay(id, fingerprint)
+        if before is not MISSING:
+            return before
+        work = Work(flow.attempt, self._function, args, kwargs)
+        return _given(drive(flow.steps(id, fingerprint, work), flow.service.store))
+
+    async def _arun(
+        self, id: str, fingerprint: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        flow = self._flow
+        before = flow.replay(id, fingerprint)
+        if before is not MISSING:
+            return before
+        work = Work(flow.aattempt, self._function, args, kwargs)
+        return _given(await adrive(flow.steps(id, fingerprint, work), flow.service.store))
+
+    def _identify(
+        self, bound: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[str, str | None]:
+        """The qualified name and the fingerprint, fixed before the function can change its arguments."""
+        if self._render is not None:
+            id = self._prefix + self._render(bound)  # a template's keys are checked as they are made
+        elif self._key_maker is not None:
+            id = self._name(self._key_maker(*args, **kwargs))
+        else:
+            name = getattr(self._function, "__qualname__", repr(self._function))
+            raise errors.InvalidKey(f"{name} has no key of its own: call it with once.call(key, {name}, ...)")
+        return id, self._print(bound)
+
+    def _print(self, bound: dict[str, Any]) -> str | None:
+        """The fingerprint of a call's payload."""
+        if not self._typed:
+            self._learn_type()
+        names = self._names
+        if names is None:
+            return None
+        if len(names) != len(bound):
+            bound = {name: bound[name] for name in names}
+        return fingerprint(bound, self._secret)
+
+    def _learn_type(self) -> None:
+        """Find the type of the result; an annotation may name a class that is defined after the function."""
+        returns = returns_of(self._function) if self._returns is MISSING else self._returns
+        if returns is UNRESOLVED:
+            raise errors.InvalidOption(
+                f"the return annotation of {self._function.__qualname__} names what does not exist: "
+                "pass returns=..."
+            )
+        self._flow.decoder = decoder_for(returns)
+        self._typed = True
+
+
+class Running:
+    """`with once.running(...) as run`: the block is the work, and `run.result` what comes of it."""
+
+    def __init__(self, flow: Flow, key: str, fingerprint: str | None) -> None:
+        self._flow = flow
+        self._key = key
+        self._store = flow.service.store
+        self._steps = flow.steps(flow.service.ledger.name(key), fingerprint, Work(_block_begins))
+
+    def __enter__(self) -> Run:
+        self._run = self._begun(advance(self._steps, self._store))
+        self._flow.begin(self._run)
+        return self._run
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        self._flow.end(self._run)
+        self._ended(advance(self._steps, self._store, reply=self._done(error)), error)
+
+    async def __aenter__(self) -> Run:
+        self._run = self._begun(await aadvance(self._steps, self._store))
+        self._pulse = self._flow.abegin(self._run)
+        return self._run
+
+    async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        lost = self._flow.aend(self._run, self._pulse, error)
+        done = await aadvance(self._steps, self._store, reply=self._done(lost or error))
+        if lost is not None:
+            raise lost from error
+        self._ended(done, error)
+
+    def _begun(self, step: Call | Returned | Raised) -> Run:
+        if isinstance(step, Call):
+            run: Run = step.work()
+            return run
+        raise errors.AlreadyDone(self._key, _given(step))
+
+    def _done(self, error: BaseException | None) -> Returned | Raised:
+        if error is not None:
+            return Raised(error)
+        return Returned(None if self._run.result is MISSING else self._run.result)
+
+    def _ended(self, done: Returned | Raised, error: BaseException | None) -> None:
+        # An error of the block's own goes on by itself.
+        if error is None:
+            _given(done)
+
+
+def _block_begins(run: Run, *_: Any) -> Run:
+    return run
+
+
+def _given(done: Returned | Raised) -> Any:
+    if isinstance(done, Returned):
+        return done.value
+    raise done.error
+
+
+def _check_function(function: Any) -> None:
+    import inspect
+
+    if isinstance(function, classmethod | staticmethod):
+        raise errors.InvalidOption(
+            f"put once() under @{type(function).__name__}, next to the function itself"
+        )
+    if not callable(function):
+        raise errors.InvalidOption(f"once() protects functions, and {function!r} is none")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise errors.InvalidOption(f"{function.__qualname__} yields many values; a result is kept as one")
+
+
+def _payload_names(payload: Payload, signature: "Signature") -> tuple[str, ...] | None:
+    names = tuple(signature.parameters)
+    if payload is None:
+        return None
+    if isinstance(payload, All):
+        return names[1:] if names[:1] in (("self",), ("cls",)) else names
+    chosen = (payload,) if isinstance(payload, str) else tuple(payload)
+    if unknown := set(chosen) - set(names):
+        raise errors.InvalidOption(
+            f"fingerprint names {', '.join(sorted(unknown))}; the parameters are {', '.join(names)}"
+        )
+    return chosen

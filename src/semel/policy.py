@@ -1,0 +1,101 @@
+"""The words in which a caller says what is to happen in each situation."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, TypeAlias, TypedDict
+
+import msgspec
+
+from semel import errors
+from semel.ledger import DAY, LEASE, Seconds, check_limit, check_word, seconds, spans
+from semel.model import OnBusy, OnLapsed, OnStoreError
+
+Keep: TypeAlias = Literal["keep", "release"]
+OnError: TypeAlias = Keep | Mapping[type[Exception], Keep]
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
+    """What to do in each situation, in words."""
+
+    lease: float
+    ttl: float
+    on_busy: OnBusy
+    patience: float
+    on_lapsed: OnLapsed
+    resolver: Callable[..., Any] | None
+    on_error: dict[type[Exception], Keep]
+    on_store_error: OnStoreError
+    max_attempts: int | None
+    heartbeat: bool
+
+    def kept_as(self, error: Exception) -> str | None:
+        """The name of the type under which this error is kept, or None when it is released."""
+        for kind in type(error).__mro__:
+            if word := self.on_error.get(kind):
+                return kind.__qualname__ if word == "keep" else None
+        return None
+
+    def kind_of(self, kept_as: str) -> type[Exception] | None:
+        """The type that was named so when an error was kept."""
+        kinds = (kind for kind, word in self.on_error.items() if word == "keep")
+        return next((kind for kind in kinds if kind.__qualname__ == kept_as), None)
+
+
+class Options(TypedDict, total=False):
+    """What can be said about a protected piece of work; `policy_of` has the defaults."""
+
+    lease: Seconds
+    """How long an attempt may be silent before it is taken for dead. 30 seconds; renewed while work runs."""
+    ttl: Seconds
+    """How long the result is remembered. A day."""
+    on_busy: OnBusy
+    """When another attempt is at work: wait for its answer (the default), raise `InProgress`, or skip."""
+    wait: Seconds
+    """How long to wait for it before raising `InProgress`. 30 seconds."""
+    on_lapsed: OnLapsed
+    """When an attempt vanished: rerun (the default), hold it for somebody to settle, or resolve."""
+    resolver: Callable[..., Any] | None
+    """Asks the other side what became of a vanished attempt; takes the function's own arguments."""
+    on_error: OnError
+    """Which errors to keep and raise again, and which to release for a retry (the default), by type."""
+    on_store_error: OnStoreError
+    """When the store is down: closed, so nothing runs (the default), or open, so it runs unprotected."""
+    max_attempts: int | None
+    """After so many attempts it is failed for good. No limit."""
+    heartbeat: bool
+    """Renew the lease while the work runs. Yes."""
+
+
+def policy_of(options: Options) -> Policy:
+    """Options as a policy, every one checked."""
+    if unknown := options.keys() - Options.__annotations__.keys():
+        raise errors.InvalidOption(f"there is no option {', '.join(sorted(unknown))}")
+    lease, ttl = spans(options.get("lease", LEASE), options.get("ttl", DAY))
+    policy = Policy(
+        lease=lease,
+        ttl=ttl,
+        on_busy=options.get("on_busy", "wait"),
+        patience=seconds(options.get("wait", LEASE)),
+        on_lapsed=options.get("on_lapsed", "rerun"),
+        resolver=options.get("resolver"),
+        on_error=_by_type(options.get("on_error", "release")),
+        on_store_error=options.get("on_store_error", "closed"),
+        max_attempts=options.get("max_attempts"),
+        heartbeat=options.get("heartbeat", True),
+    )
+    check_word("on_busy", policy.on_busy, OnBusy)
+    check_word("on_lapsed", policy.on_lapsed, OnLapsed)
+    check_word("on_store_error", policy.on_store_error, OnStoreError)
+    if (policy.on_lapsed == "resolve") != (policy.resolver is not None):
+        raise errors.InvalidOption('on_lapsed="resolve" and resolver=... go together')
+    check_limit(policy.max_attempts)
+    return policy
+
+
+def _by_type(on_error: OnError) -> dict[type[Exception], Keep]:
+    if isinstance(on_error, str):
+        on_error = {Exception: on_error}
+    for kind, word in on_error.items():
+        if not (isinstance(kind, type) and issubclass(kind, Exception)):
+            raise errors.InvalidOption(f"on_error is by exception type, and {kind!r} is none")
+        check_word("on_error", word, Keep)
+    return dict(on_error)

@@ -1,0 +1,109 @@
+"""The running attempt: what a function can know about itself while it runs."""
+
+import hashlib
+from contextvars import ContextVar
+from typing import Any
+
+from semel import errors
+from semel.clock import Clock
+from semel.model import MISSING, Claimed
+
+# A third leaves room for two more tries when one renewal is lost.
+RENEWALS_PER_LEASE = 3
+# After a renewal that failed, the next try comes sooner, while there is still lease left to save.
+RETRIES_PER_LEASE = 10
+
+
+class Run:
+    """One attempt at one key."""
+
+    __slots__ = ("_clock", "_lost", "claim", "deadline", "due", "outer", "result")
+
+    def __init__(self, claim: Claimed, sent: float, clock: Clock) -> None:
+        self.claim = claim
+        self.result: Any = MISSING
+        self.outer: Run | None = None
+        self._clock = clock
+        self._lost = False
+        self.deadline = sent + claim.lease
+        self.due = sent + claim.lease / RENEWALS_PER_LEASE
+
+    @property
+    def key(self) -> str:
+        """The key, as its caller wrote it."""
+        return self.claim.key
+
+    @property
+    def attempt(self) -> int:
+        """1 for the first attempt, one more with each that follows: a fencing number for other systems."""
+        return self.claim.attempt
+
+    @property
+    def protected(self) -> bool:
+        """False where the store was down and the policy was to run all the same."""
+        return self.claim.attempt > 0
+
+    @property
+    def lost(self) -> bool:
+        """Whether the lease is gone, so that somebody else may be at work on the same key."""
+        return self._lost or self._clock.monotonic() >= self.deadline
+
+    def check(self) -> None:
+        """Raise `ClaimLost` if the lease is gone; call it before every step that cannot be taken back."""
+        if self.lost:
+            raise errors.ClaimLost(self.key, self.attempt, "go on with")
+
+    def key_for(self, system: str) -> str:
+        """An idempotency key for another system: the same at every attempt, and it does not tell the key."""
+        return hashlib.sha256(f"{self.claim.id}\0{system}".encode()).hexdigest()
+
+    # The heartbeat's side
+
+    def renewed(self, sent: float) -> None:
+        """The lease runs anew, counted from before the request was sent."""
+        self.deadline = sent + self.claim.lease
+        self.due = sent + self.claim.lease / RENEWALS_PER_LEASE
+
+    def missed(self) -> None:
+        """A renewal failed; try again soon."""
+        self.due = self._clock.monotonic() + self.claim.lease / RETRIES_PER_LEASE
+
+    def lose(self) -> None:
+        """The claim is somebody else's."""
+        self._lost = True
+
+
+def unprotected(id: str) -> Claimed:
+    """What stands for a claim where the store is down: no attempt, and nothing that could lapse."""
+    return Claimed(id, "", 0, float("inf"), float("inf"))
+
+
+CURRENT: ContextVar[Run | None] = ContextVar("semel_current_run", default=None)
+
+
+def current_run() -> Run:
+    """The attempt that this code runs in."""
+    run = CURRENT.get()
+    if run is None:
+        raise LookupError("no function of semel's is running here")
+    return run
+
+
+def enter(run: Run) -> None:
+    """Make this the running attempt."""
+    run.outer = CURRENT.get()
+    CURRENT.set(run)
+
+
+def leave(run: Run) -> None:
+    """Make the one around it the running attempt again."""
+    CURRENT.set(run.outer)
+
+
+def refuse_reentry(id: str) -> None:
+    """Raise `Reentered` where this very call is already running the key."""
+    run = CURRENT.get()
+    while run is not None:
+        if run.claim.id == id:
+            raise errors.Reentered(run.key)
+        run = run.outer

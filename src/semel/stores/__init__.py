@@ -1,0 +1,1 @@
+"""Interpreters of commands, one for each place that can remember."""

@@ -1,0 +1,224 @@
+"""The store in memory: the reference that says in the plainest way what every command means."""
+
+import heapq
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from semel.clock import Clock
+from semel.commands import (
+    Add,
+    Applied,
+    Batch,
+    Cancelled,
+    Delete,
+    Found,
+    Get,
+    Item,
+    Many,
+    Page,
+    Put,
+    Query,
+    Refused,
+    Stored,
+    Transact,
+    Update,
+    Watch,
+    Write,
+    alive,
+    allowed,
+    cursor,
+    holds,
+    outcome,
+    place_of,
+)
+from semel.errors import InvalidOption, StoreClosed
+from semel.stores.waiting import WaitingRoom
+from semel.tables import Table
+
+if TYPE_CHECKING:
+    from semel.codecs import Overflow
+
+Place = tuple[str, str, str | None]
+
+# Expiry is kept by the minute: few buckets, and an item goes at most a minute after its time.
+BUCKET_SECONDS = 60
+# A write removes at most this many expired items, so that no write pays for a crowd of them.
+SWEEP = 4
+
+
+class MemoryStore:
+    """Items in a dictionary, for one process. A call takes the same time however many there are."""
+
+    def __init__(self, clock: Clock | None = None, overflow: "Overflow | None" = None) -> None:
+        self.overflow = overflow
+        self._clock = clock or Clock()
+        self._lock = threading.Lock()
+        self._items: dict[Place, Item] = {}
+        self._buckets: dict[float, list[Place]] = {}
+        self._due: list[float] = [float("inf")]
+        self._expires: dict[str, str] = {}
+        self._room = WaitingRoom(self._clock)
+        self._carry_out: dict[type, Callable[[Any], Any]] = {
+            Get: self._get,
+            Put: self._write,
+            Update: self._write,
+            Add: self._write,
+            Delete: self._write,
+            Query: self._query,
+            Transact: self._transact,
+            Batch: self._batch,
+            Watch: self._watch,
+        }
+
+    @classmethod
+    def from_url(cls, url: str, *, env: str, clock: Clock) -> "MemoryStore":  # noqa: ARG003 - every store's form
+        """`memory:`, for as long as the process lives."""
+        if url != "memory:":
+            raise InvalidOption(f"{url!r}: a store in memory has no path; its URL is 'memory:'")
+        return cls(clock)
+
+    def execute(self, command: Stored) -> Any:
+        """Carry the command out and answer it."""
+        return self._carry_out[type(command)](command)
+
+    at_once = execute
+
+    async def aexecute(self, command: Stored) -> Any:
+        """The same; only a `Watch` takes any waiting."""
+        if not isinstance(command, Watch):
+            return self.execute(command)
+
+        async def look() -> Found:
+            return self._look(command)
+
+        return await self._room.awatch(_place(command), command.seconds, look)
+
+    def glance(self, table: Table, key: str, attributes: tuple[str, ...]) -> tuple[Any, ...] | None:
+        """These attributes of the item, or None where there is none."""
+        item = alive(table, self._items.get((table.name, key, None)), self._clock.now())
+        return None if item is None else tuple([item.get(name) for name in attributes])
+
+    def close(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self._carry_out = dict.fromkeys(self._carry_out, _refuse)
+            self._items.clear()
+            self._buckets.clear()
+            self._due[:] = [float("inf")]
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def _get(self, command: Get) -> Found:
+        return self._look(command)
+
+    def _look(self, command: Get | Watch) -> Found:
+        now = self._clock.now()
+        return Found(now, alive(command.table, self._items.get(_place(command)), now))
+
+    def _watch(self, command: Watch) -> Found:
+        return self._room.watch(_place(command), command.seconds, lambda: self._look(command))
+
+    def _write(self, command: Write) -> Applied | Refused:
+        place = _place(command)
+        with self._lock:
+            reply = self._apply(command, place, self._clock.now())
+        if type(reply) is Applied:
+            self._room.ring(place)
+        return reply
+
+    def _batch(self, command: Batch) -> Many:
+        return Many(tuple(self._write(write) for write in command.writes))
+
+    def _transact(self, command: Transact) -> Applied | Cancelled:
+        with self._lock:
+            now = self._clock.now()
+            refusals = tuple(self._refusal(write, now) for write in command.writes)
+            if any(refusals):
+                return Cancelled(now, refusals)
+            for write in command.writes:
+                self._apply(write, _place(write), now)
+        for write in command.writes:
+            self._room.ring(_place(write))
+        return Applied(now)
+
+    def _refusal(self, command: Write, now: float) -> Refused | None:
+        item = alive(command.table, self._items.get(_place(command)), now)
+        return None if allowed(command, item, now) else Refused(now, item)
+
+    def _apply(self, command: Write, place: Place, now: float) -> Applied | Refused:
+        table = command.table
+        before = self._items.get(place)
+        item = alive(table, before, now)
+        if not allowed(command, item, now):
+            return Refused(now, item)
+        after = outcome(command, item, now)
+        if after is None:
+            del self._items[place]
+            return Applied(now)
+        self._items[place] = after
+        if before is None:
+            self._schedule(place, after[table.expires])
+            self._expires[table.name] = table.expires
+        if self._due[0] <= now:
+            self._sweep(now)
+        return Applied(now, after if type(command) is Add else None)
+
+    def _schedule(self, place: Place, moment: float) -> None:
+        """Look at this place when its time may be up; until then it may be written as often as it likes."""
+        bucket = moment // BUCKET_SECONDS * BUCKET_SECONDS + BUCKET_SECONDS
+        if bucket not in self._buckets:
+            self._buckets[bucket] = []
+            heapq.heappush(self._due, bucket)
+        self._buckets[bucket].append(place)
+
+    def _sweep(self, now: float) -> None:
+        places = self._buckets[self._due[0]]
+        for _ in range(min(SWEEP, len(places))):
+            place = places.pop()
+            item = self._items.get(place)
+            if item is None:
+                continue
+            moment = item[self._expires[place[0]]]
+            if moment <= now:
+                del self._items[place]
+            else:
+                self._schedule(place, moment)
+        if not places:
+            del self._buckets[heapq.heappop(self._due)]
+
+    def _query(self, command: Query) -> Page:
+        now = self._clock.now()
+        table = command.table
+        with self._lock:
+            rows = [item for place, item in self._items.items() if place[0] == table.name]
+        rows = [item for item in rows if _asked_for(command, item, now)]
+        rows.sort(key=lambda item: [item[name] for name in table.key], reverse=command.reverse)
+        page = rows[: command.limit]
+        return Page(now, tuple(page), cursor(table, page[-1]) if len(rows) > len(page) else None)
+
+
+def _refuse(_: Any) -> Any:
+    raise StoreClosed("the store was closed")
+
+
+def _place(command: Get | Watch | Write) -> Place:
+    return command.table.name, command.key, command.sort
+
+
+def _asked_for(command: Query, item: Item, now: float) -> bool:
+    table = command.table
+    if alive(table, item, now) is None or command.key not in (None, item[table.partition]):
+        return False
+    if table.sort is not None:
+        sort = item[table.sort]
+        if (command.low is not None and sort < command.low) or (
+            command.high is not None and sort > command.high
+        ):
+            return False
+    if command.after is not None:
+        place, start = [item[name] for name in table.key], place_of(command.after)
+        if place >= start if command.reverse else place <= start:
+            return False
+    return command.where is None or holds(command.where, item, now)

@@ -1,0 +1,127 @@
+"""The waiting room: who waits for a key in this process shares one look at it, and is woken by a bell."""
+
+import random
+import threading
+from collections.abc import Awaitable, Callable, Hashable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from semel.clock import Clock
+from semel.commands import Found
+
+if TYPE_CHECKING:
+    import asyncio
+
+
+# A shorter wait is the end of a longer one, and is to end it.
+WORTH_SPREADING = 0.05
+
+
+class Vigil:
+    """Several threads that wait for one key: the first looks, the others get what it saw."""
+
+    def __init__(self) -> None:
+        self.bell = threading.Event()
+        self.over = threading.Event()
+        self.seen: Found | None = None
+        self.waiters = 1
+
+
+class AsyncVigil:
+    """The same for the tasks of one event loop."""
+
+    def __init__(self, loop: "asyncio.AbstractEventLoop") -> None:
+        import asyncio
+
+        self.loop = loop
+        self.bell = asyncio.Event()
+        self.over = asyncio.Event()
+        self.seen: Found | None = None
+        self.waiters = 1
+
+    def ring(self) -> None:
+        """Wake them, from whichever thread."""
+        try:
+            self.loop.call_soon_threadsafe(self.bell.set)
+        except RuntimeError:  # the loop was closed, and its waiters with it
+            return
+
+
+class WaitingRoom:
+    """Where `Watch` is carried out."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._vigils: dict[Hashable, Vigil] = {}
+        self._async_vigils: dict[tuple[Hashable, int], AsyncVigil] = {}
+        self._jitter = random.Random()
+
+    def __len__(self) -> int:
+        """How many wait."""
+        vigils: list[Vigil | AsyncVigil] = [*self._vigils.values(), *self._async_vigils.values()]
+        return sum(vigil.waiters for vigil in vigils)
+
+    def ring(self, place: Hashable) -> None:
+        """Wake whoever waits for this place; costs next to nothing when nobody waits at all."""
+        if self._vigils and (vigil := self._vigils.get(place)):
+            vigil.bell.set()
+        if self._async_vigils:
+            for (waited_for, _), watch in list(self._async_vigils.items()):
+                if waited_for == place:
+                    watch.ring()
+
+    def watch(self, place: Hashable, seconds: float, look: Callable[[], Found]) -> Found:
+        """Wait for the bell or the time, then look; or take what another waiter saw."""
+        began = self._clock.monotonic()
+        with self._lock:
+            vigil = self._vigils.get(place)
+            leads = vigil is None
+            if vigil is None:
+                vigil = self._vigils[place] = Vigil()
+            else:
+                vigil.waiters += 1
+        if not leads:
+            self._clock.wait(vigil.over, seconds)
+            return self._told(vigil.seen or look(), began)
+        try:
+            self._clock.wait(vigil.bell, self._spread(seconds))
+            # Who comes from here on must not be given a look that may be older than its coming.
+            with self._lock:
+                del self._vigils[place]
+            vigil.seen = look()
+            return self._told(vigil.seen, began)
+        finally:
+            if self._vigils.get(place) is vigil:
+                del self._vigils[place]
+            vigil.over.set()
+
+    async def awatch(self, place: Hashable, seconds: float, look: Callable[[], Awaitable[Found]]) -> Found:
+        """The same for tasks; a loop runs one task at a time, so no lock is needed."""
+        import asyncio
+
+        began = self._clock.monotonic()
+        loop = asyncio.get_running_loop()
+        name = (place, id(loop))
+        if vigil := self._async_vigils.get(name):
+            vigil.waiters += 1
+            await self._clock.wait_async(vigil.over, seconds)
+            return self._told(vigil.seen or await look(), began)
+        vigil = self._async_vigils[name] = AsyncVigil(loop)
+        try:
+            await self._clock.wait_async(vigil.bell, self._spread(seconds))
+            self._async_vigils.pop(name, None)
+            vigil.seen = await look()
+            return self._told(vigil.seen, began)
+        finally:
+            if self._async_vigils.get(name) is vigil:
+                del self._async_vigils[name]
+            vigil.over.set()
+
+    def _spread(self, seconds: float) -> float:
+        """Somewhat less than asked, so that waiters of many processes do not all look at once."""
+        return seconds if seconds < WORTH_SPREADING else seconds * self._jitter.uniform(0.7, 1.0)
+
+    def _told(self, found: Found, began: float) -> Found:
+        return msgspec.structs.replace(found, waited=self._clock.monotonic() - began)

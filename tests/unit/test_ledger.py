@@ -1,0 +1,106 @@
+"""The ledger where the conformance suite does not reach: what it refuses, and what cannot be read."""
+
+from typing import Any
+
+import pytest
+
+import semel
+from semel.commands import Put
+from semel.tables import LEDGER
+from semel.testing import FakeClock
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def s(clock: FakeClock) -> semel.Semel:
+    return semel.connect("memory:", clock=clock)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"on_lapsed": "bogus"},
+        {"max_attempts": 0},
+        {"lease": 0},
+        {"lease": 5, "ttl": 5},
+        {"ttl": float("nan")},
+    ],
+    ids=str,
+)
+def test_terms_that_cannot_work_are_refused(s: semel.Semel, options: dict[str, Any]) -> None:
+    with pytest.raises(semel.InvalidOption):
+        s.ledger.claim("k", **options)
+    assert s.ledger.get("k") is None
+
+
+@pytest.mark.parametrize("options", [{"status": "bogus"}, {"limit": 0}, {"after": "nonsense"}], ids=str)
+def test_a_page_that_cannot_be_is_refused(s: semel.Semel, options: dict[str, Any]) -> None:
+    s.ledger.check_and_set("k")
+    with pytest.raises(semel.UsageError):
+        s.ledger.list(**options)
+
+
+@pytest.mark.parametrize("settlement", [semel.Undecided(), "nonsense", None], ids=repr)
+def test_what_settles_nothing_is_refused_and_changes_nothing(
+    s: semel.Semel, clock: FakeClock, settlement: Any
+) -> None:
+    s.ledger.claim("k")
+    clock.advance(60)
+    before = s.ledger.get("k")
+    with pytest.raises(semel.InvalidOption, match="settles nothing"):
+        s.ledger.resolve("k", settlement)
+    assert s.ledger.get("k") == before
+
+
+def test_a_vanished_attempt_can_be_marked_as_processed(s: semel.Semel, clock: FakeClock) -> None:
+    s.ledger.claim("k")
+    with pytest.raises(semel.InProgress):
+        s.ledger.mark_processed("k")
+    clock.advance(60)
+    s.ledger.mark_processed("k")
+    assert s.ledger.is_processed("k")
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"status": "bogus"}, {"version": 2}, {"token": None}, {"attempt": "x"}], ids=str
+)
+def test_a_record_that_cannot_be_read_is_named_and_can_be_forgotten(
+    s: semel.Semel, clock: FakeClock, wrong: dict[str, Any]
+) -> None:
+    s.ledger.check_and_set("k")
+    item = s.store.execute(Put(LEDGER, "dev//k", {}, semel.commands.ABSENT)).item
+    s.store.execute(Put(LEDGER, "dev//k", item | wrong))
+    ran = []
+    with pytest.raises(semel.RecordCorrupt):
+        s.once("k")(lambda: ran.append(1))()
+    listing = s.ledger.list()
+    assert (ran, listing.records, listing.unreadable) == ([], (), ("k",))
+    assert s.ledger.forget("k") is True
+    assert s.ledger.check_and_set("k") is True
+
+
+def test_an_unreadable_result_names_the_key_as_its_caller_wrote_it(s: semel.Semel) -> None:
+    s.once("k")(lambda: "text")()
+    with pytest.raises(semel.ResultUnreadable) as caught:
+        s.ledger.claim("k", returns=int)
+    assert caught.value.key == "k"
+
+
+def test_a_file_that_its_overflow_did_not_make_is_unreadable(s: semel.Semel, tmp_path: Any) -> None:
+    s.store.overflow = semel.FileOverflow(tmp_path)
+    s.ledger.check_and_set("k")
+    item = s.store.execute(Put(LEDGER, "dev//k", {}, semel.commands.ABSENT)).item
+    s.store.execute(Put(LEDGER, "dev//k", item | {"result": b"../../etc", "encoding": "json+overflow"}))
+    with pytest.raises(semel.ResultUnreadable):
+        s.ledger.claim("k")
+
+
+def test_a_closed_store_says_so() -> None:
+    s = semel.connect("memory:")
+    s.close()
+    with pytest.raises(semel.StoreClosed):
+        s.ledger.get("k")

@@ -1,0 +1,59 @@
+"""The store in memory lets go of what has expired, a little at a time."""
+
+from semel.commands import ABSENT, Get, Put, Update
+from semel.stores.memory import BUCKET_SECONDS, SWEEP, MemoryStore
+from semel.tables import LEDGER
+from semel.testing import FakeClock
+
+
+def put(store: MemoryStore, key: str, expires_at: float) -> None:
+    store.execute(Put(LEDGER, key, {"expires_at": expires_at}, ABSENT))
+
+
+def test_expired_items_go_with_later_writes_and_none_goes_early() -> None:
+    clock = FakeClock()
+    store = MemoryStore(clock)
+    for n in range(1000):
+        put(store, f"old{n}", clock.now() + 10)
+    put(store, "lasting", clock.now() + 10_000)
+    clock.advance(10 + BUCKET_SECONDS)
+    for n in range(1000 // SWEEP + 1):
+        put(store, f"new{n}", clock.now() + 10_000)
+    assert len(store) == 1000 // SWEEP + 2
+    assert store.execute(Get(LEDGER, "lasting")).item is not None
+
+
+def test_no_write_removes_more_than_a_few() -> None:
+    clock = FakeClock()
+    store = MemoryStore(clock)
+    for n in range(1000):
+        put(store, f"old{n}", clock.now() + 10)
+    clock.advance(10 + BUCKET_SECONDS)
+    put(store, "one more", clock.now() + 10)
+    assert len(store) == 1000 - SWEEP + 1
+
+
+def test_an_item_that_was_given_more_time_is_kept_until_then() -> None:
+    clock = FakeClock()
+    store = MemoryStore(clock)
+    put(store, "k", clock.now() + 10)
+    store.execute(Update(LEDGER, "k", {"expires_at": clock.now() + 1000}))
+    clock.advance(10 + BUCKET_SECONDS)
+    put(store, "sweeps", clock.now() + 10)
+    assert store.execute(Get(LEDGER, "k")).item is not None
+    clock.advance(1000 + BUCKET_SECONDS)
+    put(store, "sweeps again", clock.now() + 10)
+    put(store, "and again", clock.now() + 10)
+    assert store.execute(Get(LEDGER, "k")).item is None
+    assert len(store) == 2
+
+
+def test_a_store_that_is_written_for_ever_stays_bounded() -> None:
+    clock = FakeClock()
+    store = MemoryStore(clock)
+    sizes = []
+    for n in range(20_000):
+        put(store, f"k{n}", clock.now() + 60)
+        clock.advance(1)
+        sizes.append(len(store))
+    assert max(sizes) <= 60 + 2 * BUCKET_SECONDS
