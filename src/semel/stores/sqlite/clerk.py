@@ -1,0 +1,131 @@
+"""The clerk: carries commands out inside a transaction that somebody else begins and ends."""
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import msgspec
+
+from semel.commands import (
+    Add,
+    Applied,
+    Batch,
+    Cancelled,
+    Delete,
+    Item,
+    Many,
+    Put,
+    Refused,
+    Transact,
+    Update,
+    Write,
+    allowed,
+    outcome,
+)
+from semel.stores.sqlite.file import lay_out
+from semel.stores.sqlite.plan import Plan
+
+# For every row written up to two expired ones are removed, so that a store that is only ever written stays
+# as small as what is alive in it; in bites of this many at least, as looking for them costs a little too.
+REAPED_PER_WRITE = 2
+BITE = 64
+
+
+class Define(msgspec.Struct, frozen=True):
+    """Make a table where it is missing."""
+
+    plan: Plan
+
+
+class Reap(msgspec.Struct, frozen=True):
+    """Remove up to so many expired rows; the reply is how many there were."""
+
+    limit: int
+
+
+class Clerk:
+    """Knows the tables, and reads, decides and writes; the decisions are those of `commands`."""
+
+    def __init__(self, plans: dict[str, Plan]) -> None:
+        self._plans = plans
+        self._owed = 0
+        self._carry_out: dict[type, Callable[[sqlite3.Cursor, Any, float], Any]] = {
+            Put: self._write,
+            Update: self._write,
+            Add: self._write,
+            Delete: self._write,
+            Transact: self._transact,
+            Batch: self._batch,
+            Define: self._define,
+            Reap: self._reap,
+        }
+
+    def carry_out(self, cursor: sqlite3.Cursor, command: Any, now: float) -> Any:
+        """The reply to one command. Where it raises, it has left nothing behind."""
+        return self._carry_out[type(command)](cursor, command, now)
+
+    def tidy(self, cursor: sqlite3.Cursor, now: float) -> None:
+        """Remove what has expired, in proportion to what was written."""
+        if self._owed >= BITE:
+            bite, self._owed = self._owed, 0
+            self._reap(cursor, Reap(bite), now)
+
+    def _write(self, cursor: sqlite3.Cursor, command: Write, now: float) -> Applied | Refused:
+        plan = self._plans[command.table.name]
+        item = _alive(cursor, plan, command, now)
+        if not allowed(command, item, now):
+            return Refused(now, item)
+        after = outcome(command, item, now)
+        if after is None:
+            cursor.execute(plan.delete, plan.place(command))
+            return Applied(now)
+        cursor.execute(plan.replace, plan.row(after))
+        self._owed += REAPED_PER_WRITE
+        return Applied(now, after if type(command) is Add else None)
+
+    def _transact(self, cursor: sqlite3.Cursor, command: Transact, now: float) -> Applied | Cancelled:
+        refusals = tuple(self._refusal(cursor, write, now) for write in command.writes)
+        if any(refusals):
+            return Cancelled(now, refusals)
+        with _together(cursor):
+            for write in command.writes:
+                self._write(cursor, write, now)
+        return Applied(now)
+
+    def _batch(self, cursor: sqlite3.Cursor, command: Batch, now: float) -> Many:
+        with _together(cursor):
+            return Many(tuple(self._write(cursor, write, now) for write in command.writes))
+
+    def _refusal(self, cursor: sqlite3.Cursor, command: Write, now: float) -> Refused | None:
+        item = _alive(cursor, self._plans[command.table.name], command, now)
+        return None if allowed(command, item, now) else Refused(now, item)
+
+    def _define(self, cursor: sqlite3.Cursor, command: Define, now: float) -> None:
+        lay_out(cursor.connection, command.plan)
+
+    def _reap(self, cursor: sqlite3.Cursor, command: Reap, now: float) -> int:
+        reaped = 0
+        for plan in list(self._plans.values()):
+            reaped += cursor.execute(plan.reap, (now, command.limit - reaped)).rowcount
+        return reaped
+
+
+def _alive(cursor: sqlite3.Cursor, plan: Plan, command: Write, now: float) -> Item | None:
+    row = cursor.execute(plan.select, plan.place(command)).fetchone()
+    return None if row is None or row[plan.expires] <= now else plan.item(row)
+
+
+@contextmanager
+def _together(cursor: sqlite3.Cursor) -> Iterator[None]:
+    """All of it or nothing of it, whatever becomes of the transaction around it."""
+    cursor.execute("SAVEPOINT together")
+    try:
+        yield
+    except BaseException:
+        # Where SQLite has already given up the whole transaction, the error on its way out says so.
+        with suppress(sqlite3.Error):
+            cursor.execute("ROLLBACK TO together")
+            cursor.execute("RELEASE together")
+        raise
+    cursor.execute("RELEASE together")

@@ -1,0 +1,203 @@
+"""The pure half: a `Table` as SQL text, items as rows and rows as items, a `Query` as a SELECT."""
+
+from collections.abc import Iterator
+from typing import Any, TypeAlias
+
+from semel.commands import AllOf, Begins, Condition, Equals, Get, Item, OneOf, Query, Watch, Write, place_of
+from semel.errors import UsageError
+from semel.tables import Kind, Table
+
+Row: TypeAlias = tuple[Any, ...]
+Clause: TypeAlias = tuple[str, tuple[Any, ...]]
+
+# The file may be the caller's own, with tables of his own.
+PREFIX = "semel_"
+
+# Numbers are declared without a type: any type that SQLite knows would turn 1.0 into 1 or 1 into 1.0.
+COLUMN_TYPES = {Kind.TEXT: " TEXT", Kind.NUMBER: "", Kind.BYTES: " BLOB"}
+PYTHON_TYPES: dict[Kind, type | tuple[type, ...]] = {
+    Kind.TEXT: str,
+    Kind.NUMBER: (int, float),
+    Kind.BYTES: (bytes, bytearray, memoryview),
+}
+
+# Nearly every record ends with this value, and nobody lists those by it: its index leaves them out, and so
+# costs nothing where it would help nobody. SQLite uses such an index only if a query repeats these words.
+USUAL = {"status": "COMPLETED"}
+
+
+class Plan:
+    """Everything about one table that does not change from command to command."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self.kinds = dict.fromkeys(table.key, Kind.TEXT) | {table.expires: Kind.NUMBER} | table.attributes
+        self.columns = tuple(self.kinds)
+        self.expires = self.columns.index(table.expires)
+        self._numbers = [place for place, kind in enumerate(self.kinds.values()) if kind is Kind.NUMBER]
+        self._shapes: set[tuple[Any, ...]] = set()
+        self.sorted = table.sort is not None
+        self.name = quoted(PREFIX + table.name)
+        here = " AND ".join(f"{quoted(name)} = ?" for name in table.key)
+        key = listed(table.key)
+        self.select = f"SELECT {listed(self.columns)} FROM {self.name} WHERE {here}"
+        self.delete = f"DELETE FROM {self.name} WHERE {here}"
+        self.replace = (
+            f"REPLACE INTO {self.name} ({listed(self.columns)}) VALUES ({', '.join('?' * len(self.columns))})"
+        )
+        self.reap = (
+            f"DELETE FROM {self.name} WHERE ({key}) IN (SELECT {key} FROM {self.name} "
+            f"WHERE {quoted(table.expires)} <= ? ORDER BY {quoted(table.expires)} LIMIT ?)"
+        )
+
+    def place(self, command: Get | Watch | Write) -> Row:
+        """The parameters that name an item."""
+        return (command.key, command.sort) if self.sorted else (command.key,)
+
+    def item(self, row: Row) -> Item:
+        """A row as an item: an attribute without a value is no attribute."""
+        # Every replay comes through here, and strict=True would cost it a tenth of a microsecond.
+        return {name: value for name, value in zip(self.columns, row) if value is not None}  # noqa: B905
+
+    def row(self, item: Item) -> Row:
+        """An item as a row that will come back as it is; what SQLite refuses by itself is left to it."""
+        # Items come in few shapes, and each shape is checked once.
+        shape = (*item, *map(type, item.values()))
+        if shape not in self._shapes:
+            self._check(item)
+            self._shapes.add(shape)
+        row = tuple(map(item.get, self.columns))
+        for place in self._numbers:
+            if row[place] != row[place]:  # only NaN is not itself
+                raise UsageError(f"{self.columns[place]!r} is not a number, and SQLite would make it NULL")
+        return row
+
+    def _check(self, item: Item) -> None:
+        for name, value in item.items():
+            if name not in self.kinds:
+                known = ", ".join(self.kinds)
+                raise UsageError(f"table {self.table.name} has no attribute {name!r}; it has {known}")
+            if value is not None and not isinstance(value, PYTHON_TYPES[self.kinds[name]]):
+                raise UsageError(f"{name!r} holds {self.kinds[name]}, not {type(value).__name__}")
+        for name in (*self.table.key, self.table.expires):
+            if item.get(name) is None:
+                raise UsageError(f"an item of table {self.table.name} needs the attribute {name!r}")
+
+    def glance(self, attributes: tuple[str, ...], where: dict[str, str | int]) -> str:
+        """The statement that reads some attributes of an item whose time is not up, and which is so."""
+        clauses = [f"{quoted(self.table.partition)} = ?", f"{quoted(self.table.expires)} > ?"]
+        # In the text and not as parameters: a column that is only compared is quicker than one that is read.
+        clauses += [f"{quoted(name)} = {literal(value)}" for name, value in where.items()]
+        return f"SELECT {listed(attributes)} FROM {self.name} WHERE {' AND '.join(clauses)}"
+
+    def definition(self) -> str:
+        """The statement that makes the table where it is missing."""
+        columns = [self.column(name) for name in self.columns]
+        columns.append(f"PRIMARY KEY ({listed(self.table.key)})")
+        return f"CREATE TABLE IF NOT EXISTS {self.name} ({', '.join(columns)}) WITHOUT ROWID"
+
+    def indexes(self) -> Iterator[str]:
+        """The statements that make its indexes where they are missing."""
+        for names in ((self.table.expires,), *self.table.indexes):
+            name = quoted("_".join((PREFIX + self.table.name, *names)))
+            rest = f" WHERE {unusual(names[0])}" if names[0] in USUAL else ""
+            yield f"CREATE INDEX IF NOT EXISTS {name} ON {self.name} ({listed(names)}){rest}"
+
+    def column(self, name: str) -> str:
+        """A column's definition."""
+        required = " NOT NULL" if name in self.table.key else ""
+        return quoted(name) + COLUMN_TYPES[self.kinds[name]] + required
+
+
+def quoted(name: str) -> str:
+    """A name as SQL has it."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def literal(value: str | int) -> str:
+    """A value as SQL has it."""
+    return "'" + value.replace("'", "''") + "'" if isinstance(value, str) else str(int(value))
+
+
+def listed(names: tuple[str, ...]) -> str:
+    """Names as SQL lists them."""
+    return ", ".join(map(quoted, names))
+
+
+def unusual(attribute: str) -> str:
+    """The words that a partial index and whoever wants to use it have in common."""
+    return f"{quoted(attribute)} <> '{USUAL[attribute]}'"
+
+
+def select(plan: Plan, query: Query, now: float) -> tuple[str, list[Any]]:
+    """A SELECT of at least the rows asked for, in order; what it cannot say is for `holds` to check."""
+    # The + keeps SQLite from choosing the index on expiry, which would find nearly every row.
+    clauses: list[Clause] = [(f"+{quoted(plan.table.expires)} > ?", (now,))]
+    clauses += _range(plan.table, query)
+    if query.where is not None:
+        clauses += _narrowed(query.where, plan.columns)
+    direction = " DESC" if query.reverse else ""
+    order = ", ".join(quoted(name) + direction for name in plan.table.key)
+    where = " AND ".join(text for text, _ in clauses)
+    sql = f"SELECT {listed(plan.columns)} FROM {plan.name} WHERE {where} ORDER BY {order}"
+    return sql, [value for _, values in clauses for value in values]
+
+
+def _range(table: Table, query: Query) -> Iterator[Clause]:
+    """The range of keys that a page can come from."""
+    place = None if query.after is None else place_of(query.after)
+    if place is not None and len(place) != len(table.key):
+        raise UsageError(f"not a cursor of table {table.name}: {query.after!r}")
+    within = None
+    if query.key is not None:
+        yield f"{quoted(table.partition)} = ?", (query.key,)
+        if place is not None and place[0] == query.key:
+            within = place[-1]
+    if place is not None and (within is None or table.sort is None):
+        beyond = "<" if query.reverse else ">"
+        yield f"({listed(table.key)}) {beyond} ({', '.join('?' * len(place))})", tuple(place)
+    if table.sort is not None:
+        for operator, value in _bounds(query, within):
+            yield f"{quoted(table.sort)} {operator} ?", (value,)
+
+
+def _bounds(query: Query, after: str | None) -> Iterator[tuple[str, str]]:
+    """The bounds of the sort key; a later page begins at its own beginning, not by skipping from `low`."""
+    low, high = (">=", query.low), ("<=", query.high)
+    if after is not None and query.reverse:
+        high = ("<", after) if query.high is None or after <= query.high else high
+    elif after is not None:
+        low = (">", after) if query.low is None or after >= query.low else low
+    for operator, value in (low, high):
+        if value is not None:
+            yield operator, value
+
+
+def _narrowed(condition: Condition, columns: tuple[str, ...]) -> Iterator[Clause]:
+    """What of a condition an index can be asked; the rest is left out."""
+    match condition:
+        case AllOf(conditions):
+            for each in conditions:
+                yield from _narrowed(each, columns)
+        case Equals(attribute, value) if attribute in columns:
+            yield f"{quoted(attribute)} = ?", (value,)
+            if value != USUAL.get(attribute, value):
+                yield unusual(attribute), ()
+        case OneOf(attribute, values) if attribute in columns:
+            yield f"{quoted(attribute)} IN ({', '.join('?' * len(values))})", tuple(values)
+            if attribute in USUAL and USUAL[attribute] not in values:
+                yield unusual(attribute), ()
+        case Begins(attribute, value) if attribute in columns:
+            yield f"{quoted(attribute)} >= ?", (value,)
+            if (end := after_prefix(value)) is not None:
+                yield f"{quoted(attribute)} < ?", (end,)
+
+
+def after_prefix(prefix: str) -> str | None:
+    """The first text after all those that begin so; None where there is none."""
+    for place in reversed(range(len(prefix))):
+        code = ord(prefix[place])
+        if code < 0x10FFFF:
+            # Between the two lie the surrogates, which are no characters.
+            return prefix[:place] + chr(0xE000 if code == 0xD7FF else code + 1)
+    return None

@@ -1,0 +1,323 @@
+"""The store in one SQLite file."""
+
+import os
+import sqlite3
+import threading
+import weakref
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from semel.clock import Clock
+from semel.commands import (
+    Absent,
+    Add,
+    Applied,
+    Batch,
+    Delete,
+    Found,
+    Get,
+    Item,
+    Page,
+    Put,
+    Query,
+    Refused,
+    Stored,
+    Transact,
+    Update,
+    Watch,
+    Write,
+    cursor,
+    holds,
+)
+from semel.drive import Glance
+from semel.errors import StoreClosed, StoreUnavailable, UsageError
+from semel.stores.sqlite.clerk import Clerk, Define, Reap
+from semel.stores.sqlite.file import BUSY_SECONDS, File, missing, prepare, translated
+from semel.stores.sqlite.plan import Plan, select
+from semel.stores.sqlite.readers import Readers
+from semel.stores.sqlite.writer import Job, Writer
+from semel.stores.waiting import WaitingRoom
+from semel.tables import LEDGER, Table
+
+if TYPE_CHECKING:
+    from semel.codecs import Overflow
+
+# What would keep an event loop waiting is done by threads: one leads the writing of tasks, and so many answer
+# their queries. Writing has a thread of its own, lest it wait behind four slow queries.
+QUERY_THREADS = 4
+
+
+class SQLiteStore:
+    """Items in one file, for every thread, task and process of one machine."""
+
+    def __init__(
+        self,
+        file: File | str | Path,
+        *,
+        env: str = "dev",
+        clock: Clock | None = None,
+        overflow: "Overflow | None" = None,
+    ) -> None:
+        self.overflow = overflow
+        self._clock = clock or Clock()
+        self._file = file if isinstance(file, File) else File(str(Path(file).absolute()))
+        self._closed = False
+        self._plans: dict[str, Plan] = {}
+        self._readers = Readers(self._file)
+        self._row = self._readers.row
+        self._writer = Writer(self._file, Clerk(self._plans), self._clock, self._hire, self._ring)
+        self._carry_out: dict[type, Callable[[Any], Any]] = {
+            Get: self._get,
+            Put: self._put,
+            Update: self._write,
+            Add: self._write,
+            Delete: self._write,
+            Query: self._query,
+            Transact: self._write,
+            Batch: self._write,
+            Watch: self._watch,
+        }
+        self._begin_anew()
+        try:
+            self._prepare(env)
+        except BaseException:
+            self.close()
+            raise
+        STORES.add(self)
+
+    def _begin_anew(self) -> None:
+        self._room = WaitingRoom(self._clock)
+        self._hiring = threading.Lock()
+        self._pools: dict[int, ThreadPoolExecutor] = {}
+
+    def _prepare(self, env: str) -> None:
+        self._file.check()
+        try:
+            with closing(self._file.writer()) as connection:
+                prepare(connection, env)
+        except sqlite3.Error as error:
+            raise translated(error, self._file.path) from error
+        self._learn(LEDGER)
+
+    @classmethod
+    def from_url(cls, url: str, *, env: str, clock: Clock) -> "SQLiteStore":
+        """`sqlite:///relative/path.db` or `sqlite:////absolute/path.db`."""
+        return cls(File.from_url(url), env=env, clock=clock)
+
+    # The three ways to ask
+
+    def execute(self, command: Stored) -> Any:
+        """Carry the command out and answer it."""
+        return self._carry_out[type(command)](command)
+
+    def at_once(self, command: Stored) -> Any | None:
+        """The answer to a `Get`, or to a `Put` that is refused by what is there: no lock is waited for."""
+        if type(command) is Put:
+            return self._refused(command) if command.table.name in self._plans else None
+        if type(command) is Get:
+            return self._get(command) if command.table.name in self._plans else None
+        return None
+
+    async def aexecute(self, command: Stored) -> Any:
+        """The same as `execute`; what takes time is done by the store's own threads."""
+        import asyncio
+
+        in_thread = asyncio.get_running_loop().run_in_executor
+        for table in _tables(command):
+            if table.name not in self._plans:
+                await in_thread(self._threads(QUERY_THREADS), self._learn, table)
+        match command:
+            case Get():
+                return self._get(command)
+            case Watch():
+                return await self._awatch(command)
+            case Query():
+                return await in_thread(self._threads(QUERY_THREADS), self._query, command)
+        return await self._writer.asubmit(command)
+
+    def glance(self, table: Table, attributes: tuple[str, ...], where: dict[str, str | int]) -> Glance:
+        """A function from a key to these attributes of its item: every replay is this."""
+        sql = self._learn(table).glance(attributes, where)
+        row, now = self._row, self._clock.now
+        return lambda key: row(sql, (key, now()))
+
+    def reap(self, limit: int = 500) -> int:
+        """Remove up to so many expired items now; writes do it too, in proportion to what they write."""
+        reaped: int = self._writer.submit(Reap(limit))
+        return reaped
+
+    def close(self) -> None:
+        """Wait for the transaction under way, and let go of the file."""
+        self._closed = True
+        self._writer.close()
+        with self._hiring:
+            pools, self._pools = self._pools, {}
+        for pool in pools.values():
+            pool.shutdown()
+        self._readers.close()
+        STORES.discard(self)
+
+    # Reading
+
+    def _get(self, command: Get | Watch) -> Found:
+        plan = self._plans.get(command.table.name)
+        if plan is None or plan.table is not command.table:
+            plan = self._learn(command.table)
+        row = self._row(plan.select, plan.place(command))
+        now = self._clock.now()
+        return Found(now, None if row is None or row[plan.expires] <= now else plan.item(row))
+
+    def _refused(self, command: Put) -> Refused | None:
+        """The refusal of a `Put`, where what is there refuses it: to say no takes no lock."""
+        when = command.when
+        if when is None:
+            return None
+        plan = self._plans.get(command.table.name)
+        if plan is None or plan.table is not command.table:
+            plan = self._learn(command.table)
+        row = self._row(plan.select, plan.place(command))
+        if row is None:
+            return None
+        now = self._clock.now()
+        if row[plan.expires] <= now:
+            return None
+        item = plan.item(row)
+        if type(when) is Absent or not holds(when, item, now):
+            return Refused(now, item)
+        return None
+
+    def _query(self, command: Query) -> Page:
+        plan = self._learn(command.table)
+        now = self._clock.now()
+        sql, values = select(plan, command, now)
+        items: list[Item] = []
+        with self._readers.connection() as connection, closing(connection.execute(sql, values)) as rows:
+            for row in rows:
+                item = plan.item(row)
+                if command.where is not None and not holds(command.where, item, now):
+                    continue
+                if len(items) == command.limit:
+                    return Page(now, tuple(items), cursor(command.table, items[-1]))
+                items.append(item)
+        return Page(now, tuple(items), None)
+
+    def _watch(self, command: Watch) -> Found:
+        return self._room.watch(_place(command), command.seconds, lambda: self._get(command))
+
+    async def _awatch(self, command: Watch) -> Found:
+        async def look() -> Found:
+            return self._get(command)
+
+        return await self._room.awatch(_place(command), command.seconds, look)
+
+    # Writing
+
+    def _put(self, command: Put) -> Applied | Refused:
+        return self._refused(command) or self._write(command)
+
+    def _write(self, command: Write | Transact | Batch) -> Any:
+        for table in _tables(command):
+            self._learn(table)
+        return self._writer.submit(command)
+
+    def _ring(self, job: Job) -> None:
+        """Wake whoever waits for what was written."""
+        command, reply = job.command, job.reply
+        if type(command) is Batch and job.error is None:
+            for write, each in zip(command.writes, reply.replies, strict=True):
+                if type(each) is Applied:
+                    self._room.ring(_place(write))
+        elif type(reply) is Applied:
+            for write in command.writes if type(command) is Transact else (command,):
+                self._room.ring(_place(write))
+
+    # Tables and threads
+
+    def _learn(self, table: Table) -> Plan:
+        """The plan of a table, which is made in the file if this is its first use."""
+        plan = self._plans.get(table.name)
+        if plan is None:
+            plan = Plan(table)
+            with self._readers.connection() as connection:
+                incomplete = missing(connection, plan)
+            if incomplete:
+                self._writer.submit(Define(plan))
+            plan = self._plans.setdefault(table.name, plan)
+        if plan.table is not table and plan.table != table:
+            raise UsageError(f"this store has another table named {table.name!r}")
+        return plan
+
+    def _threads(self, count: int) -> ThreadPoolExecutor:
+        """Threads of the store's own: asyncio's are the caller's, who may have filled them."""
+        with self._hiring:
+            if self._closed:
+                raise StoreClosed("the store was closed")
+            if count not in self._pools:
+                self._pools[count] = ThreadPoolExecutor(count, thread_name_prefix="semel-sqlite")
+            return self._pools[count]
+
+    def _hire(self, work: Callable[[], None]) -> None:
+        """Have a thread of the store do this."""
+        try:
+            self._threads(1).submit(work)
+        except RuntimeError as error:
+            raise StoreUnavailable(f"no thread can be started: {error}") from error
+
+    # A fork
+
+    def _pause(self) -> None:
+        self._writer.pause(BUSY_SECONDS)
+        self._readers.pause(BUSY_SECONDS)
+
+    def _resume(self) -> None:
+        self._readers.resume()
+        self._writer.resume()
+
+    def _abandon(self) -> None:
+        INHERITED.append([*self._readers.abandon(), self._writer.abandon()])
+        self._begin_anew()
+
+
+def _tables(command: Any) -> Iterable[Table]:
+    if type(command) in (Transact, Batch):
+        return {write.table.name: write.table for write in command.writes}.values()
+    return (command.table,)
+
+
+def _place(command: Get | Watch | Write) -> tuple[str, str, str | None]:
+    return command.table.name, command.key, command.sort
+
+
+STORES: "weakref.WeakSet[SQLiteStore]" = weakref.WeakSet()
+
+# SQLite keeps account of its locks by process. A child that inherits an open connection inherits the account
+# and not the locks: it would write without any, and lose what it wrote when the parent closes. So nothing is
+# open while a process forks. What could not be closed in time is kept here, as closing it in the child would
+# do the same harm.
+INHERITED: list[Any] = []
+PAUSED: list[SQLiteStore] = []
+
+
+def _before_fork() -> None:
+    for store in list(STORES):
+        PAUSED.append(store)
+        store._pause()
+
+
+def _after_fork_in_parent() -> None:
+    while PAUSED:
+        PAUSED.pop()._resume()
+
+
+def _after_fork_in_child() -> None:
+    while PAUSED:
+        PAUSED.pop()._abandon()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child
+    )

@@ -1,0 +1,198 @@
+"""Two hundred times `kill -9`: nothing that was acknowledged is lost, and nothing is accepted twice."""
+
+import json
+import queue
+import random
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections import defaultdict
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+import semel
+from semel.lifecycle import Status
+
+WORKER = Path(__file__).with_name("kill_worker.py")
+KILLS = 200
+AT_WORK = 4
+# Started before they are needed, as a process takes longer to start than to be killed.
+SPARE = 3
+# Few enough for the workers to be in each other's way.
+WINDOW = 10
+# A worker is killed after one to so many lines: early and late in a claim, an effect, a completion, a replay.
+LIFE = 12
+
+
+class Worker:
+    """A process, and the thread that passes on its lines."""
+
+    def __init__(self, path, effects, seed, lines):
+        command = [sys.executable, str(WORKER), str(path), str(effects), str(seed)]
+        with effects.with_name("complaints.txt").open("a") as complaints:
+            self.process = subprocess.Popen(command, stdin=-1, stdout=-1, stderr=complaints, text=True)
+        self.life = float("inf")
+        self.lines = lines
+        self.listener = threading.Thread(target=self._listen, daemon=True)
+        self.listener.start()
+
+    def _listen(self):
+        for line in self.process.stdout:
+            self.lines.put((self, json.loads(line)))
+        self.process.wait()
+        self.lines.put((self, ["gone"]))
+
+    def assign(self, *window):
+        self.process.stdin.write(json.dumps(window) + "\n")
+        self.process.stdin.flush()
+
+    def end(self):
+        self.process.kill()
+        self.process.wait()
+        self.process.stdin.close()
+        self.listener.join()
+        self.process.stdout.close()
+
+
+class Parent:
+    """Keeps workers at work, kills them, and writes down what they were told."""
+
+    def __init__(self, path, effects):
+        self.path, self.effects = path, effects
+        self.chance = random.Random(1)
+        self.lines: queue.SimpleQueue = queue.SimpleQueue()
+        self.told = defaultdict(set)
+        self.kills = 0
+        self.first = 0
+        self.waiting: list[Worker] = []
+        self.alive: set[Worker] = set()
+        self.workers: list[Worker] = []
+
+    def run(self):
+        for _ in range(AT_WORK + SPARE):
+            self._start()
+        at_work: set[Worker] = set()
+        while self.kills < KILLS:
+            while len(at_work) < AT_WORK and self.waiting:
+                at_work.add(self._send(self.waiting.pop()))
+            worker, (what, *facts) = self.lines.get()
+            self._hear(worker, what, facts)
+            if what in ("idle", "gone"):
+                at_work.discard(worker)
+            elif worker in at_work:
+                worker.life -= 1
+                if worker.life <= 0:
+                    at_work.discard(worker)
+                    self._kill(worker)
+
+    def finish(self):
+        """Let those who are left do every job, in peace, and go."""
+        self.everything = range(self.first + WINDOW)
+        left = set(self.alive)
+        self.alive.clear()
+        for worker in left:
+            worker.assign(0, self.first + WINDOW)
+            worker.process.stdin.close()
+        while left:
+            worker, (what, *facts) = self.lines.get()
+            self._hear(worker, what, facts)
+            if what == "gone" and worker in left:
+                assert worker.process.returncode == 0
+                left.discard(worker)
+
+    def _start(self):
+        worker = Worker(self.path, self.effects, self.chance.random(), self.lines)
+        self.workers.append(worker)
+        self.alive.add(worker)
+
+    def _send(self, worker):
+        while all(n in self.told for n in range(self.first, self.first + WINDOW)):
+            self.first += WINDOW
+        worker.life = min(worker.life, self.chance.randint(1, LIFE))
+        worker.assign(self.first, self.first + WINDOW)
+        return worker
+
+    def _kill(self, worker):
+        assert worker.process.poll() is None
+        worker.process.kill()
+        self.kills += 1
+        self.alive.discard(worker)
+        self._start()
+
+    def _hear(self, worker, what, facts):
+        if what == "told":
+            n, value = facts
+            self.told[n].add(value)
+        elif what == "idle" and worker in self.alive:
+            self.waiting.append(worker)
+        elif what == "gone":
+            assert worker not in self.alive, self.effects.with_name("complaints.txt").read_text()
+
+
+@pytest.fixture(scope="module")
+def after(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("kill")
+    parent = Parent(folder / "semel.db", folder / "effects.txt")
+    try:
+        parent.run()
+        parent.finish()
+    finally:
+        for worker in parent.workers:
+            worker.end()
+    return parent
+
+
+@pytest.fixture(scope="module")
+def effects(after):
+    """What happened: the attempt and the value of every line, by key."""
+    happened = defaultdict(list)
+    for line in after.effects.read_text().splitlines():
+        n, attempt, value = json.loads(line)
+        happened[n].append((attempt, value))
+    return happened
+
+
+@pytest.fixture(scope="module")
+def kept(after):
+    """What the ledger has in the end: the record and the result of every key."""
+    with semel.connect(f"sqlite:///{after.path}", env="kill") as s:
+        records = {n: s.ledger.get(f"job:{n}") for n in after.everything}
+        return {n: (record, record and s.ledger.result(record)) for n, record in records.items()}
+
+
+def test_two_hundred_processes_were_killed(after):
+    assert after.kills == KILLS
+
+
+def test_every_key_is_completed(kept):
+    assert {record.status for record, _ in kept.values()} == {Status.COMPLETED}
+
+
+def test_what_was_acknowledged_is_what_is_kept(after, kept):
+    assert after.told == {n: {value} for n, (_, value) in kept.items()}
+
+
+def test_what_is_kept_did_happen_at_the_attempt_that_the_record_names(effects, kept):
+    for n, (record, value) in kept.items():
+        assert (record.attempt, value) in effects[n]
+
+
+def test_no_attempt_happened_twice(effects):
+    for happened in effects.values():
+        attempts = [attempt for attempt, _ in happened]
+        assert len(attempts) == len(set(attempts))
+
+
+def test_the_kills_came_at_moments_that_matter(effects, kept):
+    """Some before the effect, some between the effect and its record: there are takeovers of both kinds."""
+    taken_over = {n: record.attempt for n, (record, _) in kept.items() if record.attempt > 1}
+    assert any(len(effects[n]) < attempt for n, attempt in taken_over.items())
+    assert any(len(effects[n]) > 1 for n in taken_over)
+
+
+def test_the_file_is_sound(after):
+    with closing(sqlite3.connect(after.path)) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]

@@ -1,0 +1,1137 @@
+"""What the store in a file promises beyond the contract that every store keeps."""
+
+import asyncio
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from semel import errors
+from semel.clock import Clock
+from semel.commands import (
+    ABSENT,
+    PRESENT,
+    Add,
+    After,
+    AllOf,
+    AnyOf,
+    Applied,
+    AtMost,
+    Batch,
+    Begins,
+    Cancelled,
+    Condition,
+    Delete,
+    Equals,
+    Found,
+    Get,
+    OneOf,
+    Page,
+    Past,
+    Put,
+    Query,
+    Refused,
+    Transact,
+    Update,
+    Watch,
+)
+from semel.stores.memory import MemoryStore
+from semel.stores.sqlite import SQLiteStore, file
+from semel.stores.sqlite import store as store_module
+from semel.stores.sqlite.plan import Plan, after_prefix, select
+from semel.tables import LEDGER, Kind, Table
+
+NOTES = Table(
+    name="notes",
+    partition="owner",
+    sort="at",
+    attributes={"n": Kind.NUMBER, "text": Kind.TEXT, "body": Kind.BYTES, "until": Kind.NUMBER},
+    expires="until",
+    indexes=(("text",),),
+)
+
+
+class Time(Clock):
+    """A clock that stands still, and can stop whoever reads it."""
+
+    def __init__(self):
+        self.moment = 1000.0
+        self.asked = threading.Event()
+        self.gate = threading.Event()
+        self.gate.set()
+        self.interrupts = []
+
+    def now(self):
+        self.asked.set()
+        self.gate.wait()
+        if self.interrupts:
+            raise self.interrupts.pop()
+        return self.moment
+
+
+@pytest.fixture(autouse=True)
+def nobody_wakes_up_by_himself(monkeypatch):
+    """Whoever is not woken waits until the test's time is up."""
+    monkeypatch.setattr("semel.stores.sqlite.writer.PATROL_SECONDS", 3600)
+
+
+@pytest.fixture
+def clock():
+    return Time()
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "semel.db"
+
+
+@pytest.fixture
+def store(path, clock):
+    with closing(SQLiteStore(path, clock=clock)) as store:
+        yield store
+
+
+def mark(key, **more):
+    """A claim as the ledger writes it, cut short."""
+    item = {"status": "IN_PROGRESS", "token": "t", "attempt": 1, "expires_at": After(100)}
+    return Put(LEDGER, key, item | more, ABSENT)
+
+
+def note(owner, at, **more):
+    return Put(NOTES, owner, {"until": After(100)} | more, sort=at)
+
+
+def until(true):
+    """Wait until something is so; the test's time limit is the only one."""
+    while not true():
+        threading.Event().wait(0.001)
+
+
+def bare(path):
+    return sqlite3.connect(path, isolation_level=None, timeout=0)
+
+
+def ids(path):
+    with closing(bare(path)) as connection:
+        return [row[0] for row in connection.execute("SELECT id FROM semel_ledger ORDER BY id")]
+
+
+def statements(store):
+    """What the writing connection is told from here on."""
+    store.reap(0)
+    told: list[str] = []
+    store._writer._connection.set_trace_callback(told.append)
+    return told
+
+
+def queued(store):
+    return len(store._writer._queue)
+
+
+# Where the file is
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "sqlite:",
+        "sqlite://",
+        "sqlite:///",
+        "sqlite:////",
+        "sqlite://host/x.db",
+        "sqlite:x.db",
+        "sqlite:///:memory:",
+    ],
+)
+def test_a_url_that_names_no_file_is_refused_with_the_right_form(url):
+    with pytest.raises(errors.InvalidOption, match=r"sqlite:///relative/path\.db.*memory:"):
+        file.File.from_url(url)
+
+
+def test_a_url_is_relative_with_three_slashes_and_absolute_with_four(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert file.File.from_url("sqlite:///a/b.db").path == str(tmp_path / "a/b.db")
+    assert file.File.from_url("sqlite:////a/b%20c.db").path == "/a/b c.db"
+
+
+@pytest.mark.parametrize("query", ["synchronous=off", "mode=ro", "synchronous=full&x=1", "synchronous="])
+def test_an_unknown_option_is_refused(query):
+    with pytest.raises(errors.InvalidOption, match="synchronous=normal"):
+        file.File.from_url("sqlite:///a.db?" + query)
+
+
+@pytest.mark.parametrize(("query", "level"), [("", 2), ("?synchronous=full", 2), ("?synchronous=normal", 1)])
+def test_writes_are_durable_unless_asked_otherwise(path, clock, query, level):
+    with closing(SQLiteStore.from_url(f"sqlite:///{path}{query}", env="dev", clock=clock)) as store:
+        store.reap()
+        connection = store._writer._connection
+        assert connection.execute("PRAGMA synchronous").fetchone() == (level,)
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+def test_a_missing_folder_is_named(tmp_path):
+    with pytest.raises(errors.StoreUnavailable, match=r"no folder .*/nowhere"):
+        SQLiteStore(tmp_path / "nowhere" / "semel.db")
+
+
+def test_a_file_that_cannot_be_opened_is_unavailable(tmp_path):
+    with pytest.raises(errors.StoreUnavailable, match="cannot be opened"):
+        SQLiteStore(tmp_path)
+
+
+def test_a_file_that_is_no_database_is_left_alone(path):
+    path.write_bytes(b"my diary, " * 1000)
+    with pytest.raises(errors.StoreError, match="no SQLite database"):
+        SQLiteStore(path)
+    assert path.read_bytes() == b"my diary, " * 1000
+
+
+def test_a_damaged_file_is_reported_and_never_taken_for_empty(path, clock):
+    with closing(SQLiteStore(path, clock=clock)) as store:
+        store.execute(Batch(tuple(mark(f"k{number}", token="t" * 500) for number in range(200))))
+    data = bytearray(path.read_bytes())
+    data[8192:] = b"\xff" * (len(data) - 8192)
+    path.write_bytes(data)
+    with (
+        pytest.raises(errors.StoreError, match=r"damaged.*backup"),
+        closing(SQLiteStore(path, clock=clock)) as store,
+    ):
+        store.execute(Get(LEDGER, "k77"))
+
+
+# Environment and schema
+
+
+def test_a_file_belongs_to_the_environment_that_made_it(path):
+    SQLiteStore(path, env="prod").close()
+    with pytest.raises(errors.WrongEnvironment) as caught:
+        SQLiteStore(path, env="dev")
+    assert (caught.value.stamped, caught.value.asked) == ("prod", "dev")
+    SQLiteStore(path, env="prod").close()
+
+
+def test_a_file_of_a_newer_schema_is_refused(path):
+    SQLiteStore(path).close()
+    with closing(bare(path)) as connection:
+        connection.execute("UPDATE semel_meta SET value = 7 WHERE name = 'schema'")
+    with pytest.raises(errors.SchemaTooNew) as caught:
+        SQLiteStore(path)
+    assert (caught.value.found, caught.value.known) == (7, 1)
+
+
+def test_two_environments_that_open_a_new_file_at_once_do_not_share_it(path, monkeypatch):
+    begin = file.transaction
+
+    def overtaken(connection):
+        monkeypatch.setattr(file, "transaction", begin)
+        SQLiteStore(path, env="prod").close()
+        return begin(connection)
+
+    monkeypatch.setattr(file, "transaction", overtaken)
+    with pytest.raises(errors.WrongEnvironment):
+        SQLiteStore(path, env="dev")
+    SQLiteStore(path, env="prod").close()
+
+
+OLD = """
+CREATE TABLE semel_ledger (id TEXT NOT NULL, status TEXT, token TEXT, attempt, expires_at, PRIMARY KEY (id))
+    WITHOUT ROWID;
+INSERT INTO semel_ledger VALUES ('old', 'COMPLETED', 't', 3, 9e9);
+"""
+
+
+def test_a_file_of_an_older_schema_is_brought_up_to_date_with_what_is_in_it(path, clock):
+    with closing(bare(path)) as connection:
+        connection.executescript(OLD)
+    with closing(SQLiteStore(path, clock=clock)) as store:
+        expected = {"id": "old", "status": "COMPLETED", "token": "t", "attempt": 3, "expires_at": 9e9}
+        assert store.execute(Get(LEDGER, "old")).item == expected
+        store.execute(Update(LEDGER, "old", {"result": b"new"}))
+        assert store.execute(Get(LEDGER, "old")).item["result"] == b"new"
+    with closing(bare(path)) as connection:
+        assert file._meta(connection) == (1, "dev")
+
+
+def test_migrations_run_in_order_each_in_a_transaction_of_its_own(path):
+    ran = []
+
+    def step(name):
+        def migrate(connection):
+            assert connection.in_transaction
+            connection.execute(f"CREATE TABLE step_{name} (a)")
+            ran.append(name)
+
+        return migrate
+
+    def fails(connection):
+        connection.execute("CREATE TABLE half_done (a)")
+        raise sqlite3.OperationalError("no")
+
+    with closing(bare(path)) as connection:
+        with pytest.raises(sqlite3.OperationalError, match="no"):
+            file.prepare(connection, "dev", (step("one"), step("two"), fails))
+        assert file._meta(connection) == (2, "dev")
+        tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        assert tables == {"semel_meta", "step_one", "step_two"}
+        file.prepare(connection, "dev", (step("one"), step("two"), step("three")))
+        assert file._meta(connection) == (3, "dev")
+    assert ran == ["one", "two", "three"]
+
+
+def test_the_change_to_wal_is_tried_again_where_two_processes_make_it_at_once(path):
+    class Contested(sqlite3.Connection):
+        refusals = 2
+
+        def execute(self, sql, *values):
+            if sql == "PRAGMA journal_mode = WAL" and self.refusals:
+                self.refusals -= 1
+                raise failure("SQLITE_BUSY")
+            return super().execute(sql, *values)
+
+    with closing(sqlite3.connect(path, factory=Contested)) as connection:
+        file._use_wal(connection)
+        assert connection.refusals == 0
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+def run(code, *args):
+    return subprocess.Popen([sys.executable, "-c", code, *map(str, args)], stdout=-1, stdin=-1, text=True)
+
+
+def said(process):
+    """What a process has said at its end; it is not left behind."""
+    try:
+        return process.communicate(timeout=60)[0]
+    finally:
+        process.kill()
+
+
+OPEN = """
+import sys
+from semel.stores.sqlite import SQLiteStore
+from semel.commands import *
+from semel.tables import LEDGER
+print("ready", flush=True)
+sys.stdin.readline()
+store = SQLiteStore(sys.argv[1])
+for number in range(50):
+    store.execute(Add(LEDGER, "shared", "attempt", 1, {"expires_at": After(60)}, {}))
+store.close()
+print("done")
+"""
+
+
+def test_several_processes_may_open_a_new_or_an_old_file_at_once(path, clock):
+    with closing(bare(path)) as connection:
+        connection.executescript(OLD)
+    workers = [run(OPEN, path) for _ in range(6)]
+    for worker in workers:
+        assert worker.stdout.readline() == "ready\n"
+    for worker in workers:
+        worker.stdin.write("\n")
+        worker.stdin.flush()
+    assert [said(worker) for worker in workers] == ["done\n"] * 6
+    with closing(SQLiteStore(path)) as store:
+        assert store.execute(Get(LEDGER, "shared")).item["attempt"] == 300
+        assert store.execute(Get(LEDGER, "old")).item["attempt"] == 3
+
+
+# Tables
+
+
+def test_a_table_is_made_at_its_first_use_and_known_ever_after(path, clock, store):
+    assert store.at_once(Get(NOTES, "a", "1")) is None
+    assert store.execute(Get(NOTES, "a", "1")) == Found(1000.0, None)
+    store.execute(note("a", "1", n=1))
+    with closing(SQLiteStore(path, clock=clock)) as again:
+        assert again.execute(Get(NOTES, "a", "1")).item == {"owner": "a", "at": "1", "n": 1, "until": 1100.0}
+
+
+def test_a_table_that_has_grown_gets_its_new_columns(path, clock, store):
+    store.execute(note("a", "1", n=1))
+    grown = Table(
+        name="notes",
+        partition="owner",
+        sort="at",
+        attributes=NOTES.attributes | {"new": Kind.TEXT},
+        expires="until",
+    )
+    with closing(SQLiteStore(path, clock=clock)) as again:
+        again.execute(Update(grown, "a", {"new": "x"}, sort="1"))
+        assert again.execute(Get(grown, "a", "1")).item["new"] == "x"
+    with pytest.raises(errors.UsageError, match="another table named 'notes'"):
+        store.execute(Get(grown, "a", "1"))
+
+
+def test_the_callers_own_tables_may_live_in_the_same_file(path, clock):
+    with closing(bare(path)) as connection:
+        connection.executescript("CREATE TABLE ledger (mine); INSERT INTO ledger VALUES (1)")
+    with closing(SQLiteStore(path, clock=clock)) as store:
+        assert type(store.execute(mark("k"))) is Applied
+    with closing(bare(path)) as connection:
+        assert connection.execute("SELECT mine FROM ledger").fetchall() == [(1,)]
+
+
+def test_a_listing_by_status_uses_the_index_that_leaves_the_completed_out(path, store):
+    when = AllOf((Equals("status", "FAILED"), Begins("id", "dev/")))
+    plans = {}
+    asked: dict[str, Condition] = {"failed": when, "some": OneOf("status", ("FAILED", "UNKNOWN"))}
+    for name, where in asked.items():
+        sql, values = select(Plan(LEDGER), Query(LEDGER, where=where), 0.0)
+        with closing(bare(path)) as connection:
+            plans[name] = " ".join(row[3] for row in connection.execute("EXPLAIN QUERY PLAN " + sql, values))
+    assert "USING INDEX semel_ledger_status (status=? AND id>? AND id<?)" in plans["failed"]
+    assert "USING INDEX semel_ledger_status (status=?)" in plans["some"]
+
+
+def test_a_query_of_a_partition_is_a_range_of_the_primary_key_and_no_sort(path, store):
+    store.execute(note("a", "1"))
+    query = Query(NOTES, "a", low="1", high="8", after='["a","3"]')
+    sql, values = select(Plan(NOTES), query, 0.0)
+    with closing(bare(path)) as connection:
+        plan = [row[3] for row in connection.execute("EXPLAIN QUERY PLAN " + sql, values)]
+    assert plan == ["SEARCH semel_notes USING PRIMARY KEY (owner=? AND at>? AND at<?)"]
+    assert "3" in values
+    assert "1" not in values
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize(("low", "high"), [(None, None), ("02", "07"), ("02", None), (None, "07")])
+def test_the_pages_of_a_partition_follow_each_other_without_gap_or_overlap(store, low, high, reverse):
+    numbers = [f"{number:02}" for number in range(10)]
+    store.execute(Batch(tuple(note(owner, at) for owner in "abc" for at in numbers)))
+    query = Query(NOTES, "b", low, high, reverse, limit=3)
+    found = [item[2]["at"] for page in pages(store, query) for item in page[1]]
+    within = [number for number in numbers if (low or "") <= number <= (high or "99")]
+    assert found == (within[::-1] if reverse else within)
+
+
+def test_a_cursor_of_another_table_is_refused(store):
+    with pytest.raises(errors.UsageError, match="not a cursor"):
+        store.execute(Query(NOTES, after='["a"]'))
+
+
+@pytest.mark.parametrize("prefix", ["a", "ab\U0010ffff", "\ud7ff", "\U0010ffff", "", "z\U0010ffff\U0010ffff"])
+def test_everything_that_begins_so_lies_before_the_end_of_the_prefix(prefix):
+    end = after_prefix(prefix)
+    for rest in ("", "a", "\U0010ffff" * 3, "\ue000"):
+        assert end is None or prefix <= prefix + rest < end
+    assert end is None or (end.encode() and not end.startswith(prefix))
+
+
+# Values
+
+
+VALUES = [0, 1, -(2**63), 2**63 - 1, 0.0, 1.0, 1e300, float("inf"), True]
+
+
+@pytest.mark.parametrize("value", VALUES)
+def test_a_number_comes_back_as_the_number_it_was(store, value):
+    store.execute(note("a", "1", n=value))
+    found = store.execute(Get(NOTES, "a", "1")).item["n"]
+    assert found == value
+    assert isinstance(found, float) is isinstance(value, float)
+
+
+@pytest.mark.parametrize("text", ["", "5", "1e3", "a\0b", "é\U0010ffff", "k" * 2_000_000])
+def test_a_text_comes_back_as_it_was_as_a_key_too(store, text):
+    store.execute(note("k" + text, text, text=text, body=text.encode()))
+    item = store.execute(Get(NOTES, "k" + text, text)).item
+    assert (item["owner"], item["at"], item["text"], item["body"]) == ("k" + text, text, text, text.encode())
+
+
+BAD = {
+    "surrogate": {"text": "\ud800"},
+    "large": {"n": 2**63},
+    "nan": {"n": float("nan")},
+    "wrong kind": {"text": 5},
+    "wrong bytes": {"body": "text"},
+    "unknown": {"colour": "red"},
+    "no end": {"until": None},
+}
+
+
+@pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
+def test_a_value_that_would_not_come_back_is_refused_and_nothing_is_lost(store, bad):
+    store.execute(note("a", "1", n=1))
+    with pytest.raises(errors.UsageError):
+        store.execute(note("a", "1", **bad))
+    with pytest.raises(errors.UsageError):
+        store.execute(Transact((note("a", "1", n=2), note("a", "2", **bad))))
+    with pytest.raises(errors.UsageError):
+        store.execute(Batch((note("a", "1", n=2), note("a", "2", **bad))))
+    assert store.execute(Query(NOTES)).items == ({"owner": "a", "at": "1", "n": 1, "until": 1100.0},)
+
+
+def test_an_unknown_attribute_is_named(store):
+    with pytest.raises(
+        errors.UsageError, match="notes has no attribute 'colour'; it has owner, at, until, n"
+    ):
+        store.execute(note("a", "1", colour="red"))
+
+
+def test_a_key_that_has_no_utf8_form_is_refused_in_reading_and_writing(store):
+    for command in (Get(LEDGER, "\ud800"), mark("\ud800"), Delete(LEDGER, "\ud800")):
+        with pytest.raises(errors.UsageError, match="surrogates"):
+            store.execute(command)
+    assert type(store.execute(mark("k"))) is Applied
+
+
+# Reading takes no lock
+
+
+def test_readings_and_refusals_are_answered_while_another_process_writes(path, store):
+    store.execute(mark("k"))
+    with closing(bare(path)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        other.execute("DELETE FROM semel_ledger")
+        assert store.execute(Get(LEDGER, "k")).item["status"] == "IN_PROGRESS"
+        assert type(store.execute(mark("k"))) is Refused
+        assert type(store.at_once(mark("k"))) is Refused
+        assert len(store.execute(Query(LEDGER)).items) == 1
+        other.execute("ROLLBACK")
+
+
+def test_a_refusal_writes_nothing_and_begins_no_transaction(store):
+    store.execute(mark("k"))
+    told = statements(store)
+    assert type(store.execute(mark("k"))) is Refused
+    held = Put(LEDGER, "k", {"expires_at": After(1)}, AnyOf((ABSENT, Equals("status", "RELEASED"))))
+    assert type(store.execute(held)) is Refused
+    assert told == []
+
+
+def test_a_reading_leaves_no_lock_behind(path, store):
+    for number in range(5):
+        store.execute(mark(f"k{number}"))
+    store.execute(Get(LEDGER, "k1"))
+    store.execute(Query(LEDGER, limit=2))
+    with closing(bare(path)) as other:
+        assert other.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone() == (0, 0, 0)
+
+
+def test_what_needs_a_lock_is_not_answered_at_once(store):
+    store.execute(mark("k"))
+    for command in (mark("new"), Put(LEDGER, "k", {}), Update(LEDGER, "k", {}), Query(LEDGER), Batch(())):
+        assert store.at_once(command) is None
+    assert store.at_once(Get(LEDGER, "k")) == store.execute(Get(LEDGER, "k"))
+
+
+def test_readers_beyond_the_usual_are_closed_again(store, monkeypatch):
+    monkeypatch.setattr(store._readers, "_kept", 2)
+    with store._readers.connection(), store._readers.connection(), store._readers.connection():
+        pass
+    assert len(store._readers._open) == len(store._readers._idle) == 2
+
+
+def test_a_reader_that_is_one_too_many_is_closed_after_a_single_reading(store, monkeypatch):
+    monkeypatch.setattr(store._readers, "_kept", 0)
+    store.execute(Get(LEDGER, "k"))
+    assert store._readers._open == set()
+
+
+# Writes share transactions
+
+
+def commits(told):
+    return sum(text == "COMMIT" for text in told)
+
+
+def together(store, clock, commands):
+    """Carry commands out by a thread each, in one transaction; what each gave or raised."""
+
+    def attempt(command):
+        try:
+            return store.execute(command)
+        except BaseException as error:  # noqa: BLE001 - looked at by the test
+            return error
+
+    with ThreadPoolExecutor(len(commands)) as threads:
+        with store._writer._turn:
+            futures = []
+            for command in commands:
+                futures.append(threads.submit(attempt, command))
+                until(lambda: queued(store) == len(futures))
+        store._writer._pass_on()
+        return [future.result() for future in futures]
+
+
+def test_writes_that_come_during_a_commit_share_the_next_one(store, clock):
+    told = statements(store)
+    clock.gate.clear()
+    clock.asked.clear()
+    with ThreadPoolExecutor(20) as threads:
+        first = threads.submit(store.execute, mark("first"))
+        clock.asked.wait()
+        rest = [threads.submit(store.execute, mark(f"k{number}")) for number in range(19)]
+        until(lambda: queued(store) == 19)
+        clock.gate.set()
+        assert {type(future.result()) for future in (first, *rest)} == {Applied}
+    assert commits(told) == 2
+
+
+def test_of_many_threads_that_claim_a_key_exactly_one_wins(store, clock):
+    told = statements(store)
+    replies = together(store, clock, [mark("k", token=str(number)) for number in range(16)])
+    assert [type(reply) for reply in replies].count(Applied) == 1
+    winner = store.execute(Get(LEDGER, "k")).item
+    assert all(reply.item == winner for reply in replies if type(reply) is Refused)
+    assert commits(told) == 1
+
+
+def test_a_command_that_cannot_be_carried_out_fails_alone(store, clock):
+    told = statements(store)
+    bad = [
+        mark("bad", token="\ud800"),
+        mark("bad", colour="red"),
+        Add(LEDGER, "bad", "attempt", 2**63, {"expires_at": After(9)}, {}),
+        Batch((mark("half"), mark("bad", attempt=2**64))),
+        Transact((mark("half"), mark("bad", colour="red"))),
+        Put(LEDGER, "bad", None),  # type: ignore[arg-type]  # that is the point
+    ]
+    replies = together(store, clock, [mark("a"), *bad, mark("b")])
+    assert [type(reply) for reply in replies] == [Applied] + [errors.UsageError] * 5 + [
+        AttributeError,
+        Applied,
+    ]
+    assert commits(told) == 1
+    assert [item["id"] for item in store.execute(Query(LEDGER)).items] == ["a", "b"]
+
+
+def test_a_value_that_only_sqlite_finds_too_large_fails_alone(path, store, clock):
+    store.reap(0)
+    store._writer._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 10_000)
+    replies = together(store, clock, [mark("a"), mark("fat", token="t" * 20_000), mark("b")])
+    assert [type(reply) for reply in replies] == [Applied, errors.UsageError, Applied]
+    assert ids(path) == ["a", "b"]
+
+
+def test_a_transaction_takes_no_more_than_its_share(store, clock, monkeypatch):
+    monkeypatch.setattr("semel.stores.sqlite.writer.SHARED", 4)
+    told = statements(store)
+    replies = together(store, clock, [mark(f"k{number}") for number in range(10)])
+    assert {type(reply) for reply in replies} == {Applied}
+    assert commits(told) == 3
+
+
+def test_a_batch_is_one_transaction_and_each_write_has_its_own_outcome(store):
+    store.execute(mark("k1"))
+    told = statements(store)
+    reply = store.execute(Batch(tuple(mark(f"k{number}") for number in range(1000))))
+    assert [number for number, each in enumerate(reply.replies) if type(each) is Refused] == [1]
+    assert commits(told) == 1
+
+
+def test_a_transaction_that_is_cancelled_says_for_each_write_what_was_in_the_way(store):
+    store.execute(mark("k"))
+    item = store.execute(Get(LEDGER, "k")).item
+    reply = store.execute(Transact((mark("new"), mark("k"), Delete(LEDGER, "gone"))))
+    assert reply == Cancelled(1000.0, (None, Refused(1000.0, item), Refused(1000.0, None)))
+    assert store.execute(Get(LEDGER, "new")).item is None
+
+
+# When it fails
+
+
+def test_a_file_locked_for_too_long_is_unavailable_to_all_who_wait(path, clock, monkeypatch):
+    monkeypatch.setattr(file, "BUSY_SECONDS", 0)
+    with closing(SQLiteStore(path, clock=clock)) as store, closing(bare(path)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        replies = together(store, clock, [mark("a"), mark("b")])
+        assert [type(reply) for reply in replies] == [errors.StoreUnavailable] * 2
+        assert "kept it locked" in str(replies[0])
+        assert replies[0] is not replies[1]
+        other.execute("ROLLBACK")
+        assert type(store.execute(mark("a"))) is Applied
+
+
+def test_a_full_disk_is_unavailable_and_nothing_is_half_written(path, store, clock):
+    store.execute(mark("before"))
+    pages = store._writer._connection.execute("PRAGMA page_count").fetchone()[0]
+    store._writer._connection.execute(f"PRAGMA max_page_count = {pages + 2}")
+    replies = together(store, clock, [mark("a"), mark("fat", token="t" * 50_000), mark("b")])
+    assert [type(reply) for reply in replies] == [errors.StoreUnavailable] * 3
+    assert "no room left" in str(replies[0])
+    assert ids(path) == ["before"]
+    store._writer._connection.execute("PRAGMA max_page_count = 100000")
+    assert type(store.execute(mark("fat", token="t" * 50_000))) is Applied
+
+
+class Torn:
+    """A connection that does something else where it is told to commit."""
+
+    def __init__(self, connection, commit):
+        self.connection, self.commit = connection, commit
+
+    def __getattr__(self, name):
+        return getattr(self.connection, name)
+
+    def execute(self, sql, values=()):
+        return Torn(self.commit() if sql == "COMMIT" else self.connection.execute(sql, values), self.commit)
+
+
+def failure(name):
+    error = sqlite3.OperationalError(name)
+    error.sqlite_errorcode = getattr(sqlite3, name)
+    return error
+
+
+def tear(store, commit):
+    store.reap(0)
+    connection = store._writer._connection
+    store._writer._connection = Torn(connection, lambda: commit(connection))
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("SQLITE_FULL", errors.StoreUnavailable),
+        ("SQLITE_BUSY", errors.StoreUnavailable),
+        ("SQLITE_IOERR_FSYNC", errors.StoreOutcomeUnknown),
+    ],
+)
+def test_a_commit_that_fails_is_rolled_back_and_says_what_is_certain(path, store, clock, code, expected):
+    def commit(connection):
+        raise failure(code)
+
+    tear(store, commit)
+    replies = together(store, clock, [mark("a"), mark("b")])
+    assert [type(reply) for reply in replies] == [expected] * 2
+    assert ids(path) == []
+    store._writer._disconnect()
+    assert type(store.execute(mark("a"))) is Applied
+
+
+def test_an_interrupted_leader_rolls_back_and_the_others_go_on_without_it(path, store, clock):
+    clock.interrupts.append(KeyboardInterrupt())
+    replies = together(store, clock, [mark("a"), mark("b"), mark("c")])
+    assert [type(reply) for reply in replies] == [KeyboardInterrupt, Applied, Applied]
+    assert ids(path) == ["b", "c"]
+
+
+def test_a_leader_interrupted_after_the_commit_still_tells_the_others(path, store, clock):
+    def commit(connection):
+        connection.execute("COMMIT")
+        raise KeyboardInterrupt
+
+    tear(store, commit)
+    replies = together(store, clock, [mark("a"), mark("b")])
+    assert [type(reply) for reply in replies] == [KeyboardInterrupt, Applied]
+    assert ids(path) == ["a", "b"]
+
+
+def test_an_interrupted_follower_takes_its_command_back(path, store, clock):
+    clock.gate.clear()
+    clock.asked.clear()
+
+    def interrupt():
+        until(lambda: queued(store) == 1)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    with ThreadPoolExecutor(2) as threads:
+        leader = threads.submit(store.execute, mark("leader"))
+        clock.asked.wait()
+        with pytest.raises(KeyboardInterrupt):
+            threads.submit(interrupt)
+            store.execute(mark("follower"))
+        clock.gate.set()
+        assert type(leader.result()) is Applied
+    assert ids(path) == ["leader"]
+
+
+def test_a_follower_whose_leader_vanished_does_not_wait_for_ever(store, monkeypatch):
+    monkeypatch.setattr("semel.stores.sqlite.writer.PATROL_SECONDS", 0.001)
+    with ThreadPoolExecutor(1) as threads:
+        with store._writer._turn:
+            follower = threads.submit(store.execute, mark("k"))
+            until(lambda: queued(store) == 1)
+            store._writer._take()
+        with pytest.raises(errors.StoreOutcomeUnknown):
+            follower.result()
+
+
+# Tasks
+
+
+def test_writes_of_tasks_and_threads_share_transactions(store, clock):
+    told = statements(store)
+    clock.gate.clear()
+    clock.asked.clear()
+
+    async def claim_all(name):
+        return await asyncio.gather(*(store.aexecute(mark(f"{name}{number}")) for number in range(10)))
+
+    with ThreadPoolExecutor(4) as threads:
+        first = threads.submit(store.execute, mark("first"))
+        clock.asked.wait()
+        loops = [threads.submit(asyncio.run, claim_all(name)) for name in "ab"]
+        thread = threads.submit(store.execute, mark("thread"))
+        until(lambda: queued(store) == 21)
+        clock.gate.set()
+        replies = [first.result(), thread.result(), *(reply for loop in loops for reply in loop.result())]
+    assert {type(reply) for reply in replies} == {Applied}
+    assert commits(told) == 2
+
+
+def test_a_cancelled_task_takes_back_what_has_not_begun_and_harms_no_other(path, store, clock):
+    async def main():
+        with store._writer._turn:
+            tasks = [asyncio.create_task(store.aexecute(mark(key))) for key in "abc"]
+            await asyncio.to_thread(until, lambda: queued(store) == 3)
+            tasks[1].cancel()
+            await asyncio.wait([tasks[1]])
+        store._writer._pass_on()
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    assert [type(reply) for reply in asyncio.run(main())] == [Applied, asyncio.CancelledError, Applied]
+    assert ids(path) == ["a", "c"]
+
+
+def test_a_task_cancelled_during_the_transaction_harms_no_other(path, store, clock):
+    async def main():
+        clock.gate.clear()
+        clock.asked.clear()
+        tasks = [asyncio.create_task(store.aexecute(mark(key))) for key in "abc"]
+        await asyncio.to_thread(clock.asked.wait)
+        for task in tasks[:2]:
+            task.cancel()
+        await asyncio.wait(tasks[:2])
+        clock.gate.set()
+        return await tasks[2]
+
+    assert type(asyncio.run(main())) is Applied
+    assert "c" in ids(path)
+    assert type(store.execute(mark("d"))) is Applied
+
+
+def test_a_loop_that_ended_before_its_reply_came_harms_nobody(store, clock):
+    clock.gate.clear()
+    clock.asked.clear()
+
+    async def leave():
+        asyncio.ensure_future(store.aexecute(mark("a")))  # noqa: RUF006 - left behind on purpose
+        await asyncio.to_thread(clock.asked.wait)
+
+    asyncio.run(leave())
+    clock.gate.set()
+    assert type(store.execute(mark("b"))) is Applied
+    assert type(store.execute(mark("a"))) is Refused
+
+
+def test_an_error_reaches_the_task_that_caused_it(store):
+    async def main():
+        return await asyncio.gather(
+            store.aexecute(mark("a", colour="red")), store.aexecute(mark("b")), return_exceptions=True
+        )
+
+    assert [type(reply) for reply in asyncio.run(main())] == [errors.UsageError, Applied]
+
+
+def test_an_interrupt_in_the_stores_own_thread_is_told_to_the_tasks(store, clock):
+    async def main():
+        clock.interrupts.append(SystemExit())
+        with pytest.raises(errors.StoreUnavailable, match="SystemExit"):
+            await store.aexecute(mark("a"))
+        return await store.aexecute(mark("a"))
+
+    assert type(asyncio.run(main())) is Applied
+
+
+def test_every_command_can_be_awaited_on_a_table_not_used_before(store):
+    async def main():
+        await store.aexecute(note("a", "1"))
+        page = await store.aexecute(Query(NOTES, "a"))
+        found = await store.aexecute(Get(NOTES, "a", "1"))
+        watched = await store.aexecute(Watch(NOTES, "a", 0.0, "1"))
+        return page.items[0], found.item, watched.item
+
+    assert asyncio.run(main()) == ({"owner": "a", "at": "1", "until": 1100.0},) * 3
+
+
+# Waiting
+
+
+def test_whoever_waits_for_a_key_is_woken_by_its_commit(store, clock):
+    store.execute(mark("k"))
+    change = Update(LEDGER, "k", {"status": "COMPLETED"})
+    for write in (change, Batch((change,)), Transact((change,))):
+        with ThreadPoolExecutor(1) as threads:
+            waiter = threads.submit(store.execute, Watch(LEDGER, "k", 3600.0))
+            until(lambda: store._room._vigils)
+            store.execute(write)
+            assert waiter.result().item["status"] == "COMPLETED"
+
+
+def test_a_waiting_task_is_woken_by_a_commit_of_another_thread(store):
+    store.execute(mark("k"))
+
+    async def main():
+        waiter = asyncio.create_task(store.aexecute(Watch(LEDGER, "k", 3600.0)))
+        await asyncio.to_thread(until, lambda: store._room._async_vigils)
+        await asyncio.to_thread(store.execute, Delete(LEDGER, "k"))
+        return await waiter
+
+    assert asyncio.run(main()).item is None
+
+
+# Forks
+
+
+FORK = """
+import json, os, sys, threading
+from semel.stores.sqlite import SQLiteStore
+from semel.commands import *
+from semel.tables import LEDGER
+
+def add(): return store.execute(Add(LEDGER, "k", "attempt", 1, {"expires_at": After(60)}, {})).item["attempt"]
+
+store = SQLiteStore(sys.argv[1])
+add()
+busy = threading.Event()
+def keep_reading():
+    while not busy.is_set():
+        store.execute(Get(LEDGER, "k"))
+        store.execute(Query(LEDGER))
+threads = [threading.Thread(target=keep_reading, daemon=True) for _ in range(2)]
+for thread in threads: thread.start()
+child_in, parent_out = os.pipe()
+parent_in, child_out = os.pipe()
+if os.fork() == 0:
+    add()
+    os.write(child_out, b"x")
+    os.read(child_in, 1)
+    # The parent has closed by now. What is written here must be in the file that everybody else sees.
+    add()
+    os._exit(0)
+os.read(parent_in, 1)
+add()
+busy.set()
+for thread in threads: thread.join()
+store.close()
+os.write(parent_out, b"x")
+os.wait()
+print(SQLiteStore(sys.argv[1]).execute(Get(LEDGER, "k")).item["attempt"])
+"""
+
+
+def test_a_forked_child_writes_into_the_same_file_even_after_its_parent_has_closed(path):
+    assert said(run(FORK, path)) == "4\n"
+
+
+def test_nothing_is_open_while_a_process_forks_and_all_goes_on_afterwards(store):
+    store.execute(mark("k"))
+    store_module._before_fork()
+    assert (store._writer._connection, store._readers._open) == (None, set())
+    store_module._after_fork_in_parent()
+    assert type(store.execute(mark("k"))) is Refused
+    assert type(store.execute(mark("l"))) is Applied
+
+
+def test_a_fork_waits_for_the_transaction_under_way(store, clock):
+    clock.gate.clear()
+    clock.asked.clear()
+    with ThreadPoolExecutor(2) as threads:
+        leader = threads.submit(store.execute, mark("k"))
+        clock.asked.wait()
+        fork = threads.submit(store_module._before_fork)
+        until(lambda: store in store_module.PAUSED)
+        assert not fork.done()
+        clock.gate.set()
+        assert type(leader.result()) is Applied
+        fork.result()
+        store_module._after_fork_in_parent()
+
+
+# Expiry
+
+
+def test_reaping_takes_a_bite_of_what_has_expired_and_nothing_else(path, store, clock):
+    store.execute(Batch(tuple(mark(f"k{number}", expires_at=After(number)) for number in range(1, 11))))
+    clock.moment += 6
+    assert store.reap(limit=4) == 4
+    assert len(ids(path)) == 6
+    assert store.reap() == 2
+    assert ids(path) == ["k10", "k7", "k8", "k9"]
+    assert store.reap() == 0
+
+
+def test_a_store_that_is_only_ever_written_stays_bounded(path, store, clock):
+    for number in range(300):
+        store.execute(Put(LEDGER, f"k{number}", {"expires_at": After(10)}))
+        clock.moment += 1
+    assert len(ids(path)) < 10 + 64
+    store.execute(Batch(tuple(mark(f"b{number}") for number in range(1000))))
+    clock.moment += 1000
+    store.execute(Batch(tuple(mark(f"c{number}") for number in range(1000))))
+    assert len(ids(path)) == 1000
+
+
+def test_reaping_covers_every_table(store, clock):
+    store.execute(note("a", "1"))
+    store.execute(mark("k"))
+    clock.moment += 100
+    assert store.reap() == 2
+
+
+# The end
+
+
+def test_a_closed_store_says_so_and_closing_twice_is_closing_once(store):
+    store.execute(mark("k"))
+    store.close()
+    store.close()
+    for command in (Get(LEDGER, "k"), mark("k"), mark("new"), Query(LEDGER), Delete(LEDGER, "k"), Batch(())):
+        with pytest.raises(errors.StoreClosed):
+            store.execute(command)
+        with pytest.raises(errors.StoreClosed):
+            asyncio.run(store.aexecute(command))
+    with pytest.raises(errors.StoreClosed):
+        store.reap()
+
+
+def test_closing_waits_for_the_transaction_under_way_and_refuses_the_next(path, store, clock):
+    clock.gate.clear()
+    clock.asked.clear()
+    with ThreadPoolExecutor(3) as threads:
+        leader = threads.submit(store.execute, mark("leader"))
+        clock.asked.wait()
+        follower = threads.submit(store.execute, mark("follower"))
+        until(lambda: queued(store) == 1)
+        closer = threads.submit(store.close)
+        until(lambda: store._writer._closed)
+        assert not closer.done()
+        clock.gate.set()
+        assert type(leader.result()) is Applied
+        with pytest.raises(errors.StoreClosed):
+            follower.result()
+        closer.result()
+    assert ids(path) == ["leader"]
+
+
+def test_a_reader_in_use_is_closed_when_it_comes_back(store):
+    with store._readers.connection():
+        store.close()
+        assert len(store._readers._open) == 1
+    assert store._readers._open == set()
+
+
+# The same as in memory
+
+
+KEYS = st.sampled_from(["b", "b\0", "\U0001f600"])
+SORTS = st.sampled_from(["1", "10", "2", "ÿ"])
+MOMENTS = st.one_of(
+    st.builds(After, st.sampled_from([-1.0, 0.0, 5.0, 30.0])), st.sampled_from([990.0, 1010.0])
+)
+NUMBERS = st.sampled_from([0, 1, -3, 0.5, 2.0, 2**60])
+TEXTS = st.sampled_from(["", "x", "xy", "y"])
+
+
+@st.composite
+def conditions(draw):
+    simple = st.one_of(
+        st.sampled_from([ABSENT, PRESENT, Past("until"), Past("n"), Begins("at", "1"), Begins("text", "x")]),
+        st.builds(Equals, st.just("text"), TEXTS),
+        st.builds(Equals, st.just("n"), NUMBERS),
+        st.builds(OneOf, st.just("text"), st.tuples(TEXTS, TEXTS)),
+        st.builds(AtMost, st.just("n"), NUMBERS),
+    )
+    several = st.lists(simple, min_size=1, max_size=2).map(tuple)
+    return draw(st.one_of(simple, st.builds(AllOf, several), st.builds(AnyOf, several)))
+
+
+def items(least):
+    optional = {
+        "n": st.none() | NUMBERS,
+        "text": st.none() | TEXTS,
+        "body": st.none() | st.sampled_from([b"", b"\xff"]),
+    }
+    return st.fixed_dictionaries(least, optional=optional)
+
+
+WHOLE = items({"until": MOMENTS})
+PART = items({}) | WHOLE
+ADDED = st.fixed_dictionaries({"until": MOMENTS}, optional={"text": TEXTS})
+WHEN = conditions()
+WRITES = st.one_of(
+    st.builds(Put, st.just(NOTES), KEYS, WHOLE, st.none() | WHEN, SORTS),
+    st.builds(Update, st.just(NOTES), KEYS, PART, WHEN, SORTS),
+    st.builds(Add, st.just(NOTES), KEYS, st.just("n"), NUMBERS, ADDED, ADDED, st.none() | WHEN, SORTS),
+    st.builds(Delete, st.just(NOTES), KEYS, WHEN, SORTS),
+)
+SEVERAL = st.lists(WRITES, max_size=4, unique_by=lambda write: (write.key, write.sort)).map(tuple)
+QUERIES = st.builds(
+    Query,
+    st.just(NOTES),
+    st.none() | KEYS,
+    st.none() | SORTS,
+    st.none() | SORTS,
+    st.booleans(),
+    st.none() | WHEN,
+    st.integers(1, 3),
+)
+COMMANDS = st.one_of(
+    WRITES,
+    WRITES,
+    st.builds(Get, st.just(NOTES), KEYS, SORTS),
+    st.builds(Transact, SEVERAL),
+    st.builds(Batch, SEVERAL),
+    QUERIES,
+)
+
+
+def plain(reply):
+    """A reply with nothing said about attributes that have no value."""
+    match reply:
+        case Found() | Applied() | Refused():
+            item = reply.item and {name: value for name, value in reply.item.items() if value is not None}
+            return type(reply), reply.now, item
+        case Page():
+            return reply.now, [plain(Found(reply.now, item)) for item in reply.items], reply.after
+        case Cancelled():
+            return reply.now, [plain(each) for each in reply.refusals]
+        case None:
+            return None
+    return [plain(each) for each in reply.replies]
+
+
+def pages(store, query):
+    """Every page of a query."""
+    reply = store.execute(query)
+    yield plain(reply)
+    while reply.after is not None:
+        reply = store.execute(msgspec.structs.replace(query, after=reply.after))
+        yield plain(reply)
+
+
+@pytest.fixture(scope="module")
+def lasting(tmp_path_factory):
+    """A store for many examples, since making a file takes longer than most of them."""
+    place = file.File(str(tmp_path_factory.mktemp("lasting") / "semel.db"), "normal")
+    with closing(SQLiteStore(place, clock=Time())) as store:
+        yield store
+
+
+@settings(max_examples=300)
+@given(st.lists(st.tuples(st.sampled_from([0.0, 0.0, 1.0, 10.0]), COMMANDS), max_size=30))
+def test_every_reply_is_the_one_that_the_store_in_memory_gives(lasting, steps):
+    lasting.execute(Get(NOTES, "a", "1"))
+    with closing(bare(lasting._file.path)) as connection:
+        connection.execute("DELETE FROM semel_notes")
+    clock = lasting._clock
+    memory = MemoryStore(clock)
+    clock.moment = 1000.0
+    for seconds, command in steps:
+        clock.moment += seconds
+        if isinstance(command, Query):
+            assert list(pages(lasting, command)) == list(pages(memory, command))
+        else:
+            assert plain(lasting.execute(command)) == plain(memory.execute(command))
