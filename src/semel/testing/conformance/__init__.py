@@ -1,0 +1,60 @@
+"""The contract of a store, as tests: subclass `StoreConformance` and let pytest run it.
+
+    class TestMemory(StoreConformance):
+        def make_store(self, clock):
+            return MemoryStore(clock)
+
+Every behaviour is tested twice, through `drive` and through `adrive`. The store has to take its time from
+the clock it is given: that is how leases run out here without anybody sleeping. Besides the ledger's table it
+has to keep the two in `TABLES`.
+"""
+
+import pytest
+
+# Without this the failing asserts would not show their values; it has to come before the imports.
+pytest.register_assert_rewrite(
+    *(
+        f"{__name__}.{module}"
+        for module in (
+            "commands",
+            "faults",
+            "flow",
+            "harness",
+            "moves",
+            "queries",
+            "races",
+            "records",
+            "values",
+        )
+    )
+)
+
+from semel.testing.conformance.commands import CommandTests, TransactTests  # noqa: E402
+from semel.testing.conformance.faults import FaultTests  # noqa: E402
+from semel.testing.conformance.flow import FlowTests  # noqa: E402
+from semel.testing.conformance.harness import NOTES, TABLES, THINGS, Harness, Runner  # noqa: E402
+from semel.testing.conformance.moves import MoveTests  # noqa: E402
+from semel.testing.conformance.queries import QueryTests  # noqa: E402
+from semel.testing.conformance.races import RaceTests  # noqa: E402
+from semel.testing.conformance.records import LimitTests, MarkTests, RecordTests  # noqa: E402
+from semel.testing.conformance.values import ExpiryTests, GlanceTests, ValueTests  # noqa: E402
+
+__all__ = ["NOTES", "TABLES", "THINGS", "Harness", "Runner", "StoreConformance"]
+
+
+class StoreConformance(
+    CommandTests,
+    TransactTests,
+    ValueTests,
+    ExpiryTests,
+    GlanceTests,
+    QueryTests,
+    RaceTests,
+    MoveTests,
+    RecordTests,
+    MarkTests,
+    LimitTests,
+    FaultTests,
+    FlowTests,
+):
+    """Everything that is asked of a store. A subclass says how to make one: `make_store(self, clock)`."""

@@ -1,0 +1,381 @@
+# ruff: noqa: S101 - these are tests, for whoever writes a store to subclass
+"""Conditions and writes: what each may do, and what the answer says."""
+
+from typing import Any
+
+import pytest
+
+from semel.commands import (
+    ABSENT,
+    NOW,
+    PRESENT,
+    Add,
+    After,
+    AllOf,
+    AnyOf,
+    Applied,
+    AtMost,
+    Batch,
+    Begins,
+    Cancelled,
+    Condition,
+    Delete,
+    Equals,
+    Found,
+    Get,
+    Item,
+    Many,
+    OneOf,
+    Past,
+    Put,
+    Refused,
+    Transact,
+    Update,
+    Watch,
+    Write,
+)
+from semel.testing.clock import FakeClock
+from semel.testing.conformance.harness import LONG, NOTES, THINGS, Harness, Runner, get, put, shown, thing
+
+NFC, NFD = "caf\u00e9", "cafe\u0301"
+
+# Each line: a condition, what the item has (None: there is no item), and whether the condition holds.
+CONDITIONS: list[tuple[Condition, Item | None, bool]] = [
+    (ABSENT, None, True),
+    (ABSENT, {}, False),
+    (PRESENT, None, False),
+    (PRESENT, {}, True),
+    (Equals("text", "a"), {"text": "a"}, True),
+    (Equals("text", "a"), {"text": "A"}, False),
+    (Equals("text", "a"), {"text": "a "}, False),
+    (Equals("text", "a"), {}, False),
+    (Equals("text", "a"), None, False),
+    (Equals("text", ""), {"text": ""}, True),
+    (Equals("text", ""), {}, False),
+    (Equals("text", NFC), {"text": NFC}, True),
+    (Equals("text", NFC), {"text": NFD}, False),
+    (Equals("text", "1"), {"text": "1.0"}, False),
+    (Equals("count", 0), {"count": 0}, True),
+    (Equals("count", 0), {}, False),
+    (Equals("count", 1), {"count": 1.0}, True),
+    (Equals("count", 0.5), {"count": 0.5}, True),
+    (Equals("count", 2), {"count": 3}, False),
+    (Equals("data", b"\x00\xff"), {"data": b"\x00\xff"}, True),
+    (Equals("data", b""), {"data": b""}, True),
+    (Equals("data", b""), {}, False),
+    (Equals("data", b"a"), {"data": b"b"}, False),
+    (OneOf("text", ("a", "b")), {"text": "b"}, True),
+    (OneOf("text", ("a", "b")), {"text": "B"}, False),
+    (OneOf("text", ("a", "b")), {"text": "a, b"}, False),
+    (OneOf("text", ("a", "b")), {}, False),
+    (OneOf("text", ("a", "b")), None, False),
+    (OneOf("text", ("a",)), {"text": "a"}, True),
+    (AtMost("count", 5), {"count": 5}, True),
+    (AtMost("count", 5), {"count": 6}, False),
+    (AtMost("count", 5), {"count": -6}, True),
+    (AtMost("count", 0), {}, True),
+    (AtMost("count", -1), {}, False),
+    (AtMost("count", 5), None, False),
+    (Past("due"), {"due": -0.5}, True),
+    (Past("due"), {"due": 0.0}, True),
+    (Past("due"), {"due": 0.5}, False),
+    (Past("due"), {}, False),
+    (Past("due"), None, False),
+    (Begins("text", "ab"), {"text": "abc"}, True),
+    (Begins("text", "ab"), {"text": "ab"}, True),
+    (Begins("text", "ab"), {"text": "a"}, False),
+    (Begins("text", "ab"), {"text": "ABC"}, False),
+    (Begins("text", "a_"), {"text": "abc"}, False),
+    (Begins("text", "a%"), {"text": "abc"}, False),
+    (Begins("text", "a[b"), {"text": "a[bc"}, True),
+    (Begins("text", "a*"), {"text": "abc"}, False),
+    (Begins("text", "a\\"), {"text": "a\\b"}, True),
+    (Begins("text", "\U0001f600"), {"text": "\U0001f600\U0001f600"}, True),
+    (Begins("text", NFC), {"text": NFD}, False),
+    (Begins("text", ""), {"text": ""}, True),
+    (Begins("text", ""), {"text": "a"}, True),
+    (Begins("text", "a"), {}, False),
+    (Begins("text", "a"), None, False),
+    (Begins("id", "ke"), {}, True),
+    (AllOf((PRESENT, Equals("text", "a"))), {"text": "a"}, True),
+    (AllOf((PRESENT, Equals("text", "a"))), {"text": "b"}, False),
+    (AllOf((Equals("text", "a"), AnyOf((Past("due"), AtMost("count", 1))))), {"text": "a", "count": 1}, True),
+    (
+        AllOf((Equals("text", "a"), AnyOf((Past("due"), AtMost("count", 1))))),
+        {"text": "a", "count": 2},
+        False,
+    ),
+    (AnyOf((ABSENT, Equals("text", "a"))), None, True),
+    (AnyOf((ABSENT, Equals("text", "a"))), {"text": "a"}, True),
+    (AnyOf((ABSENT, Equals("text", "a"))), {"text": "b"}, False),
+    (AnyOf((AllOf((ABSENT, PRESENT)), Equals("count", 1))), {"count": 1}, True),
+]
+
+
+def _named(value: Any) -> str:
+    return repr(value).encode("ascii", "backslashreplace").decode().replace("\0", "")[:80]
+
+
+def _writes(clock: FakeClock, when: Condition) -> list[Write]:
+    item = thing(clock, text="new")
+    return [
+        Put(THINGS, "key", item, when),
+        Update(THINGS, "key", {"text": "new"}, when),
+        Add(THINGS, "key", "count", 1, {"text": "new"}, {"gone_at": clock.now() + LONG}, when),
+        Delete(THINGS, "key", when),
+    ]
+
+
+class CommandTests(Harness):
+    """One item at a time."""
+
+    @pytest.mark.parametrize(("condition", "has", "expected"), CONDITIONS, ids=_named)
+    def test_condition(
+        self, runner: Runner, clock: FakeClock, condition: Condition, has: Item | None, expected: bool
+    ) -> None:
+        """A write is made when its condition holds, and else refused with what was in the way."""
+        before: Item | None = None
+        if has is not None:
+            before = thing(clock, **has) | ({"due": clock.now() + has["due"]} if "due" in has else {})
+            put(runner, "key", before)
+        reply = runner.ask(Put(THINGS, "key", thing(clock, text="written"), condition))
+        if expected:
+            assert type(reply) is Applied
+            assert get(runner, "key")["text"] == "written"  # type: ignore[index]
+        else:
+            assert type(reply) is Refused
+            assert shown(reply.item) == (None if before is None else before | {"id": "key"})
+            assert shown(get(runner, "key")) == shown(reply.item)
+
+    @pytest.mark.parametrize("kind", [Put, Update, Add, Delete])
+    @pytest.mark.parametrize("holds", [True, False])
+    def test_every_write_heeds_its_condition(
+        self, runner: Runner, clock: FakeClock, kind: type[Write], holds: bool
+    ) -> None:
+        """Put, Update, Add and Delete alike change nothing when the condition does not hold."""
+        before = thing(clock, text="old", count=1)
+        put(runner, "key", before)
+        condition = Equals("text", "old" if holds else "other")
+        write = next(write for write in _writes(clock, condition) if type(write) is kind)
+        reply = runner.ask(write)
+        assert type(reply) is (Applied if holds else Refused)
+        changed = shown(get(runner, "key")) != before | {"id": "key"}
+        assert changed is holds
+
+    @pytest.mark.parametrize("kind", [Update, Delete])
+    def test_update_and_delete_bring_nothing_to_life(
+        self, runner: Runner, clock: FakeClock, kind: type[Write]
+    ) -> None:
+        """On an absent item they are refused, even where the condition itself would hold."""
+        for condition in (PRESENT, ABSENT, AnyOf((ABSENT, PRESENT))):
+            write = next(write for write in _writes(clock, condition) if type(write) is kind)
+            reply = runner.ask(write)
+            assert type(reply) is Refused
+            assert reply.item is None
+        assert get(runner, "key") is None
+
+    def test_get_finds_nothing_where_nothing_is(self, runner: Runner, clock: FakeClock) -> None:
+        """An absent item is None, and the reply tells the time."""
+        assert runner.ask(Get(THINGS, "key")) == Found(clock.now(), None)
+
+    def test_put_replaces_the_whole_item(self, runner: Runner, clock: FakeClock) -> None:
+        """Nothing of the earlier item remains."""
+        put(runner, "key", thing(clock, text="old", count=7, data=b"old"))
+        put(runner, "key", thing(clock, text="new"))
+        assert shown(get(runner, "key")) == thing(clock, text="new") | {"id": "key"}
+
+    def test_update_changes_what_it_names(self, runner: Runner, clock: FakeClock) -> None:
+        """What it does not name stays; what it sets to None goes."""
+        put(runner, "key", thing(clock, text="old", count=7, data=b"old"))
+        reply = runner.ask(Update(THINGS, "key", {"text": "new", "data": None}))
+        assert type(reply) is Applied
+        assert shown(get(runner, "key")) == thing(clock, text="new", count=7) | {"id": "key"}
+
+    def test_add_makes_the_item_and_then_adds(self, runner: Runner, clock: FakeClock) -> None:
+        """`set` is written every time, `once` only the first; the reply has the item as it then is."""
+        end = clock.now() + LONG
+        first = runner.ask(Add(THINGS, "key", "count", 2, {"text": "a"}, {"due": 1, "gone_at": end}))
+        assert type(first) is Applied
+        assert shown(first.item) == {"id": "key", "count": 2, "text": "a", "due": 1, "gone_at": end}
+        second = runner.ask(Add(THINGS, "key", "count", 0.5, {"text": "b"}, {"due": 9, "gone_at": end + 9}))
+        assert shown(second.item) == {"id": "key", "count": 2.5, "text": "b", "due": 1, "gone_at": end}
+        assert shown(get(runner, "key")) == shown(second.item)
+
+    def test_add_counts_from_zero_where_the_number_is_missing(self, runner: Runner, clock: FakeClock) -> None:
+        """A missing or removed number counts as zero, and `once` fills what was removed."""
+        put(runner, "key", thing(clock, count=5, text="a"))
+        runner.ask(Update(THINGS, "key", {"count": None, "text": None}))
+        reply = runner.ask(Add(THINGS, "key", "count", -3, {}, {"text": "filled"}))
+        assert reply.item["count"] == -3
+        assert reply.item["text"] == "filled"
+
+    def test_add_stops_at_its_condition(self, runner: Runner, clock: FakeClock) -> None:
+        """A quota: it is charged up to its limit, and the refusal shows the count."""
+        once = {"gone_at": clock.now() + LONG}
+        within = AnyOf((ABSENT, AtMost("count", 2)))
+        replies = [runner.ask(Add(THINGS, "key", "count", 1, {}, once, within)) for _ in range(5)]
+        assert [type(reply) for reply in replies] == [Applied, Applied, Applied, Refused, Refused]
+        assert replies[-1].item["count"] == 3
+
+    def test_delete_removes_the_item(self, runner: Runner, clock: FakeClock) -> None:
+        """Once: there is nothing to delete afterwards."""
+        put(runner, "key", thing(clock))
+        assert type(runner.ask(Delete(THINGS, "key"))) is Applied
+        assert get(runner, "key") is None
+        assert type(runner.ask(Delete(THINGS, "key"))) is Refused
+
+    def test_after_is_counted_from_the_stores_now(self, runner: Runner, clock: FakeClock) -> None:
+        """`After` becomes a moment in every kind of write, and `NOW` the present one."""
+        clock.advance(5.25)
+        runner.ask(Put(THINGS, "key", {"due": NOW, "gone_at": After(60)}))
+        item = get(runner, "key")
+        assert item is not None
+        assert item["due"] == pytest.approx(clock.now(), abs=1e-3)
+        assert item["gone_at"] == pytest.approx(clock.now() + 60, abs=1e-3)
+        clock.advance(10)
+        runner.ask(Update(THINGS, "key", {"due": After(1.5)}))
+        item = get(runner, "key")
+        assert item is not None
+        assert item["due"] == pytest.approx(clock.now() + 1.5, abs=1e-3)
+        reply = runner.ask(Add(THINGS, "new", "count", 1, {"due": After(2)}, {"gone_at": After(3)}))
+        assert reply.item["due"] == pytest.approx(clock.now() + 2, abs=1e-3)
+        assert reply.item["gone_at"] == pytest.approx(clock.now() + 3, abs=1e-3)
+
+    def test_every_reply_tells_the_time(self, runner: Runner, clock: FakeClock) -> None:
+        """The store's now is in every reply, also where it has jumped."""
+        for jump in (0.0, 3600.0, -1800.0):
+            clock.jump(jump)
+            write = Put(THINGS, "key", thing(clock), ABSENT)
+            replies = [runner.ask(write), runner.ask(write), runner.ask(Get(THINGS, "key"))]
+            assert [reply.now for reply in replies] == pytest.approx([clock.now()] * 3, abs=1e-3)
+            runner.ask(Delete(THINGS, "key"))
+
+    def test_tables_do_not_share_keys(self, runner: Runner, clock: FakeClock) -> None:
+        """The same key in another table is another item."""
+        put(runner, "key", thing(clock, text="thing"))
+        put(runner, "key", thing(clock, text="note"), NOTES, "1")
+        assert get(runner, "key")["text"] == "thing"  # type: ignore[index]
+        runner.ask(Delete(NOTES, "key", PRESENT, "1"))
+        assert get(runner, "key")["text"] == "thing"  # type: ignore[index]
+
+    def test_sort_key_is_part_of_the_name(self, runner: Runner, clock: FakeClock) -> None:
+        """Items of one partition are told apart by it, and no joining of the two makes them meet."""
+        names = [("a", "b:c"), ("a:b", "c"), ("a", "b"), ("a", "b/c"), ("a/b", "c"), ("ab", "c"), ("a", "bc")]
+        for partition, sort in names:
+            put(runner, partition, thing(clock, text=f"{partition}|{sort}"), NOTES, sort)
+        for partition, sort in names:
+            item = get(runner, partition, NOTES, sort)
+            assert item is not None
+            assert (item["owner"], item["place"], item["text"]) == (partition, sort, f"{partition}|{sort}")
+
+    def test_watch_takes_as_long_as_it_was_given(self, runner: Runner, clock: FakeClock) -> None:
+        """Where nothing changes it reads after about that time, and says how long it waited."""
+        put(runner, "key", thing(clock, text="still"))
+        began = clock.monotonic()
+        found = runner.ask(Watch(THINGS, "key", 4.0))
+        assert found.item["text"] == "still"
+        assert found.waited == pytest.approx(clock.monotonic() - began)
+        assert 2.0 <= found.waited <= 4.0
+
+    def test_watch_sees_a_change(self, runner: Runner, clock: FakeClock) -> None:
+        """A change made while it waits is in what it reads."""
+        put(runner, "key", thing(clock, text="old"))
+        change = Update(THINGS, "key", {"text": "new"})
+        clock.schedule(1.0, lambda: runner.store.execute(change))
+        assert runner.ask(Watch(THINGS, "key", 4.0)).item["text"] == "new"
+
+    def test_watch_of_nothing(self, runner: Runner) -> None:
+        """What is not there is None after the time."""
+        found = runner.ask(Watch(THINGS, "key", 1.0))
+        assert found.item is None
+        assert found.waited > 0
+
+
+class TransactTests(Harness):
+    """Several items at a time."""
+
+    def test_transact_makes_every_write(self, runner: Runner, clock: FakeClock) -> None:
+        """All four kinds, on two tables."""
+        put(runner, "changed", thing(clock, text="old"))
+        put(runner, "gone", thing(clock))
+        reply = runner.ask(
+            Transact(
+                (
+                    Put(THINGS, "new", thing(clock, text="new"), ABSENT),
+                    Update(THINGS, "changed", {"text": "new"}, Equals("text", "old")),
+                    Add(NOTES, "count", "count", 1, {}, {"gone_at": After(LONG)}, None, "1"),
+                    Delete(THINGS, "gone"),
+                )
+            )
+        )
+        assert type(reply) is Applied
+        assert reply.now == pytest.approx(clock.now(), abs=1e-3)
+        assert get(runner, "new")["text"] == "new"  # type: ignore[index]
+        assert get(runner, "changed")["text"] == "new"  # type: ignore[index]
+        assert get(runner, "count", NOTES, "1")["count"] == 1  # type: ignore[index]
+        assert get(runner, "gone") is None
+
+    def test_transact_makes_all_writes_or_none(self, runner: Runner, clock: FakeClock) -> None:
+        """One refusal cancels the rest, and each entry says how its write would have fared."""
+        put(runner, "taken", thing(clock, text="here"))
+        reply = runner.ask(
+            Transact(
+                (
+                    Put(THINGS, "new", thing(clock), ABSENT),
+                    Put(THINGS, "taken", thing(clock, text="mine"), ABSENT),
+                    Update(THINGS, "nowhere", {"text": "x"}),
+                    Add(THINGS, "count", "count", 1, {}, {"gone_at": After(LONG)}),
+                )
+            )
+        )
+        assert type(reply) is Cancelled
+        assert [refusal is None for refusal in reply.refusals] == [True, False, False, True]
+        taken, nowhere = reply.refusals[1], reply.refusals[2]
+        assert taken is not None
+        assert nowhere is not None
+        assert shown(taken.item) == thing(clock, text="here") | {"id": "taken"}
+        assert nowhere.item is None
+        assert [get(runner, key) for key in ("new", "nowhere", "count")] == [None, None, None]
+        assert get(runner, "taken")["text"] == "here"  # type: ignore[index]
+
+    def test_transact_does_not_count_expired_items(self, runner: Runner, clock: FakeClock) -> None:
+        """An item whose time is up is absent for a transaction too."""
+        put(runner, "over", thing(clock, text="old") | {"gone_at": clock.now() + 5})
+        clock.advance(5)
+        update = Transact((Update(THINGS, "over", {"text": "x"}), Put(THINGS, "other", thing(clock))))
+        reply = runner.ask(update)
+        assert type(reply) is Cancelled
+        assert reply.refusals == (Refused(clock.now(), None), None)
+        assert type(runner.ask(Transact((Put(THINGS, "over", thing(clock), ABSENT),)))) is Applied
+
+    def test_batch_answers_each_write_on_its_own(self, runner: Runner, clock: FakeClock) -> None:
+        """One refusal stops none of the others, and the replies come in order."""
+        put(runner, "taken", thing(clock, text="here"))
+        reply = runner.ask(
+            Batch(
+                (
+                    Put(THINGS, "first", thing(clock), ABSENT),
+                    Put(THINGS, "taken", thing(clock), ABSENT),
+                    Update(THINGS, "nowhere", {"text": "x"}),
+                    Add(THINGS, "count", "count", 3, {}, {"gone_at": After(LONG)}),
+                    Delete(THINGS, "taken", Equals("text", "here")),
+                )
+            )
+        )
+        assert type(reply) is Many
+        kinds = [type(each) for each in reply.replies]
+        assert kinds == [Applied, Refused, Refused, Applied, Applied]
+        assert shown(reply.replies[1].item) == thing(clock, text="here") | {"id": "taken"}
+        assert reply.replies[2].item is None
+        assert reply.replies[3].item["count"] == 3  # type: ignore[index]
+        assert get(runner, "first") is not None
+        assert get(runner, "taken") is None
+
+    def test_large_batch(self, runner: Runner, clock: FakeClock) -> None:
+        """A batch may be longer than what the store sends at a time."""
+        put(runner, "17", thing(clock))
+        batch = Batch(tuple(Put(THINGS, str(number), thing(clock), ABSENT) for number in range(250)))
+        replies = runner.ask(batch).replies
+        assert [number for number, reply in enumerate(replies) if type(reply) is Refused] == [17]
+        assert len(replies) == 250
+        assert get(runner, "249") is not None

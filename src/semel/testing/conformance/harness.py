@@ -1,0 +1,185 @@
+# ruff: noqa: S101 - these are tests, for whoever writes a store to subclass
+"""What the tests of the contract stand on: a store, a clock, and two ways to run the same steps."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import pytest
+
+from semel.clock import Clock
+from semel.commands import Applied, Command, Found, Get, Item, Put, Steps, Stored
+from semel.drive import Store, adrive, drive
+from semel.flow import Work
+from semel.ledger import LedgerSteps
+from semel.model import Claimed, Outcome
+from semel.running import Run
+from semel.tables import LEDGER, Kind, Table
+from semel.testing.clock import FakeClock
+from semel.testing.faulty import Faulty
+
+T = TypeVar("T")
+
+ATTRIBUTES = {
+    "text": Kind.TEXT,
+    "count": Kind.NUMBER,
+    "data": Kind.BYTES,
+    "due": Kind.NUMBER,
+    "gone_at": Kind.NUMBER,
+}
+
+THINGS = Table(name="conformance_things", partition="id", attributes=ATTRIBUTES, expires="gone_at")
+NOTES = Table(
+    name="conformance_notes", partition="owner", sort="place", attributes=ATTRIBUTES, expires="gone_at"
+)
+TABLES = (THINGS, NOTES)
+
+LONG = 10_000.0
+# Fake time runs as fast as threads can wait; so long it does not run out while one of them does its work.
+AGES = 1e6
+
+
+def one(command: Command) -> Steps[Any]:
+    """A single command as steps."""
+    return (yield command)
+
+
+class Runner:
+    """Runs steps through `drive`, and many at once in threads."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    def run(self, steps: Steps[T]) -> T:
+        """Run the steps to their end."""
+        return drive(steps, self.store)
+
+    def together(self, many: Sequence[Steps[T]]) -> list[T]:
+        """Run all of them at the same time; their results in order."""
+        start = threading.Barrier(len(many))
+
+        def one_of_them(steps: Steps[T]) -> T:
+            start.wait()
+            return drive(steps, self.store)
+
+        with ThreadPoolExecutor(len(many)) as pool:
+            return list(pool.map(one_of_them, many))
+
+    def work(self, function: Callable[[], Any]) -> Work:
+        """A piece of work in the form that these steps call it."""
+        return Work(lambda _run, function, _args, _kwargs: function(), function)
+
+    def ask(self, command: Command) -> Any:
+        """The reply to one command."""
+        return self.run(one(command))
+
+    def close(self) -> None:
+        """Nothing is left running."""
+
+
+class AsyncRunner(Runner):
+    """Runs steps through `adrive`, and many at once as tasks of one loop."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self._loop = asyncio.Runner()
+
+    def run(self, steps: Steps[T]) -> T:
+        """Run the steps to their end."""
+        return self._loop.run(adrive(steps, self.store))
+
+    def together(self, many: Sequence[Steps[T]]) -> list[T]:
+        """Run all of them at the same time; their results in order."""
+
+        async def all_of_them() -> list[T]:
+            return list(await asyncio.gather(*(adrive(steps, self.store) for steps in many)))
+
+        return self._loop.run(all_of_them())
+
+    def work(self, function: Callable[[], Any]) -> Work:
+        """A piece of work in the form that these steps call it."""
+
+        async def begin(_run: Run, function: Callable[[], Any], _args: Any, _kwargs: Any) -> Any:
+            return function()
+
+        return Work(begin, function)
+
+    def close(self) -> None:
+        """Close the loop."""
+        self._loop.close()
+
+
+class Harness:
+    """The fixtures. `store` is wrapped in `Faulty`, which does nothing until a test asks it to."""
+
+    def make_store(self, clock: Clock) -> Store:
+        """A new, empty store that takes its time from this clock."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def clock(self) -> FakeClock:
+        """The store's clock, which only the test moves."""
+        return FakeClock()
+
+    @pytest.fixture
+    def store(self, clock: FakeClock) -> Iterator[Faulty]:
+        """The store under test."""
+        store = Faulty(self.make_store(clock))
+        yield store
+        store.close()
+
+    @pytest.fixture(params=[Runner, AsyncRunner], ids=["sync", "async"])
+    def runner(self, request: pytest.FixtureRequest, store: Faulty) -> Iterator[Runner]:
+        """Sync and async in turn."""
+        runner: Runner = request.param(store)
+        yield runner
+        runner.close()
+
+    @pytest.fixture
+    def ledger(self) -> LedgerSteps:
+        """The rules, whose steps the runner runs on the store."""
+        return LedgerSteps(env="test")
+
+
+# Small steps that many tests take.
+
+
+def thing(clock: FakeClock, **attributes: Any) -> Item:
+    """An item of either table that lives long."""
+    return {"gone_at": clock.now() + LONG} | attributes
+
+
+def put(runner: Runner, key: str, item: Item, table: Table = THINGS, sort: str | None = None) -> None:
+    """Put an item there, whatever was there before."""
+    reply = runner.ask(Put(table, key, item, None, sort))
+    assert type(reply) is Applied
+
+
+def get(runner: Runner, key: str, table: Table = THINGS, sort: str | None = None) -> Item | None:
+    """The item as a reader finds it."""
+    found = runner.ask(Get(table, key, sort))
+    assert type(found) is Found
+    return found.item
+
+
+def shown(item: Item | None) -> Item | None:
+    """An item without what is None: a store may keep it or leave it out."""
+    return None if item is None else {name: value for name, value in item.items() if value is not None}
+
+
+def claimed(outcome: Outcome) -> Claimed:
+    """The outcome, which must be a claim."""
+    assert type(outcome) is Claimed, f"expected a claim, found {outcome}"
+    return outcome
+
+
+def raw(runner: Runner, ledger: LedgerSteps, key: str) -> Item | None:
+    """The ledger's item as the store has it."""
+    return shown(get(runner, ledger.name(key), LEDGER))
+
+
+def writes(seen: Sequence[Stored]) -> int:
+    """How many of the commands were not readings."""
+    return sum(type(command).__name__ not in {"Get", "Query", "Watch"} for command in seen)

@@ -1,0 +1,274 @@
+# ruff: noqa: S101 - these are tests, for whoever writes a store to subclass
+"""What goes in comes out; and what has expired is not there."""
+
+from typing import Any
+
+import pytest
+
+from semel.commands import (
+    ABSENT,
+    PRESENT,
+    Add,
+    After,
+    AnyOf,
+    Applied,
+    AtMost,
+    Batch,
+    Delete,
+    Equals,
+    Get,
+    Put,
+    Query,
+    Refused,
+    Update,
+    Watch,
+)
+from semel.keys import MAX_KEY_BYTES, MAX_NAME_BYTES
+from semel.ledger import LedgerSteps
+from semel.model import Claimed, Replay
+from semel.testing.clock import FakeClock
+from semel.testing.conformance.harness import (
+    LONG,
+    NOTES,
+    THINGS,
+    Harness,
+    Runner,
+    claimed,
+    get,
+    put,
+    shown,
+    thing,
+)
+from semel.testing.faulty import Faulty
+
+VALUES: list[tuple[str, Any]] = [
+    ("text", ""),
+    ("text", " "),
+    ("text", "0"),
+    ("text", "caf\u00e9"),
+    ("text", "cafe\u0301"),
+    ("text", "\U0001f600 \u4f60\u597d \u0645\u0631\u062d\u0628\u0627"),
+    ("text", "a'b\"c\\d%e_f;--{}[]$1?:x"),
+    ("text", "line\nline\ttab\r\n"),
+    ("text", "x" * 100_000),
+    ("count", 0),
+    ("count", -1),
+    ("count", 2**53 - 1),
+    ("count", -(2**53) + 1),
+    ("count", 0.1),
+    ("count", 1e-9),
+    ("count", 1_700_000_000.123456),
+    ("data", b""),
+    ("data", b"\x00"),
+    ("data", bytes(range(256))),
+    ("data", b"\xff" * 100_000),
+]
+
+
+def _named(value: Any) -> str:
+    return ascii(value)[:30]
+
+
+class ValueTests(Harness):
+    """Values and keys of every kind."""
+
+    @pytest.mark.parametrize(("attribute", "value"), VALUES, ids=_named)
+    def test_value_comes_back_as_it_went_in(
+        self, runner: Runner, clock: FakeClock, attribute: str, value: Any
+    ) -> None:
+        """By Put and by Update; an empty value is not a missing one."""
+        put(runner, "put", thing(clock) | {attribute: value})
+        put(runner, "updated", thing(clock))
+        runner.ask(Update(THINGS, "updated", {attribute: value}))
+        for key in ("put", "updated"):
+            item = get(runner, key)
+            assert item is not None
+            assert item[attribute] == value
+            assert isinstance(item[attribute], str | bytes) is isinstance(value, str | bytes)
+
+    @pytest.mark.parametrize("attribute", ["text", "count", "data"])
+    def test_none_is_no_value(self, runner: Runner, clock: FakeClock, attribute: str) -> None:
+        """An attribute put as None is missing: it equals nothing."""
+        put(runner, "key", thing(clock) | {attribute: None})
+        item = get(runner, "key")
+        assert item is not None
+        assert item.get(attribute) is None
+        empty: Any = {"text": "", "count": 0, "data": b""}[attribute]
+        assert type(runner.ask(Update(THINGS, "key", {"due": 1}, Equals(attribute, empty)))) is Refused
+
+    @pytest.mark.parametrize(
+        "key",
+        [
+            "a",
+            "A",
+            " a ",
+            "a/b",
+            "a:b%3A",
+            "'; DROP TABLE conformance_things; --",
+            "{braces}",
+            "*?[a-z]",
+            "caf\u00e9",
+            "cafe\u0301",
+            "\U0001f600" * (MAX_KEY_BYTES // 4),
+            "k" * MAX_KEY_BYTES,
+        ],
+        ids=_named,
+    )
+    def test_key_names_one_item(self, runner: Runner, clock: FakeClock, key: str) -> None:
+        """A key is bytes: no case, no normal form, no pattern, and none is too long that a ledger allows."""
+        others = [key + "x", "x" + key, key.upper() + "x", key.lower() + "x"]
+        put(runner, key, thing(clock, text="this"))
+        for other in others:
+            assert get(runner, other) is None
+        item = get(runner, key)
+        assert item is not None
+        assert item["id"] == key
+        assert item["text"] == "this"
+
+    def test_normal_forms_are_different_keys(self, runner: Runner, clock: FakeClock) -> None:
+        """NFC and NFD look alike and are two items; so are two cases."""
+        for key in ("caf\u00e9", "cafe\u0301", "CAFE\u0301"):
+            assert type(runner.ask(Put(THINGS, key, thing(clock, text=key), ABSENT))) is Applied
+        for key in ("caf\u00e9", "cafe\u0301", "CAFE\u0301"):
+            assert get(runner, key)["text"] == key  # type: ignore[index]
+
+    def test_longest_name_a_ledger_makes(self, runner: Runner) -> None:
+        """Environment, scope and key of full length, all escaped, fit."""
+        ledger = LedgerSteps(env="/" * MAX_NAME_BYTES, scope="%" * MAX_NAME_BYTES)
+        key = "k" * MAX_KEY_BYTES
+        claim = claimed(runner.run(ledger.claim(key)))
+        runner.run(ledger.complete(claim, "kept"))
+        again = runner.run(ledger.claim(key))
+        assert type(again) is Replay
+        assert again.result == "kept"
+        assert type(runner.run(ledger.claim(key[:-1] + "l"))) is Claimed
+
+    def test_a_reply_is_a_snapshot(self, runner: Runner, clock: FakeClock) -> None:
+        """What was read does not change under its reader."""
+        put(runner, "key", thing(clock, text="old"))
+        item = get(runner, "key")
+        runner.ask(Update(THINGS, "key", {"text": "new"}))
+        assert item is not None
+        assert item["text"] == "old"
+
+
+class GlanceTests(Harness):
+    """The short cut of some stores: a few attributes of an item, without a command."""
+
+    def test_a_glance_sees_what_a_reading_sees(self, runner: Runner, store: Faulty, clock: FakeClock) -> None:
+        """The attributes asked for, in order, of an item that is there and has not expired."""
+        if not hasattr(store.inner, "glance"):
+            pytest.skip("this store has no short cut")
+        look = store.inner.glance(THINGS, ("count", "data", "text"), {})
+        assert look("key") is None
+        put(runner, "key", {"text": "here", "count": 0, "gone_at": clock.now() + 5})
+        assert look("key") == (0, None, "here")
+        runner.ask(Update(THINGS, "key", {"text": "new"}))
+        assert look("key") == (0, None, "new")
+        clock.advance(5)
+        assert look("key") is None
+        put(runner, "key", thing(clock, text="deleted"))
+        runner.ask(Delete(THINGS, "key"))
+        assert look("key") is None
+
+    def test_a_glance_passes_over_what_is_not_as_asked(
+        self, runner: Runner, store: Faulty, clock: FakeClock
+    ) -> None:
+        """Only an item whose attributes are as they should be is seen."""
+        if not hasattr(store.inner, "glance"):
+            pytest.skip("this store has no short cut")
+        look = store.inner.glance(THINGS, ("due",), {"text": "it's", "count": 2})
+        put(runner, "key", thing(clock, text="it's", count=1))
+        assert look("key") is None
+        runner.ask(Update(THINGS, "key", {"count": 2, "due": 5}))
+        assert look("key") == (5,)
+        runner.ask(Update(THINGS, "key", {"text": None}))
+        assert look("key") is None
+
+
+class ExpiryTests(Harness):
+    """An item whose time is up does not exist, deleted or not."""
+
+    @pytest.fixture
+    def expired(self, runner: Runner, clock: FakeClock) -> str:
+        """The key of an item whose time has just come, to the second."""
+        put(runner, "key", {"text": "old", "count": 7, "due": 1, "gone_at": clock.now() + 5})
+        clock.advance(4)
+        assert get(runner, "key") is not None
+        clock.advance(1)
+        return "key"
+
+    def test_get_and_watch_do_not_find_it(self, runner: Runner, expired: str) -> None:
+        """Reading finds nothing."""
+        assert runner.ask(Get(THINGS, expired)).item is None
+        assert runner.ask(Watch(THINGS, expired, 1.0)).item is None
+
+    def test_watch_sees_the_end(self, runner: Runner, clock: FakeClock) -> None:
+        """An item that expires while it is watched is not there afterwards."""
+        put(runner, "key", {"gone_at": clock.now() + 1})
+        assert runner.ask(Watch(THINGS, "key", 10.0)).item is None
+
+    def test_put_finds_it_absent(self, runner: Runner, clock: FakeClock, expired: str) -> None:
+        """A Put that asks for absence is made, and one that asks for presence is refused with nothing."""
+        assert runner.ask(Put(THINGS, expired, thing(clock), PRESENT)) == Refused(clock.now(), None)
+        assert type(runner.ask(Put(THINGS, expired, thing(clock, text="new"), ABSENT))) is Applied
+        assert shown(get(runner, expired)) == thing(clock, text="new") | {"id": expired}
+
+    @pytest.mark.parametrize(
+        "when", [PRESENT, ABSENT, AnyOf((ABSENT, PRESENT)), Equals("text", "old"), AtMost("count", 9)]
+    )
+    def test_update_never_revives_it(self, runner: Runner, clock: FakeClock, expired: str, when: Any) -> None:
+        """Not even one that gives it a new end."""
+        reply = runner.ask(Update(THINGS, expired, {"gone_at": After(LONG)}, when))
+        assert reply == Refused(clock.now(), None)
+        assert get(runner, expired) is None
+
+    def test_delete_finds_nothing(self, runner: Runner, clock: FakeClock, expired: str) -> None:
+        """Deleting it is refused, as it is gone."""
+        assert runner.ask(Delete(THINGS, expired)) == Refused(clock.now(), None)
+
+    def test_add_begins_anew(self, runner: Runner, clock: FakeClock, expired: str) -> None:
+        """Nothing of the old item is counted or kept."""
+        reply = runner.ask(Add(THINGS, expired, "count", 1, {}, {"gone_at": clock.now() + LONG}))
+        assert type(reply) is Applied
+        assert shown(reply.item) == {"id": expired, "count": 1, "gone_at": clock.now() + LONG}
+        assert shown(get(runner, expired)) == shown(reply.item)
+
+    def test_add_heeds_its_condition(self, runner: Runner, clock: FakeClock, expired: str) -> None:
+        """For the condition there is no item."""
+        add = Add(THINGS, expired, "count", 1, {}, {"gone_at": clock.now() + LONG}, Equals("count", 7))
+        assert runner.ask(add) == Refused(clock.now(), None)
+
+    def test_batch_finds_it_absent(self, runner: Runner, clock: FakeClock, expired: str) -> None:
+        """In a batch as on its own."""
+        reply = runner.ask(
+            Batch((Update(THINGS, expired, {"text": "x"}), Put(THINGS, "other", thing(clock), ABSENT)))
+        )
+        assert reply.replies[0] == Refused(clock.now(), None)
+        assert type(reply.replies[1]) is Applied
+
+    def test_query_leaves_it_out(self, runner: Runner, clock: FakeClock) -> None:
+        """From a partition and from the whole table."""
+        for place, life in (("1", LONG), ("2", 5.0), ("3", LONG)):
+            put(runner, "owner", {"gone_at": clock.now() + life}, NOTES, place)
+        clock.advance(5)
+        assert [item["place"] for item in runner.ask(Query(NOTES, "owner")).items] == ["1", "3"]
+        assert sorted(item["place"] for item in runner.ask(Query(NOTES)).items) == ["1", "3"]
+
+    def test_a_new_end_is_a_new_life(self, runner: Runner, clock: FakeClock) -> None:
+        """An Update in time moves the end."""
+        put(runner, "key", {"text": "old", "gone_at": clock.now() + 5})
+        clock.advance(4)
+        runner.ask(Update(THINGS, "key", {"gone_at": After(5)}))
+        clock.advance(4)
+        assert get(runner, "key") is not None
+        clock.advance(1)
+        assert get(runner, "key") is None
+
+    def test_the_clock_may_be_set_back(self, runner: Runner, clock: FakeClock) -> None:
+        """Expiry is a comparison with the store's now: an item that was not written over is there again."""
+        put(runner, "key", {"text": "old", "gone_at": clock.now() + 5})
+        clock.jump(10)
+        assert get(runner, "key") is None
+        clock.jump(-10)
+        assert get(runner, "key") is not None

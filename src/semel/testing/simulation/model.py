@@ -1,0 +1,452 @@
+"""What must hold, checked after every step against what was seen from outside the store.
+
+The rules are written out here once more, by hand, and not taken from `lifecycle` or `ledger`: two accounts of
+the same thing that have to agree.
+
+    one result      once a record is COMPLETED, its token and its result stay until it expires or is forgotten
+    one holder      nobody writes to a claim but its holder, until its lease is over by the store's clock, and
+                    by then its holder knows
+    nothing lost    what a caller was given as an answer is not run again, and does not vanish before its time
+    same answer     every caller of a key gets the answer of the attempt that won
+    payload         another payload gets no answer and changes nothing
+    attempts        attempts of one record are numbered 1, 2, 3, ..., each runs once, and the limit is kept
+    kept failure    what failed for good stays failed
+    unknown         what is UNKNOWN runs again only after somebody settled it
+    no silent rerun under `resolve` and `hold`, what may have happened is asked after before it runs again
+    own token       whoever finds its own token has won, and whoever finds its own work has done it
+    expired         what has expired is not there
+    waiter          a waiter that has patience left takes over, and gives up only once it has none
+    progress        when nothing goes wrong any more, every call ends, and of several one runs
+    no surprise     no call ends in an error that nothing in this world accounts for
+"""
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import msgspec
+
+from semel import errors
+from semel.commands import ABSENT, TRIES, Applied, Delete, Found, Item, Put, Raised, Refused, Returned, Update
+from semel.flow import SKIPPED
+from semel.running import Run
+from semel.testing.simulation.errand import Errand
+from semel.testing.simulation.plan import Declined, Flaky
+
+HELD = ("IN_PROGRESS", "UNKNOWN")
+# What somebody else than the holder may do to a record, given what it has come to and who is asking.
+BY_OTHERS = {
+    ("IN_PROGRESS", "UNKNOWN"): "_hold",
+    ("IN_PROGRESS", "FAILED"): "_exhaust",
+    ("RELEASED", "FAILED"): "_exhaust",
+    ("UNKNOWN", "COMPLETED"): "_settle",
+    ("UNKNOWN", "FAILED"): "_settle",
+    ("UNKNOWN", "RELEASED"): "_settle",
+    ("RELEASED", "COMPLETED"): "_mark",
+    ("FAILED", "COMPLETED"): "_mark",
+    ("COMPLETED", "COMPLETED"): "_drop",
+}
+# A wait that ends this little before its time has come to its end: it is a sum of looks.
+GIVEN_UP = 0.01
+# Which invariant a change breaks that nobody may make, by what the record was before.
+BROKEN = {"COMPLETED": "one result", "FAILED": "kept failure", "UNKNOWN": "unknown"}
+
+
+class Interrupted(BaseException):
+    """Work that was stopped in the middle, as by Ctrl-C."""
+
+
+class Life:
+    """One record from its birth to its end."""
+
+    __slots__ = (
+        "accepted",
+        "answered",
+        "born",
+        "doubt",
+        "dropped",
+        "ended",
+        "fingerprint",
+        "id",
+        "item",
+        "over",
+        "payloads",
+        "statuses",
+        "winner",
+    )
+
+    def __init__(self, id: str, item: Item, born: int) -> None:
+        self.id = id
+        self.item = item
+        self.born = born
+        self.ended: int | None = None
+        self.over = False
+        """Its time was up at some moment; set back, the clock may show it again, or not."""
+        self.fingerprint: str | None = item["fingerprint"]
+        self.payloads = [self.fingerprint]
+        self.statuses: list[str] = []
+        self.winner: str | None = None
+        """The token of the attempt whose result was accepted."""
+        self.accepted: bytes | None = None
+        self.dropped = False
+        """The result was dropped, and the fact kept."""
+        self.answered = False
+        self.doubt: int | None = None
+        """The attempt that took over from one that vanished, while nobody has asked what became of that."""
+
+    def saw(self, item: Item) -> None:
+        """The record as it is now."""
+        self.item = item
+        if item["status"] not in self.statuses:
+            self.statuses.append(item["status"])
+        if item["status"] == "COMPLETED" and self.winner is None:
+            self.winner, self.accepted = item["token"], item.get("result")
+
+
+class Model:
+    """The history of every key, as far as it matters."""
+
+    def __init__(self, fail: Callable[[str, str], NoReturn], count: Callable[[str], None]) -> None:
+        self.fail = fail
+        self.count = count
+        self.step = 0
+        self.jumped = False
+        self.lives: dict[str, list[Life]] = {}
+        self.claims: dict[str, list[tuple[Life, int]]] = {}
+        """Every token that was a claim: in which life, and as which attempt."""
+        self.values: dict[str, bytes] = {}
+        """What the work under a token came to."""
+        self.ran: dict[str, bool] = {}
+        self.working: dict[str, Run] = {}
+        self.interrupted: dict[str, bool] = {}
+        # Which errors an errand may end with, and what accounts for each.
+        self._endings: tuple[tuple[Any, Callable[[Errand], bool]], ...] = (
+            ((Declined, Flaky, Interrupted), self._of_its_own),
+            (errors.FailedBefore, self._failed_before),
+            (errors.OutcomeUnknown, self._unknown),
+            (errors.PayloadChanged, self._mismatched),
+            (errors.ResultNotKept, self._without_result),
+            (errors.InProgress, self._busy),
+            (errors.ClaimLost, self._lost),
+            (errors.ShuttingDown, self._drained),
+            (errors.Refused, self._not_to_settle),
+            (errors.StoreUnavailable, self._not_reached),
+            (errors.StoreOutcomeUnknown, self._nobody_can_tell),
+        )
+
+    def current(self, id: str) -> Life | None:
+        """The record's life, unless it has ended."""
+        lives = self.lives.get(id)
+        return lives[-1] if lives and lives[-1].ended is None else None
+
+    def during(self, errand: Errand, id: str | None = None) -> list[Life]:
+        """Every life of its key that an errand may have seen."""
+        lives = self.lives.get(id or errand.id, ())
+        return [life for life in lives if life.ended is None or life.ended >= errand.started]
+
+    # What the store did
+
+    def answered(self, reply: Applied | Refused | Found) -> None:
+        """A reply shows nothing whose time is up."""
+        item = reply.item
+        if item is not None and item["expires_at"] <= reply.now:
+            self.fail(
+                "expired",
+                f"a reply shows {item['token']}, which expired {reply.now - item['expires_at']:.3f} s ago",
+            )
+
+    def wrote(self, errand: Errand, command: Put | Update | Delete, now: float, item: Item | None) -> None:
+        """A write was made, and this is the item since then."""
+        self.step += 1
+        for lives in self.lives.values():
+            if lives[-1].item["expires_at"] <= now:
+                lives[-1].over = True
+        life = self.current(command.key)
+        if type(command) is Delete:
+            self._forgotten(errand, life)
+        elif item is None:
+            self.fail("nothing lost", "what was just written is not there")
+        elif life is None or (
+            type(command) is Put and (command.when is ABSENT or life.item["expires_at"] <= now)
+        ):
+            self._born(errand, life, item)
+        else:
+            self._changed(errand, life, item, now)
+
+    def _forgotten(self, errand: Errand, life: Life | None) -> None:
+        if life is None:
+            self.fail("expired", "what was not there was deleted")
+        token = life.item["token"]
+        # A ghost of the same token, deleted by a ghost of the same deletion, is the life that was meant.
+        if errand.forgot not in (None, token):
+            self.fail(
+                "one holder", "one forget took two lives; the second was not there when it was asked for"
+            )
+        errand.forgot = token
+        life.ended = self.step
+        self.working.pop(token, None)
+        self.count("forgotten")
+
+    def _born(self, errand: Errand, before: Life | None, item: Item) -> None:
+        if before is not None:
+            if not before.over:
+                self.fail("nothing lost", f"{before.item['token']} was written over before its time was up")
+            self._superseded(before.item["token"])
+            before.ended = self.step
+            self.count("expiries")
+        if item["attempt"] != 1:
+            self.fail("attempts", f"a new record begins with attempt {item['attempt']}")
+        life = Life(item["id"], item, self.step)
+        self.lives.setdefault(item["id"], []).append(life)
+        if item["status"] == "IN_PROGRESS":
+            self._claimed(errand, life, item)
+        life.saw(item)
+
+    def _changed(self, errand: Errand, life: Life, item: Item, now: float) -> None:
+        before = life.item
+        if before["expires_at"] <= now:
+            self.fail("expired", f"a write brought {before['token']} back to life")
+        if item["token"] != before["token"]:
+            self._claimed_again(errand, life, item, now)
+        elif before["token"] in errand.tokens and before["status"] in HELD:
+            self._moved_by_holder(errand, life, item)
+        else:
+            self._moved_by_another(errand, life, item, now)
+        if life.answered and item["status"] != "COMPLETED":
+            self.fail("nothing lost", "an answer was given, and the record moved on")
+        life.saw(item)
+
+    def _claimed(self, errand: Errand, life: Life, item: Item) -> None:
+        if item["token"] not in errand.tokens:
+            self.fail("one holder", f"{errand.name} claimed with {item['token']}, which is not its own")
+        if item["fingerprint"] != errand.fingerprint:
+            self.fail("payload", "a claim wrote another payload than its own")
+        claims = self.claims.setdefault(item["token"], [])
+        if claims:
+            # A copy that came so late that the record had meanwhile ended. Nothing in a store can tell it
+            # from a new claim; where its author has moved on, it is a holder that vanished at once.
+            self.count("claims made twice")
+        claims.append((life, item["attempt"]))
+
+    def _claimed_again(self, errand: Errand, life: Life, item: Item, now: float) -> None:
+        before = life.item
+        status, token = before["status"], before["token"]
+        if status not in ("IN_PROGRESS", "RELEASED"):
+            self.fail(BROKEN[status], f"{errand.name} claimed {token}, which is {status}")
+        if item["status"] == "COMPLETED":
+            return self._marked_anew(errand, life, item)
+        if life.fingerprint != errand.fingerprint:
+            self.fail("payload", f"{errand.name} claimed a key that was first used with another payload")
+        if item["attempt"] != before["attempt"] + 1:
+            self.fail("attempts", f"attempt {before['attempt']} is followed by {item['attempt']}")
+        limit, on_lapsed = errand.policy.max_attempts, errand.policy.on_lapsed
+        asks = on_lapsed == "resolve" and status == "IN_PROGRESS"
+        if limit is not None and item["attempt"] > limit and not asks:
+            self.fail("attempts", f"attempt {item['attempt']} where {limit} are allowed")
+        if status == "IN_PROGRESS":
+            self._lapsed(life, now, f"{errand.name} took it over")
+            if on_lapsed == "hold":
+                self.fail("unknown", f"{errand.name} took over what is to be held")
+            life.doubt = item["attempt"]
+        return self._claimed(errand, life, item)
+
+    def _marked_anew(self, errand: Errand, life: Life, item: Item) -> None:
+        if errand.kind not in ("mark", "check") or life.item["status"] != "RELEASED":
+            self.fail("one holder", f"{errand.name} marked what somebody may be doing")
+        life.fingerprint = item["fingerprint"]
+        life.payloads.append(life.fingerprint)
+
+    def _lapsed(self, life: Life, now: float, what: str) -> None:
+        left = life.item["lease_until"] - now
+        if left > 0:
+            self.fail("one holder", f"{what}, and {life.item['token']} had {left:.3f} s of its lease left")
+        self._superseded(life.item["token"])
+
+    def _superseded(self, token: str) -> None:
+        run = self.working.get(token)
+        if run is not None and not run.lost and not self.jumped:
+            self.fail(
+                "one holder", f"{token} was taken for dead, and is at work and does not know that it is lost"
+            )
+
+    def _moved_by_holder(self, errand: Errand, life: Life, item: Item) -> None:
+        token, status = item["token"], item["status"]
+        if life.item["status"] == "UNKNOWN" and status == "IN_PROGRESS":
+            self.fail("unknown", f"{token} is at work again, and nobody settled it")
+        if status == "COMPLETED" and item.get("result") != self.values.get(token):
+            gave = self.values.get(token)
+            self.fail(
+                "one result", f"{token} is done with {item.get('result')!r}, and its work gave {gave!r}"
+            )
+        if status == "RELEASED":
+            if token in self.interrupted and errand.policy.on_lapsed != "rerun":
+                self.fail(
+                    "no silent rerun",
+                    f"{token} was stopped in the middle, and released as if it had not begun",
+                )
+            if token in self.ran:
+                life.doubt = None
+
+    def _moved_by_another(self, errand: Errand, life: Life, item: Item, now: float) -> None:
+        before, status = life.item["status"], item["status"]
+        rule = BY_OTHERS.get((before, status))
+        if rule is None or not getattr(self, rule)(errand, life, item, now):
+            invariant = BROKEN.get(before, "one holder")
+            self.fail(invariant, f"{errand.name} made {life.item['token']}, which was {before}, {status}")
+
+    def _hold(self, errand: Errand, life: Life, item: Item, now: float) -> bool:
+        self._lapsed(life, now, f"{errand.name} held it")
+        return errand.kind in ("resolve", "mark") or errand.policy.on_lapsed == "hold"
+
+    def _exhaust(self, errand: Errand, life: Life, item: Item, now: float) -> bool:
+        limit = errand.policy.max_attempts
+        if life.item["status"] == "IN_PROGRESS":
+            self._lapsed(life, now, f"{errand.name} gave it up")
+            if errand.policy.on_lapsed != "rerun":
+                return False
+        return errand.kind == "call" and limit is not None and item["attempt"] >= limit
+
+    def _settle(self, errand: Errand, life: Life, item: Item, now: float) -> bool:
+        if errand.kind == "mark":
+            return self._mark(errand, life, item, now)
+        if item["status"] == "COMPLETED" and item.get("result") != errand.settlement:
+            self.fail(
+                "one result", f"settled with {item.get('result')!r}, and {errand.settlement!r} was found out"
+            )
+        life.doubt = None
+        return errand.kind == "resolve"
+
+    def _mark(self, errand: Errand, life: Life, item: Item, now: float) -> bool:
+        return errand.kind == "mark" and item.get("result") is None
+
+    def _drop(self, errand: Errand, life: Life, item: Item, now: float) -> bool:
+        life.dropped = True
+        return errand.kind == "drop" and item.get("result") is None
+
+    # What the workers did
+
+    def began(self, errand: Errand, run: Run, asking: bool) -> None:
+        """The work of a call begins, or its resolver."""
+        token = run.claim.token
+        claims = self.claims.get(token)
+        if not claims:
+            self.fail("one holder", f"{errand.name} begins its work without a claim")
+        attempt = run.attempt
+        lives = [life for life, number in claims if number == attempt]
+        if not lives:
+            self.fail("attempts", f"{errand.name} takes itself for attempt {attempt}, and is {claims[-1][1]}")
+        life = lives[-1]
+        if run.lost and not errand.entered:
+            self.fail("one holder", f"{errand.name} begins its work after its lease has run out")
+        self.working[token] = run
+        errand.entered = True
+        if asking:
+            return
+        if token in self.ran:
+            self.fail("attempts", f"attempt {attempt} runs a second time")
+        in_doubt = life.doubt is not None and attempt >= life.doubt
+        if in_doubt and errand.policy.on_lapsed == "resolve":
+            self.fail(
+                "no silent rerun", f"{errand.name} runs, and nobody asked what became of the attempt before"
+            )
+        self.ran[token] = True
+        errand.begun = token
+
+    def stopped(self, token: str, value: bytes | None, interrupted: bool) -> None:
+        """The work under a token is over, and gave this value if any."""
+        self.working.pop(token, None)
+        if value is not None:
+            self.values[token] = value
+        if interrupted:
+            self.interrupted[token] = True
+
+    def asked(self, token: str) -> None:
+        """The other side said that it did not happen."""
+        self.claims[token][-1][0].doubt = None
+
+    # What the callers got
+
+    def ended(self, errand: Errand, value: Any) -> None:
+        """The steps of an errand came to their end."""
+        if errand.kind == "call":
+            self._call_ended(errand, value)
+        elif errand.kind == "check":
+            for id, new in zip(errand.ids or (errand.id,), value, strict=True):
+                if new and not any(life.winner in errand.tokens for life in self.during(errand, id)):
+                    self.fail("same answer", f"{errand.name} was told that {id} is new, and did not mark it")
+        elif errand.kind == "mark" and not any("COMPLETED" in life.statuses for life in self.during(errand)):
+            self.fail("nothing lost", f"{errand.name} was told that it is marked, and it is not")
+
+    def _call_ended(self, errand: Errand, done: Returned | Raised) -> None:
+        if isinstance(done, Raised):
+            self.failed(errand, done.error)
+        elif done.value is SKIPPED:
+            if errand.policy.on_busy != "skip":
+                self.fail("no surprise", f"{errand.name} skipped, and was not told to")
+        else:
+            self._given(errand, msgspec.json.encode(done.value))
+
+    def _given(self, errand: Errand, answer: bytes) -> None:
+        lives = [life for life in self.during(errand) if life.winner]
+        if errand.begun and not any(life.winner in errand.tokens for life in lives):
+            self.fail(
+                "same answer", f"{errand.name} gave its caller {answer!r}, and its result was not accepted"
+            )
+        right = [life for life in lives if life.accepted == answer]
+        if not right:
+            self.fail(
+                "same answer",
+                f"{errand.name} was given {answer!r}; accepted: {[life.accepted for life in lives]}",
+            )
+        if not any(life.fingerprint == errand.fingerprint for life in right):
+            self.fail("payload", f"{errand.name} was given the answer to another payload")
+        right[-1].answered = True
+
+    def failed(self, errand: Errand, error: BaseException) -> None:
+        """An errand ended with an error."""
+        for kind, accounted_for in self._endings:
+            if isinstance(error, kind) and accounted_for(errand):
+                return
+        self.fail("no surprise", f"{errand.name} ended with {type(error).__name__}: {error}")
+
+    def _of_its_own(self, errand: Errand) -> bool:
+        return errand.entered
+
+    def _failed_before(self, errand: Errand) -> bool:
+        return any("FAILED" in life.statuses for life in self.during(errand))
+
+    def _unknown(self, errand: Errand) -> bool:
+        return any("UNKNOWN" in life.statuses for life in self.during(errand))
+
+    def _mismatched(self, errand: Errand) -> bool:
+        payloads = [payload for life in self.during(errand) for payload in life.payloads]
+        return any(payload not in (None, errand.fingerprint) for payload in payloads)
+
+    def _without_result(self, errand: Errand) -> bool:
+        return any(life.dropped or (life.winner and life.accepted is None) for life in self.during(errand))
+
+    def _busy(self, errand: Errand) -> bool:
+        left = errand.policy.patience - errand.waited
+        if errand.kind == "call" and errand.policy.on_busy == "wait" and left > GIVEN_UP:
+            self.fail("waiter", f"{errand.name} gave up, and had patience for another {left:.3f} s")
+        return errand.kind in ("wait", "mark") or errand.policy.on_busy != "skip"
+
+    def _lost(self, errand: Errand) -> bool:
+        if errand.made:
+            self.fail("own token", f"{errand.name} was told that it lost, and its own result is there")
+        return bool(errand.tokens) or errand.kind == "resolve"
+
+    def _drained(self, errand: Errand) -> bool:
+        return errand.kind == "call"
+
+    def _not_to_settle(self, errand: Errand) -> bool:
+        return errand.kind == "resolve"
+
+    def _not_reached(self, errand: Errand) -> bool:
+        life = self.current(errand.id)
+        holds = life is not None and life.item["token"] in errand.tokens[-1:]
+        if holds and errand.last is Put and not errand.entered:
+            self.fail("own token", f"{errand.name} was told that nothing was written, and holds the key")
+        return errand.faults > 0
+
+    def _nobody_can_tell(self, errand: Errand) -> bool:
+        return errand.faults >= TRIES

@@ -1,0 +1,60 @@
+"""Time and chance: what happens next, and what has happened so far."""
+
+import heapq
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from semel.testing.clock import FakeClock
+from semel.testing.simulation.dice import Dice
+from semel.testing.simulation.trace import Trace, Violation
+
+# Far more than any world needs that goes on: what is still busy then is stuck.
+TOO_MANY_STEPS = 5000
+
+
+class Scheduler:
+    """Lets things happen one after the other, each at its time."""
+
+    def __init__(self, seed: int, listener: Callable[[str], None] | None = None) -> None:
+        self.seed = seed
+        self.tally: dict[str, int] = {}
+        self.trace = Trace(listener)
+        self.dice = Dice(seed)
+        self.random = self.dice.random
+        self.clock = FakeClock()
+        self.now = 0.0
+        self.planned = 0
+        self._queue: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
+
+    def later(self, seconds: float, act: Callable[..., object], *args: Any) -> None:
+        """Plan something."""
+        self.planned += 1
+        heapq.heappush(self._queue, (self.now + seconds, self.planned, act, args))
+
+    def until_quiet(self) -> None:
+        """Let happen what is planned, and what comes of it, until nothing is left."""
+        queue, clock = self._queue, self.clock
+        limit = self.planned + TOO_MANY_STEPS
+        while queue:
+            time, _, act, args = heapq.heappop(queue)
+            clock.advance(time - self.now)
+            self.now = time
+            act(*args)
+            if self.planned > limit:
+                self.fail("progress", f"still busy after {TOO_MANY_STEPS} steps")
+
+    def fail(self, invariant: str, what: str) -> NoReturn:
+        """An invariant does not hold."""
+        raise self.violation(invariant, what)
+
+    def violation(self, invariant: str, what: str) -> Violation:
+        """The error that tells how this world came to break an invariant."""
+        return Violation(invariant, what, self.seed, str(self.trace))
+
+    def count(self, what: str) -> None:
+        """Count it."""
+        self.tally[what] = self.tally.get(what, 0) + 1
+
+    def note(self, who: str, what: str, detail: Any = "") -> None:
+        """Remember a step for the trace."""
+        self.trace.add(self.now, who, what, detail)
