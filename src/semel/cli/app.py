@@ -1,0 +1,37 @@
+"""What the `semel` command offers."""
+
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from semel.cli import demo, ledger
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app.command("demo")(demo.demo)
+app.add_typer(ledger.app, name="ledger")
+
+
+def _say_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"semel {version('semel')}")
+        raise typer.Exit
+
+
+@app.callback()
+def semel(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_say_version, is_eager=True, help="Say the version and leave."),
+    ] = False,
+) -> None:
+    """A ledger for things that must happen once.
+
+    Begin with semel demo: real processes, really killed, and what came of each call.
+
+    Then look into a ledger of your own, by the URL of its store:
+
+    semel ledger list --url sqlite:///semel.db
+
+    SEMEL_URL saves naming it each time.
+    """

@@ -1,0 +1,306 @@
+"""`semel`, as an operator types it, on an SQLite file that the library has filled."""
+
+import json
+import sqlite3
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+import semel
+from semel import lifecycle
+from semel.cli import main
+from semel.testing import FakeClock
+
+
+@pytest.fixture
+def clock():
+    return FakeClock()
+
+
+@pytest.fixture
+def url(tmp_path):
+    return f"sqlite:///{tmp_path / 'semel.db'}"
+
+
+@pytest.fixture
+def ledger(url):
+    """A ledger with one record of each status."""
+    with semel.connect(url) as s:
+        s.ledger.complete(_claim(s, "charge:1"), {"receipt": "R-1", "cents": 4200})
+        s.ledger.complete(_claim(s, "charge:none"), None)
+        s.ledger.fail(_claim(s, "charge:2"), ValueError("no such card"))
+        s.ledger.release(_claim(s, "charge:3"))
+        s.ledger.doubt(_claim(s, "charge:4"))
+        _claim(s, "charge:5")
+        yield s.ledger
+
+
+def _claim(s, key):
+    claim = s.ledger.claim(key)
+    assert isinstance(claim, semel.Claimed)
+    return claim
+
+
+@pytest.fixture
+def run(url, monkeypatch, capsys):
+    """Type a command: its exit code, and what it wrote on stdout and stderr."""
+    monkeypatch.setenv("SEMEL_URL", url)
+    monkeypatch.setenv("COLUMNS", "120")
+
+    def run(*words):
+        monkeypatch.setattr(sys, "argv", ["semel", *words])
+        with pytest.raises(SystemExit) as end:
+            main()
+        captured = capsys.readouterr()
+        return end.value.code or 0, captured.out, captured.err
+
+    return run
+
+
+def test_help_teaches_where_to_begin(run):
+    code, out, _ = run("--help")
+    assert code == 0
+    assert "semel demo" in out
+    assert "semel ledger list --url sqlite:///semel.db" in out
+
+
+def test_version(run):
+    code, out, _ = run("--version")
+    assert (code, out.split()[0]) == (0, "semel")
+
+
+def test_python_dash_m_is_the_same_command():
+    done = subprocess.run([sys.executable, "-m", "semel.cli", "--version"], capture_output=True, check=False)
+    assert (done.returncode, done.stdout[:6]) == (0, b"semel ")
+
+
+@pytest.mark.parametrize("module", ["typer", "rich"])
+def test_without_its_extra_it_says_what_to_install(module):
+    program = textwrap.dedent(f"""
+        import sys
+        sys.modules[{module!r}] = None
+        from semel.cli import main
+        main()
+    """)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == f'semel: {module} is not installed: pip install "semel[cli]"\n'
+
+
+# list
+
+
+def test_list_shows_every_record_and_what_came_of_it(run, ledger):
+    code, out, _ = run("ledger", "list")
+    assert code == 0
+    stories = {line.split()[0]: line for line in out.splitlines()[1:]}
+    assert '{"receipt": "R-1", "cents": 4200}' in stories["charge:1"]
+    assert stories["charge:none"].rstrip().endswith("null")
+    assert "ValueError: no such card" in stories["charge:2"]
+    assert "RELEASED" in stories["charge:3"]
+    assert "UNKNOWN" in stories["charge:4"]
+    assert "its lease runs for" in stories["charge:5"]
+
+
+def test_list_takes_a_status_in_any_case(run, ledger):
+    _, out, _ = run("ledger", "list", "--status", "unknown", "--json")
+    assert [record["key"] for record in json.loads(out)["records"]] == ["charge:4"]
+
+
+def test_list_goes_on_where_the_page_before_ended(run, ledger):
+    keys, words, after = [], ["ledger", "list", "--limit", "4", "--json"], ""
+    while after is not None:
+        page = json.loads(run(*words, *(["--after", after] if after else []))[1])
+        keys += [record["key"] for record in page["records"]]
+        after = page["after"]
+    assert sorted(keys) == ["charge:1", "charge:2", "charge:3", "charge:4", "charge:5", "charge:none"]
+
+
+def test_a_page_that_is_not_the_last_says_how_to_go_on(run, ledger):
+    _, out, _ = run("ledger", "list", "--limit", "4")
+    assert "--after" in out.splitlines()[-1]
+
+
+def test_a_long_result_is_cut_in_the_table_and_whole_in_show(run, ledger, url):
+    with semel.connect(url) as s:
+        s.ledger.complete(_claim(s, "long"), "x" * 1000)
+    assert "x" * 1000 not in run("ledger", "list")[1]
+    assert json.loads(run("ledger", "show", "long", "--json")[1])["result"] == "x" * 1000
+
+
+def test_list_sees_one_environment_and_scope(run, ledger):
+    code, out, _ = run("ledger", "list", "--scope", "another")
+    assert (code, out) == (0, "No records.\n")
+    code, _, err = run("ledger", "list", "--env", "prod")
+    assert code == 1
+    assert err.startswith("semel: this store belongs to environment 'dev'")
+
+
+def test_an_unknown_status_is_a_usage_error(run, ledger):
+    assert run("ledger", "list", "--status", "lost")[0] == 2
+
+
+# show
+
+
+def test_show_gives_the_record_as_json(run, ledger):
+    code, out, _ = run("ledger", "show", "charge:1", "--json")
+    record = json.loads(out)
+    assert code == 0
+    assert (record["key"], record["status"], record["attempt"]) == ("charge:1", "COMPLETED", 1)
+    assert record["result"] == {"receipt": "R-1", "cents": 4200}
+    assert record["created_at"].endswith("+00:00")
+    assert "token" not in record, "a token is its holder's alone"
+
+
+def test_show_tells_a_result_that_is_null_from_one_that_was_not_kept(run, ledger):
+    assert json.loads(run("ledger", "show", "charge:none", "--json")[1])["result"] is None
+    run("ledger", "drop-result", "charge:none")
+    assert "result" not in json.loads(run("ledger", "show", "charge:none", "--json")[1])
+
+
+def test_show_for_people(run, ledger):
+    code, out, _ = run("ledger", "show", "charge:2")
+    assert code == 0
+    assert "FAILED" in out
+    assert "no such card" in out
+
+
+def test_an_absent_key_is_one_line_on_stderr(run, ledger):
+    code, out, err = run("ledger", "show", "charge:9")
+    assert (code, out) == (1, "")
+    assert err == "semel: there is no record of 'charge:9' in this environment and scope\n"
+
+
+# resolve
+
+
+def test_resolve_what_happened(run, ledger):
+    code, out, _ = run("ledger", "resolve", "charge:4", "--happened", '{"receipt": "R-4"}')
+    assert (code, out) == (0, "charge:4 is COMPLETED.\n")
+    assert ledger.result(ledger.get("charge:4")) == {"receipt": "R-4"}
+
+
+def test_resolve_what_did_not_happen(run, ledger):
+    assert run("ledger", "resolve", "charge:4", "--not-happened")[:2] == (0, "charge:4 is RELEASED.\n")
+
+
+def test_resolve_what_is_given_up(run, ledger):
+    assert run("ledger", "resolve", "charge:4", "--abandon", "refunded by hand")[:2] == (
+        0,
+        "charge:4 is FAILED.\n",
+    )
+    assert ledger.get("charge:4").failure.message == "refunded by hand"
+
+
+def test_what_is_not_in_doubt_is_not_settled(run, ledger):
+    code, _, err = run("ledger", "resolve", "charge:1", "--not-happened")
+    assert code == 1
+    assert err.startswith("semel: 'charge:1' is COMPLETED")
+    assert ledger.get("charge:1").status is semel.Status.COMPLETED
+
+
+@pytest.mark.parametrize(
+    "words", [(), ("--not-happened", "--abandon", "no"), ("--happened", "1", "--not-happened")]
+)
+def test_resolve_wants_exactly_one_settlement(run, ledger, words):
+    code, _, err = run("ledger", "resolve", "charge:4", *words)
+    assert code == 2
+    assert err == "semel: say one of --happened JSON, --not-happened and --abandon REASON\n"
+
+
+def test_happened_wants_json(run, ledger):
+    code, _, err = run("ledger", "resolve", "charge:4", "--happened", "done")
+    assert code == 2
+    assert err.startswith("semel: --happened takes JSON")
+    assert ledger.get("charge:4").status is semel.Status.UNKNOWN
+
+
+# forget, drop-result, reap
+
+
+def test_forget_wants_a_yes(run, ledger):
+    code, _, err = run("ledger", "forget", "charge:1")
+    assert code == 2
+    assert "--yes" in err
+    assert ledger.get("charge:1") is not None
+
+
+def test_forget(run, ledger):
+    assert run("ledger", "forget", "charge:1", "--yes")[:2] == (0, "charge:1 is forgotten.\n")
+    assert ledger.get("charge:1") is None
+    assert run("ledger", "forget", "charge:1", "--yes")[0] == 1
+
+
+def test_drop_result_keeps_the_fact(run, ledger):
+    assert run("ledger", "drop-result", "charge:1")[0] == 0
+    assert ledger.get("charge:1").tombstone
+
+
+def test_drop_result_of_what_has_none(run, ledger):
+    code, _, err = run("ledger", "drop-result", "charge:2")
+    assert code == 1
+    assert err == "semel: 'charge:2' is FAILED; only what is COMPLETED has a result to drop\n"
+
+
+def test_reap_removes_what_has_expired(run, url, clock):
+    with semel.connect(url, clock=clock) as s:
+        # By the clock of this test these have long expired by the clock of the command.
+        for number in range(3):
+            s.ledger.mark_processed(f"old:{number}", ttl=60)
+    assert run("ledger", "reap")[:2] == (0, "Removed 3 expired records.\n")
+    assert run("ledger", "reap")[:2] == (0, "Removed 0 expired records.\n")
+
+
+def test_diagram_is_drawn_from_the_table_of_moves(run):
+    assert run("ledger", "diagram")[:2] == (0, lifecycle.diagram() + "\n")
+
+
+# Stores that are not there
+
+
+def test_without_a_url_it_says_how_to_name_one(run, monkeypatch):
+    monkeypatch.delenv("SEMEL_URL")
+    code, _, err = run("ledger", "list")
+    assert (code, err) == (2, "semel: name the store: --url sqlite:///semel.db, or set SEMEL_URL\n")
+
+
+@pytest.mark.parametrize(
+    "words", [("list",), ("show", "a"), ("forget", "a", "--yes"), ("drop-result", "a"), ("reap",)]
+)
+def test_looking_for_a_file_does_not_make_one(run, tmp_path, words):
+    code, _, err = run("ledger", *words)
+    assert (code, err) == (1, f"semel: there is no file {tmp_path / 'semel.db'}\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_database_without_a_ledger_is_left_as_it_is(run, tmp_path):
+    connection = sqlite3.connect(tmp_path / "semel.db")
+    connection.execute("CREATE TABLE theirs (name TEXT)")
+    connection.close()
+    before = (tmp_path / "semel.db").read_bytes()
+    code, _, err = run("ledger", "list")
+    assert (code, err) == (1, f"semel: {tmp_path / 'semel.db'} holds no ledger\n")
+    assert (tmp_path / "semel.db").read_bytes() == before
+
+
+def test_a_file_that_is_no_database(run, tmp_path):
+    (tmp_path / "semel.db").write_text("Dear diary, today I learned about ledgers. " * 50)
+    code, _, err = run("ledger", "list")
+    assert code == 1
+    assert err.startswith(f"semel: {tmp_path / 'semel.db'} cannot be read")
+    assert err.count("\n") == 1
+
+
+def test_a_url_that_names_no_store(run):
+    code, _, err = run("ledger", "list", "--url", "mongodb://here")
+    assert code == 2
+    assert err.startswith("semel: 'mongodb://here' names no store")
+
+
+def test_a_ledger_in_memory_cannot_be_looked_at(run):
+    code, _, err = run("ledger", "list", "--url", "memory:")
+    assert code == 2
+    assert "gone with its process" in err
