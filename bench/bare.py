@@ -1,0 +1,154 @@
+"""The bare operations: what the work costs with no library around it."""
+
+import hashlib
+import itertools
+import json
+import os
+import sqlite3
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from bench import CHARGE, Contender, Effect, Order, Pair, new_order
+
+# /tmp may be memory; this one has to outlive a reboot.
+DISK = "/var/tmp"  # noqa: S108  # the folder made inside has a random name
+
+LEASE = 60.0
+KEEP = 86_400.0
+
+SCHEMA = """
+CREATE TABLE bare (
+    pk TEXT PRIMARY KEY, status, token, attempt, fingerprint,
+    created_at, updated_at, lease_until, expires_at, result BLOB, encoding
+) WITHOUT ROWID
+"""
+CLAIM = "INSERT INTO bare VALUES (?, 'running', ?, 1, ?, ?, ?, ?, ?, NULL, NULL) ON CONFLICT DO NOTHING"
+COMPLETE = (
+    "UPDATE bare SET status = 'done', updated_at = ?, expires_at = ?, result = ?, encoding = 'json' "
+    "WHERE pk = ? AND token = ?"
+)
+LOOK_UP = "SELECT * FROM bare WHERE pk = ?"
+
+
+class DictAndLock:
+    """A claim, a completion and a look-up, in a dict behind a lock."""
+
+    def __init__(self, effect: Effect) -> None:
+        self._effect = effect
+        self._lock = threading.Lock()
+        self._records: dict[str, list[Any]] = {}
+        self._numbers = itertools.count(1)
+        self._done = new_order(0)
+        self.once(self._done)
+
+    def once(self, order: Order) -> Any:
+        key, token = order["id"], object()
+        with self._lock:
+            held = self._records.setdefault(key, [token, None])
+        if held[0] is not token:
+            return held[1]
+        result = self._effect(order)
+        with self._lock:
+            if self._records[key][0] is token:
+                self._records[key][1] = result
+        return result
+
+    def first(self) -> Any:
+        return self.once(new_order(next(self._numbers)))
+
+    def replay(self) -> Any:
+        return self.once(self._done)
+
+
+@contextmanager
+def disk_folder() -> Iterator[Path]:
+    """A temporary folder on a real disk."""
+    parent = DISK if os.access(DISK, os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="semel-bench-", dir=parent) as folder:
+        yield Path(folder)
+
+
+@contextmanager
+def connection() -> Iterator[sqlite3.Connection]:
+    """A new database on disk: write-ahead log, every commit synced, no transaction but SQLite's own."""
+    with disk_folder() as folder, closing(sqlite3.connect(folder / "bare.db", isolation_level=None)) as db:
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = FULL")
+        db.execute(SCHEMA)
+        yield db
+
+
+def fingerprint_of(order: Order) -> bytes:
+    """What tells two payloads apart: SHA-256 of the canonical JSON."""
+    return hashlib.sha256(json.dumps(order, sort_keys=True, separators=(",", ":")).encode()).digest()
+
+
+class BareSqlite:
+    """The statements alone, and by hand what a careful person has to write around the look-up."""
+
+    def __init__(self, db: sqlite3.Connection, effect: Effect) -> None:
+        self._db = db
+        self._effect = effect
+        self._numbers = itertools.count(1)
+        self._result = json.dumps(CHARGE).encode()
+        self._done = new_order(0)
+        self._fingerprint = fingerprint_of(self._done)
+        self._write(self._done)
+
+    def _write(self, order: Order) -> Any:
+        """Claim, run and complete, in two commits; the values bound are made beforehand where they can be."""
+        key, now = f"charge:{order['id']}", time.time()
+        self._db.execute(CLAIM, (key, key, self._fingerprint, now, now, now + LEASE, now + KEEP))
+        answer = self._effect(order)
+        self._db.execute(COMPLETE, (now, now + KEEP, self._result, key, key))
+        return answer
+
+    def first(self) -> Any:
+        return self._write(new_order(next(self._numbers)))
+
+    def replay(self) -> Any:
+        return self._db.execute(LOOK_UP, ("charge:order-0",)).fetchone()
+
+    def replay_by_hand(self) -> Any:
+        order = self._done
+        fingerprint = fingerprint_of(order)
+        row = self._db.execute(LOOK_UP, (f"charge:{order['id']}",)).fetchone()
+        if row is None or row[8] <= time.time():
+            raise LookupError("nothing recorded, or expired")
+        if row[4] != fingerprint:
+            raise ValueError("the same key with another payload")
+        if row[1] != "done" or row[10] != "json":
+            raise RuntimeError("still running, or not readable")
+        return json.loads(row[9])
+
+
+@contextmanager
+def open_memory(effect: Effect) -> Iterator[Pair]:
+    bare = DictAndLock(effect)
+    yield Pair(bare.first, bare.replay)
+
+
+@contextmanager
+def open_sqlite(effect: Effect) -> Iterator[Pair]:
+    with connection() as db:
+        bare = BareSqlite(db, effect)
+        yield Pair(bare.first, bare.replay)
+
+
+@contextmanager
+def open_sqlite_by_hand(effect: Effect) -> Iterator[Pair]:
+    with connection() as db:
+        bare = BareSqlite(db, effect)
+        yield Pair(bare.first, bare.replay_by_hand)
+
+
+MEMORY = Contender("bare dict and lock", open_memory)
+SQLITE = Contender("bare SQLite", open_sqlite, note="the statements alone")
+SQLITE_BY_HAND = Contender(
+    "SQLite by hand", open_sqlite_by_hand, note="replay: key, hash, select, checks, JSON"
+)
