@@ -1,7 +1,7 @@
 """semel: a ledger for things that must happen once."""
 
 from semel.clock import Clock
-from semel.codecs import Codec, Encryption, FileOverflow, Overflow
+from semel.codecs import Codec, Encryption, Overflow
 from semel.connect import AsyncSemel, Semel, connect
 from semel.errors import (
     AlreadyDone,
@@ -56,6 +56,7 @@ from semel.model import (
     Unknown,
 )
 from semel.once import ALL, Once
+from semel.overflow import FileOverflow
 from semel.running import Run, current_run
 
 __all__ = [

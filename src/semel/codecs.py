@@ -14,15 +14,12 @@ import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from math import isfinite
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Protocol, TypeAlias, get_args
+from typing import Any, Final, Literal, NoReturn, Protocol, TypeAlias, get_args
 
 import msgspec
 
-from semel.errors import InvalidOption, ResultNotKept, ResultUnreadable, UsageError
+from semel.errors import InvalidOption, ResultNotKept, ResultUnreadable
 from semel.extras import require
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # A ledger's row should stay a row: what is larger belongs into an overflow store. A store whose rows hold
 # less (DynamoDB: 400 KB) asks for less.
@@ -87,79 +84,6 @@ class Overflow(Protocol):
 
     def delete(self, ref: str) -> None:
         """Remove the bytes; nothing happens when they are gone already."""
-
-
-class FileOverflow:
-    """An overflow store in a directory, one file for each result.
-
-    A file is complete or absent: it is written under another name and then renamed. File names are
-    hashes, so they show no key and lead nowhere else.
-    """
-
-    def __init__(self, directory: "str | os.PathLike[str]") -> None:
-        from pathlib import Path
-
-        self._directory = Path(directory)
-        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-
-    def put(self, name: str, data: bytes) -> str:
-        """Write the bytes to a new file."""
-        from hashlib import sha256
-
-        ref = f"{sha256(name.encode()).hexdigest()[:32]}-{os.urandom(16).hex()}"
-        unfinished = self._directory / f"{ref}.unfinished"
-        try:
-            self._write(unfinished, data)
-            unfinished.replace(self._directory / ref)
-        except BaseException:
-            unfinished.unlink(missing_ok=True)
-            raise
-        self._sync_directory()
-        return ref
-
-    def get(self, ref: str) -> bytes:
-        """Read the bytes of a file."""
-        return self._path(ref).read_bytes()
-
-    def delete(self, ref: str) -> None:
-        """Remove a file."""
-        self._path(ref).unlink(missing_ok=True)
-
-    def reap(self, older_than: float) -> int:
-        """Remove files not written for so many seconds, such as the longest `ttl`; how many there were.
-
-        A record that expires leaves its file behind, since nobody is told when it does.
-        """
-        import time
-
-        end = time.time() - older_than
-        old = [path for path in self._directory.iterdir() if path.stat().st_mtime < end]
-        for path in old:
-            path.unlink(missing_ok=True)
-        return len(old)
-
-    def _path(self, ref: str) -> "Path":
-        if not re.fullmatch(r"[0-9a-f]{32}-[0-9a-f]{32}", ref):
-            raise UsageError(f"{ref[:80]!r} is not a reference that this overflow store gave out")
-        return self._directory / ref
-
-    @staticmethod
-    def _write(path: "Path", data: bytes) -> None:
-        # Nobody else may read a result, and no file that is there already is written to.
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-
-    def _sync_directory(self) -> None:
-        # A rename is durable once its directory is. Windows cannot open directories, and needs it not.
-        if os.name == "posix":
-            handle = os.open(self._directory, os.O_RDONLY)
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)
 
 
 # --- Encryption ------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ Everything that decides is a generator of commands (see `commands`). `drive` ans
 """
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from semel.commands import Call, Discard, Fetch, Raised, Returned, Stash, Steps, Stored, Watch
 from semel.tables import Table
@@ -40,14 +40,21 @@ class Store(Protocol):
         ...
 
 
+Glance: TypeAlias = Callable[[str], tuple[Any, ...] | None]
+
+
 class Glancing(Protocol):
-    """A store that can read some attributes of an item without a lock and without waiting.
+    """A store that can look at an item without a lock and without waiting.
 
     It is what makes a replay about as quick as one look-up.
     """
 
-    def glance(self, table: Table, key: str, attributes: tuple[str, ...]) -> tuple[Any, ...] | None:
-        """These attributes of the item, or None where there is none; missing ones are None."""
+    def glance(self, table: Table, attributes: tuple[str, ...], where: dict[str, str | int]) -> Glance:
+        """A function from a key to these attributes of its item, or to None.
+
+        None is for an item that is not there, or whose attributes are not as `where` says. An attribute that
+        is missing is None.
+        """
         ...
 
 

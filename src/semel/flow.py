@@ -6,7 +6,7 @@ simulation.
 
 import functools
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -14,10 +14,10 @@ from semel import errors
 from semel.clock import Clock
 from semel.codecs import Decoder
 from semel.commands import Call, Raised, Returned, Steps
-from semel.drive import Store
+from semel.drive import Glance, Glancing, Store
 from semel.events import What
 from semel.heartbeat import Heart, Pulse
-from semel.ledger import GLANCE, LedgerSteps, Terms, failure_of
+from semel.ledger import GLANCE, READABLE, LedgerSteps, Terms, failure_of
 from semel.model import (
     MISSING,
     Abandoned,
@@ -82,14 +82,17 @@ class Flow:
         self.decoder = decoder
         self._ledger = service.ledger
         self._monotonic = service.clock.monotonic
-        self._glance: Any = getattr(service.store, "glance", None)
+        self._draining = service.draining
+        self._glance: Glance | None = None
+        if hasattr(service.store, "glance"):
+            self._glance = cast("Glancing", service.store).glance(LEDGER, GLANCE, READABLE)
 
     def replay(self, id: str, fingerprint: str | None) -> Any:
         """What came of it before, where the store can tell at a glance; else `MISSING`."""
-        if self._glance is None or self.service.draining():
+        if self._glance is None or self._draining():
             return MISSING
         try:
-            seen = self._glance(LEDGER, id, GLANCE)
+            seen = self._glance(id)
         except errors.StoreError:  # the steps will meet it too, and know what to do
             return MISSING
         return self._ledger.replay(id, seen, fingerprint, self.decoder)
@@ -98,7 +101,7 @@ class Flow:
         """Claim the key, do the work, keep what came of it; or give what came of it before."""
         policy = self.policy
         refuse_reentry(id)
-        if self.service.draining():
+        if self._draining():
             return Raised(errors.ShuttingDown("no new work is begun"))
         terms = Terms(policy.lease, policy.ttl, fingerprint, policy.on_lapsed, policy.max_attempts)
         try:
@@ -123,7 +126,7 @@ class Flow:
         return (yield from self._settle(outcome, done))
 
     def _stopped(self, run: Run) -> bool:
-        return run.lost or self.service.draining()
+        return run.lost or self._draining()
 
     def _obstacle(self, run: Run) -> Exception:
         """Why a claimed piece of work does not begin after all."""

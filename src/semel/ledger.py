@@ -69,7 +69,6 @@ from semel.tables import LEDGER
 
 Seconds: TypeAlias = float | timedelta
 Answers: TypeAlias = list[bool]
-Glance: TypeAlias = tuple[Any, ...]
 
 LEASE = 30.0
 # For retries and replays; an hour is enough where events are frequent and their retries quick.
@@ -84,7 +83,8 @@ SLOWEST_LOOK = 0.5
 SHORTEST_LOOK = 0.001
 
 # What a replay looks at; see `LedgerSteps.replay`.
-GLANCE = ("status", "fingerprint", "encoding", "result", "attempt", "version")
+GLANCE = ("fingerprint", "result", "attempt")
+READABLE: dict[str, str | int] = {"status": "COMPLETED", "encoding": "json", "version": RECORD_VERSION}
 
 # An error's message is kept for a person to read; it is no place for data.
 MAX_ERROR_TEXT = 1000
@@ -200,37 +200,44 @@ class LedgerSteps:
 
     def claim_on(self, id: str, terms: Terms, decoder: Decoder, seen: Found | None = None) -> Steps[Outcome]:
         """Claim a qualified name on checked terms, starting from what was `seen` there, if anything."""
-        token = self._token()
-        attempt, lapsed = 1, False
-        first = Put(LEDGER, id, _opening(terms, token), ABSENT)
-        reply: Applied | Refused
-        if seen is None or seen.item is None:
-            reply = yield from write(first)
-        else:
+        token, attempt, lapsed = self._token(), 1, False
+        reply: Applied | Refused | None = None
+        if seen is not None and seen.item is not None:
             reply = Refused(seen.now, seen.item)
-        while type(reply) is Refused:
+        while True:
+            if reply is None:
+                attempt, lapsed = 1, False
+                reply = yield from write(Put(LEDGER, id, _opening(terms, token), ABSENT))
+            if not isinstance(reply, Refused):
+                break
             record = self._record(id, reply.item)
             if record is None:
-                attempt, lapsed = 1, False
-                reply = yield from write(first)
-            elif _owned(record, token):
+                reply = None
+                continue
+            if _owned(record, token):
                 break
-            elif (move := _next(record, reply.now, terms)) is None:
+            if record.token == token:
+                # My claim was made, and settled by somebody before I heard of it. What I do next is another
+                # attempt, and no write that was meant for the first may fit it.
+                token = self._token()
+            move = _next(record, reply.now, terms)
+            if move is None:
                 return (yield from self._outcome(record, reply.now, terms, decoder))
-            elif move.to is Status.IN_PROGRESS:
+            if move.to is Status.IN_PROGRESS:
                 attempt, lapsed = record.attempt + 1, move.lapsed
                 item = _opening(terms, token, attempt, record)
                 reply = yield from write(Put(LEDGER, id, item, move.condition(record.token)))
             else:
                 yield from self._give_up(record, move, terms)
-                # Whoever made this move, what it left is read afresh.
-                attempt, lapsed = 1, False
-                reply = yield from write(first)
-        if lapsed:
-            self.events.warn(What.TAKEN_OVER, id, attempt)
+                reply = None  # whoever made this move, what it left is read afresh
+        return self._won(Claimed(id, token, attempt, terms.lease, terms.ttl, lapsed))
+
+    def _won(self, claim: Claimed) -> Claimed:
+        if claim.lapsed:
+            self.events.warn(What.TAKEN_OVER, claim.id, claim.attempt)
         else:
-            self.events.emit(What.CLAIMED, id, attempt)
-        return Claimed(id, token, attempt, terms.lease, terms.ttl, lapsed)
+            self.events.emit(What.CLAIMED, claim.id, claim.attempt)
+        return claim
 
     def _outcome(self, record: Record, now: float, terms: Terms, decoder: Decoder) -> Steps[Outcome]:
         if _differs(record, terms):
@@ -319,16 +326,14 @@ class LedgerSteps:
         found = yield from read(Get(LEDGER, id))
         return self._record(id, found.item)
 
-    def replay(self, id: str, seen: Glance | None, fingerprint: str | None, decoder: Decoder) -> Any:
-        """The result at a glance, `MISSING` where it takes more than that: the claim then says what it is.
+    def replay(self, id: str, seen: tuple[Any, ...] | None, fingerprint: str | None, decoder: Decoder) -> Any:
+        """The result that was `seen` at a glance, or `MISSING`: the claim then says what it is.
 
         This is the short cut of `_outcome` for its most common case, and it decides nothing else.
         """
         if seen is None:
             return MISSING
-        status, known, encoding, result, attempt, version = seen
-        if status != "COMPLETED" or encoding != "json" or version != RECORD_VERSION:
-            return MISSING
+        known, result, attempt = seen
         if fingerprint != known and fingerprint is not None and known is not None:
             return MISSING
         try:

@@ -119,15 +119,19 @@ class Protected:
 
     def wrapped(self) -> Callable[..., Any]:
         """The function as its callers know it."""
-        bind, identify = self._bind, self._identify
+        bind, identify, replay = self._bind, self._identify, self._flow.replay
 
         @functools.wraps(self._function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            return self._run(*identify(bind(*args, **kwargs), args, kwargs), args, kwargs)
+            id, fingerprint = identify(bind(*args, **kwargs), args, kwargs)
+            before = replay(id, fingerprint)
+            return self._run(id, fingerprint, args, kwargs) if before is MISSING else before
 
         @functools.wraps(self._function)
         async def acall(*args: Any, **kwargs: Any) -> Any:
-            return await self._arun(*identify(bind(*args, **kwargs), args, kwargs), args, kwargs)
+            id, fingerprint = identify(bind(*args, **kwargs), args, kwargs)
+            before = replay(id, fingerprint)
+            return await self._arun(id, fingerprint, args, kwargs) if before is MISSING else before
 
         wrapper: Any = acall if self._is_async else call
         wrapper.__semel__ = self
@@ -140,9 +144,6 @@ class Protected:
 
     def _run(self, id: str, fingerprint: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         flow = self._flow
-        before = flow.replay(id, fingerprint)
-        if before is not MISSING:
-            return before
         work = Work(flow.attempt, self._function, args, kwargs)
         return _given(drive(flow.steps(id, fingerprint, work), flow.service.store))
 
@@ -150,9 +151,6 @@ class Protected:
         self, id: str, fingerprint: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         flow = self._flow
-        before = flow.replay(id, fingerprint)
-        if before is not MISSING:
-            return before
         work = Work(flow.aattempt, self._function, args, kwargs)
         return _given(await adrive(flow.steps(id, fingerprint, work), flow.service.store))
 

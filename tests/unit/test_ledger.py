@@ -6,6 +6,9 @@ import pytest
 
 import semel
 from semel.commands import Put
+from semel.drive import drive
+from semel.ledger import LedgerSteps
+from semel.stores.memory import MemoryStore
 from semel.tables import LEDGER
 from semel.testing import FakeClock
 
@@ -104,3 +107,21 @@ def test_a_closed_store_says_so() -> None:
     s.close()
     with pytest.raises(semel.StoreClosed):
         s.ledger.get("k")
+
+
+def test_every_attempt_has_a_token_of_its_own(clock: FakeClock) -> None:
+    """A claim was made, its answer lost, and somebody settled it: the next attempt is not the same one."""
+    store, ledger = MemoryStore(clock), LedgerSteps()
+    steps = ledger.claim("k", lease=30)
+    store.execute(next(steps))  # type: ignore[arg-type]
+    clock.advance(30)
+    first = drive(ledger.get("k"), store)
+    drive(ledger.resolve("k", semel.NotHappened()), store)
+    again = steps.throw(semel.StoreOutcomeUnknown("lost"))
+    reclaim = steps.send(store.execute(again))  # type: ignore[arg-type]
+    store.execute(reclaim)  # type: ignore[arg-type]
+    second = drive(ledger.get("k"), store)
+    assert first is not None
+    assert second is not None
+    assert (first.attempt, second.attempt) == (1, 2)
+    assert first.token != second.token

@@ -32,6 +32,7 @@ from semel.commands import (
     outcome,
     place_of,
 )
+from semel.drive import Glance
 from semel.errors import InvalidOption, StoreClosed
 from semel.stores.waiting import WaitingRoom
 from semel.tables import Table
@@ -94,10 +95,20 @@ class MemoryStore:
 
         return await self._room.awatch(_place(command), command.seconds, look)
 
-    def glance(self, table: Table, key: str, attributes: tuple[str, ...]) -> tuple[Any, ...] | None:
-        """These attributes of the item, or None where there is none."""
-        item = alive(table, self._items.get((table.name, key, None)), self._clock.now())
-        return None if item is None else tuple([item.get(name) for name in attributes])
+    def glance(self, table: Table, attributes: tuple[str, ...], where: dict[str, str | int]) -> Glance:
+        """A function from a key to these attributes of its item, if it is alive and as `where` says."""
+        items, now, asked = self._items, self._clock.now, tuple(where.items())
+
+        def look(key: str) -> tuple[Any, ...] | None:
+            item = alive(table, items.get((table.name, key, None)), now())
+            if item is None:
+                return None
+            for name, value in asked:
+                if item.get(name) != value:
+                    return None
+            return tuple([item.get(name) for name in attributes])
+
+        return look
 
     def close(self) -> None:
         """Forget everything."""

@@ -1,0 +1,333 @@
+"""The docs: every example runs as it stands, every link leads somewhere, every table agrees with the code."""
+
+import ast
+import contextlib
+import functools
+import inspect
+import io
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple, get_args
+
+import pytest
+
+import semel
+from semel import codecs, commands, errors, keys, lifecycle
+from semel.cli import app as cli
+from semel.clock import Clock
+from semel.drive import Store
+from semel.policy import Options, policy_of
+from semel.testing import StoreConformance
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+
+
+class Block(NamedTuple):
+    """A fenced block: its language, the number of its first line, and its text."""
+
+    language: str
+    line: int
+    text: str
+
+
+def text_of(page: str) -> str:
+    return (DOCS / page).read_text("utf-8")
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    """The fenced blocks of a page, in order."""
+    for fence in re.finditer(r"^```(\S*)\n(.*?)^```$", page.read_text("utf-8"), re.DOTALL | re.MULTILINE):
+        yield Block(fence[1], fence.string[: fence.start()].count("\n") + 1, fence[2])
+
+
+def prose(page: Path) -> str:
+    """A page without its fenced blocks."""
+    return re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+
+
+def rows(page: str, under: str) -> list[list[str]]:
+    """The cells of the first table under a heading."""
+    after = text_of(page).split(f"\n{under}\n", 1)[1]
+    table = re.search(r"^\|.*?(?=\n\n|\n*\Z)", after, re.DOTALL | re.MULTILINE)
+    assert table is not None
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in table[0].splitlines()[2:]]
+
+
+def code(text: str) -> set[str]:
+    """What a text sets in code."""
+    return set(re.findall(r"`([^`\n]+)`", text))
+
+
+# Examples
+
+
+def run(page: Path, module: ModuleType) -> None:
+    """Run a page's examples in order; an `output` block is what the example before it printed."""
+    printed = ""
+    for block in blocks(page):
+        if block.language == "output":
+            assert printed == block.text, f"{page.name}:{block.line} prints something else"
+        elif block.language == "python":
+            # The empty lines make a traceback show the line of the page.
+            source = compile("\n" * block.line + block.text, str(page), "exec")
+            with contextlib.redirect_stdout(io.StringIO()) as out:
+                exec(source, vars(module))
+            printed = out.getvalue()
+
+
+def close_all(module: ModuleType) -> None:
+    """Close what a page left open."""
+    for value in vars(module).values():
+        if isinstance(value, semel.Semel):
+            value.close()
+
+
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ModuleType]:
+    """A module for a page to run in, in a folder of its own."""
+    module = ModuleType("docs_page")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.chdir(tmp_path)
+    yield module
+    close_all(module)
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(DOCS))
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if any(b.language == "python" for b in blocks(page))], ids=name_of
+)
+def test_every_example_runs_as_it_stands(page: Path, module: ModuleType) -> None:
+    run(page, module)
+
+
+@functools.cache
+def store_of_the_docs() -> Any:
+    """The class that a how-to page writes."""
+    module = ModuleType("docs_page")
+    run(DOCS / "how-to" / "write-a-store.md", module)
+    return module.DictStore
+
+
+class TestTheStoreInTheDocs(StoreConformance):
+    """The store that a how-to page writes keeps the contract of every store."""
+
+    def make_store(self, clock: Clock) -> Store:
+        store: Store = store_of_the_docs()(clock)
+        return store
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_block_says_what_it_is(page: Path) -> None:
+    known = {"python", "output", "text", "console", "mermaid"}
+    assert {block.language for block in blocks(page)} <= known
+    assert page.read_text("utf-8").count("\n```") % 2 == 0
+
+
+# Links
+
+
+def slug(heading: str) -> str:
+    """The anchor of a heading, as GitHub and its kin make it."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+def anchors(page: Path) -> set[str]:
+    return {slug(heading) for heading in re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)}
+
+
+def links(page: Path) -> list[tuple[Path, str]]:
+    """Where a page's relative links lead: a file, and an anchor in it or nothing."""
+    found = re.findall(r"\]\(([^)\s]+)\)", prose(page))
+    parts = [target.partition("#") for target in found if "://" not in target]
+    return [((page.parent / path).resolve() if path else page, anchor) for path, _, anchor in parts]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_link_and_anchor_leads_somewhere(page: Path) -> None:
+    for target, anchor in links(page):
+        assert target.exists(), target
+        if anchor:
+            assert anchor in anchors(target), f"{target.name}#{anchor}"
+
+
+def test_every_page_is_in_the_index() -> None:
+    listed = {target for target, _ in links(DOCS / "index.md")}
+    assert set(PAGES) - {DOCS / "index.md"} <= listed
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_a_page_has_one_title_and_no_absolute_path(page: Path) -> None:
+    assert len(re.findall(r"^# ", prose(page), re.MULTILINE)) == 1
+    assert not re.search(r"(?<![\w:/.])/(?:home|root|tmp|usr|work|Users)/", page.read_text("utf-8"))
+
+
+# The reference
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    page = code(text_of("reference/api.md"))
+    named = {re.split(r"\W", text.removeprefix("semel."), maxsplit=1)[0] for text in page}
+    assert set(semel.__all__) - named == set()
+
+
+def default_of(parameter: inspect.Parameter) -> str:
+    if parameter.default is parameter.empty:
+        return ""
+    known = {id(Any): "Any", id(semel.MISSING): "MISSING", id(semel.ALL): "ALL"}
+    return "=" + known.get(id(parameter.default), repr(parameter.default))
+
+
+def signature_of(name: str, function: Any, skip: int = 1) -> str:
+    """How the reference writes a signature: without types, which the text gives where they matter."""
+    written: list[str] = []
+    for one in list(inspect.signature(function).parameters.values())[skip:]:
+        stars = "*" * (one.kind is one.VAR_POSITIONAL) + "**" * (one.kind is one.VAR_KEYWORD)
+        if one.kind is one.KEYWORD_ONLY and not any(text.startswith("*") for text in written):
+            written.append("*")
+        written.append(stars + one.name + default_of(one))
+    return f"{name}({', '.join(written)})"
+
+
+def public_methods(prefix: str, kind: type) -> list[str]:
+    methods = {name: one for name, one in vars(kind).items() if inspect.isfunction(one)}
+    return [
+        signature_of(f"{prefix}.{name}", one) for name, one in methods.items() if not name.startswith("_")
+    ]
+
+
+@pytest.mark.parametrize(
+    "signature",
+    [
+        signature_of("semel.connect", semel.connect, skip=0),
+        signature_of("semel.current_run", semel.current_run, skip=0),
+        signature_of("Semel", semel.Semel.__init__),
+        signature_of("Codec", semel.Codec.__init__),
+        signature_of("Encryption", semel.Encryption.__init__),
+        signature_of("FileOverflow", semel.FileOverflow.__init__),
+        signature_of("s.once", semel.Once.__call__),
+        *public_methods("s", semel.Semel),
+        *public_methods("s.ledger", semel.Ledger),
+        *public_methods("s.once", semel.Once),
+        *public_methods("overflow", semel.Overflow),
+        *public_methods("events", semel.Events),
+        *public_methods("clock", semel.Clock),
+        "run.check()",
+        "run.key_for(system)",
+    ],
+)
+def test_every_signature_is_in_the_reference(signature: str) -> None:
+    assert signature in code(text_of("reference/api.md"))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        semel.Record,
+        semel.Failure,
+        semel.Listing,
+        semel.Event,
+        *get_args(semel.Outcome),
+        *get_args(semel.Settlement),
+    ],
+    ids=lambda kind: kind.__name__,
+)
+def test_every_field_of_a_value_is_in_the_reference(kind: Any) -> None:
+    [row] = [row for row in text_of("reference/api.md").splitlines() if row.startswith(f"| `{kind.__name__}")]
+    assert set(kind.__struct_fields__) <= set(re.findall(r"\w+", row))
+
+
+def test_every_option_is_in_the_reference_with_its_default() -> None:
+    table = {row[0].strip("`"): row[1].strip("`") for row in rows("reference/options.md", "## The options")}
+    assert table.keys() == Options.__annotations__.keys()
+    policy = policy_of({})
+    defaults = {name: getattr(policy, name, None) for name in Options.__annotations__}
+    defaults |= {"wait": policy.patience, "on_error": policy.on_error[Exception]}
+    assert {name: ast.literal_eval(default) for name, default in table.items()} == defaults
+
+
+def test_every_error_is_in_the_reference_and_the_tree_is_the_one_of_the_code() -> None:
+    page = text_of("reference/errors.md")
+    drawn = (errors.__doc__ or "").split("\n\n", 1)[1].strip()
+    assert f"```text\n{drawn}\n```" in page
+    kinds = {name for name, kind in vars(errors).items() if inspect.isclass(kind) and name in semel.__all__}
+    described = {
+        re.sub(r"\W.*", "", row.removeprefix("| `")) for row in page.splitlines() if row[:3] == "| `"
+    }
+    assert kinds - {"SemelError"} <= described
+
+
+def test_every_command_condition_and_reply_is_in_the_reference() -> None:
+    page = code(text_of("reference/commands.md"))
+    named = {re.split(r"\W", text, maxsplit=1)[0] for text in page}
+    kinds = {
+        name
+        for name, kind in vars(commands).items()
+        if inspect.isclass(kind) and kind.__module__ == commands.__name__
+    }
+    assert kinds - named == set()
+
+
+def test_the_limits_in_the_reference_are_those_of_the_code() -> None:
+    page = text_of("reference/keys-and-fingerprints.md")
+    assert f"{keys.MAX_KEY_BYTES} bytes" in page
+    assert f"{keys.MAX_NAME_BYTES} bytes" in page
+    results = text_of("how-to/keep-large-and-secret-results.md")
+    assert f"{codecs.COMPRESS_OVER} bytes" in results
+    assert f"{codecs.MAX_BYTES // 1024**2} MiB" in results
+    for reason in get_args(codecs.Reason):
+        assert f"`{reason}`" in results
+
+
+def test_every_event_is_described() -> None:
+    described = {row[0].strip("`") for row in rows("how-to/watch-what-happens.md", "## The events")}
+    assert described == {what.value for what in semel.What}
+
+
+def test_every_command_of_the_command_line_is_described() -> None:
+    page = text_of("reference/cli.md")
+    for command in cli.app.registered_commands:
+        assert f"semel {command.name}" in page
+    for group in cli.app.registered_groups:
+        for command in group.typer_instance.registered_commands:
+            name = command.name or command.callback.__name__
+            assert f"semel {group.name} {name}" in page
+
+
+# The explanations
+
+
+def test_the_table_of_moves_is_the_one_of_the_code() -> None:
+    expected = []
+    for move in lifecycle.MOVES:
+        asks = [word for word, asked in (("token", move.token), ("lease lapsed", move.lapsed)) if asked]
+        start = ", ".join(f"`{status}`" for status in move.start)
+        expected.append([move.name, start, f"`{move.to}`", ", ".join(asks) or "nothing", move.note])
+    assert rows("explanation/lifecycle.md", "## The moves") == expected
+
+
+def named_tests() -> set[tuple[str, str]]:
+    """The tests that any page names, as paths and names."""
+    named = re.compile(r"`([\w/]+\.py)::(test_\w+)`")
+    return {test for page in PAGES for test in named.findall(page.read_text("utf-8"))}
+
+
+@pytest.mark.parametrize("path", sorted({path for path, _ in named_tests()}))
+def test_every_test_that_a_page_names_exists(path: str) -> None:
+    tree = ast.parse((ROOT / path).read_text("utf-8"))
+    found = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    assert {name for where, name in named_tests() if where == path} <= found
+
+
+def test_the_guarantees_cover_every_situation_and_say_what_is_not_there_yet() -> None:
+    table = rows("explanation/guarantees.md", "## The situations")
+    assert [row[0] for row in table] == [str(number) for number in range(1, 44)]
+    for number, _, _, shown in table:
+        assert "not yet" in shown.lower() or "::test_" in shown, number
