@@ -391,7 +391,9 @@ def outcome(command: Write, item: Item | None, now: float) -> Item | None:
     if isinstance(command, Put):
         after = timed(command.item, now)
     elif isinstance(command, Update):
-        after = (item or {}) | timed(command.set, now)
+        after = {} if item is None else item.copy()
+        for name, value in command.set.items():
+            after[name] = now + value.seconds if type(value) is After else value
     elif isinstance(command, Delete):
         return None
     else:

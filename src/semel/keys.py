@@ -385,24 +385,20 @@ def _is_plain(value: Any) -> bool:
     # ASCII, because the RFC sorts by UTF-16 and msgspec by UTF-8.
     kind = type(value)
     if kind is dict:
-        for name in value:
+        for name, one in value.items():
             if type(name) is not str or not name.isascii():
                 return False
-        value = value.values()
-    elif kind is not list and kind is not tuple:
-        value = (value,)
-    for one in value:
-        kind = type(one)
-        if kind is str or one is None or kind is bool:
-            continue
-        if kind is int:
-            if -MAX_INTEGER <= one <= MAX_INTEGER:
+            kind = type(one)  # most values are one of these two, and a call costs as much as the rest
+            if kind is str or (kind is int and -MAX_INTEGER <= one <= MAX_INTEGER):
                 continue
-            return False
-        if (kind is dict or kind is list or kind is tuple) and _is_plain(one):
-            continue
-        return False
-    return True
+            if not _is_plain(one):
+                return False
+        return True
+    if kind is int:
+        return bool(-MAX_INTEGER <= value <= MAX_INTEGER)
+    if kind is list or kind is tuple:
+        return all([_is_plain(one) for one in value])  # noqa: C419 - a list is quicker for few
+    return kind is str or kind is bool or value is None
 
 
 def _canonical_of(builtin: Any) -> bytes:

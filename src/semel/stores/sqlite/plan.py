@@ -42,9 +42,11 @@ class Plan:
         key = listed(table.key)
         self.select = f"SELECT {listed(self.columns)} FROM {self.name} WHERE {here}"
         self.delete = f"DELETE FROM {self.name} WHERE {here}"
-        self.replace = (
-            f"REPLACE INTO {self.name} ({listed(self.columns)}) VALUES ({', '.join('?' * len(self.columns))})"
-        )
+        values = f"INTO {self.name} ({listed(self.columns)}) VALUES ({', '.join('?' * len(self.columns))})"
+        self.replace = f"REPLACE {values}"
+        self.insert = f"INSERT {values} ON CONFLICT ({key}) DO NOTHING"
+        self._here = here
+        self._updates: dict[tuple[str, ...], str] = {}
         self.reap = (
             f"DELETE FROM {self.name} WHERE ({key}) IN (SELECT {key} FROM {self.name} "
             f"WHERE {quoted(table.expires)} <= ? ORDER BY {quoted(table.expires)} LIMIT ?)"
@@ -61,16 +63,24 @@ class Plan:
 
     def row(self, item: Item) -> Row:
         """An item as a row that will come back as it is; what SQLite refuses by itself is left to it."""
+        row = tuple(map(item.get, self.columns))
         # Items come in few shapes, and each shape is checked once.
-        shape = (*item, *map(type, item.values()))
-        if shape not in self._shapes:
+        shape = (len(item), *map(type, row))
+        if shape not in self._shapes or not item.keys() <= self.kinds.keys():
             self._check(item)
             self._shapes.add(shape)
-        row = tuple(map(item.get, self.columns))
         for place in self._numbers:
             if row[place] != row[place]:  # only NaN is not itself
                 raise UsageError(f"{self.columns[place]!r} is not a number, and SQLite would make it NULL")
         return row
+
+    def update(self, names: tuple[str, ...]) -> str:
+        """The statement that changes these attributes of an item."""
+        sql = self._updates.get(names)
+        if sql is None:
+            changes = ", ".join(f"{quoted(name)} = ?" for name in names)
+            sql = self._updates[names] = f"UPDATE {self.name} SET {changes} WHERE {self._here}"
+        return sql
 
     def _check(self, item: Item) -> None:
         for name, value in item.items():

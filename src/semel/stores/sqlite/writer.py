@@ -191,10 +191,13 @@ class Writer:
 
     def _take(self) -> list[Job]:
         batch: list[Job] = []
-        with suppress(IndexError):
-            while len(batch) < SHARED:
-                batch.append(self._queue.popleft())
+        queue = self._queue
+        try:
+            while queue and len(batch) < SHARED:
+                batch.append(queue.popleft())
                 batch[-1].taken = True
+        except IndexError:  # the last one withdrew in this very moment
+            pass
         return batch
 
     # One transaction
