@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import semel
 from bench import Contender, Effect, Pair, bare, new_order
@@ -23,11 +24,15 @@ def open_semel(effect: Effect, on_disk: bool = False) -> Iterator[Pair]:
     with bare.disk_folder() as folder:
         url = f"sqlite:///{folder / 'semel.db'}" if on_disk else "memory:"
         with semel.connect(url) as s:
-            charge = s.once("charge:{order[id]}")(effect)
+
+            @s.once("charge:{id}")
+            def charge(id: str, amount: int, currency: str) -> Any:
+                return effect({"id": id, "amount": amount, "currency": currency})
+
             numbers = itertools.count(1)
-            done = new_order(0)
-            charge(done)
-            yield Pair(lambda: charge(new_order(next(numbers))), lambda: charge(done))
+            done = tuple(new_order(0).values())
+            charge(*done)
+            yield Pair(lambda: charge(*new_order(next(numbers)).values()), lambda: charge(*done))
 
 
 MEMORY = Contender("semel memory", open_semel, note="payload checked, SHA-256 of RFC 8785")

@@ -3,7 +3,6 @@
 An event names its key by a digest, never by the key itself, which may hold personal data.
 """
 
-import hashlib
 from collections.abc import Callable
 from enum import StrEnum
 from typing import TYPE_CHECKING, TypeAlias
@@ -83,4 +82,6 @@ def _logger() -> "Logger":
 
 def digest(id: str) -> str:
     """A short name for a key that does not tell the key."""
-    return hashlib.sha256(id.encode()).hexdigest()[:16]
+    from hashlib import sha256
+
+    return sha256(id.encode()).hexdigest()[:16]

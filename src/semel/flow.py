@@ -14,12 +14,13 @@ from semel import errors
 from semel.clock import Clock
 from semel.codecs import Decoder
 from semel.commands import Call, Raised, Returned, Steps
-from semel.drive import Glance, Glancing, Store
+from semel.drive import Glancing, Store
 from semel.events import What
 from semel.heartbeat import Heart, Pulse
-from semel.ledger import GLANCE, READABLE, LedgerSteps, Terms, failure_of
+from semel.ledger import LedgerSteps, Terms, failure_of
 from semel.model import (
     MISSING,
+    RECORD_VERSION,
     Abandoned,
     Busy,
     Claimed,
@@ -83,27 +84,16 @@ class Flow:
         self._ledger = service.ledger
         self._monotonic = service.clock.monotonic
         self._draining = service.draining
-        self._glance: Glance | None = None
-        if hasattr(service.store, "glance"):
-            self._glance = cast("Glancing", service.store).glance(LEDGER, GLANCE, READABLE)
-
-    def replay(self, id: str, fingerprint: str | None) -> Any:
-        """What came of it before, where the store can tell at a glance; else `MISSING`."""
-        if self._glance is None or self._draining():
-            return MISSING
-        try:
-            seen = self._glance(id)
-        except errors.StoreError:  # the steps will meet it too, and know what to do
-            return MISSING
-        return self._ledger.replay(id, seen, fingerprint, self.decoder)
+        self.replay = _replayer(self)
 
     def steps(self, id: str, fingerprint: str | None, work: Work) -> Steps[Returned | Raised]:
         """Claim the key, do the work, keep what came of it; or give what came of it before."""
         policy = self.policy
         refuse_reentry(id)
-        if self._draining():
-            return Raised(errors.ShuttingDown("no new work is begun"))
         terms = Terms(policy.lease, policy.ttl, fingerprint, policy.on_lapsed, policy.max_attempts)
+        if self._draining():
+            before = yield from self._ledger.peek(id, terms, self.decoder)
+            return self._answer(before) if before else Raised(errors.ShuttingDown("no new work is begun"))
         try:
             sent = self._monotonic()
             outcome = yield from self._ledger.claim_on(id, terms, self.decoder)
@@ -299,6 +289,38 @@ class Flow:
         if type(error).__name__ == "CancelledError" and pulse.claim_lost():
             return errors.ClaimLost(run.key, run.attempt, "go on with")
         return None
+
+
+def _replayer(flow: Flow) -> Callable[[str, str | None], Any]:
+    """What gives the result of work that is done, where the store can tell at a glance; else `MISSING`.
+
+    It is the short cut of `Flow.steps` for the most common answer, and decides nothing else: what it passes
+    over, the steps see.
+    """
+    store = flow.service.store
+    if not hasattr(store, "glance"):
+        return lambda _id, _fingerprint: MISSING
+    glance = cast("Glancing", store).glance(LEDGER, ("fingerprint", "result"), REPLAYABLE)
+    emit = flow.service.ledger.events.emit
+
+    def replay(id: str, fingerprint: str | None) -> Any:
+        try:
+            seen = glance(id)
+            if seen is None:
+                return MISSING
+            known, result = seen
+            if fingerprint != known and fingerprint is not None and known is not None:
+                return MISSING
+            value = flow.decoder.decode(result)
+        except Exception:  # noqa: BLE001 - whatever it is, the steps meet it too, and say it properly
+            return MISSING
+        emit(What.REPLAYED, id)
+        return value
+
+    return replay
+
+
+REPLAYABLE: dict[str, str | int] = {"status": "COMPLETED", "encoding": "json", "version": RECORD_VERSION}
 
 
 def _interrupted(claim: Claimed, error: BaseException) -> bool:

@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from datetime import date, time, timedelta
 from decimal import Decimal
 from enum import Enum
-from hashlib import sha256
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 from uuid import UUID
@@ -24,6 +23,7 @@ import msgspec
 from semel.errors import InvalidKey, InvalidPayload, TemplateError
 
 if TYPE_CHECKING:
+    from _hashlib import HASH
     from inspect import Parameter, Signature
 
 # DynamoDB's partition key holds 2048 bytes, and environment and scope need room in it too.
@@ -331,10 +331,27 @@ def _takes_nothing(signature: "Signature") -> bool:
 _sorted_json: Final = msgspec.json.Encoder(order="sorted").encode
 
 
+def _load_sha256(data: bytes) -> "HASH":
+    # hashlib loads OpenSSL, which takes a tenth of semel's import: that can wait for the first fingerprint.
+    global _sha256  # noqa: PLW0603 - it replaces itself, so that later ones pay nothing
+    from hashlib import sha256
+
+    _sha256 = sha256
+    return sha256(data)
+
+
+_sha256: "Callable[[bytes], HASH]" = _load_sha256
+
+
 def fingerprint(payload: Any, secret: bytes | None = None) -> str:
     """The SHA-256 of a payload's canonical form, in hex; its HMAC where a secret is given."""
     if secret is None:
-        return sha256(canonical(payload)).hexdigest()
+        try:
+            if _is_plain(payload):
+                return _sha256(_sorted_json(payload)).hexdigest()
+        except (RecursionError, UnicodeEncodeError):
+            pass  # canonical() says what is wrong with it
+        return _sha256(canonical(payload)).hexdigest()
     from hmac import digest
 
     return digest(secret, canonical(payload), "sha256").hex()

@@ -82,10 +82,6 @@ SLOWEST_LOOK = 0.5
 # What is left of a wait, or of a lease, may be less than any clock can tell.
 SHORTEST_LOOK = 0.001
 
-# What a replay looks at; see `LedgerSteps.replay`.
-GLANCE = ("fingerprint", "result", "attempt")
-READABLE: dict[str, str | int] = {"status": "COMPLETED", "encoding": "json", "version": RECORD_VERSION}
-
 # An error's message is kept for a person to read; it is no place for data.
 MAX_ERROR_TEXT = 1000
 
@@ -245,7 +241,7 @@ class LedgerSteps:
             return Mismatch(record)
         status = record.status
         if status is Status.COMPLETED:
-            self.events.emit(What.REPLAYED, record.id, record.attempt)
+            self.events.emit(What.REPLAYED, record.id)
             return Replay(record, (yield from self._result(record, decoder)))
         if status is Status.FAILED:
             self.events.emit(What.FAILED_BEFORE, record.id, record.attempt)
@@ -326,22 +322,13 @@ class LedgerSteps:
         found = yield from read(Get(LEDGER, id))
         return self._record(id, found.item)
 
-    def replay(self, id: str, seen: tuple[Any, ...] | None, fingerprint: str | None, decoder: Decoder) -> Any:
-        """The result that was `seen` at a glance, or `MISSING`: the claim then says what it is.
-
-        This is the short cut of `_outcome` for its most common case, and it decides nothing else.
-        """
-        if seen is None:
-            return MISSING
-        known, result, attempt = seen
-        if fingerprint != known and fingerprint is not None and known is not None:
-            return MISSING
-        try:
-            value = decoder.decode(result)
-        except Exception:  # noqa: BLE001 - whatever it is, the claim will say it properly
-            return MISSING
-        self.events.emit(What.REPLAYED, id, attempt)
-        return value
+    def peek(self, id: str, terms: Terms, decoder: Decoder) -> Steps[Outcome | None]:
+        """What a claim would find on a qualified name that is done; None where it is not."""
+        found = yield from read(Get(LEDGER, id))
+        record = self._record(id, found.item)
+        if record is None or record.status is not Status.COMPLETED:
+            return None
+        return (yield from self._outcome(record, found.now, terms, decoder))
 
     def result(self, record: Record, returns: Any = Any) -> Steps[Any]:
         """The result that a record holds; `MISSING` when only the fact was kept."""

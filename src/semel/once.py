@@ -107,11 +107,10 @@ class Protected:
             raise errors.InvalidOption(f"{function.__qualname__} is no async function, and its resolver is")
         self._name = service.ledger.name
         self._prefix = service.ledger.prefix
-        self._secret = service.secret
         self._bind = compile_binder(function)
         self._render = compile_template(key, signature) if isinstance(key, str) else None
         self._key_maker = None if isinstance(key, str) else key
-        self._names = _payload_names(payload, signature)
+        self._print = _printer(_payload_names(payload, signature), signature, service.secret)
         self._returns = returns
         self._typed = False
         if returns is not MISSING or returns_of(function) is not UNRESOLVED:
@@ -139,6 +138,8 @@ class Protected:
 
     def under(self, key: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run once under this key."""
+        if not self._typed:
+            self._learn_type()
         run = self._arun if self._is_async else self._run
         return run(self._name(key), self._print(self._bind(*args, **kwargs)), args, kwargs)
 
@@ -165,18 +166,9 @@ class Protected:
         else:
             name = getattr(self._function, "__qualname__", repr(self._function))
             raise errors.InvalidKey(f"{name} has no key of its own: call it with once.call(key, {name}, ...)")
-        return id, self._print(bound)
-
-    def _print(self, bound: dict[str, Any]) -> str | None:
-        """The fingerprint of a call's payload."""
         if not self._typed:
             self._learn_type()
-        names = self._names
-        if names is None:
-            return None
-        if len(names) != len(bound):
-            bound = {name: bound[name] for name in names}
-        return fingerprint(bound, self._secret)
+        return id, self._print(bound)
 
     def _learn_type(self) -> None:
         """Find the type of the result; an annotation may name a class that is defined after the function."""
@@ -258,6 +250,17 @@ def _check_function(function: Any) -> None:
         raise errors.InvalidOption(f"once() protects functions, and {function!r} is none")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise errors.InvalidOption(f"{function.__qualname__} yields many values; a result is kept as one")
+
+
+def _printer(
+    names: tuple[str, ...] | None, signature: "Signature", secret: bytes | None
+) -> Callable[[dict[str, Any]], str | None]:
+    """What makes a fingerprint of a call's arguments."""
+    if names is None:
+        return lambda _: None
+    if names == tuple(signature.parameters) and secret is None:
+        return fingerprint
+    return lambda bound: fingerprint({name: bound[name] for name in names}, secret)
 
 
 def _payload_names(payload: Payload, signature: "Signature") -> tuple[str, ...] | None:

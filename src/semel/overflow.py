@@ -4,7 +4,6 @@ import os
 import re
 import time
 from contextlib import suppress
-from hashlib import sha256
 
 from semel.errors import UsageError
 
@@ -22,6 +21,8 @@ class FileOverflow:
 
     def put(self, name: str, data: bytes) -> str:
         """Write the bytes to a new file."""
+        from hashlib import sha256
+
         ref = f"{sha256(name.encode()).hexdigest()[:32]}-{os.urandom(16).hex()}"
         path = self._path(ref)
         unfinished = f"{path}.unfinished"

@@ -1,6 +1,5 @@
 """The running attempt: what a function can know about itself while it runs."""
 
-import hashlib
 from contextvars import ContextVar
 from typing import Any
 
@@ -55,7 +54,9 @@ class Run:
 
     def key_for(self, system: str) -> str:
         """An idempotency key for another system: the same at every attempt, and it does not tell the key."""
-        return hashlib.sha256(f"{self.claim.id}\0{system}".encode()).hexdigest()
+        from hashlib import sha256
+
+        return sha256(f"{self.claim.id}\0{system}".encode()).hexdigest()
 
     # The heartbeat's side
 

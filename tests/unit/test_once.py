@@ -986,10 +986,19 @@ def test_scopes_and_environments_do_not_see_each_other(clock: FakeClock) -> None
 def test_draining_reaches_every_scope(s: semel.Semel) -> None:
     other = s.scoped("globex")
     work = other.once("k")(lambda: 1)
-    assert work() == 1
     s.drain()
     with pytest.raises(semel.ShuttingDown):
         work()
+
+
+@pytest.mark.parametrize("result", ["plain", "x" * 10_000], ids=len)
+def test_while_draining_what_is_done_is_still_answered(s: semel.Semel, result: str) -> None:
+    work = s.once("k:{n}")(lambda n: result)
+    work(1)
+    s.drain()
+    assert work(1) == result
+    with pytest.raises(semel.ShuttingDown):
+        work(2)
 
 
 def test_fingerprints_for_the_ledger_are_made_with_the_secret(clock: FakeClock) -> None:

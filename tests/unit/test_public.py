@@ -75,7 +75,7 @@ def test_environment_and_scope_are_checked(env: str, scope: str) -> None:
 def test_a_closed_ledger_begins_nothing() -> None:
     with semel.connect("memory:") as s:
         work = s.once("k")(lambda: 1)
-    with pytest.raises(semel.ShuttingDown):
+    with pytest.raises(semel.StoreClosed):
         work()
 
 
