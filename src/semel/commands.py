@@ -170,11 +170,22 @@ class Query(msgspec.Struct, frozen=True):
     limit: int = 100
     after: str | None = None
 
+    def __post_init__(self) -> None:
+        if self.limit < 1:
+            raise UsageError(f"a page has room for at least one item, not for {self.limit}")
+
 
 class Transact(msgspec.Struct, frozen=True):
     """Several writes on different items, all or none. The reply is `Applied` or `Cancelled`."""
 
     writes: tuple[Write, ...]
+
+    def __post_init__(self) -> None:
+        places = {(write.table.name, write.key, write.sort) for write in self.writes}
+        if len(places) < len(self.writes):
+            raise UsageError(
+                "a transaction writes to an item once; which of two writes came first would be open"
+            )
 
 
 class Batch(msgspec.Struct, frozen=True):

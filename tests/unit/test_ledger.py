@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 import semel
-from semel.commands import Put
+from semel.commands import Delete, Put, Query, Transact
 from semel.drive import drive
 from semel.ledger import LedgerSteps
 from semel.stores.memory import MemoryStore
@@ -100,6 +100,13 @@ def test_a_file_that_its_overflow_did_not_make_is_unreadable(s: semel.Semel, tmp
     s.store.execute(Put(LEDGER, "dev//k", item | {"result": b"../../etc", "encoding": "json+overflow"}))
     with pytest.raises(semel.ResultUnreadable):
         s.ledger.claim("k")
+
+
+def test_a_page_of_nothing_and_a_transaction_that_contradicts_itself_are_refused() -> None:
+    with pytest.raises(semel.UsageError, match="at least one"):
+        Query(LEDGER, limit=0)
+    with pytest.raises(semel.UsageError, match="once"):
+        Transact((Put(LEDGER, "k", {}), Delete(LEDGER, "k")))
 
 
 def test_a_closed_store_says_so() -> None:

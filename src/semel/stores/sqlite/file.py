@@ -52,19 +52,25 @@ class File(msgspec.Struct, frozen=True):
 
     def reader(self) -> sqlite3.Connection:
         """A connection that only reads."""
-        connection = self._connect()
-        connection.execute("PRAGMA query_only = 1")
-        return connection
+        return self._connect("query_only = 1")
 
     def writer(self) -> sqlite3.Connection:
         """A connection that writes."""
-        connection = self._connect()
-        connection.execute(f"PRAGMA synchronous = {DURABILITY[self.synchronous]}")
-        connection.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
-        return connection
+        return self._connect(
+            f"synchronous = {DURABILITY[self.synchronous]}", f"journal_size_limit = {LOG_BYTES}"
+        )
 
-    def _connect(self) -> sqlite3.Connection:
-        return sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    def _connect(self, *settings: str) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+        )
+        try:
+            for setting in settings:
+                connection.execute(f"PRAGMA {setting}")
+        except BaseException:  # what is no database is only found out here
+            connection.close()
+            raise
+        return connection
 
 
 # Schema
