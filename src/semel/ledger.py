@@ -211,6 +211,8 @@ class LedgerSteps:
                 reply = None
                 continue
             if _owned(record, token):
+                # It may be an earlier write of mine, which came through late.
+                attempt, lapsed = record.attempt, lapsed and record.attempt == attempt
                 break
             if record.token == token:
                 # My claim was made, and settled by somebody before I heard of it. What I do next is another

@@ -132,3 +132,22 @@ def test_every_attempt_has_a_token_of_its_own(clock: FakeClock) -> None:
     assert second is not None
     assert (first.attempt, second.attempt) == (1, 2)
     assert first.token != second.token
+
+
+def test_a_claim_that_came_through_late_knows_which_attempt_it_is(clock: FakeClock) -> None:
+    """The first write was held up, the record it met was forgotten meanwhile, and then it arrived."""
+    store, ledger = MemoryStore(clock), LedgerSteps()
+    earlier = drive(ledger.claim("k"), store)
+    assert isinstance(earlier, semel.Claimed)
+    drive(ledger.release(earlier), store)
+    steps: Any = ledger.claim("k")
+    held_up = next(steps)
+    again = steps.throw(semel.StoreOutcomeUnknown("held up"))
+    second_attempt = steps.send(store.execute(again))
+    drive(ledger.forget("k"), store)
+    store.execute(held_up)
+    with pytest.raises(StopIteration) as end:
+        steps.send(store.execute(second_attempt))
+    record = drive(ledger.get("k"), store)
+    assert record is not None
+    assert (end.value.value.attempt, end.value.value.lapsed) == (record.attempt, False) == (1, False)

@@ -109,6 +109,8 @@ class Model:
         self.fail = fail
         self.count = count
         self.step = 0
+        self.now = 0.0
+        """What the store last said the time was."""
         self.jumped = False
         self.lives: dict[str, list[Life]] = {}
         self.claims: dict[str, list[tuple[Life, int]]] = {}
@@ -147,6 +149,7 @@ class Model:
 
     def answered(self, reply: Applied | Refused | Found) -> None:
         """A reply shows nothing whose time is up."""
+        self.now = reply.now
         item = reply.item
         if item is not None and item["expires_at"] <= reply.now:
             self.fail(
@@ -443,7 +446,11 @@ class Model:
 
     def _not_reached(self, errand: Errand) -> bool:
         life = self.current(errand.id)
-        holds = life is not None and life.item["token"] in errand.tokens[-1:]
+        holds = (
+            life is not None
+            and life.item["expires_at"] > self.now
+            and life.item["token"] in errand.tokens[-1:]
+        )
         if holds and errand.last is Put and not errand.entered:
             self.fail("own token", f"{errand.name} was told that nothing was written, and holds the key")
         return errand.faults > 0
