@@ -40,7 +40,7 @@ class Heart:
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._clock = clock
-        self._interval = float("inf")
+        self._shortest = float("inf")
         self._forget()
         HEARTS.add(self)
 
@@ -53,9 +53,8 @@ class Heart:
     def start(self, run: Run, ledger: LedgerSteps) -> None:
         """Keep this lease alive from now on."""
         self._live[run] = ledger
-        interval = run.claim.lease / RENEWALS_PER_LEASE
-        if interval < self._interval:
-            self._interval = interval
+        if run.claim.lease < self._shortest:
+            self._shortest = run.claim.lease
             self._wake.set()
         if self._thread is None:
             self._begin()
@@ -73,7 +72,7 @@ class Heart:
     def _beat(self) -> None:
         while True:
             idle = not self._live
-            self._wake.wait(self._interval)
+            self._wake.wait(self._shortest / RENEWALS_PER_LEASE)
             self._wake.clear()
             for run, ledger in list(self._live.items()):
                 if run.due <= self._clock.monotonic() and run in self._live:

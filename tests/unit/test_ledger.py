@@ -151,3 +151,18 @@ def test_a_claim_that_came_through_late_knows_which_attempt_it_is(clock: FakeClo
     record = drive(ledger.get("k"), store)
     assert record is not None
     assert (end.value.value.attempt, end.value.value.lapsed) == (record.attempt, False) == (1, False)
+
+
+@pytest.mark.seed("A2")
+@pytest.mark.seed("A7")
+def test_a_key_is_new_once_and_processed_until_its_time_is_up(s: semel.Semel, clock: FakeClock) -> None:
+    assert s.ledger.is_processed("k") is False
+    assert [s.ledger.check_and_set("k", semel.HOUR) for _ in range(3)] == [True, False, False]
+    assert s.ledger.is_processed("k") is True
+    clock.advance(semel.HOUR)
+    assert s.ledger.is_processed("k") is False
+    s.ledger.mark_processed("k", semel.DAY)
+    clock.advance(semel.HOUR)
+    assert s.ledger.check_and_set("k") is False
+    clock.advance(semel.DAY)
+    assert s.ledger.check_and_set("k") is True

@@ -429,6 +429,7 @@ def test_a_waiter_takes_over_when_the_holder_vanished(s: semel.Semel, events: li
     assert semel.What.TAKEN_OVER in [event.what for event in events]
 
 
+@pytest.mark.seed("A8")
 def test_fifty_threads_get_one_answer() -> None:
     s = semel.connect("memory:")
     ran, answers, barrier = [], [], threading.Barrier(50)

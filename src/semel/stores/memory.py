@@ -54,6 +54,7 @@ class MemoryStore:
     def __init__(self, clock: Clock | None = None, overflow: "Overflow | None" = None) -> None:
         self.overflow = overflow
         self._clock = clock or Clock()
+        self._now = self._clock.now
         self._lock = threading.Lock()
         self._items: dict[Place, Item] = {}
         self._buckets: dict[float, list[Place]] = {}
@@ -134,7 +135,7 @@ class MemoryStore:
     def _write(self, command: Write) -> Applied | Refused:
         place = _place(command)
         with self._lock:
-            reply = self._apply(command, place, self._clock.now())
+            reply = self._apply(command, place, self._now())
         if type(reply) is Applied:
             self._room.ring(place)
         return reply
