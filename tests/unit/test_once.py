@@ -1109,19 +1109,25 @@ def test_an_ordinary_function_cannot_have_an_async_resolver(s: semel.Semel) -> N
 
 def test_a_herd_of_callers_looks_together(monkeypatch: Any) -> None:
     """Two hundred tasks want one key: one runs, and the others share their looks at it."""
-    s = semel.connect("memory:")
-    looks = []
+    looks, busy, everybody = [], [], asyncio.Event()
     look = MemoryStore._look
 
     def counted(self: MemoryStore, command: Any) -> Any:
         looks.append(1)
         return look(self, command)
 
+    def heard(event: semel.Event) -> None:
+        if event.what is semel.What.BUSY:
+            busy.append(1)
+        if len(busy) == 199:
+            everybody.set()
+
     monkeypatch.setattr(MemoryStore, "_look", counted)
+    s = semel.connect("memory:", on_event=heard)
 
     @s.once("k")
     async def work() -> str:
-        await asyncio.sleep(0.2)
+        await everybody.wait()
         return "done"
 
     async def main() -> list[str]:
