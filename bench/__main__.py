@@ -38,9 +38,9 @@ class Bar:
 
 def tables(number: int, repeat: int, keys: int, progress: Callable[[int], None]) -> list[Table]:
     """Prove every contender, then time them all."""
-    memory = (bare.MEMORY, ours.MEMORY, rivals.STUB, *rivals.IN_MEMORY)
-    disk = (bare.SQLITE, ours.SQLITE, *rivals.ON_DISK)
-    for contender in (ours.MEMORY, ours.SQLITE, *rivals.IN_MEMORY, *rivals.ON_DISK):
+    memory = (bare.MEMORY, ours.MEMORY, ours.MEMORY_FLAT, rivals.STUB, *rivals.IN_MEMORY)
+    disk = (bare.SQLITE, ours.SQLITE, ours.SQLITE_FLAT, *rivals.ON_DISK)
+    for contender in (*memory[1:3], *disk[1:3], *rivals.IN_MEMORY, *rivals.ON_DISK):
         if not rivals.absent(contender.needs):
             prove(contender)
     rivals.MODULES = {"semel": ()} | rivals.MODULES
@@ -56,7 +56,7 @@ def tables(number: int, repeat: int, keys: int, progress: Callable[[int], None])
 
 
 def _replays() -> tuple[Contender, ...]:
-    return bare.SQLITE, bare.SQLITE_BY_HAND, ours.SQLITE
+    return bare.SQLITE, bare.SQLITE_BY_HAND, ours.SQLITE, ours.SQLITE_FLAT
 
 
 def bars(done: list[Table]) -> list[Bar]:
@@ -66,15 +66,15 @@ def bars(done: list[Table]) -> list[Bar]:
         timing, beside = ours.row(done, title, name).timing, ours.row(done, title, base).timing
         return Ratio.of(timing, beside).median if timing and beside else float("nan")
 
-    def best(title: str, name: str) -> float:
+    def median(title: str, name: str) -> float:
         timing = ours.row(done, title, name).timing
-        return timing.best if timing else float("nan")
+        return timing.median if timing else float("nan")
 
     many, few = done[-2].rows[1].name, done[-2].rows[0].name
     batch, singles = done[-3].rows[0].name, done[-3].rows[1].name
     found = [
-        Bar("first call in memory, best round", best("first, in memory", ours.MEMORY.name), 20, "us"),
-        Bar("replay in memory, best round", best("replay, in memory", ours.MEMORY.name), 10, "us"),
+        Bar("first call in memory", median("first, in memory", ours.MEMORY.name), 20, "us"),
+        Bar("replay in memory", median("replay, in memory", ours.MEMORY.name), 10, "us"),
         Bar(
             "first call on SQLite to the bare statements",
             ratio("first, on disk", ours.SQLITE.name, bare.SQLITE.name),

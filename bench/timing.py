@@ -67,11 +67,6 @@ class Ratio:
         return {"median": self.median, "least": min(self.rounds), "most": max(self.rounds)}
 
 
-def measure(subject: Subject, number: int, repeat: int) -> Timing:
-    """Time one subject: `repeat` rounds of `number` calls."""
-    return compare({"": subject}, number, repeat)[""]
-
-
 def compare(subjects: Mapping[str, Subject], number: int, repeat: int) -> dict[str, Timing]:
     """Time all subjects with their rounds interleaved, so that a noisy moment hits all alike."""
     rounds: dict[str, list[float]] = {name: [] for name in subjects}
@@ -89,11 +84,6 @@ def _one_round(subject: Subject, number: int) -> float:
         gc.collect()
         # timeit keeps the garbage collector off while its clock runs.
         return timeit.Timer(call).timeit(number) / number * 1e6
-
-
-def import_time(module: str, repeat: int = 7) -> float:
-    """Milliseconds that `import module` takes in a new interpreter, bytecode cached."""
-    return import_times([module], repeat)[module].median / 1e3
 
 
 def import_times(modules: Iterable[str], repeat: int = 7) -> dict[str, Timing]:
