@@ -93,10 +93,10 @@ $(VENV)/.set-run: $(VENV)/.uv pyproject.toml constraints.txt
 
 $(VENV)/.set-test: $(VENV)/.uv pyproject.toml constraints.txt
 	@echo 'Installing semel and what its tests need ...'
-	@$(INSTALL) -e '.[cli,crypto,pydantic]' --group test
+	@$(INSTALL) -e '.[boto,cli,crypto,dynamodb,postgres,pydantic,redis]' --group test
 	@touch $@ $(VENV)/.set-run
 
 $(VENV)/.set-bench: $(VENV)/.uv pyproject.toml constraints.txt
 	@echo 'Installing semel and what its benchmarks need ...'
-	@$(INSTALL) -e '.[cli,crypto,pydantic]' --group bench
+	@$(INSTALL) -e '.[boto,cli,crypto,dynamodb,postgres,pydantic,redis]' --group bench
 	@touch $@ $(VENV)/.set-run

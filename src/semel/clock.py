@@ -15,6 +15,10 @@ class Clock:
         """Seconds since the epoch; may jump."""
         return time.time()
 
+    def imposed(self) -> float | None:
+        """The time that a store is to take for its own; None leaves it to the server's clock."""
+        return None
+
     def monotonic(self) -> float:
         """Seconds since some moment; never jumps. Deadlines are counted on it."""
         return time.monotonic()

@@ -14,11 +14,12 @@ from typing import Any, TypeAlias, TypeVar
 import msgspec
 
 from semel.errors import StoreError, StoreOutcomeUnknown, StoreThrottled, StoreUnavailable, UsageError
-from semel.tables import Table
+from semel.tables import FOREVER, Kind, Table
 
 T = TypeVar("T")
 
 Item: TypeAlias = dict[str, Any]
+Sort: TypeAlias = str | int | None
 
 
 class After(msgspec.Struct, frozen=True):
@@ -101,7 +102,7 @@ class Get(msgspec.Struct, frozen=True):
 
     table: Table
     key: str
-    sort: str | None = None
+    sort: Sort = None
 
 
 class Put(msgspec.Struct, frozen=True):
@@ -111,7 +112,7 @@ class Put(msgspec.Struct, frozen=True):
     key: str
     item: Item
     when: Condition | None = None
-    sort: str | None = None
+    sort: Sort = None
 
 
 class Update(msgspec.Struct, frozen=True):
@@ -121,7 +122,7 @@ class Update(msgspec.Struct, frozen=True):
     key: str
     set: Item
     when: Condition = PRESENT
-    sort: str | None = None
+    sort: Sort = None
 
 
 class Add(msgspec.Struct, frozen=True):
@@ -137,7 +138,7 @@ class Add(msgspec.Struct, frozen=True):
     set: Item
     once: Item
     when: Condition | None = None
-    sort: str | None = None
+    sort: Sort = None
 
 
 class Delete(msgspec.Struct, frozen=True):
@@ -146,7 +147,7 @@ class Delete(msgspec.Struct, frozen=True):
     table: Table
     key: str
     when: Condition = PRESENT
-    sort: str | None = None
+    sort: Sort = None
 
 
 Write: TypeAlias = Put | Update | Add | Delete
@@ -163,8 +164,8 @@ class Query(msgspec.Struct, frozen=True):
 
     table: Table
     key: str | None = None
-    low: str | None = None
-    high: str | None = None
+    low: Sort = None
+    high: Sort = None
     reverse: bool = False
     where: Condition | None = None
     limit: int = 100
@@ -200,7 +201,7 @@ class Watch(msgspec.Struct, frozen=True):
     table: Table
     key: str
     seconds: float
-    sort: str | None = None
+    sort: Sort = None
 
 
 # Commands that are not the store's: a body too large for a row, and the caller's own work.
@@ -414,6 +415,8 @@ def outcome(command: Write, item: Item | None, now: float) -> Item | None:
     after[command.table.partition] = command.key
     if command.table.sort is not None:
         after[command.table.sort] = command.sort
+    if command.table.forever and after.get(command.table.expires) is None:
+        after[command.table.expires] = FOREVER
     return after
 
 
@@ -422,9 +425,14 @@ def cursor(table: Table, item: Item) -> str:
     return msgspec.json.encode([item[name] for name in table.key]).decode()
 
 
-def place_of(after: str) -> list[str]:
-    """The key that a cursor stands for."""
+def place_of(table: Table, after: str) -> list[str | int]:
+    """The key that a cursor of this table stands for."""
     try:
-        return msgspec.json.decode(after, type=list[str])
+        place = msgspec.json.decode(after, type=list[str | int])
     except msgspec.DecodeError as error:
         raise UsageError(f"not a cursor of an earlier page: {after!r}") from error
+    kinds = table.kinds
+    numbers = [kinds[name] is Kind.NUMBER for name in table.key]
+    if [isinstance(piece, int) for piece in place] != numbers:
+        raise UsageError(f"not a cursor of table {table.name}: {after!r}")
+    return place

@@ -6,7 +6,7 @@ from typing import Any, Self
 from semel import errors
 from semel.clock import Clock
 from semel.codecs import MAX_BYTES, Codec, Encryption, Overflow
-from semel.drive import Store
+from semel.drive import Store, leave
 from semel.events import Events, Listener
 from semel.facades import AsyncLedger, Ledger
 from semel.flow import Service
@@ -19,6 +19,11 @@ from semel.once import Once
 STORES = {
     "memory": ("semel.stores.memory", "MemoryStore"),
     "sqlite": ("semel.stores.sqlite", "SQLiteStore"),
+    "dynamodb": ("semel.stores.dynamodb", "DynamoDBStore"),
+    "postgresql": ("semel.stores.postgres", "PostgresStore"),
+    "postgres": ("semel.stores.postgres", "PostgresStore"),
+    "redis": ("semel.stores.redis", "RedisStore"),
+    "rediss": ("semel.stores.redis", "RedisStore"),
 }
 
 
@@ -141,6 +146,7 @@ class AsyncSemel:
         """Let go of the store; writes under way are waited for, without holding up the loop."""
         import asyncio
 
+        await leave(self._sync.store)
         await asyncio.to_thread(self._sync.close)
 
     async def __aenter__(self) -> Self:

@@ -40,6 +40,12 @@ class Store(Protocol):
         ...
 
 
+async def leave(store: Store) -> None:
+    """Let a store go of what belongs to the running event loop, where it has connections that do."""
+    if hasattr(store, "leave"):
+        await store.leave()
+
+
 Glance: TypeAlias = Callable[[str], tuple[Any, ...] | None]
 
 

@@ -22,6 +22,9 @@ SemelError
 │   ├── StoreThrottled      still too busy after every retry
 │   ├── StoreOutcomeUnknown nobody can tell whether the write was applied
 │   ├── StoreClosed         used after close()
+│   ├── TableMissing        the table, or the database, is not there
+│   ├── WrongSchema         the table is there, and is not as it should be
+│   ├── NotPermitted        the store knows the caller, and does not let it do that
 │   ├── WrongEnvironment    the store belongs to another environment
 │   ├── SchemaTooNew        written by a newer semel
 │   └── RecordCorrupt       a record that cannot be read; it is never taken for absent
@@ -196,6 +199,18 @@ class StoreOutcomeUnknown(StoreError):
 
 class StoreClosed(StoreError):
     """Used after close()."""
+
+
+class TableMissing(StoreError):
+    """The table, or the database, is not there."""
+
+
+class WrongSchema(StoreError):
+    """The table is there, and is not as it should be."""
+
+
+class NotPermitted(StoreError):
+    """The store knows the caller, and does not let it do that; or does not know it."""
 
 
 class WrongEnvironment(StoreError):

@@ -84,6 +84,13 @@ class Listing(msgspec.Struct, frozen=True):
     """The keys of records that cannot be read; `forget` removes one for good."""
 
 
+class Problem(msgspec.Struct, frozen=True):
+    """What is wrong with a store as it was found, and what mends it."""
+
+    what: str
+    remedy: str
+
+
 # What a claim can find.
 
 

@@ -55,7 +55,7 @@ NOTES = Table(
     sort="at",
     attributes={"n": Kind.NUMBER, "text": Kind.TEXT, "body": Kind.BYTES, "until": Kind.NUMBER},
     expires="until",
-    indexes=(("text",),),
+    listed_by=("text",),
 )
 
 

@@ -20,6 +20,7 @@ from semel.commands import (
     Put,
     Query,
     Refused,
+    Sort,
     Stored,
     Transact,
     Update,
@@ -40,7 +41,7 @@ from semel.tables import Table
 if TYPE_CHECKING:
     from semel.codecs import Overflow
 
-Place = tuple[str, str, str | None]
+Place = tuple[str, str, Sort]
 
 # Expiry is kept by the minute: few buckets, and an item goes at most a minute after its time.
 BUCKET_SECONDS = 60
@@ -230,7 +231,7 @@ def _asked_for(command: Query, item: Item, now: float) -> bool:
         ):
             return False
     if command.after is not None:
-        place, start = [item[name] for name in table.key], place_of(command.after)
+        place, start = [item[name] for name in table.key], place_of(table, command.after)
         if place >= start if command.reverse else place <= start:
             return False
     return command.where is None or holds(command.where, item, now)

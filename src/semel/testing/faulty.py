@@ -4,7 +4,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from semel.commands import Add, Batch, Delete, Put, Stored, Transact, Update
-from semel.drive import Store
+from semel.drive import Store, leave
 from semel.errors import StoreOutcomeUnknown, StoreUnavailable
 
 if TYPE_CHECKING:
@@ -70,6 +70,10 @@ class Faulty:
         fault = self._begin(command)
         reply = await self.inner.aexecute(command)
         return self._end(fault, reply)
+
+    async def leave(self) -> None:
+        """The inner store's."""
+        await leave(self.inner)
 
     def close(self) -> None:
         """Close the inner store."""

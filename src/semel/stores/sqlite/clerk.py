@@ -84,8 +84,8 @@ class Clerk:
             return Applied(now)
         row = plan.row(after)
         if type(command) is Update:
-            names = tuple(command.set)
-            cursor.execute(plan.update(names), (*map(after.get, names), *plan.place(command)))
+            sql, places = plan.update(tuple(command.set))
+            cursor.execute(sql, (*[row[place] for place in places], *plan.place(command)))
         else:
             cursor.execute(plan.replace, row)
         self._owed += REAPED_PER_WRITE

@@ -1,9 +1,24 @@
 """The pure half: a `Table` as SQL text, items as rows and rows as items, a `Query` as a SELECT."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
-from semel.commands import AllOf, Begins, Condition, Equals, Get, Item, OneOf, Query, Watch, Write, place_of
+import msgspec
+
+from semel.commands import (
+    AllOf,
+    Begins,
+    Condition,
+    Equals,
+    Get,
+    Item,
+    OneOf,
+    Query,
+    Sort,
+    Watch,
+    Write,
+    place_of,
+)
 from semel.errors import UsageError
 from semel.tables import Kind, Table
 
@@ -14,11 +29,31 @@ Clause: TypeAlias = tuple[str, tuple[Any, ...]]
 PREFIX = "semel_"
 
 # Numbers are declared without a type: any type that SQLite knows would turn 1.0 into 1 or 1 into 1.0.
-COLUMN_TYPES = {Kind.TEXT: " TEXT", Kind.NUMBER: "", Kind.BYTES: " BLOB"}
+COLUMN_TYPES = {
+    Kind.TEXT: " TEXT",
+    Kind.NUMBER: "",
+    Kind.BYTES: " BLOB",
+    Kind.FLAG: " INTEGER",
+    Kind.OBJECT: " TEXT",
+    Kind.SET: " TEXT",
+}
 PYTHON_TYPES: dict[Kind, type | tuple[type, ...]] = {
     Kind.TEXT: str,
     Kind.NUMBER: (int, float),
     Kind.BYTES: (bytes, bytearray, memoryview),
+    Kind.FLAG: bool,
+    Kind.OBJECT: dict,
+    Kind.SET: (set, frozenset),
+}
+# What SQLite has no type for is written as JSON, a set in one order so that equal sets are equal texts.
+PACK: dict[Kind, Callable[[Any], Any]] = {
+    Kind.OBJECT: lambda value: msgspec.json.encode(value).decode(),
+    Kind.SET: lambda value: msgspec.json.encode(sorted(value)).decode() if value else None,
+}
+UNPACK: dict[Kind, Callable[[Any], Any]] = {
+    Kind.FLAG: bool,
+    Kind.OBJECT: msgspec.json.decode,
+    Kind.SET: lambda text: set(msgspec.json.decode(text)),
 }
 
 # Nearly every record ends with this value, and nobody lists those by it: its index leaves them out, and so
@@ -31,10 +66,12 @@ class Plan:
 
     def __init__(self, table: Table) -> None:
         self.table = table
-        self.kinds = dict.fromkeys(table.key, Kind.TEXT) | {table.expires: Kind.NUMBER} | table.attributes
+        self.kinds = table.kinds
         self.columns = tuple(self.kinds)
         self.expires = self.columns.index(table.expires)
         self._numbers = [place for place, kind in enumerate(self.kinds.values()) if kind is Kind.NUMBER]
+        self._packed = [(place, PACK[kind]) for place, kind in enumerate(self.kinds.values()) if kind in PACK]
+        self._unpacked = {name: UNPACK[kind] for name, kind in self.kinds.items() if kind in UNPACK}
         self._shapes: set[tuple[Any, ...]] = set()
         self.sorted = table.sort is not None
         self.name = quoted(PREFIX + table.name)
@@ -46,7 +83,7 @@ class Plan:
         self.replace = f"REPLACE {values}"
         self.insert = f"INSERT {values} ON CONFLICT ({key}) DO NOTHING"
         self._here = here
-        self._updates: dict[tuple[str, ...], str] = {}
+        self._updates: dict[tuple[str, ...], tuple[str, list[int]]] = {}
         self.reap = (
             f"DELETE FROM {self.name} WHERE ({key}) IN (SELECT {key} FROM {self.name} "
             f"WHERE {quoted(table.expires)} <= ? ORDER BY {quoted(table.expires)} LIMIT ?)"
@@ -59,7 +96,11 @@ class Plan:
     def item(self, row: Row) -> Item:
         """A row as an item: an attribute without a value is no attribute."""
         # Every replay comes through here, and strict=True would cost it a tenth of a microsecond.
-        return {name: value for name, value in zip(self.columns, row) if value is not None}  # noqa: B905
+        item = {name: value for name, value in zip(self.columns, row) if value is not None}  # noqa: B905
+        for name, unpacked in self._unpacked.items():
+            if name in item:
+                item[name] = unpacked(item[name])
+        return item
 
     def row(self, item: Item) -> Row:
         """An item as a row that will come back as it is; what SQLite refuses by itself is left to it."""
@@ -72,15 +113,23 @@ class Plan:
         for place in self._numbers:
             if row[place] != row[place]:  # only NaN is not itself
                 raise UsageError(f"{self.columns[place]!r} is not a number, and SQLite would make it NULL")
-        return row
+        return self._pack(row) if self._packed else row
 
-    def update(self, names: tuple[str, ...]) -> str:
-        """The statement that changes these attributes of an item."""
-        sql = self._updates.get(names)
-        if sql is None:
+    def _pack(self, row: Row) -> Row:
+        packed = list(row)
+        for place, pack in self._packed:
+            if packed[place] is not None:
+                packed[place] = pack(packed[place])
+        return tuple(packed)
+
+    def update(self, names: tuple[str, ...]) -> tuple[str, list[int]]:
+        """The statement that changes these attributes of an item, and where their values are in a row."""
+        known = self._updates.get(names)
+        if known is None:
             changes = ", ".join(f"{quoted(name)} = ?" for name in names)
-            sql = self._updates[names] = f"UPDATE {self.name} SET {changes} WHERE {self._here}"
-        return sql
+            sql = f"UPDATE {self.name} SET {changes} WHERE {self._here}"
+            known = self._updates[names] = sql, [self.columns.index(name) for name in names]
+        return known
 
     def _check(self, item: Item) -> None:
         for name, value in item.items():
@@ -108,10 +157,12 @@ class Plan:
 
     def indexes(self) -> Iterator[str]:
         """The statements that make its indexes where they are missing."""
-        for names in ((self.table.expires,), *self.table.indexes):
-            name = quoted("_".join((PREFIX + self.table.name, *names)))
-            rest = f" WHERE {unusual(names[0])}" if names[0] in USUAL else ""
-            yield f"CREATE INDEX IF NOT EXISTS {name} ON {self.name} ({listed(names)}){rest}"
+        names: list[tuple[str, ...]] = [(name,) for name in (self.table.expires, *self.table.listed_by)]
+        names += [tuple(filter(None, (index.partition, index.sort))) for index in self.table.indexes]
+        for each in names:
+            name = quoted("_".join((PREFIX + self.table.name, *each)))
+            rest = f" WHERE {unusual(each[0])}" if each[0] in USUAL else ""
+            yield f"CREATE INDEX IF NOT EXISTS {name} ON {self.name} ({listed(each)}){rest}"
 
     def column(self, name: str) -> str:
         """A column's definition."""
@@ -155,10 +206,8 @@ def select(plan: Plan, query: Query, now: float) -> tuple[str, list[Any]]:
 
 def _range(table: Table, query: Query) -> Iterator[Clause]:
     """The range of keys that a page can come from."""
-    place = None if query.after is None else place_of(query.after)
-    if place is not None and len(place) != len(table.key):
-        raise UsageError(f"not a cursor of table {table.name}: {query.after!r}")
-    within = None
+    place = None if query.after is None else place_of(table, query.after)
+    within: Sort = None
     if query.key is not None:
         yield f"{quoted(table.partition)} = ?", (query.key,)
         if place is not None and place[0] == query.key:
@@ -171,16 +220,24 @@ def _range(table: Table, query: Query) -> Iterator[Clause]:
             yield f"{quoted(table.sort)} {operator} ?", (value,)
 
 
-def _bounds(query: Query, after: str | None) -> Iterator[tuple[str, str]]:
+def _bounds(query: Query, after: Sort) -> Iterator[tuple[str, str | int]]:
     """The bounds of the sort key; a later page begins at its own beginning, not by skipping from `low`."""
     low, high = (">=", query.low), ("<=", query.high)
     if after is not None and query.reverse:
-        high = ("<", after) if query.high is None or after <= query.high else high
+        high = ("<", after) if query.high is None or not _beyond(after, query.high) else high
     elif after is not None:
-        low = (">", after) if query.low is None or after >= query.low else low
+        low = (">", after) if query.low is None or not _beyond(query.low, after) else low
     for operator, value in (low, high):
         if value is not None:
             yield operator, value
+
+
+def _beyond(one: Any, other: Any) -> bool:
+    """Whether one sort key comes after another of the same table."""
+    try:
+        return bool(one > other)
+    except TypeError:
+        raise UsageError(f"a sort key of this table is not both {one!r} and {other!r}") from None
 
 
 def _narrowed(condition: Condition, columns: tuple[str, ...]) -> Iterator[Clause]:

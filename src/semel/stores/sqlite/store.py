@@ -24,6 +24,7 @@ from semel.commands import (
     Put,
     Query,
     Refused,
+    Sort,
     Stored,
     Transact,
     Update,
@@ -287,7 +288,7 @@ def _tables(command: Any) -> Iterable[Table]:
     return (command.table,)
 
 
-def _place(command: Get | Watch | Write) -> tuple[str, str, str | None]:
+def _place(command: Get | Watch | Write) -> tuple[str, str, Sort]:
     return command.table.name, command.key, command.sort
 
 

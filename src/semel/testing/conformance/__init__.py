@@ -6,7 +6,7 @@
 
 Every behaviour is tested twice, through `drive` and through `adrive`. The store has to take its time from
 the clock it is given: that is how leases run out here without anybody sleeping. Besides the ledger's table it
-has to keep the two in `TABLES`.
+has to keep those in `TABLES`.
 """
 
 import pytest
@@ -32,14 +32,14 @@ pytest.register_assert_rewrite(
 from semel.testing.conformance.commands import CommandTests, TransactTests  # noqa: E402
 from semel.testing.conformance.faults import FaultTests  # noqa: E402
 from semel.testing.conformance.flow import FlowTests  # noqa: E402
-from semel.testing.conformance.harness import NOTES, TABLES, THINGS, Harness, Runner  # noqa: E402
+from semel.testing.conformance.harness import LINES, NOTES, TABLES, THINGS, Harness, Runner  # noqa: E402
 from semel.testing.conformance.moves import MoveTests  # noqa: E402
 from semel.testing.conformance.queries import QueryTests  # noqa: E402
 from semel.testing.conformance.races import RaceTests  # noqa: E402
 from semel.testing.conformance.records import LimitTests, MarkTests, RecordTests  # noqa: E402
 from semel.testing.conformance.values import ExpiryTests, GlanceTests, ValueTests  # noqa: E402
 
-__all__ = ["NOTES", "TABLES", "THINGS", "Harness", "Runner", "StoreConformance"]
+__all__ = ["LINES", "NOTES", "TABLES", "THINGS", "Harness", "Runner", "StoreConformance"]
 
 
 class StoreConformance(

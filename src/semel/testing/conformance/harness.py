@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 import pytest
 
 from semel.clock import Clock
-from semel.commands import Applied, Command, Found, Get, Item, Put, Steps, Stored
-from semel.drive import Store, adrive, drive
+from semel.commands import Applied, Command, Found, Get, Item, Put, Sort, Steps, Stored
+from semel.drive import Store, adrive, drive, leave
 from semel.flow import Work
 from semel.ledger import LedgerSteps
 from semel.model import Claimed, Outcome
@@ -28,13 +28,24 @@ ATTRIBUTES = {
     "data": Kind.BYTES,
     "due": Kind.NUMBER,
     "gone_at": Kind.NUMBER,
+    "flag": Kind.FLAG,
+    "object": Kind.OBJECT,
+    "tags": Kind.SET,
 }
 
 THINGS = Table(name="conformance_things", partition="id", attributes=ATTRIBUTES, expires="gone_at")
 NOTES = Table(
     name="conformance_notes", partition="owner", sort="place", attributes=ATTRIBUTES, expires="gone_at"
 )
-TABLES = (THINGS, NOTES)
+LINES = Table(
+    name="conformance_lines",
+    partition="owner",
+    sort="number",
+    attributes=ATTRIBUTES | {"number": Kind.NUMBER},
+    expires="gone_at",
+    forever="a table whose items may stay",
+)
+TABLES = (THINGS, NOTES, LINES)
 
 LONG = 10_000.0
 # Fake time runs as fast as threads can wait; so long it does not run out while one of them does its work.
@@ -107,7 +118,8 @@ class AsyncRunner(Runner):
         return Work(begin, function)
 
     def close(self) -> None:
-        """Close the loop."""
+        """Close the loop, and what the store has in it."""
+        self._loop.run(leave(self.store))
         self._loop.close()
 
 
@@ -151,13 +163,13 @@ def thing(clock: FakeClock, **attributes: Any) -> Item:
     return {"gone_at": clock.now() + LONG} | attributes
 
 
-def put(runner: Runner, key: str, item: Item, table: Table = THINGS, sort: str | None = None) -> None:
+def put(runner: Runner, key: str, item: Item, table: Table = THINGS, sort: Sort = None) -> None:
     """Put an item there, whatever was there before."""
     reply = runner.ask(Put(table, key, item, None, sort))
     assert type(reply) is Applied
 
 
-def get(runner: Runner, key: str, table: Table = THINGS, sort: str | None = None) -> Item | None:
+def get(runner: Runner, key: str, table: Table = THINGS, sort: Sort = None) -> Item | None:
     """The item as a reader finds it."""
     found = runner.ask(Get(table, key, sort))
     assert type(found) is Found

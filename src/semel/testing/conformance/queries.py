@@ -7,7 +7,7 @@ import pytest
 from semel.commands import AllOf, AtMost, Begins, Equals, Item, Page, Past, Query
 from semel.errors import UsageError
 from semel.testing.clock import FakeClock
-from semel.testing.conformance.harness import NOTES, THINGS, Harness, Runner, put, thing
+from semel.testing.conformance.harness import LINES, NOTES, THINGS, Harness, Runner, put, thing
 
 # In the order of their code points, which is the order of their UTF-8 bytes and not that of any language.
 PLACES = ["", " ", "0", "10", "9", "Z", "a", "a:b", "aa", "b", "z", "\u00e9", "\uffee", "\U0001f600"]
@@ -49,6 +49,21 @@ class QueryTests(Harness):
         """Items of a partition come in the order of their sort keys, and no others come."""
         assert places(runner, Query(NOTES, "mine")) == notes
         assert places(runner, Query(NOTES, "mine", reverse=True)) == notes[::-1]
+
+    @pytest.mark.parametrize("limit", [1, 2, 100])
+    def test_numbers_sort_as_numbers(self, runner: Runner, clock: FakeClock, limit: int) -> None:
+        """A sort key may be a number: 9 comes before 10, and a range is one of numbers."""
+        numbers = [-3, 0, 9, 10, 11, 100]
+        for number in reversed(numbers):
+            put(runner, "mine", thing(clock), LINES, number)
+
+        def found(query: Query) -> list[int]:
+            return [item["number"] for page in pages(runner, query) for item in page]
+
+        assert found(Query(LINES, "mine", limit=limit)) == numbers
+        assert found(Query(LINES, "mine", reverse=True, limit=limit)) == numbers[::-1]
+        assert found(Query(LINES, "mine", low=9, high=11, limit=limit)) == [9, 10, 11]
+        assert found(Query(LINES, "mine", low=9, high=11, reverse=True, limit=limit)) == [11, 10, 9]
 
     @pytest.mark.parametrize("limit", [1, 2, 5, 100])
     @pytest.mark.parametrize("reverse", [False, True])

@@ -28,6 +28,7 @@ from semel.ledger import LedgerSteps
 from semel.model import Claimed, Replay
 from semel.testing.clock import FakeClock
 from semel.testing.conformance.harness import (
+    LINES,
     LONG,
     NOTES,
     THINGS,
@@ -62,11 +63,25 @@ VALUES: list[tuple[str, Any]] = [
     ("data", b"\x00"),
     ("data", bytes(range(256))),
     ("data", b"\xff" * 100_000),
+    ("flag", True),
+    ("flag", False),
+    ("object", {}),
+    (
+        "object",
+        {
+            "text": "caf\u00e9",
+            "none": None,
+            "list": [1, -2.5, "three", [], {}],
+            "deep": {"yes": True, "no": False, "": {"x": ""}},
+        },
+    ),
+    ("tags", {"one"}),
+    ("tags", {"caf\u00e9", "'", "a,b"}),
 ]
 
 
 def _named(value: Any) -> str:
-    return ascii(value)[:30]
+    return ascii(sorted(value) if isinstance(value, set) else value)[:30]
 
 
 class ValueTests(Harness):
@@ -85,6 +100,37 @@ class ValueTests(Harness):
             assert item is not None
             assert item[attribute] == value
             assert isinstance(item[attribute], str | bytes) is isinstance(value, str | bytes)
+            assert isinstance(item[attribute], bool) is isinstance(value, bool)
+
+    def test_an_empty_set_is_no_attribute(self, runner: Runner, clock: FakeClock) -> None:
+        """By Put and by Update."""
+        put(runner, "key", thing(clock, tags=set()))
+        assert not get(runner, "key").get("tags")  # type: ignore[union-attr]
+        runner.ask(Update(THINGS, "key", {"tags": {"a"}}))
+        assert get(runner, "key")["tags"] == {"a"}  # type: ignore[index]
+        runner.ask(Update(THINGS, "key", {"tags": set()}))
+        assert not get(runner, "key").get("tags")  # type: ignore[union-attr]
+
+    def test_a_flag_is_compared(self, runner: Runner, clock: FakeClock) -> None:
+        """As other values are; a missing flag is neither."""
+        put(runner, "key", thing(clock, flag=True))
+        put(runner, "without", thing(clock))
+        assert type(runner.ask(Update(THINGS, "key", {"due": 1}, Equals("flag", False)))) is Refused
+        assert type(runner.ask(Update(THINGS, "key", {"due": 1}, Equals("flag", True)))) is Applied
+        assert type(runner.ask(Update(THINGS, "without", {"due": 1}, Equals("flag", False)))) is Refused
+
+    def test_an_item_may_stay_where_its_table_says_so(self, runner: Runner, clock: FakeClock) -> None:
+        """Without an end it lives for ever, and with one it does not."""
+        put(runner, "mine", {"text": "stays"}, LINES, 1)
+        put(runner, "mine", {"text": "goes", "gone_at": clock.now() + 5}, LINES, 2)
+        runner.ask(Add(LINES, "mine", "count", 1, {}, {}, None, 3))
+        clock.advance(1e9)
+        assert get(runner, "mine", LINES, 1)["text"] == "stays"  # type: ignore[index]
+        assert get(runner, "mine", LINES, 2) is None
+        assert get(runner, "mine", LINES, 3)["count"] == 1  # type: ignore[index]
+        assert [item["number"] for item in runner.ask(Query(LINES, "mine")).items] == [1, 3]
+        assert type(runner.ask(Put(LINES, "mine", {"text": "new"}, ABSENT, 1))) is Refused
+        assert type(runner.ask(Put(LINES, "mine", {"text": "new"}, ABSENT, 2))) is Applied
 
     @pytest.mark.parametrize("attribute", ["text", "count", "data"])
     def test_none_is_no_value(self, runner: Runner, clock: FakeClock, attribute: str) -> None:

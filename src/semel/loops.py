@@ -1,0 +1,54 @@
+"""One of something for each event loop: what asyncio has connected belongs to the loop that did it."""
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    import asyncio
+
+T = TypeVar("T")
+
+
+class PerLoop(Generic[T]):
+    """Makes a thing when a loop first asks for it, and closes it when that loop leaves.
+
+    `drop` lets go of a thing whose loop is closed or in another thread, and so may not wait for anything.
+    """
+
+    def __init__(
+        self, make: Callable[[], T], close: Callable[[T], Awaitable[None]], drop: Callable[[T], None]
+    ) -> None:
+        self._make = make
+        self._close = close
+        self._drop = drop
+        self._made: dict[asyncio.AbstractEventLoop, T] = {}
+
+    def here(self) -> T:
+        """The running loop's."""
+        from asyncio import get_running_loop
+
+        loop = get_running_loop()
+        try:
+            return self._made[loop]
+        except KeyError:
+            self._forget(lambda other: other.is_closed())
+            made = self._made[loop] = self._make()
+            return made
+
+    async def leave(self) -> None:
+        """Close the running loop's, if it has one."""
+        from asyncio import get_running_loop
+
+        made = self._made.pop(get_running_loop(), None)
+        if made is not None:
+            await self._close(made)
+
+    def drop_all(self) -> None:
+        """Let go of all of them, whatever their loops are doing."""
+        self._forget(lambda _: True)
+
+    def _forget(self, unwanted: "Callable[[asyncio.AbstractEventLoop], bool]") -> None:
+        for loop in [loop for loop in list(self._made) if unwanted(loop)]:
+            made = self._made.pop(loop, None)
+            if made is not None:
+                self._drop(made)

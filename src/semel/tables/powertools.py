@@ -1,0 +1,53 @@
+"""The table of AWS Lambda Powertools' idempotency utility, and its keys."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from semel.tables import LEDGER, Column, Form, Kind, Same, Table
+
+POWERTOOLS = Table(
+    name="powertools",
+    title="IdempotencyTable",
+    holds=LEDGER,
+    partition="id",
+    attributes={
+        "status": Kind.TEXT,
+        "expiration": Kind.NUMBER,
+        "in_progress_expiration": Kind.NUMBER,
+        "data": Kind.TEXT,
+        "validation": Kind.TEXT,
+    },
+    expires="expiration",
+    ttl="expiration",
+    bare_keys=True,
+    columns={
+        "status": Column(name="status", spelled={"IN_PROGRESS": "INPROGRESS"}),
+        "token": Column(name="token", default=""),
+        "attempt": Column(name="attempt", default=1),
+        "fingerprint": Column(name="validation"),
+        "created_at": Column(name="created_at", default=0),
+        "updated_at": Column(name="updated_at", default=0),
+        # Powertools lets nobody in before the record's end where it did not say when its run would time out.
+        "lease_until": Column(
+            name="in_progress_expiration", form=Form.MILLISECONDS, default=Same("expires_at")
+        ),
+        "expires_at": Column(name="expiration", form=Form.SECONDS),
+        "result": Column(name="data", form=Form.JSON),
+        "encoding": Column(name="encoding", default="json"),
+        "version": Column(name="version", default=1),
+    },
+)
+
+
+def powertools_key(function: Callable[..., Any], payload: Any, prefix: str | None = None) -> str:
+    """The `id` under which Powertools keeps a call, for payloads that are plain JSON.
+
+    `payload` is what `event_key_jmespath` or `data_keyword_argument` selects; `prefix` stands for the
+    function's own name, as `key_prefix` does there.
+    """
+    from hashlib import md5
+
+    named = prefix or f"{function.__module__}.{function.__qualname__}"
+    text = json.dumps(payload, sort_keys=True)
+    return f"{named}#{md5(text.encode(), usedforsecurity=False).hexdigest()}"
