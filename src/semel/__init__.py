@@ -12,6 +12,7 @@ from semel.errors import (
     InvalidOption,
     InvalidPayload,
     MissingExtra,
+    NotPermitted,
     OutcomeUnknown,
     PayloadChanged,
     RecordCorrupt,
@@ -27,9 +28,11 @@ from semel.errors import (
     StoreOutcomeUnknown,
     StoreThrottled,
     StoreUnavailable,
+    TableMissing,
     TemplateError,
     UsageError,
     WrongEnvironment,
+    WrongSchema,
 )
 from semel.events import Event, Events, What
 from semel.facades import AsyncLedger, Ledger
@@ -92,6 +95,7 @@ __all__ = [
     "Mismatch",
     "MissingExtra",
     "NotHappened",
+    "NotPermitted",
     "Once",
     "Outcome",
     "OutcomeUnknown",
@@ -116,12 +120,14 @@ __all__ = [
     "StoreOutcomeUnknown",
     "StoreThrottled",
     "StoreUnavailable",
+    "TableMissing",
     "TemplateError",
     "Undecided",
     "Unknown",
     "UsageError",
     "What",
     "WrongEnvironment",
+    "WrongSchema",
     "connect",
     "current_run",
 ]

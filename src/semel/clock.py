@@ -11,9 +11,17 @@ if TYPE_CHECKING:
 class Clock:
     """The machine's clock."""
 
+    _start: float | None = None
+
     def now(self) -> float:
         """Seconds since the epoch; may jump."""
         return time.time()
+
+    def steady(self) -> float:
+        """Seconds since the epoch as first told, plus what has passed since; never jumps."""
+        if self._start is None:
+            self._start = self.now() - self.monotonic()
+        return time.monotonic() + self._start
 
     def imposed(self) -> float | None:
         """The time that a store is to take for its own; None leaves it to the server's clock."""

@@ -12,7 +12,7 @@ from semel.facades import AsyncLedger, Ledger
 from semel.flow import Service
 from semel.heartbeat import Heart
 from semel.keys import fingerprint
-from semel.ledger import LedgerSteps
+from semel.ledger import LedgerSteps, Seconds
 from semel.once import Once
 
 # The store of each URL scheme: the module is imported when it is asked for, and no sooner.
@@ -35,23 +35,40 @@ def connect(
     secret: bytes | None = None,
     encryption: Encryption | None = None,
     overflow: Overflow | None = None,
-    max_result_bytes: int = MAX_BYTES,
+    max_result_bytes: int | None = None,
+    horizon: Seconds | None = None,
     on_event: Listener | None = None,
     clock: Clock | None = None,
 ) -> "Semel":
-    """Open a store by its URL: `memory:` or `sqlite:///path/to/file.db`.
+    """Open a store by its URL: `memory:`, `sqlite:///file.db`, `dynamodb:`, `postgresql:` or `redis:`.
 
     `env` and `scope` are part of every key: environments and tenants do not see each other's. `secret` makes
     fingerprints that cannot be guessed from outside. Results larger than `max_result_bytes` go to `overflow`.
+    `horizon` is how long whoever calls goes on retrying; a shorter `ttl` is refused.
     """
     clock = clock or Clock()
     store = open_store(url, env=env, clock=clock)
-    store.overflow = overflow
+    if overflow is not None:
+        store.overflow = overflow
     events = Events()
     if on_event is not None:
         events.listen(on_event)
-    codec = Codec(max_bytes=max_result_bytes, encryption=encryption)
-    return Semel(store, env=env, scope=scope, codec=codec, events=events, secret=secret, clock=clock)
+    codec = Codec(max_bytes=_room(store, max_result_bytes), encryption=encryption)
+    return Semel(
+        store, env=env, scope=scope, codec=codec, events=events, secret=secret, clock=clock, horizon=horizon
+    )
+
+
+def _room(store: Store, asked: int | None) -> int:
+    """How large a result may be in this store."""
+    room: int | None = getattr(store, "room", None)
+    if asked is None:
+        return min(MAX_BYTES, room or MAX_BYTES)
+    if room is not None and asked > room:
+        raise errors.InvalidOption(
+            f"max_result_bytes={asked}: this store has room for {room}; what is larger goes to an overflow"
+        )
+    return asked
 
 
 def open_store(url: str, *, env: str, clock: Clock) -> Store:
@@ -80,6 +97,7 @@ class Semel:
         events: Events | None = None,
         secret: bytes | None = None,
         clock: Clock | None = None,
+        horizon: Seconds | None = None,
         heart: Heart | None = None,
         stopping: threading.Event | None = None,
     ) -> None:
@@ -91,7 +109,8 @@ class Semel:
         self._clock = clock or Clock()
         self._heart = heart or Heart(store, self._clock)
         self._stopping = stopping or threading.Event()
-        steps = LedgerSteps(env=env, scope=scope, codec=self._codec, events=self.events)
+        self._horizon = horizon
+        steps = LedgerSteps(env=env, scope=scope, codec=self._codec, events=self.events, horizon=horizon)
         self.ledger = Ledger(steps, store)
         self.once = Once(Service(steps, store, self._clock, self._heart, secret, self._stopping.is_set))
         self.aio = AsyncSemel(self)
@@ -106,6 +125,7 @@ class Semel:
             events=self.events,
             secret=self._secret,
             clock=self._clock,
+            horizon=self._horizon,
             heart=self._heart,
             stopping=self._stopping,
         )

@@ -115,14 +115,25 @@ def seconds(span: Seconds) -> float:
     return float(value)
 
 
-def spans(lease: Seconds, ttl: Seconds) -> tuple[float, float]:
+def spans(lease: Seconds, ttl: Seconds, horizon: float = 0) -> tuple[float, float]:
     """A lease and a time to live that fit together."""
-    held, kept = seconds(lease), seconds(ttl)
+    held, kept = seconds(lease), lasting(ttl, horizon)
     if kept <= held:
         raise errors.InvalidOption(
             f"ttl ({kept:g} s) must be longer than lease ({held:g} s): a record outlives its lease"
         )
     return held, kept
+
+
+def lasting(ttl: Seconds, horizon: float) -> float:
+    """A time to live that is no shorter than the other side goes on retrying."""
+    kept = seconds(ttl)
+    if kept < horizon:
+        raise errors.InvalidOption(
+            f"ttl ({kept:g} s) is shorter than horizon ({horizon:g} s), for which the other side retries: its last "
+            f"retries would run again. Use a ttl of at least {horizon:g}"
+        )
+    return kept
 
 
 def check_word(option: str, word: Any, words: Any) -> None:
@@ -165,10 +176,12 @@ class LedgerSteps:
         codec: Codec | None = None,
         events: Events | None = None,
         tokens: Callable[[], str] | None = None,
+        horizon: Seconds | None = None,
     ) -> None:
         self.prefix = prefix(env, scope)
         self.codec = codec or Codec()
         self.events = events or Events()
+        self.horizon = 0.0 if horizon is None else seconds(horizon)
         self._token = tokens or random_token
 
     def name(self, key: str | Key) -> str:
@@ -191,7 +204,7 @@ class LedgerSteps:
         """Claim a key, or learn what is in the way: one conditional write, answered with the record."""
         check_word("on_lapsed", on_lapsed, OnLapsed)
         check_limit(max_attempts)
-        terms = Terms(*spans(lease, ttl), fingerprint, on_lapsed, max_attempts)
+        terms = Terms(*spans(lease, ttl, self.horizon), fingerprint, on_lapsed, max_attempts)
         return (yield from self.claim_on(self.name(key), terms, decoder_for(returns)))
 
     def claim_on(self, id: str, terms: Terms, decoder: Decoder, seen: Found | None = None) -> Steps[Outcome]:
@@ -397,14 +410,14 @@ class LedgerSteps:
     def check_and_set(self, key: str | Key, ttl: Seconds = HOUR) -> Steps[bool]:
         """True the first time, False while that time is remembered: one atomic write."""
         token = self._token()
-        reply = yield from write(_mark(self.name(key), seconds(ttl), token))
+        reply = yield from write(_mark(self.name(key), lasting(ttl, self.horizon), token))
         return _new(reply, token)
 
     def check_and_set_many(self, keys: Iterable[str | Key], ttl: Seconds = HOUR) -> Steps[Answers]:
         """The same for many keys in one round trip; of equal keys in the batch the first one counts."""
         token = self._token()
         names = [self.name(key) for key in keys]
-        span = seconds(ttl)
+        span = lasting(ttl, self.horizon)
         marks = tuple(_mark(id, span, token) for id in dict.fromkeys(names))
         if not marks:
             return []
@@ -421,7 +434,7 @@ class LedgerSteps:
     def mark_processed(self, key: str | Key, ttl: Seconds = HOUR) -> Steps[None]:
         """Record that the key is done, whatever became of earlier attempts; a running one is left alone."""
         token = self._token()
-        mark = _mark(self.name(key), seconds(ttl), token)
+        mark = _mark(self.name(key), lasting(ttl, self.horizon), token)
         reply = yield from write(mark)
         while not _new(reply, token):
             record = self._record(mark.key, reply.item)

@@ -54,7 +54,7 @@ class Once:
         arguments. `fingerprint` names the arguments that make up the payload; None compares nothing.
         `returns` is the type of the result where the annotation does not say it.
         """
-        policy = policy_of(options)
+        policy = policy_of(options, self._service.ledger.horizon)
 
         def protect(function: Callable[P, R]) -> Callable[P, R]:
             protected = Protected(self._service, policy, function, key, payload=fingerprint, returns=returns)
@@ -66,7 +66,7 @@ class Once:
         """Run a function once under this key: by its own policy if it has one, else by the defaults."""
         protected = getattr(function, "__semel__", None)
         if protected is None:
-            protected = Protected(self._service, policy_of({}), function)
+            protected = Protected(self._service, policy_of({}, self._service.ledger.horizon), function)
         elif (me := getattr(function, "__self__", None)) is not None:
             return cast("R", protected.under(key, (me, *args), kwargs))
         return cast("R", protected.under(key, args, kwargs))
@@ -75,7 +75,7 @@ class Once:
         self, *parts: Any, fingerprint: str | None = None, returns: Any = Any, **options: Unpack[Options]
     ) -> "Running":
         """A block of work under a key made of these parts; `AlreadyDone` is raised where it is done."""
-        policy = policy_of(options)
+        policy = policy_of(options, self._service.ledger.horizon)
         if policy.on_busy == "skip":
             raise errors.InvalidOption("a with block cannot be skipped: use on_busy='raise'")
         if policy.resolver is not None:

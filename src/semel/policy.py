@@ -46,7 +46,9 @@ class Options(TypedDict, total=False):
     lease: Seconds
     """How long an attempt may be silent before it is taken for dead. 30 seconds; renewed while work runs."""
     ttl: Seconds
-    """How long the result is remembered. A day."""
+    """How long the result is remembered. A day, or as long as the horizon where that is longer."""
+    horizon: Seconds
+    """How long the other side goes on retrying: a `ttl` shorter than that is refused. The ledger's own."""
     on_busy: OnBusy
     """When another attempt is at work: wait for its answer (the default), raise `InProgress`, or skip."""
     wait: Seconds
@@ -65,11 +67,13 @@ class Options(TypedDict, total=False):
     """Renew the lease while the work runs. Yes."""
 
 
-def policy_of(options: Options) -> Policy:
-    """Options as a policy, every one checked."""
+def policy_of(options: Options, horizon: float = 0) -> Policy:
+    """Options as a policy, every one checked; `horizon` is the ledger's, where the options have none."""
     if unknown := options.keys() - Options.__annotations__.keys():
         raise errors.InvalidOption(f"there is no option {', '.join(sorted(unknown))}")
-    lease, ttl = spans(options.get("lease", LEASE), options.get("ttl", DAY))
+    if "horizon" in options:
+        horizon = seconds(options["horizon"])
+    lease, ttl = spans(options.get("lease", LEASE), options.get("ttl", max(DAY, horizon)), horizon)
     policy = Policy(
         lease=lease,
         ttl=ttl,

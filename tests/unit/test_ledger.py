@@ -1,5 +1,6 @@
 """The ledger where the conformance suite does not reach: what it refuses, and what cannot be read."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -151,6 +152,46 @@ def test_a_claim_that_came_through_late_knows_which_attempt_it_is(clock: FakeClo
     record = drive(ledger.get("k"), store)
     assert record is not None
     assert (end.value.value.attempt, end.value.value.lapsed) == (record.attempt, False) == (1, False)
+
+
+HORIZON = timedelta(hours=75)
+
+
+@pytest.mark.seed("A7")
+def test_a_ttl_shorter_than_the_retries_of_the_other_side_is_refused_with_both_numbers(clock: FakeClock) -> None:
+    s = semel.connect(horizon=HORIZON, clock=clock)
+    both = r"ttl \(86400 s\).* horizon \(270000 s\)"
+    with pytest.raises(semel.InvalidOption, match=both):
+        s.once("k", ttl=semel.DAY)
+    with pytest.raises(semel.InvalidOption, match=both):
+        s.once.running("k", ttl=semel.DAY)
+    with pytest.raises(semel.InvalidOption, match=both):
+        s.ledger.claim("k", ttl=semel.DAY)
+    for ask in (s.ledger.check_and_set, s.ledger.mark_processed):
+        with pytest.raises(semel.InvalidOption, match=both):
+            ask("k", semel.DAY)
+    with pytest.raises(semel.InvalidOption, match=both):
+        s.scoped("tenant").ledger.check_and_set_many(["k"], semel.DAY)
+    assert s.ledger.get("k") is None
+
+
+@pytest.mark.seed("A7")
+def test_a_function_remembers_as_long_as_the_other_side_retries(clock: FakeClock) -> None:
+    s = semel.connect(horizon=HORIZON, clock=clock)
+    runs: list[str] = []
+    handle = s.once("k")(lambda: runs.append("ran"))
+    brief = s.once("brief", horizon=60, ttl=90)(lambda: runs.append("brief"))
+    for _ in range(2):
+        handle()
+        brief()
+        clock.advance(HORIZON.total_seconds() - 1)
+    assert runs == ["ran", "brief", "brief"]
+
+
+@pytest.mark.parametrize("horizon", [0, -1, float("inf")])
+def test_a_horizon_is_a_span_of_time(horizon: float) -> None:
+    with pytest.raises(semel.InvalidOption):
+        semel.connect(horizon=horizon)
 
 
 @pytest.mark.seed("A2")

@@ -76,6 +76,12 @@ class Time(Clock):
             raise self.interrupts.pop()
         return self.moment
 
+    def imposed(self):
+        return self.moment
+
+    def steady(self):
+        return self.now()
+
 
 @pytest.fixture(autouse=True)
 def nobody_wakes_up_by_himself(monkeypatch):

@@ -55,7 +55,7 @@ class MemoryStore:
     def __init__(self, clock: Clock | None = None, overflow: "Overflow | None" = None) -> None:
         self.overflow = overflow
         self._clock = clock or Clock()
-        self._now = self._clock.now
+        self._now = self._clock.steady
         self._lock = threading.Lock()
         self._items: dict[Place, Item] = {}
         self._buckets: dict[float, list[Place]] = {}
@@ -99,7 +99,7 @@ class MemoryStore:
 
     def glance(self, table: Table, attributes: tuple[str, ...], where: dict[str, str | int]) -> Glance:
         """A function from a key to these attributes of its item, if it is alive and as `where` says."""
-        items, now, asked = self._items, self._clock.now, tuple(where.items())
+        items, now, asked = self._items, self._now, tuple(where.items())
 
         def look(key: str) -> tuple[Any, ...] | None:
             item = alive(table, items.get((table.name, key, None)), now())
@@ -127,7 +127,7 @@ class MemoryStore:
         return self._look(command)
 
     def _look(self, command: Get | Watch) -> Found:
-        now = self._clock.now()
+        now = self._now()
         return Found(now, alive(command.table, self._items.get(_place(command)), now))
 
     def _watch(self, command: Watch) -> Found:
@@ -146,7 +146,7 @@ class MemoryStore:
 
     def _transact(self, command: Transact) -> Applied | Cancelled:
         with self._lock:
-            now = self._clock.now()
+            now = self._now()
             refusals = tuple(self._refusal(write, now) for write in command.writes)
             if any(refusals):
                 return Cancelled(now, refusals)
@@ -202,7 +202,7 @@ class MemoryStore:
             del self._buckets[heapq.heappop(self._due)]
 
     def _query(self, command: Query) -> Page:
-        now = self._clock.now()
+        now = self._now()
         table = command.table
         with self._lock:
             rows = [item for place, item in self._items.items() if place[0] == table.name]

@@ -39,6 +39,10 @@ class FakeClock(Clock):
         """Seconds since the epoch, as far as this clock is concerned."""
         return self._now
 
+    def steady(self) -> float:
+        """The same."""
+        return self._now
+
     def imposed(self) -> float:
         """The same: where this clock is used, it is everybody's."""
         return self._now

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from semel.clock import Clock
 from semel.errors import StoreClosed, StoreError, StoreOutcomeUnknown, StoreUnavailable, UsageError
 from semel.stores.sqlite.clerk import Clerk
 from semel.stores.sqlite.file import NOT_COMMITTED, File, code_of, doubtful, translated
@@ -73,13 +72,13 @@ class Writer:
         self,
         file: File,
         clerk: Clerk,
-        clock: Clock,
+        now: Callable[[], float],
         hire: Callable[[Callable[[], None]], None],
         written: Callable[[Job], None],
     ) -> None:
         self._file = file
         self._clerk = clerk
-        self._clock = clock
+        self._now = now
         self._hire = hire
         self._written = written
         self._closed = False
@@ -237,7 +236,7 @@ class Writer:
     def _carry_out(self, cursor: sqlite3.Cursor, batch: list[Job]) -> None:
         # Read once, with the write lock held: no transaction decides by an earlier time than the one before
         # it did, and nothing in this one sees another's write come from the future.
-        now = self._clock.now()
+        now = self._now()
         for job in batch:
             try:
                 job.error = None
