@@ -91,12 +91,14 @@ $(VENV)/.set-run: $(VENV)/.uv pyproject.toml constraints.txt
 	@$(INSTALL) -e '.[cli]'
 	@touch $@
 
-$(VENV)/.set-test: $(VENV)/.uv pyproject.toml constraints.txt
+$(VENV)/.set-test: $(VENV)/.uv pyproject.toml constraints.txt tests/servers/install.py
 	@echo 'Installing semel and what its tests need ...'
 	@$(INSTALL) -e '.[boto,cli,crypto,dynamodb,postgres,pydantic,redis]' --group test
+	@$(BIN)/python -m tests.servers.install
 	@touch $@ $(VENV)/.set-run
 
 $(VENV)/.set-bench: $(VENV)/.uv pyproject.toml constraints.txt
 	@echo 'Installing semel and what its benchmarks need ...'
 	@$(INSTALL) -e '.[boto,cli,crypto,dynamodb,postgres,pydantic,redis]' --group bench
+	@$(BIN)/python -m tests.servers.install
 	@touch $@ $(VENV)/.set-run
