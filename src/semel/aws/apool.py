@@ -1,0 +1,315 @@
+"""Connections for event loops: the same as `pool`, on asyncio's transports; each loop has its own."""
+
+import asyncio
+import os
+import ssl
+import weakref
+from collections.abc import AsyncGenerator, Callable
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from semel.aws.errors import Lost
+from semel.aws.exchange import Desk, Pause, Steps
+from semel.aws.http1 import CLOSED, Answer, Garbled, Reader
+from semel.aws.places import Proxy, tls
+from semel.aws.pool import IDLE_SECONDS, Idle, Route, readable, refusal, torn
+from semel.errors import StoreClosed
+from semel.loops import PerLoop
+
+T = TypeVar("T")
+
+
+class Line(asyncio.Protocol):
+    """A connection of an event loop, with one request on it at a time."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, silence: float) -> None:
+        self._loop = loop
+        self._silence = silence
+        self._reader = Reader()
+        self._answer: asyncio.Future[Answer] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._readable: Callable[[], object] = bool
+        self.gone: asyncio.Future[None] = loop.create_future()
+        self.transport: Any = None
+        self.idle_since = 0.0
+
+    async def ask(self, request: bytes, reader: Reader) -> Answer:
+        """Send a request, and read what comes back."""
+        self._reader = reader
+        answer: asyncio.Future[Answer] = self._loop.create_future()
+        self._answer = answer
+        self._timer = self._loop.call_later(self._silence, self._tired)
+        try:
+            self.transport.write(request)
+            return await answer
+        finally:
+            self._timer.cancel()
+            self._answer = None
+
+    def usable(self, now: float) -> bool:
+        """Whether it can take a request: a server that says something unasked has hung up.
+
+        What it said may not have come to the loop's notice yet, so the socket is asked too.
+        """
+        return (
+            now - self.idle_since < IDLE_SECONDS and not self.transport.is_closing() and not self._readable()
+        )
+
+    def close(self) -> None:
+        """Hang up; `gone` is done when that is done."""
+        self.transport.abort()
+
+    # What asyncio calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin."""
+        self.transport = transport
+        handle = transport.get_extra_info("socket")
+        if handle is not None:
+            self._readable = readable(handle)
+
+    def data_received(self, data: bytes) -> None:
+        """Read on."""
+        if self._answer is None or self._answer.done():
+            self.close()
+            return
+        try:
+            answer = self._reader.feed(data)
+        except Garbled as error:
+            self._settle(error)
+            return
+        if answer is not None:
+            self._answer.set_result(answer)
+        elif self._timer is not None:
+            self._timer.cancel()
+            self._timer = self._loop.call_later(self._silence, self._tired)
+
+    def eof_received(self) -> None:
+        """Read to the end, which may be where the answer ends."""
+        if self._answer is None or self._answer.done():
+            return
+        try:
+            self._answer.set_result(self._reader.end())
+        except Garbled as error:
+            self._settle(error)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Tell whoever waits."""
+        self._settle(error or Garbled(CLOSED))
+        if not self.gone.done():
+            self.gone.set_result(None)
+
+    def _tired(self) -> None:
+        self._settle(TimeoutError(f"nothing came for {self._silence:g} s"))
+
+    def _settle(self, error: Exception) -> None:
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(error)
+
+
+class LoopPool:
+    """The connections of one event loop."""
+
+    def __init__(self, route: Route) -> None:
+        self._route = route
+        self._loop = asyncio.get_running_loop()
+        self._slots = asyncio.Semaphore(route.limits.connections)
+        self._idle: Idle[Line] = Idle()
+        self._lines: set[Line] = set()
+        self._context: ssl.SSLContext | None = None
+        self._guard: AsyncGenerator[None, None] | None = None
+
+    async def send(self, request: bytes) -> Answer | Lost:
+        """Send a request; its answer, or what became of it."""
+        if not await self._slot():
+            return self._route.full
+        try:
+            line = self._idle.take(self._route.monotonic()) or await self._connect()
+        except (OSError, Garbled) as error:
+            return self._route.unreached(error)
+        else:
+            return await self._ask(line, request)
+        finally:
+            self._slots.release()
+
+    async def close(self) -> None:
+        """Hang up, and wait until that is done."""
+        if self._guard is not None:
+            await self._guard.aclose()
+
+    def drop(self) -> None:
+        """Hang up from outside the loop, in whatever state it is."""
+        if self._loop.is_closed():
+            for line in self._lines:
+                _abandon(line.transport)
+            return
+        closing = self.close()
+        try:
+            self._loop.run_until_complete(closing)
+        except RuntimeError:  # it runs, or another one does in this thread
+            closing.close()
+            with suppress(RuntimeError):  # it was closed a moment ago
+                self._loop.call_soon_threadsafe(self._hang_up)
+
+    def _hang_up(self) -> None:
+        for line in list(self._lines):
+            line.close()
+
+    async def _slot(self) -> bool:
+        if not self._slots.locked():
+            return await self._slots.acquire()
+        try:
+            async with asyncio.timeout(self._route.limits.read_timeout):
+                return await self._slots.acquire()
+        except TimeoutError:
+            return False
+
+    async def _ask(self, line: Line, request: bytes) -> Answer | Lost:
+        sent = self._route.monotonic()
+        try:
+            answer = await line.ask(request, Reader())
+        except (OSError, Garbled) as error:
+            line.close()
+            return torn(error)
+        except BaseException:  # a cancellation: the answer may still come, and must not be another's
+            line.close()
+            raise
+        answer.sent, answer.received = sent, self._route.monotonic()
+        if answer.reusable:
+            self._idle.give(line, answer.received)
+        else:
+            line.close()
+        return answer
+
+    async def _connect(self) -> Line:
+        if self._guard is None:
+            self._guard = self._until_the_end()
+            await anext(self._guard)
+        try:
+            async with asyncio.timeout(self._route.limits.connect_timeout):
+                line = await self._connected()
+        except TimeoutError as error:
+            raise TimeoutError(f"no connection in {self._route.limits.connect_timeout:g} s") from error
+        self._lines.add(line)
+        line.gone.add_done_callback(lambda _: self._lines.discard(line))
+        return line
+
+    async def _connected(self) -> Line:
+        route, proxy = self._route, self._route.proxy()
+        if route.endpoint.secure:
+            self._context = self._context or tls()
+        if proxy is not None:
+            return await self._tunnelled(proxy)
+        host = route.endpoint.host
+        _, line = await self._loop.create_connection(
+            self._line,
+            host,
+            route.endpoint.port,
+            ssl=self._context,
+            server_hostname=host if self._context else None,
+        )
+        return line
+
+    async def _tunnelled(self, proxy: Proxy) -> Line:
+        endpoint = self._route.endpoint
+        transport, line = await self._loop.create_connection(self._line, proxy.host, proxy.port)
+        try:
+            answer = await line.ask(proxy.request(endpoint), Reader(tunnel=True))
+            if (problem := refusal(answer)) is not None:
+                raise problem
+            context: ssl.SSLContext = self._context  # type: ignore[assignment]  # only secure endpoints have a proxy
+            line.transport = await self._loop.start_tls(
+                transport, line, context, server_hostname=endpoint.host
+            )
+        except BaseException:
+            transport.abort()
+            raise
+        return line
+
+    def _line(self) -> Line:
+        return Line(self._loop, self._route.limits.read_timeout)
+
+    async def _until_the_end(self) -> AsyncGenerator[None, None]:
+        """Hang up when the loop ends: `asyncio.run` closes the generators that are still open."""
+        try:
+            yield
+        finally:
+            self._guard = None
+            self._hang_up()
+            if self._lines:
+                await asyncio.wait([line.gone for line in self._lines])
+
+
+def _abandon(transport: Any) -> None:
+    # A closed loop no longer closes what belongs to it, asyncio has no other way, and warns for ever after.
+    with suppress(RuntimeError):
+        transport.abort()
+    wrapped = getattr(transport, "_ssl_protocol", None)
+    raw = transport if wrapped is None else wrapped._transport
+    if getattr(raw, "_sock", None) is not None:
+        raw._sock.close()
+        raw._sock = None
+
+
+class AsyncPool:
+    """The connections of every event loop."""
+
+    def __init__(self, route: Route) -> None:
+        self._route = route
+        self._closed = False
+        self._begin()
+        _pools.add(self)
+
+    def _begin(self) -> None:
+        self._loops = PerLoop(lambda: LoopPool(self._route), LoopPool.close, LoopPool.drop)
+
+    def begin_anew(self) -> None:
+        """In a forked child: touching the parent's transports would meddle with the parent's event loop."""
+        _of_the_parent.append(self._loops)
+        self._begin()
+
+    async def send(self, request: bytes) -> Answer | Lost:
+        """Send a request on the running loop; its answer, or what became of it."""
+        if self._closed:
+            raise StoreClosed("it was closed: open another")
+        return await self._loops.here().send(request)
+
+    async def leave(self) -> None:
+        """Hang up the running loop's connections."""
+        await self._loops.leave()
+
+    def close(self) -> None:
+        """Hang up every connection there still is."""
+        self._closed = True
+        self._loops.drop_all()
+
+
+_pools: weakref.WeakSet[AsyncPool] = weakref.WeakSet()
+_of_the_parent: list[PerLoop[LoopPool]] = []
+
+
+def _after_fork() -> None:
+    for pool in _pools:
+        pool.begin_anew()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+async def run(steps: Steps[T], pool: AsyncPool, desk: Desk) -> T:
+    """Carry the steps out in this task."""
+    try:
+        step = next(steps)
+        while True:
+            reply: Any = None
+            if type(step) is bytes:
+                reply = await pool.send(step)
+            elif type(step) is Pause:
+                await desk.clock.wait_async(asyncio.Event(), step.seconds)
+            else:
+                reply = await asyncio.to_thread(desk.keyring.load, step.instead_of)  # type: ignore[union-attr]
+            step = steps.send(reply)
+    except StopIteration as end:
+        result: T = end.value
+        return result

@@ -1,0 +1,172 @@
+"""The other wire: a caller's own boto3 client, session or mock, taken as it is."""
+
+import re
+import sys
+import threading
+from base64 import b64decode, b64encode
+from datetime import datetime
+from typing import Any
+
+from semel.aws.errors import Kind, Lost, ServiceError, kind
+from semel.aws.retry import Policy, Tries
+from semel.aws.servertime import ServerTime
+from semel.aws.transport import Request, made
+from semel.clock import Clock
+from semel.errors import InvalidOption, StoreClosed
+
+
+class BotoWire:
+    """Carries requests through a client of boto3, which signs, sends and retries as it was told to.
+
+    Give it a client, or a session to make one from. Tasks ask through a thread.
+    """
+
+    def __init__(
+        self,
+        client: Any,
+        *,
+        service: str = "dynamodb",
+        clock: Clock | None = None,
+        policy: Policy | None = None,
+    ) -> None:
+        self._client = _client(client, service)
+        self._clock = clock or Clock()
+        self._policy = policy or Policy()
+        self._closed = False
+        self._retries = _retries(self._client)
+        self.time = ServerTime(self._clock)
+
+    def call(self, operation: str, request: Request, *, write: bool) -> dict[str, Any]:
+        """The answer to an operation such as `PutItem`."""
+        tries: Tries | None = None
+        while True:
+            reply = self._ask(operation, made(request), write)
+            if isinstance(reply, dict):
+                return reply
+            tries = tries or Tries(self._policy, self._clock, "the boto3 client", write=write)
+            self._clock.wait(threading.Event(), tries.after(reply))
+
+    async def acall(self, operation: str, request: Request, *, write: bool) -> dict[str, Any]:
+        """The same for a task, which waits for a thread."""
+        import asyncio
+
+        return await asyncio.to_thread(self.call, operation, request, write=write)
+
+    async def leave(self) -> None:
+        """Nothing belongs to an event loop."""
+
+    def close(self) -> None:
+        """Use the client no more; closing it is its owner's."""
+        self._closed = True
+
+    def _ask(
+        self, operation: str, request: dict[str, Any], write: bool
+    ) -> dict[str, Any] | ServiceError | Lost:
+        if self._closed:
+            raise StoreClosed("it was closed: open another")
+        sent = self.time.monotonic()
+        try:
+            answer = getattr(self._client, method(operation))(**to_boto(request))
+        except Exception as error:
+            reply = _trouble(error)
+            if reply is None:
+                raise
+            self._observe(getattr(error, "response", None), sent)
+            return _doubted(reply) if write and self._sent_before(error) else reply
+        self._observe(answer, sent)
+        return {name: from_boto(value) for name, value in answer.items() if name != "ResponseMetadata"}
+
+    def _observe(self, answer: dict[str, Any] | None, sent: float) -> None:
+        headers = _metadata(answer).get("HTTPHeaders", {})
+        self.time.observe(headers.get("date"), sent, self.time.monotonic())
+
+    def _sent_before(self, error: Exception) -> bool:
+        """Whether botocore may have sent the request before the time that the error is about."""
+        response = getattr(error, "response", None)
+        return bool(_metadata(response).get("RetryAttempts")) if response else self._retries
+
+
+def _client(given: Any, service: str) -> Any:
+    """The client itself, or one made by a session; a mock is what it is made for."""
+    bases = {f"{base.__module__}.{base.__name__}" for base in type(given).__mro__}
+    if "boto3.session.Session" in bases:
+        return given.client(service)
+    if "botocore.session.Session" in bases:
+        return given.create_client(service)
+    if "boto3.resources.base.ServiceResource" in bases:
+        # The client behind a resource takes and gives values in another form.
+        raise InvalidOption(f"a boto3 resource is no client: give boto3.client({service!r}), or the session")
+    return given
+
+
+def method(operation: str) -> str:
+    """The name that boto3 has for an operation: `put_item` for `PutItem`."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", operation).lower()
+
+
+def to_boto(value: Any) -> Any:
+    """A request as boto3 takes it: with bytes in place of base64 text."""
+    if isinstance(value, dict):
+        if len(value) == 1:
+            ((name, leaf),) = value.items()
+            if name == "B" and isinstance(leaf, str):
+                return {name: b64decode(leaf)}
+            if name == "BS" and isinstance(leaf, list):
+                return {name: [b64decode(one) if isinstance(one, str) else to_boto(one) for one in leaf]}
+        return {name: to_boto(one) for name, one in value.items()}
+    return [to_boto(one) for one in value] if isinstance(value, list) else value
+
+
+def from_boto(value: Any) -> Any:
+    """An answer of boto3 as it was on the wire: base64 text, and moments in seconds."""
+    if isinstance(value, dict):
+        return {name: from_boto(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [from_boto(one) for one in value]
+    if isinstance(value, bytes | bytearray):
+        return b64encode(value).decode()
+    return value.timestamp() if isinstance(value, datetime) else value
+
+
+def _retries(client: Any) -> bool:
+    """Whether the client sends again by itself; a mock does not."""
+    config: Any = getattr(getattr(client, "meta", None), "config", None)
+    if not f"{type(config).__module__}.".startswith("botocore."):
+        return False
+    return (config.retries or {}).get("total_max_attempts") != 1
+
+
+def _metadata(answer: dict[str, Any] | None) -> dict[str, Any]:
+    return (answer or {}).get("ResponseMetadata") or {}
+
+
+def _trouble(error: Exception) -> ServiceError | Lost | None:
+    """An error of botocore's in our words; None for what is none of botocore's."""
+    exceptions: Any = sys.modules.get("botocore.exceptions")
+    if exceptions is None:
+        return None
+    if isinstance(error, exceptions.ClientError):
+        return _refusal(error.response)
+    if not isinstance(error, exceptions.BotoCoreError):
+        return None
+    # What else goes wrong with a connection may do so after the request was sent.
+    unsent = ("EndpointConnectionError", "ConnectTimeoutError", "ProxyConnectionError")
+    network = (exceptions.HTTPClientError, exceptions.ConnectionError, exceptions.IncompleteReadError)
+    maybe = isinstance(error, network) and type(error).__name__ not in unsent
+    return Lost(str(error), Kind.FAILED if maybe else Kind.UNREACHED, error)
+
+
+def _refusal(response: dict[str, Any]) -> ServiceError:
+    told = response.get("Error", {})
+    body = {name: from_boto(value) for name, value in response.items() if name != "ResponseMetadata"}
+    status = _metadata(response).get("HTTPStatusCode", 400)
+    return ServiceError(str(told.get("Code", "Unknown")), str(told.get("Message", "")), status, body)
+
+
+def _doubted(reply: ServiceError | Lost) -> ServiceError | Lost:
+    """What is left of an error that says "not applied" when it was not about the first sending."""
+    if kind(reply) is Kind.REFUSED:  # whoever finds its own write in the way knows that it was applied
+        return reply
+    if isinstance(reply, Lost):
+        return Lost(reply.why, Kind.FAILED, reply.error)
+    return Lost(f"{reply}, after the client had sent it before", Kind.FAILED, reply)

@@ -1,0 +1,284 @@
+"""Connections for threads: sockets that are kept open, and closed when anything about them was odd."""
+
+import os
+import select
+import socket
+import ssl
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Generic, Protocol, TypeVar
+
+import msgspec
+
+from semel.aws.errors import Kind, Lost
+from semel.aws.exchange import Desk, Pause, Steps
+from semel.aws.http1 import Answer, Garbled, Reader
+from semel.aws.places import Endpoint, Proxy, find_proxy, tls
+from semel.errors import StoreClosed
+
+T = TypeVar("T")
+
+RECEIVE = 64 * 1024
+# Less than load balancers and NAT gateways wait before they forget a silent connection.
+IDLE_SECONDS = 30.0
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """How many connections there may be, and how long they may take; times are in seconds."""
+
+    # They are opened as they are needed, so a high number costs nothing until then.
+    connections: int = 50
+    # The first packet of a connection, if it is lost, is sent again after one second.
+    connect_timeout: float = 2.0
+    # DynamoDB answers within milliseconds: who is silent for so long will not answer any more.
+    read_timeout: float = 5.0
+
+
+class Route(msgspec.Struct, frozen=True):
+    """The way to a service, the same for threads and for event loops."""
+
+    endpoint: Endpoint
+    limits: Limits
+    monotonic: Callable[[], float]
+
+    @property
+    def full(self) -> Lost:
+        """What is said when there is no connection to be had."""
+        limits = self.limits
+        return Lost(
+            f"all {limits.connections} connections were in use for {limits.read_timeout:g} s: allow for more",
+            Kind.UNREACHED,
+        )
+
+    def proxy(self) -> Proxy | None:
+        """The environment's proxy for it."""
+        return find_proxy(self.endpoint)
+
+    def unreached(self, error: Exception) -> Lost:
+        """What a connection that could not be made means."""
+        return Lost(_said(error), Kind.UNREACHED, error)
+
+
+def refusal(answer: Answer) -> Garbled | None:
+    """Why a proxy did not open the tunnel."""
+    return None if answer.status == 200 else Garbled(f"the proxy said {answer.status} to it")
+
+
+def torn(error: Exception) -> Lost:
+    """What a connection that broke after the request was sent means."""
+    return Lost(_said(error), Kind.FAILED, error)
+
+
+def _said(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
+def readable(handle: Any) -> Callable[[], object]:
+    """A function that tells whether a socket has something to read, be it its end."""
+    if not hasattr(select, "poll"):  # Windows, where select() does as well
+        return lambda: select.select([handle], [], [], 0)[0]
+    poll = select.poll()
+    poll.register(handle, select.POLLIN)
+    return lambda: poll.poll(0)
+
+
+class Kept(Protocol):
+    """A connection that is kept for the next request."""
+
+    idle_since: float
+
+    def usable(self, now: float) -> bool:
+        """Whether it can take a request."""
+
+    def close(self) -> None:
+        """Hang up."""
+
+
+L = TypeVar("L", bound=Kept)
+
+
+class Idle(Generic[L]):
+    """Connections that wait for a request: the last to come goes first, so that one too many grows old."""
+
+    def __init__(self) -> None:
+        self._lines: deque[L] = deque()
+
+    def take(self, now: float) -> L | None:
+        """One that can take a request."""
+        while (line := self._pop(self._lines.pop)) is not None:
+            if line.usable(now):
+                return line
+            line.close()
+        return None
+
+    def give(self, line: L, now: float) -> None:
+        """Keep one for later, and hang up on one that nobody wanted for long."""
+        line.idle_since = now
+        self._lines.append(line)
+        if now - self._lines[0].idle_since > IDLE_SECONDS and (old := self._pop(self._lines.popleft)):
+            old.close()
+
+    def close(self) -> None:
+        """Hang up on all of them."""
+        while (line := self._pop(self._lines.pop)) is not None:
+            line.close()
+
+    @staticmethod
+    def _pop(end: Callable[[], L]) -> L | None:
+        try:
+            return end()
+        except IndexError:  # another thread was faster
+            return None
+
+
+class Line:
+    """A connection, and what it takes to see whether it is still good."""
+
+    __slots__ = ("idle_since", "readable", "socket")
+
+    def __init__(self, connected: socket.socket) -> None:
+        self.socket = connected
+        self.readable = readable(connected)
+        self.idle_since = 0.0
+
+    def usable(self, now: float) -> bool:
+        """Whether it can take a request: a server that says something unasked has hung up."""
+        return now - self.idle_since < IDLE_SECONDS and not self.readable()
+
+    def ask(self, request: bytes, reader: Reader) -> Answer:
+        """Send a request, and read what comes back."""
+        self.socket.sendall(request)
+        return self.receive(reader)
+
+    def receive(self, reader: Reader) -> Answer:
+        """Read a whole answer."""
+        while True:
+            data = self.socket.recv(RECEIVE)
+            answer = reader.feed(data) if data else reader.end()
+            if answer is not None:
+                return answer
+
+    def close(self) -> None:
+        """Hang up."""
+        with suppress(OSError):
+            self.socket.close()
+
+
+class Pool:
+    """The connections that a process's threads share."""
+
+    def __init__(self, route: Route) -> None:
+        self._route = route
+        self._closed = False
+        self._context: ssl.SSLContext | None = None
+        self._begin()
+        _pools.add(self)
+
+    def _begin(self) -> None:
+        self._slots = threading.BoundedSemaphore(self._route.limits.connections)
+        self._idle: Idle[Line] = Idle()
+
+    def begin_anew(self) -> None:
+        """In a forked child: the connections are the parent's, and stay open when the copies are closed."""
+        left = self._idle
+        self._begin()
+        left.close()
+
+    def send(self, request: bytes) -> Answer | Lost:
+        """Send a request; its answer, or what became of it."""
+        if self._closed:
+            raise StoreClosed("it was closed: open another")
+        if not self._slots.acquire(timeout=self._route.limits.read_timeout):
+            return self._route.full
+        try:
+            line = self._idle.take(self._route.monotonic()) or self._connect()
+            return self._ask(line, request)
+        except (OSError, Garbled) as error:
+            return self._route.unreached(error)
+        finally:
+            self._slots.release()
+
+    def close(self) -> None:
+        """Hang up; what is under way hangs up when it is done."""
+        self._closed = True
+        self._idle.close()
+
+    def _ask(self, line: Line, request: bytes) -> Answer | Lost:
+        try:
+            sent = self._route.monotonic()
+            # What raises here has not sent the whole: the service cannot have acted on it.
+            line.socket.sendall(request)
+            try:
+                answer = line.receive(Reader())
+            except (OSError, Garbled) as error:
+                line.close()
+                return torn(error)
+        except BaseException:
+            line.close()
+            raise
+        answer.sent, answer.received = sent, self._route.monotonic()
+        self._keep(line, answer)
+        return answer
+
+    def _keep(self, line: Line, answer: Answer) -> None:
+        if not answer.reusable:
+            line.close()
+            return
+        self._idle.give(line, answer.received)
+        if self._closed:  # by another thread, which may have looked a moment too soon
+            self.close()
+
+    def _connect(self) -> Line:
+        route, proxy = self._route, self._route.proxy()
+        via: Any = proxy or route.endpoint
+        connected = socket.create_connection((via.host, via.port), route.limits.connect_timeout)
+        try:
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if proxy is not None:
+                self._tunnel(connected, proxy)
+            if route.endpoint.secure:
+                self._context = self._context or tls()
+                connected = self._context.wrap_socket(connected, server_hostname=route.endpoint.host)
+            connected.settimeout(route.limits.read_timeout)
+        except BaseException:
+            connected.close()
+            raise
+        return Line(connected)
+
+    def _tunnel(self, connected: socket.socket, proxy: Proxy) -> None:
+        answer = Line(connected).ask(proxy.request(self._route.endpoint), Reader(tunnel=True))
+        if (problem := refusal(answer)) is not None:
+            raise problem
+
+
+_pools: weakref.WeakSet[Pool] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for pool in _pools:
+        pool.begin_anew()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def run(steps: Steps[T], pool: Pool, desk: Desk) -> T:
+    """Carry the steps out in this thread."""
+    try:
+        step = next(steps)
+        while True:
+            reply: Any = None
+            if type(step) is bytes:
+                reply = pool.send(step)
+            elif type(step) is Pause:
+                desk.clock.wait(threading.Event(), step.seconds)
+            else:
+                reply = desk.keyring.load(step.instead_of)  # type: ignore[union-attr]
+            step = steps.send(reply)
+    except StopIteration as end:
+        result: T = end.value
+        return result

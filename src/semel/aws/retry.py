@@ -1,0 +1,101 @@
+"""What is tried again, how often and after how long: it depends on what was certainly not applied."""
+
+import math
+import random
+from collections import Counter
+
+import msgspec
+
+from semel.aws.errors import Kind, Lost, ServiceError, kind
+from semel.clock import Clock
+from semel.errors import StoreOutcomeUnknown, StoreThrottled, StoreUnavailable
+
+ADVICE = (
+    "Is that the right endpoint and region, is the server up, and does a firewall, a proxy or a missing VPC "
+    "endpoint stand between?"
+)
+
+
+class Policy(msgspec.Struct, frozen=True):
+    """How much is tried; times are in seconds."""
+
+    # DynamoDB's own advice is to begin with 25 ms and to double. Eight tries take two and a half seconds at
+    # most, and half of that as a rule: less than callers wait and leases last.
+    tries: int = 8
+    base: float = 0.025
+    longest: float = 1.0
+    # A server that is not there is seldom there a moment later.
+    connects: int = 3
+    # A transaction that its coordinator lost is finished when it is asked for again after five seconds.
+    pending_base: float = 0.5
+    pending_longest: float = 2.0
+    # From the first trouble on, time-outs included; no try is begun after that.
+    patience: float = 10.0
+
+
+def limits(policy: Policy, *, write: bool) -> dict[Kind, float]:
+    """How often each may happen: the last time is for the caller."""
+    return {
+        Kind.UNREACHED: policy.connects,
+        Kind.BUSY: policy.tries,
+        Kind.PENDING: math.inf,
+        # Whoever writes has to look first whether it was applied.
+        Kind.FAILED: 1 if write else policy.tries,
+        # One is for a clock that is wrong, one for a Date that was; then it is not the clock.
+        Kind.CLOCK: 3,
+        Kind.EXPIRED: 2,
+        Kind.REFUSED: 1,
+    }
+
+
+# What the service itself has put best.
+CALLERS = frozenset({Kind.CLOCK, Kind.EXPIRED, Kind.REFUSED})
+
+
+class Tries:
+    """What one call has met with so far."""
+
+    def __init__(self, policy: Policy, clock: Clock, place: str, *, write: bool) -> None:
+        self._policy = policy
+        self._clock = clock
+        self._place = place
+        self._limits = limits(policy, write=write)
+        self._write = write
+        self._end = clock.monotonic() + policy.patience
+        self._met: Counter[Kind] = Counter()
+
+    def after(self, trouble: ServiceError | Lost) -> float:
+        """How long to wait before the next try; raises what the caller is to know where there is none."""
+        what = kind(trouble)
+        self._met[what] += 1
+        wait = self._wait(what)
+        if self._met[what] >= self._limits[what] or self._clock.monotonic() + wait > self._end:
+            if isinstance(trouble, ServiceError) and what in CALLERS:
+                raise trouble
+            raise self._told(what, trouble) from (trouble.error if isinstance(trouble, Lost) else trouble)
+        return wait
+
+    def _wait(self, what: Kind) -> float:
+        """Full jitter, which spreads callers best; a pending transaction needs its time."""
+        policy, doublings = self._policy, self._met.total() - 1
+        chance = random.random()
+        if what in (Kind.CLOCK, Kind.EXPIRED):
+            return 0.0
+        if what is Kind.PENDING:
+            return _step(policy.pending_base, doublings, policy.pending_longest) * (1 + chance) / 2
+        return _step(policy.base, doublings, policy.longest) * chance
+
+    def _told(self, what: Kind, trouble: ServiceError | Lost) -> Exception:
+        why = trouble.why if isinstance(trouble, Lost) else str(trouble)
+        tries = self._met.total()
+        if what is Kind.UNREACHED:
+            return StoreUnavailable(f"{self._place} cannot be reached: {why}. {ADVICE}")
+        if what is Kind.BUSY:
+            return StoreThrottled(f"{self._place} was still too busy at try {tries}: {why}")
+        if what is Kind.PENDING or (what is Kind.FAILED and self._write):
+            return StoreOutcomeUnknown(f"{self._place}: the write may or may not have been applied: {why}")
+        return StoreUnavailable(f"{self._place} gave no usable answer in {tries} tries: {why}")
+
+
+def _step(base: float, doublings: int, longest: float) -> float:
+    return min(longest, base * float(2**doublings))
