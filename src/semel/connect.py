@@ -5,7 +5,7 @@ from typing import Any, Self
 
 from semel import errors
 from semel.clock import Clock
-from semel.codecs import MAX_BYTES, Codec, Encryption, Overflow
+from semel.codecs import COMPRESS_OVER, MAX_BYTES, Codec, Encryption, Overflow
 from semel.drive import Store, leave
 from semel.events import Events, Listener
 from semel.facades import AsyncLedger, Ledger
@@ -53,7 +53,9 @@ def connect(
     events = Events()
     if on_event is not None:
         events.listen(on_event)
-    codec = Codec(max_bytes=_room(store, max_result_bytes), encryption=encryption)
+    room = _room(store, max_result_bytes)
+    compress_over = room if getattr(store, "plain_results", False) else COMPRESS_OVER
+    codec = Codec(max_bytes=room, compress_over=compress_over, encryption=encryption)
     return Semel(
         store, env=env, scope=scope, codec=codec, events=events, secret=secret, clock=clock, horizon=horizon
     )

@@ -98,7 +98,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     bare_keys: bool = False
     """Keys stand in it as callers write them, without environment and scope: its title tells the first."""
     parts: tuple[str, ...] = ()
-    """Attributes that repeat the pieces of the key between separators."""
+    """Attributes that repeat the pieces of the key between separators; "" passes over one."""
     separator: str = ":"
     copies: dict[str, tuple[str, Form]] = {}
     """Attributes that repeat another one, in another form."""
@@ -119,6 +119,9 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
 
     def __hash__(self) -> int:
         return hash(self.name)
+
+    def __repr__(self) -> str:
+        return f"<table {self.name}>"
 
     @property
     def key(self) -> tuple[str, ...]:

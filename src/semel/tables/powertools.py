@@ -1,6 +1,7 @@
 """The table of AWS Lambda Powertools' idempotency utility, and its keys."""
 
 import json
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -43,11 +44,13 @@ POWERTOOLS = Table(
 def powertools_key(function: Callable[..., Any], payload: Any, prefix: str | None = None) -> str:
     """The `id` under which Powertools keeps a call, for payloads that are plain JSON.
 
-    `payload` is what `event_key_jmespath` or `data_keyword_argument` selects; `prefix` stands for the
-    function's own name, as `key_prefix` does there.
+    `payload` is what `event_key_jmespath` or `data_keyword_argument` selects. `prefix` is what `key_prefix`
+    is there; without one it is made of the Lambda function's name and the Python function's, so both have to
+    be called as they were.
     """
     from hashlib import md5
 
-    named = prefix or f"{function.__module__}.{function.__qualname__}"
+    home = os.environ.get("AWS_LAMBDA_FUNCTION_NAME", "test-func")
+    named = prefix or f"{home}.{function.__module__}.{function.__qualname__}"
     text = json.dumps(payload, sort_keys=True)
     return f"{named}#{md5(text.encode(), usedforsecurity=False).hexdigest()}"

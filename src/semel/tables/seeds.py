@@ -27,7 +27,7 @@ QUILL = Table(
     expires="expiresAt",
     ttl="expiresAt",
     bare_keys=True,
-    parts=("source",),
+    parts=("source", ""),
     columns=MARKED
     | {
         "created_at": Column(name="seenAt", form=Form.ISO, default=0),

@@ -1,0 +1,58 @@
+"""What DynamoDB's errors mean, and what to do about them."""
+
+import re
+
+from semel import errors
+from semel.aws.errors import ServiceError
+from semel.stores.dynamodb.plan import too_large
+
+# Who is not known is not permitted either.
+DENIED = frozenset(
+    {
+        "AccessDeniedException",
+        "IncompleteSignatureException",
+        "InvalidSignatureException",
+        "MissingAuthenticationTokenException",
+        "UnrecognizedClientException",
+    }
+)
+ACTION = re.compile(r"dynamodb:\w+")
+KEYS = re.compile(
+    r"key element|missing the key|number of (conditions on the keys|key)|type mismatch for key", re.IGNORECASE
+)
+TOO_LARGE = re.compile(
+    r"(item size|size of the item|collection size).*(exceed|maximum)|exceeded.*item size", re.IGNORECASE
+)
+
+
+class Place:
+    """Where errors happened, as messages tell it."""
+
+    def __init__(self, url: str, env: str) -> None:
+        self._provision = f"semel provision --url {url} --env {env}"
+
+    def translated(self, error: ServiceError, operation: str, title: str) -> errors.SemelError:
+        """The error as everybody else knows it."""
+        code, message = error.code, error.message
+        if code == "ResourceNotFoundException":
+            return errors.TableMissing(f"there is no table {title} (yet); run: {self._provision}")
+        if code in DENIED:
+            return self._denied(error, operation, title)
+        if code == "ItemCollectionSizeLimitExceededException" or TOO_LARGE.search(message):
+            return too_large(f"an item of {title}")
+        if code == "ValidationException" and KEYS.search(message):
+            return errors.WrongSchema(
+                f"{title} has another key than it should have ({message}); compare it with what this prints: "
+                f"{self._provision} --print cloudformation"
+            )
+        if code in ("ValidationException", "SerializationException"):
+            return errors.UsageError(f"DynamoDB refuses this {operation} on {title}: {message}")
+        return error
+
+    def _denied(self, error: ServiceError, operation: str, title: str) -> errors.NotPermitted:
+        named = ACTION.search(error.message)
+        action = named[0] if named else f"dynamodb:{operation}"
+        return errors.NotPermitted(
+            f"these credentials may not do {action} on {title} ({error.code}: {error.message}); "
+            f"allow it as this prints it: {self._provision} --print iam"
+        )

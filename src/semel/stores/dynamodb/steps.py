@@ -1,0 +1,462 @@
+"""Commands as steps: which requests are sent, and what follows from their answers. No I/O is done here.
+
+A step is an `Ask`, answered by DynamoDB's answer or its error, or `Together`: several pieces of work at once.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Generator, Iterable
+from typing import Any, TypeAlias, TypeVar
+
+from semel import errors
+from semel.aws.errors import PASSING, Reason, ServiceError
+from semel.commands import (
+    TRIES,
+    Add,
+    Applied,
+    Batch,
+    Cancelled,
+    Delete,
+    Found,
+    Get,
+    Item,
+    Many,
+    Page,
+    Put,
+    Query,
+    Refused,
+    Transact,
+    Update,
+    Watch,
+    Write,
+    allowed,
+    cursor,
+    holds,
+)
+from semel.ledger import random_token
+from semel.stores.dynamodb.habits import Habit
+from semel.stores.dynamodb.layout import SCHEMA
+from semel.stores.dynamodb.plan import Plan, Request, afresh, check_count, check_sizes
+from semel.stores.dynamodb.time import Reading, Timekeeper
+from semel.tables import Table
+
+T = TypeVar("T")
+
+CONDITION = "ConditionalCheckFailedException"
+CONDITION_REASON = "ConditionalCheckFailed"
+CANCELLED = "TransactionCanceledException"
+
+# Whoever is refused by an expired item and then by a new one was overtaken; so often in a row is no accident.
+OVERTAKEN = 10
+# A filtered page may look at many items to find one: each look takes in ten times as many as the one before.
+FIRST_LOOK = 100
+MORE = 10
+# DynamoDB remembers a transaction's token for ten minutes; a resending must arrive well before that.
+RESEND_SECONDS = 300.0
+# So many transactions are remembered whose outcome nobody knows; more at once is a network that is down.
+UNSETTLED = 100
+
+Make: TypeAlias = Callable[[Reading], Request]
+
+
+class Ask:
+    """One request. It is made at once, so that what is wrong with it shows before anything is sent."""
+
+    __slots__ = ("_make", "_read", "_taken", "operation", "reading", "request", "title", "write")
+
+    def __init__(
+        self, operation: str, title: str, make: Make, read: Callable[[], Reading], *, write: bool
+    ) -> None:
+        self.operation = operation
+        self.title = title
+        self.write = write
+        self._make = make
+        self._read = read
+        self._taken = False
+        self.reading = read()
+        self.request = make(self.reading)
+
+    def __call__(self) -> Request:
+        """The request; asked for once more, it is made anew, as the clock was wrong."""
+        if self._taken:
+            self.reading = self._read()
+            self.request = self._make(self.reading)
+        self._taken = True
+        return self.request
+
+
+class Fixed(Ask):
+    """A request that stays what it is, however often it is sent."""
+
+    __slots__ = ()
+
+    def __call__(self) -> Request:
+        """The request."""
+        return self.request
+
+
+class Begun:
+    """Steps of which the first is known."""
+
+    __slots__ = ("first", "steps")
+
+    def __init__(self, steps: "Steps[Any]") -> None:
+        self.steps = steps
+        self.first = next(steps)
+
+
+class Together:
+    """Pieces of work that may be done at the same time, each a row of steps to be taken one after another.
+
+    The answer has a list for each: what came of its steps, with the error last where one ended it.
+    """
+
+    __slots__ = ("rows",)
+
+    def __init__(self, rows: list[list[Begun]]) -> None:
+        self.rows = rows
+
+
+Step: TypeAlias = Ask | Together
+Steps: TypeAlias = Generator[Step, Any, T]
+
+
+class Desk:
+    """Where commands become steps."""
+
+    def __init__(self, time: Timekeeper, plan_of: Callable[[Table], Plan], habit: Habit) -> None:
+        self._time = time
+        self._plan_of = plan_of
+        self._habit = habit
+        self._tells = False
+        self._unsettled: OrderedDict[int, tuple[Transact, Ask, set[int]]] = OrderedDict()
+        self.steps: dict[type, Callable[[Any], Steps[Any]]] = {
+            Get: self.get,
+            Watch: self.get,
+            Put: self.put,
+            Update: self.update,
+            Delete: self.delete,
+            Add: self.add,
+            Query: self.query,
+            Transact: self.transact,
+            Batch: self.batch,
+        }
+
+    def _reading(self, operation: str, plan: Plan, request: Request) -> Ask:
+        return Fixed(operation, plan.title, lambda _: request, self._time.read, write=False)
+
+    def _writing(self, operation: str, plan: Plan, make: Make) -> Ask:
+        return Ask(operation, plan.title, make, self._time.read, write=True)
+
+    def open(self, plan: Plan, env: str) -> Steps[None]:
+        """Look at a table's stamp: is it there, may it be read, whose is it; and what time is it."""
+        answer = yield self._reading("GetItem", plan, plan.stamp())
+        stamp = answer.get("Item") or {}
+        stamped = stamp.get("environment", {}).get("S", env)
+        if stamped != env:
+            raise errors.WrongEnvironment(stamped, env)
+        schema = int(stamp.get("schema", {}).get("N", SCHEMA))
+        if schema > SCHEMA:
+            raise errors.SchemaTooNew(schema, SCHEMA)
+
+    # One item
+
+    def get(self, command: Get | Watch) -> Steps[Found]:
+        """Read one item."""
+        plan = self._plan_of(command.table)
+        answer = yield self._reading("GetItem", plan, plan.get(command))
+        reading = self._time.read()
+        return Found(reading.earliest, plan.layout.living(answer.get("Item"), reading))
+
+    def put(self, command: Put) -> Steps[Applied | Refused]:
+        """Write an item; where refusals are many, look first."""
+        plan, habit = self._plan_of(command.table), self._habit
+        ask = self._writing("PutItem", plan, lambda reading: plan.put(command, reading))
+        if not habit.minds(command.when):
+            return (yield from self._sent(plan, command, ask))
+        refusal = (yield from self._foreseen(command)) if habit.reads_first else None
+        reply = refusal or (yield from self._sent(plan, command, ask))
+        habit.learn(refused=type(reply) is Refused)
+        return reply
+
+    def _foreseen(self, command: Put) -> Steps[Refused | None]:
+        found = yield from self.get(Get(command.table, command.key, command.sort))
+        if found.item is None or command.when is None or holds(command.when, found.item, found.now):
+            return None
+        return Refused(found.now, found.item)
+
+    def update(self, command: Update) -> Steps[Applied | Refused]:
+        """Change an item that is there."""
+        plan = self._plan_of(command.table)
+        ask = self._writing("UpdateItem", plan, lambda reading: plan.update(command, reading))
+        return (yield from self._sent(plan, command, ask))
+
+    def delete(self, command: Delete) -> Steps[Applied | Refused]:
+        """Remove an item that is there."""
+        plan = self._plan_of(command.table)
+        ask = self._writing("DeleteItem", plan, lambda reading: plan.delete(command, reading))
+        return (yield from self._sent(plan, command, ask))
+
+    def _sent(self, plan: Plan, command: Write, ask: Ask) -> Steps[Applied | Refused]:
+        refusal = yield from self._refusal(plan, command, ask)
+        return refusal or Applied(ask.reading.earliest)
+
+    def _refusal(self, plan: Plan, command: Write, ask: Ask) -> Steps[Refused | None]:
+        for _ in range(OVERTAKEN):
+            try:
+                yield ask
+            except ServiceError as error:
+                if error.code != CONDITION:
+                    raise
+                told = error.item
+            else:
+                return None
+            item = yield from self._in_the_way(plan, command, ask.reading, told)
+            # What was read afterwards may not be what refused it; if it would not have, it is tried again.
+            if told is not None or not allowed(command, item, ask.reading.earliest):
+                return Refused(ask.reading.earliest, item)
+        raise _overtaken(f"{command.key!r} was written to")
+
+    def _in_the_way(
+        self, plan: Plan, command: Write, reading: Reading, item: Request | None
+    ) -> Steps[Item | None]:
+        """What a condition failed on; a server that has told of no item yet may be one that never does."""
+        if item is not None:
+            self._tells = True
+        elif not self._tells or allowed(command, None, reading.earliest):
+            answer = yield self._reading("GetItem", plan, plan.get(command))
+            item = answer.get("Item")
+        return plan.layout.living(item, reading)
+
+    def add(self, command: Add) -> Steps[Applied | Refused]:
+        """Count on from what is alive, or begin anew where that is over.
+
+        One request cannot say both. So the first is refused by an item whose time is up, and a second one
+        replaces it, unless somebody else was quicker: then there is something alive to count on from.
+        """
+        plan, anew = self._plan_of(command.table), afresh(command)
+        for _ in range(OVERTAKEN):
+            ask = self._writing("UpdateItem", plan, lambda reading: _answered(plan.add(command, reading)))
+            try:
+                answer = yield ask
+                return Applied(ask.reading.earliest, plan.layout.read(answer["Attributes"]))
+            except ServiceError as error:
+                if error.code != CONDITION:
+                    raise
+                told = error.item
+            item = yield from self._in_the_way(plan, command, ask.reading, told)
+            if told is None and item is not None and allowed(command, item, ask.reading.earliest):
+                continue  # it has come since
+            if not _begins_anew(plan, command, item, ask.reading):
+                return Refused(ask.reading.earliest, item)
+            ask = self._writing("PutItem", plan, lambda reading: plan.put(anew, reading))
+            if (yield from self._refusal(plan, anew, ask)) is None:
+                return Applied(ask.reading.earliest, plan.layout.read(ask.request["Item"]))
+        raise _overtaken(f"{command.key!r} was added to")
+
+    # Several items
+
+    def query(self, command: Query) -> Steps[Page]:
+        """Look until there are as many as were asked for, or no more."""
+        plan, reading = self._plan_of(command.table), self._time.read()
+        request, start = plan.query(command, reading), plan.start(command)
+        operation = "Scan" if command.key is None else "Query"
+        look = max(command.limit + 1, 0 if command.where is None else FIRST_LOOK)
+        found: list[Item] = []
+        while request is not None:
+            begin = {} if start is None else {"ExclusiveStartKey": start}
+            answer = yield self._reading(operation, plan, request | {"Limit": look} | begin)
+            living = [plan.layout.living(item, reading) for item in answer["Items"]]
+            found += [item for item in living if item is not None and plan.within(command, item, reading)]
+            start = answer.get("LastEvaluatedKey")
+            if start is None or len(found) >= command.limit:
+                break
+            look *= MORE
+        page = tuple(found[: command.limit])
+        last = not page or (start is None and len(found) == len(page))
+        return Page(reading.earliest, page, None if last else cursor(command.table, page[-1]))
+
+    def reap(self, plan: Plan, limit: int) -> Steps[int]:
+        """Remove what has expired, which DynamoDB does by itself and local engines do not."""
+        reaped, begin = 0, Request()
+        while True:
+            answer = yield self._reading("Scan", plan, plan.over(self._time.read()) | begin)
+            for key in answer["Items"][: limit - reaped]:
+                reaped += yield from self._swept(plan, key)
+            if "LastEvaluatedKey" not in answer or reaped >= limit:
+                return reaped
+            begin = {"ExclusiveStartKey": answer["LastEvaluatedKey"]}
+
+    def _swept(self, plan: Plan, key: dict[str, Any]) -> Steps[bool]:
+        try:
+            yield self._writing("DeleteItem", plan, lambda reading: plan.sweep(key, reading))
+        except ServiceError as error:
+            if error.code != CONDITION:
+                raise
+            return False
+        return True
+
+    def batch(self, command: Batch) -> Steps[Many]:
+        """Each write by itself, those of one item in their order.
+
+        DynamoDB's batches know no conditions, and its PartiQL batches only "if it does not exist", which an
+        expired item refutes, and they need permissions of their own. So the writes are sent singly, as many
+        at a time as the store allows itself.
+        """
+        rows: dict[Any, list[int]] = {}
+        for place, write in enumerate(command.writes):
+            rows.setdefault((write.table.name, write.key, write.sort), []).append(place)
+        begun = [Begun(self.steps[type(write)](write)) for write in command.writes]
+        answers = yield Together([[begun[place] for place in row] for row in rows.values()])
+        failed = [row[-1] for row in answers if isinstance(row[-1], Exception)]
+        if failed:
+            raise _of_a_batch(failed, any(len(row) > 1 or row[-1] not in failed for row in answers))
+        replies = dict(zip(_flat(rows.values()), _flat(answers), strict=True))
+        return Many(tuple(replies[place] for place in range(len(command.writes))))
+
+    # Transactions
+
+    def transact(self, command: Transact) -> Steps[Applied | Cancelled]:
+        """All of it or nothing.
+
+        An addition that meets an expired item cancels the transaction; it is then sent once more, with that
+        item written anew.
+        """
+        check_count(command)
+        if not command.writes:
+            return Applied(self._time.read().earliest)
+        ask, anew = self._recalled(command) or (None, set[int]())
+        for _ in range(OVERTAKEN):
+            ask = ask or self._transaction(command, anew)
+            reasons = yield from self._outcome(command, ask, anew)
+            if reasons is None:
+                return Applied(ask.reading.earliest)
+            refusals, manner = yield from self._refusals(command, ask.reading, reasons, anew)
+            if manner is None or any(refusals):
+                return Cancelled(ask.reading.earliest, refusals)
+            ask, anew = None, manner
+        raise _overtaken("a transaction was made")
+
+    def _transaction(self, command: Transact, anew: set[int]) -> Ask:
+        plans = [self._plan_of(write.table) for write in command.writes]
+
+        def make(reading: Reading) -> Request:
+            actions = [
+                _action(plan, write, reading, anew=place in anew)
+                for place, (plan, write) in enumerate(zip(plans, command.writes, strict=True))
+            ]
+            check_sizes(actions)
+            # The token is drawn, and not made from the content: two callers that add one to the same number
+            # at the same moment send the same content, and mean two.
+            return {"TransactItems": actions, "ClientRequestToken": random_token()}
+
+        title = ", ".join(dict.fromkeys(plan.title for plan in plans))
+        return Fixed("TransactWriteItems", title, make, self._time.read, write=True)
+
+    def _outcome(self, command: Transact, ask: Ask, anew: set[int]) -> Steps[list[Reason] | None]:
+        """Why a transaction was cancelled, None if it was not; with its token it may be sent again."""
+        unknown: errors.StoreError | None = None
+        for _ in range(TRIES):
+            try:
+                yield ask
+                return None
+            except errors.StoreOutcomeUnknown as error:
+                unknown = error
+            except errors.StoreError as error:
+                if isinstance(error, ServiceError) and error.code == CANCELLED:
+                    return error.reasons
+                if unknown is None:
+                    raise
+                unknown = error
+        self._remember(command, ask, anew)
+        raise errors.StoreOutcomeUnknown(f"tried {TRIES} times, and no answer came: {unknown}") from unknown
+
+    def _remember(self, command: Transact, ask: Ask, anew: set[int]) -> None:
+        """Whoever sends this very transaction again sends it with the same token: it is made at most once."""
+        if len(self._unsettled) >= UNSETTLED:
+            self._unsettled.popitem(last=False)
+        self._unsettled[id(command)] = (command, ask, anew)
+
+    def _recalled(self, command: Transact) -> tuple[Ask, set[int]] | None:
+        known, ask, anew = self._unsettled.pop(id(command), (None, None, None))
+        if known is not command or ask is None or anew is None:
+            return None
+        age = self._time.read().earliest - ask.reading.earliest
+        return (ask, anew) if 0 <= age < RESEND_SECONDS else None
+
+    def _refusals(
+        self, command: Transact, reading: Reading, reasons: list[Reason], anew: set[int]
+    ) -> Steps[tuple[tuple[Refused | None, ...], set[int] | None]]:
+        """What refused each write; and, if any is to be tried again, which additions then begin anew."""
+        refusals: list[Refused | None] = [None] * len(command.writes)
+        manner, again = set(anew), False
+        for place, (write, reason) in enumerate(zip(command.writes, reasons, strict=True)):
+            if reason.code in PASSING:
+                continue
+            if reason.code != CONDITION_REASON:
+                raise errors.UsageError(
+                    f"DynamoDB refuses write {place + 1} of a transaction: {reason.message}"
+                )
+            plan = self._plan_of(write.table)
+            item = yield from self._in_the_way(plan, write, reading, reason.item)
+            if isinstance(write, Add) and _begins_anew(plan, write, item, reading):
+                manner.add(place)
+                again = True
+            elif place in anew or (reason.item is None and allowed(write, item, reading.earliest)):
+                manner.discard(place)
+                again = True
+            else:
+                refusals[place] = Refused(reading.earliest, item)
+        return tuple(refusals), manner if again else None
+
+
+def _overtaken(what: str) -> errors.StoreThrottled:
+    return errors.StoreThrottled(f"items came and went {OVERTAKEN} times while {what}; try again later")
+
+
+def _answered(request: Request) -> Request:
+    request["ReturnValues"] = "ALL_NEW"
+    return request
+
+
+def _begins_anew(plan: Plan, command: Add, item: Item | None, reading: Reading) -> bool:
+    """Whether an addition that was refused makes an item, as there is none alive."""
+    if item is not None or not (command.when is None or holds(command.when, None, reading.earliest)):
+        return False
+    if not plan.lasting(command):
+        raise plan.layout.endless()
+    return True
+
+
+def _action(plan: Plan, command: Write, reading: Reading, *, anew: bool) -> Request:
+    """One write of a transaction."""
+    match command:
+        case Put():
+            return {"Put": plan.put(command, reading)}
+        case Update():
+            return {"Update": plan.update(command, reading)}
+        case Delete():
+            return {"Delete": plan.delete(command, reading)}
+        case Add():
+            if anew:
+                return {"Put": plan.put(afresh(command), reading)}
+            return {"Update": plan.add(command, reading)}
+
+
+def _flat(rows: Iterable[list[T]]) -> list[T]:
+    return [each for row in rows for each in row]
+
+
+def _of_a_batch(failed: list[Exception], some_made: bool) -> Exception:
+    """What is said of a batch of which some failed: that nothing was made only where that is so."""
+    for error in failed:
+        if not isinstance(
+            error, errors.StoreUnavailable | errors.StoreThrottled | errors.StoreOutcomeUnknown
+        ):
+            return error
+    unknown = next((error for error in failed if isinstance(error, errors.StoreOutcomeUnknown)), None)
+    if unknown is None and not some_made:
+        return failed[0]
+    told = unknown or failed[0]
+    unsure = errors.StoreOutcomeUnknown(f"some writes of a batch may not have been made: {told}")
+    unsure.__cause__ = told
+    return unsure

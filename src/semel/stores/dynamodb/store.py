@@ -1,0 +1,385 @@
+"""The store in DynamoDB."""
+
+import os
+import threading
+import weakref
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from semel.aws.errors import ServiceError
+from semel.aws.transport import Transport
+from semel.clock import Clock
+from semel.commands import (
+    Add,
+    Applied,
+    Batch,
+    Delete,
+    Found,
+    Get,
+    Put,
+    Sort,
+    Stored,
+    Transact,
+    Update,
+    Watch,
+    Write,
+)
+from semel.errors import SemelError, StoreClosed, UsageError
+from semel.loops import PerLoop
+from semel.stores.dynamodb.faults import Place
+from semel.stores.dynamodb.habits import Habit, ReadFirst
+from semel.stores.dynamodb.plan import Plan
+from semel.stores.dynamodb.steps import Ask, Begun, Desk, Step, Steps
+from semel.stores.dynamodb.time import Timekeeper
+from semel.stores.dynamodb.url import Address, parse
+from semel.stores.waiting import WaitingRoom
+from semel.tables import LEDGER, Form, Table
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from semel.codecs import Overflow
+
+# An item has room for 409,600 bytes; what is left is for its key, an error and the rest.
+ROOM = 380_000
+# So many writes of a batch are under way at a time: enough to hide the way to the server and back.
+AT_ONCE = 16
+
+WRITES = frozenset({Put, Update, Add, Delete})
+
+
+class DynamoDBStore:
+    """Items in DynamoDB, for any number of machines.
+
+    The transport is semel's own wire, or a boto3 client of yours given as `client`. `tables` says where a
+    table of the rules is kept instead of in one of semel's own: in `POWERTOOLS`, say, or in one of yours.
+    """
+
+    def __init__(
+        self,
+        transport: Transport | None = None,
+        *,
+        client: Any = None,
+        tables: Iterable[Table] = (),
+        env: str = "dev",
+        clock: Clock | None = None,
+        read_first: ReadFirst = "no",
+        margin: float | None = None,
+        overflow: "Overflow | None" = None,
+        url: str = "dynamodb://",
+    ) -> None:
+        self.overflow = overflow
+        self._env = env
+        self._clock = clock or Clock()
+        self._tables = {name: table for table in tables for name in (table.name, (table.holds or table).name)}
+        self._plans: dict[str, Plan] = {}
+        self._open: set[str] = set()
+        self._closed = False
+        self._place = Place(url, env)
+        self._plan(LEDGER)
+        self._transport = transport or _transport(client, self._clock)
+        self._time = Timekeeper(self._transport.time, self._clock, margin)
+        self._desk = Desk(self._time, self._plan, Habit(read_first))
+        self._own_overflow: Any = None
+        self._begin_anew()
+        STORES.add(self)
+
+    def _begin_anew(self) -> None:
+        """With nothing that threads share: a forked child must not wait for its parent's."""
+        self._room = WaitingRoom(self._clock)
+        self._opening = threading.Lock()
+        self._hiring = threading.Lock()
+        self._pool: ThreadPoolExecutor | None = None
+        self._aopening: PerLoop[asyncio.Lock] = PerLoop(_lock, _nothing, lambda _: None)
+
+    @classmethod
+    def from_url(cls, url: str, *, env: str, clock: Clock) -> "DynamoDBStore":
+        """`dynamodb://REGION/TITLE?endpoint=...`; `dynamodb://` alone leaves all of it to the environment."""
+        address = parse(url)
+        store = cls(
+            transport_of(address, clock),
+            tables=address.tables,
+            env=env,
+            clock=clock,
+            read_first=address.read_first,
+            margin=address.margin,
+            url=url,
+        )
+        if address.overflow is not None:
+            from semel.aws.s3 import S3Overflow
+
+            bucket, prefix = address.overflow
+            store.overflow = store._own_overflow = S3Overflow(
+                bucket, prefix=prefix, region=address.region, clock=clock
+            )
+        return store
+
+    @property
+    def plain_results(self) -> bool:
+        """Whether others read the results too, as JSON in a text; such are not compressed."""
+        return self._plan(LEDGER).layout.fields["result"].form is Form.JSON
+
+    @property
+    def room(self) -> int:
+        """How large a result may be."""
+        return ROOM * 3 // 4 if self.plain_results else ROOM
+
+    # The ways to ask
+
+    def execute(self, command: Stored) -> Any:
+        """Carry the command out and answer it."""
+        if self._shut(command):
+            self._open_up(command)
+        if type(command) is Watch:
+            return self._room.watch(
+                _place(command), command.seconds, lambda: self._run(self._desk.get(command))
+            )
+        reply = self._run(self._desk.steps[type(command)](command))
+        self._ring(command, reply)
+        return reply
+
+    def at_once(self, command: Stored) -> Any | None:
+        """Nothing: every answer takes a round trip."""
+        return None
+
+    async def aexecute(self, command: Stored) -> Any:
+        """The same for a task."""
+        if self._shut(command):
+            await self._aopen_up(command)
+        if type(command) is Watch:
+
+            async def look() -> Found:
+                found: Found = await self._arun(self._desk.get(command))
+                return found
+
+            return await self._room.awatch(_place(command), command.seconds, look)
+        reply = await self._arun(self._desk.steps[type(command)](command))
+        self._ring(command, reply)
+        return reply
+
+    def reap(self, limit: int = 500) -> int:
+        """Remove up to so many expired items of the tables in use; DynamoDB does that by itself, for free."""
+        plans = {plan.title: plan for plan in list(self._plans.values()) if plan.title in self._open}
+        reaped = 0
+        for plan in plans.values():
+            reaped += self._run(self._desk.reap(plan, limit - reaped)) if reaped < limit else 0
+        return reaped
+
+    async def leave(self) -> None:
+        """Let go of the running loop's connections."""
+        await self._aopening.leave()
+        await self._transport.leave()
+
+    def close(self) -> None:
+        """Let go of every connection."""
+        self._closed = True
+        with self._hiring:
+            pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown()
+        self._transport.close()
+        if self._own_overflow is not None:
+            self._own_overflow.close()
+        STORES.discard(self)
+
+    # Tables
+
+    def _plan(self, table: Table) -> Plan:
+        plan = self._plans.get(table.name)
+        if plan is None:
+            kept = self._tables.get(table.name, table)
+            plan = self._plans.setdefault(table.name, Plan(table, kept, self._env))
+        if plan.table is not table and plan.table != table:
+            raise UsageError(f"this store has another table named {table.name!r}")
+        return plan
+
+    def _shut(self, command: Any) -> list[Plan]:
+        """The tables of a command that have to be looked at before it."""
+        if self._closed:
+            raise StoreClosed("the store was closed")
+        plans = [self._plan(table) for table in _tables(command)]
+        shut = [plan for plan in plans if plan.title not in self._open]
+        return shut or (plans[:1] if self._time.doubtful() else [])
+
+    def _open_up(self, command: Any) -> None:
+        with self._opening:
+            for plan in self._shut(command):
+                self._run(self._desk.open(plan, self._env))
+                self._opened(plan)
+
+    async def _aopen_up(self, command: Any) -> None:
+        async with self._aopening.here():
+            for plan in self._shut(command):
+                await self._arun(self._desk.open(plan, self._env))
+                self._opened(plan)
+
+    def _opened(self, plan: Plan) -> None:
+        self._open.add(plan.title)
+        self._time.settle()
+
+    # Taking steps, for threads and for tasks
+
+    def _run(self, steps: Steps[Any], step: Step | None = None) -> Any:
+        try:
+            step = step or next(steps)
+            while True:
+                try:
+                    answer = self._answer(step)
+                except SemelError as error:
+                    step = steps.throw(error)
+                else:
+                    step = steps.send(answer)
+        except StopIteration as end:
+            return end.value
+        except (ServiceError, UnicodeEncodeError) as error:
+            raise self._translated(error, step) from error
+
+    async def _arun(self, steps: Steps[Any], step: Step | None = None) -> Any:
+        try:
+            step = step or next(steps)
+            while True:
+                try:
+                    answer = await self._aanswer(step)
+                except SemelError as error:
+                    step = steps.throw(error)
+                else:
+                    step = steps.send(answer)
+        except StopIteration as end:
+            return end.value
+        except (ServiceError, UnicodeEncodeError) as error:
+            raise self._translated(error, step) from error
+
+    def _answer(self, step: Step) -> Any:
+        if isinstance(step, Ask):
+            return self._transport.call(step.operation, step, write=step.write)
+        if len(step.rows) < 2:
+            return [self._row(row) for row in step.rows]
+        return list(self._threads().map(self._row, step.rows))
+
+    async def _aanswer(self, step: Step) -> Any:
+        if isinstance(step, Ask):
+            return await self._transport.acall(step.operation, step, write=step.write)
+        import asyncio
+
+        rows = iter(enumerate(step.rows))
+        answers: list[list[Any]] = [[] for _ in step.rows]
+
+        async def work() -> None:
+            for place, row in rows:
+                answers[place] = await self._arow(row)
+
+        await asyncio.gather(*(work() for _ in range(min(AT_ONCE, len(answers)))))
+        return answers
+
+    def _row(self, row: list[Begun]) -> list[Any]:
+        """What came of steps that are taken one after another, up to the first error."""
+        answers: list[Any] = []
+        try:
+            answers.extend(self._run(each.steps, each.first) for each in row)
+        except SemelError as error:
+            answers.append(error)
+        return answers
+
+    async def _arow(self, row: list[Begun]) -> list[Any]:
+        answers: list[Any] = []
+        try:
+            for each in row:
+                answers.append(await self._arun(each.steps, each.first))  # noqa: PERF401 - one by one
+        except SemelError as error:
+            answers.append(error)
+        return answers
+
+    def _translated(self, error: ServiceError | UnicodeEncodeError, step: Any) -> Exception:
+        if isinstance(error, UnicodeEncodeError):
+            return UsageError(f"text with half a character in it cannot be written: {error.object!r:.80}")
+        return self._place.translated(error, step.operation, step.title)
+
+    def _threads(self) -> ThreadPoolExecutor:
+        with self._hiring:
+            if self._closed:
+                raise StoreClosed("the store was closed")
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="semel-dynamodb")
+            return self._pool
+
+    # Bells
+
+    def _ring(self, command: Any, reply: Any) -> None:
+        """Wake whoever waits in this process for what was written."""
+        if type(command) in WRITES:
+            if type(reply) is Applied:
+                self._room.ring(_place(command))
+        elif type(command) is Transact and type(reply) is Applied:
+            for write in command.writes:
+                self._room.ring(_place(write))
+        elif type(command) is Batch:
+            for write, each in zip(command.writes, reply.replies, strict=True):
+                self._ring(write, each)
+
+
+def _transport(client: Any, clock: Clock) -> Transport:
+    if client is not None:
+        from semel.aws.boto import BotoWire
+
+        return BotoWire(client, clock=clock)
+    from semel.aws.wire import Wire
+
+    return Wire("dynamodb", clock=clock)
+
+
+def transport_of(address: Address, clock: Clock) -> Transport:
+    """The transport that a URL asks for."""
+    if address.botocore:
+        return _transport(_client(address), clock)
+    from semel.aws.wire import Wire
+
+    return Wire("dynamodb", region=address.region, endpoint=address.endpoint, clock=clock)
+
+
+def _client(address: Address) -> Any:
+    """A boto3 client that leaves retrying to us: we know what may be sent twice."""
+    from semel.extras import require
+
+    config = require("botocore.config", "boto").Config(
+        retries={"total_max_attempts": 1, "mode": "standard"},
+        connect_timeout=2,
+        read_timeout=5,
+        max_pool_connections=50,
+    )
+    session = require("boto3.session", "boto").Session(
+        profile_name=address.profile, region_name=address.region
+    )
+    return session.client("dynamodb", endpoint_url=address.endpoint, config=config)
+
+
+def _lock() -> "asyncio.Lock":
+    import asyncio
+
+    return asyncio.Lock()
+
+
+async def _nothing(_: Any) -> None:
+    return None
+
+
+def _tables(command: Any) -> Iterable[Table]:
+    if type(command) in (Transact, Batch):
+        return {write.table.name: write.table for write in command.writes}.values()
+    return (command.table,)
+
+
+def _place(command: Get | Watch | Write) -> tuple[str, str, Sort]:
+    return command.table.name, command.key, command.sort
+
+
+STORES: "weakref.WeakSet[DynamoDBStore]" = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for store in list(STORES):
+        store._begin_anew()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

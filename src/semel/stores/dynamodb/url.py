@@ -1,0 +1,95 @@
+"""The URL of a store: `dynamodb://REGION/TITLE?option=value`, of which all but the scheme may be left out."""
+
+from typing import Any, get_args
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import msgspec
+
+from semel.errors import InvalidOption
+from semel.stores.dynamodb.habits import ReadFirst
+from semel.stores.dynamodb.layout import TITLE
+from semel.tables import LEDGER, Table
+from semel.tables.powertools import POWERTOOLS
+from semel.tables.seeds import TABLES
+
+EXAMPLE = "dynamodb://eu-north-1/my-table?endpoint=http://127.0.0.1:8000"
+
+LAYOUTS = {table.name: table for table in (*TABLES, POWERTOOLS) if table.holds is LEDGER}
+TRANSPORTS = ("wire", "botocore")
+
+
+class Address(msgspec.Struct, frozen=True, kw_only=True):
+    """What a URL says."""
+
+    region: str | None = None
+    endpoint: str | None = None
+    tables: tuple[Table, ...] = ()
+    read_first: ReadFirst = "no"
+    margin: float | None = None
+    overflow: tuple[str, str] | None = None
+    """A bucket of S3, and what its objects' names begin with."""
+    botocore: bool = False
+    profile: str | None = None
+
+
+def parse(url: str) -> Address:
+    """A URL in its parts."""
+    parts = urlsplit(url)
+    if parts.scheme != "dynamodb" or parts.fragment or (parts.path and not url.startswith("dynamodb://")):
+        raise _wrong(url, f"it has another form: {EXAMPLE}")
+    if parts.username is not None or parts.password is not None:
+        raise _wrong(
+            url.replace(parts.netloc, "***", 1), "credentials come from the environment or a profile"
+        )
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    if unknown := options.keys() - OPTIONS:
+        raise _wrong(url, f"there is no option {min(unknown)!r}; there are {', '.join(OPTIONS)}")
+    profile = options.get("profile")
+    return Address(
+        region=parts.netloc or None,
+        endpoint=options.get("endpoint"),
+        tables=_tables(url, unquote(parts.path.strip("/")), options.get("layout")),
+        read_first=_word(url, "read_first", options.get("read_first", "no"), get_args(ReadFirst)),
+        margin=_margin(url, options["margin"]) if "margin" in options else None,
+        overflow=_bucket(url, options["overflow"]) if "overflow" in options else None,
+        # A profile takes botocore to read, which then may as well do the rest.
+        botocore=_word(url, "transport", options.get("transport", "wire"), TRANSPORTS) == "botocore"
+        or profile is not None,
+        profile=profile,
+    )
+
+
+OPTIONS = ("endpoint", "layout", "read_first", "margin", "overflow", "transport", "profile")
+
+
+def _wrong(url: str, why: str) -> InvalidOption:
+    return InvalidOption(f"{url!r}: {why}")
+
+
+def _word(url: str, option: str, word: str, words: tuple[str, ...]) -> Any:
+    if word not in words:
+        raise _wrong(url, f"{option}={word!r}: it is one of {', '.join(words)}")
+    return word
+
+
+def _tables(url: str, title: str, layout: str | None) -> tuple[Table, ...]:
+    table = LEDGER if layout is None else LAYOUTS[_word(url, "layout", layout, tuple(LAYOUTS))]
+    if not title:
+        return () if layout is None else (table,)
+    if not TITLE.fullmatch(title):
+        raise _wrong(url, f"{title!r} cannot name a table: 3 to 255 of A-Z a-z 0-9 _ . -")
+    return (msgspec.structs.replace(table, title=title, titled_by=""),)
+
+
+def _margin(url: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise _wrong(url, f"margin={text!r}: it is a number of seconds, such as 0.5") from None
+
+
+def _bucket(url: str, overflow: str) -> tuple[str, str]:
+    parts = urlsplit(overflow)
+    if parts.scheme != "s3" or not parts.netloc:
+        raise _wrong(url, f"overflow={overflow!r}: it is a bucket of S3, such as s3://bucket/prefix/")
+    return parts.netloc, parts.path.lstrip("/") or "semel/"

@@ -1,0 +1,108 @@
+"""What tests on a DynamoDB engine have in common: a wire, tables, and raw looks at items."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from semel.aws.credentials import Credentials
+from semel.aws.errors import ServiceError
+from semel.aws.wire import Wire
+from semel.clock import Clock
+from semel.provision.shape import create_request
+from semel.stores.dynamodb import DynamoDBStore
+from semel.stores.dynamodb.layout import title
+from semel.tables import Table
+
+REGION = "eu-north-1"
+ENV = "test"
+ANYONE = Credentials("anyone", "anything")
+
+
+class Counting(Wire):
+    """A wire that keeps count of what was asked."""
+
+    def __init__(self, url: str, clock: Clock | None = None, credentials: Credentials = ANYONE) -> None:
+        super().__init__("dynamodb", region=REGION, endpoint=url, credentials=credentials, clock=clock)
+        self.asked: list[str] = []
+
+    def call(self, operation: str, request: Any, *, write: bool) -> dict[str, Any]:
+        self.asked.append(operation)
+        return super().call(operation, request, write=write)
+
+    async def acall(self, operation: str, request: Any, *, write: bool) -> dict[str, Any]:
+        self.asked.append(operation)
+        return await super().acall(operation, request, write=write)
+
+
+class Engine:
+    """A DynamoDB engine with tables in it."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.wire = Wire("dynamodb", region=REGION, endpoint=url, credentials=ANYONE)
+        self._made: set[str] = set()
+
+    def call(self, operation: str, **request: Any) -> dict[str, Any]:
+        return self.wire.call(operation, request, write=False)
+
+    def make(self, tables: Iterable[Table], env: str = ENV) -> None:
+        """Make the tables where they are missing."""
+        for table in tables:
+            name = title(table, env)
+            if name in self._made:
+                continue
+            try:
+                self.wire.call("CreateTable", create_request(table, env), write=True)
+            except ServiceError as error:
+                if error.code != "ResourceInUseException":
+                    raise
+            self._made.add(name)
+
+    def empty(self, tables: Iterable[Table], env: str = ENV) -> None:
+        """Remove every item of these tables."""
+        for table in tables:
+            name = title(table, env)
+            for item in self.items(table, env):
+                key = {attribute: item[attribute] for attribute in table.key}
+                self.call("DeleteItem", TableName=name, Key=key)
+
+    def items(self, table: Table, env: str = ENV) -> list[dict[str, Any]]:
+        """The items of a table as they are."""
+        found: list[dict[str, Any]] = []
+        start: dict[str, Any] = {}
+        while True:
+            page = self.call("Scan", TableName=title(table, env), ConsistentRead=True, **start)
+            found += page["Items"]
+            if "LastEvaluatedKey" not in page:
+                return found
+            start = {"ExclusiveStartKey": page["LastEvaluatedKey"]}
+
+    def item(self, table: Table, key: str, sort: Any = None, env: str = ENV) -> dict[str, Any]:
+        """One item as it is; it has to be there."""
+        named: dict[str, Any] = {table.partition: {"S": key}}
+        if table.sort is not None:
+            named[table.sort] = {"N": str(sort)} if isinstance(sort, int) else {"S": sort}
+        found = self.call("GetItem", TableName=title(table, env), Key=named, ConsistentRead=True)
+        item: dict[str, Any] = found["Item"]
+        return item
+
+    def put(self, table: Table, item: dict[str, Any], env: str = ENV) -> None:
+        """Write an item as somebody else would."""
+        self.call("PutItem", TableName=title(table, env), Item=item)
+
+    def store(
+        self, clock: Clock | None = None, tables: Iterable[Table] = (), **options: Any
+    ) -> DynamoDBStore:
+        """A store on this engine."""
+        options.setdefault("env", ENV)
+        return DynamoDBStore(Counting(self.url, clock), tables=tables, clock=clock, **options)
+
+
+# One for each server: its tables are made once.
+ENGINES: dict[str, Engine] = {}
+
+
+def engine(url: str) -> Engine:
+    """The engine at a URL."""
+    if url not in ENGINES:
+        ENGINES[url] = Engine(url)
+    return ENGINES[url]

@@ -1,0 +1,99 @@
+"""Two workers whose clocks are wrong, each within its margin, never both hold a lease."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from semel.aws.servertime import ServerTime
+from semel.clock import Clock
+from semel.commands import NOW, After
+from semel.stores.dynamodb.layout import moment
+from semel.stores.dynamodb.time import Reading, Timekeeper
+from semel.testing import FakeClock
+
+SPANS = st.floats(0, 3)
+WRONG = st.floats(-1, 1)
+
+
+def read(now: float, margin: float, wrong: float) -> Reading:
+    """What a clock shows that is wrong by some part of its margin."""
+    shown = now + margin * wrong
+    return Reading(shown - margin, shown + margin)
+
+
+@given(SPANS, WRONG, SPANS, WRONG, st.floats(0.001, 100), st.floats(0, 10))
+def test_a_lease_is_over_for_its_holder_before_it_is_for_anybody_else(
+    margin_a: float, wrong_a: float, margin_b: float, wrong_b: float, lease: float, way: float
+) -> None:
+    """A counts from before it sent its claim; B compares what A wrote with its own clock."""
+    sent = 1000.0
+    until = moment(After(lease), read(sent + way, margin_a, wrong_a))
+    # B takes over at the first moment at which its earliest has reached what was written.
+    taken_over = until + margin_b - margin_b * wrong_b
+    assert read(taken_over, margin_b, wrong_b).earliest >= until - 1e-6
+    assert taken_over >= sent + lease - 1e-6
+
+
+@given(SPANS, WRONG)
+def test_what_is_written_as_now_is_past_at_once_for_whoever_wrote_it(margin: float, wrong: float) -> None:
+    """An interrupted holder ends its lease now, and may claim again."""
+    reading = read(1000.0, margin, wrong)
+    assert moment(NOW, reading) <= reading.earliest
+
+
+def test_an_imposed_clock_has_no_margin() -> None:
+    clock = FakeClock()
+    keeper = Timekeeper(ServerTime(clock), clock, margin=5.0)
+    assert keeper.read() == Reading(clock.now(), clock.now())
+    assert not keeper.doubtful()
+
+
+class Machine(Clock):
+    """A machine whose clocks a test moves, and which imposes them on nobody."""
+
+    def __init__(self) -> None:
+        self.time, self.passed = 1_700_000_000.0, 50.0
+
+    def now(self) -> float:
+        return self.time
+
+    def monotonic(self) -> float:
+        return self.passed
+
+
+def told(machine: Machine) -> Timekeeper:
+    time = ServerTime(machine)
+    time.observe("Tue, 14 Nov 2023 22:13:20 GMT", machine.passed, machine.passed)
+    keeper = Timekeeper(time, machine)
+    assert keeper.doubtful()
+    keeper.settle()
+    return keeper
+
+
+def test_the_servers_time_lies_between_the_two() -> None:
+    """Its Date is cut to the second."""
+    for off in (0.0, 3600.0, -3600.0):
+        machine = Machine()
+        machine.time += off
+        earliest, latest = told(machine).read()
+        assert earliest <= 1_700_000_000.0
+        assert latest >= 1_700_000_001.0
+        assert latest - earliest < 2.5
+
+
+def test_a_margin_of_ones_own_goes_before_the_clocks() -> None:
+    machine = Machine()
+    keeper = Timekeeper(ServerTime(machine), machine, margin=0.25)
+    assert keeper.read() == Reading(machine.time - 0.25, machine.time + 0.25)
+
+
+def test_a_machine_that_slept_asks_before_it_writes() -> None:
+    """Its monotonic clock stood still: what it takes for now is long past, and so would be a lease."""
+    machine = Machine()
+    keeper = told(machine)
+    machine.time += 100
+    machine.passed += 100
+    assert not keeper.doubtful()
+    machine.time += 200
+    assert keeper.doubtful()
+    keeper.settle()
+    assert not keeper.doubtful()
