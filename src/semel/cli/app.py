@@ -5,10 +5,12 @@ from typing import Annotated
 
 import typer
 
-from semel.cli import demo, ledger
+from semel.cli import cost, demo, ledger, provision
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.command("demo")(demo.demo)
+app.command("provision")(provision.provision)
+app.command("cost")(cost.cost)
 app.add_typer(ledger.app, name="ledger")
 
 

@@ -1,0 +1,144 @@
+"""`semel provision`: make a store's tables, check them, or print them as text."""
+
+import json
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from semel import errors
+from semel.cli.ledger import AsJson, Env, Url
+from semel.clock import Clock
+from semel.extras import require
+from semel.model import Problem
+from semel.provision import named
+from semel.provision.iam import Role
+from semel.provision.places import Place, opened, there
+from semel.tables import Table
+
+
+class Text(StrEnum):
+    """A tool that makes tables."""
+
+    CLOUDFORMATION = "cloudformation"
+    SAM = "sam"
+    TERRAFORM = "terraform"
+    CDK = "cdk"
+    SQL = "sql"
+    IAM = "iam"
+
+
+def provision(
+    *,
+    url: Url = None,
+    env: Env = "dev",
+    table: Annotated[
+        list[str] | None, typer.Option(help="A table by its name, repeatable; semel's own by default.")
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only look, and exit with 1 if all is not well.")
+    ] = False,
+    printed: Annotated[
+        Text | None, typer.Option("--print", help="Print the tables for another tool, and touch nothing.")
+    ] = None,
+    role: Annotated[Role, typer.Option(help="Whose policy --print iam prints.")] = Role.WORKER,
+    as_json: AsJson = False,
+) -> None:
+    """Make a store's tables, and stamp them for their environment.
+
+    What is there already is left as it is; a second run finds nothing to do.
+
+    semel provision --url dynamodb://eu-west-1 --env prod
+
+    semel provision --print terraform --env prod
+    """
+    tables = there(url, named(table or ()))
+    if printed is not None:
+        typer.echo(text(printed, tables, env, url, role).rstrip("\n"))
+        return
+    if not url:
+        raise errors.UsageError("name the store: --url dynamodb://eu-west-1, or set SEMEL_URL")
+    place = Place(url=url, env=env, tables=tables, clock=Clock())
+    with opened(place) as builder:
+        if check:
+            report(builder.problems(), place, as_json)
+        else:
+            done = builder.provision(Progress(quiet=as_json))
+            tell(done, place, as_json)
+
+
+def text(printed: Text, tables: tuple[Table, ...], env: str, url: str | None, role: Role) -> str:
+    """The tables as another tool wants them."""
+    from semel.provision import cdk, cloudformation, iam, sam, terraform
+
+    match printed:
+        case Text.CLOUDFORMATION:
+            return cloudformation.text(tables, env)
+        case Text.SAM:
+            return sam.text(tables, env)
+        case Text.TERRAFORM:
+            return terraform.text(tables, env)
+        case Text.CDK:
+            return cdk.text(tables, env)
+        case Text.SQL:
+            require("psycopg", "postgres")
+            from semel.stores.postgres import schema
+
+            return schema.ddl(tables, env)
+        case Text.IAM:
+            return json.dumps(iam.policy(tables, env, role, region=region(url)), indent=2)
+
+
+def region(url: str | None) -> str:
+    """The region that a store's URL names."""
+    from semel.stores.dynamodb.url import parse
+
+    return (parse(url).region if url and url.startswith("dynamodb:") else None) or "*"
+
+
+class Progress:
+    """Says what goes on, and the same thing only once."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._quiet = quiet
+        self._said = ""
+
+    def __call__(self, line: str) -> None:
+        """Say a line."""
+        if line != self._said and not self._quiet:
+            typer.echo(line, err=line.endswith("..."))
+        self._said = line
+
+
+def report(problems: list[Problem], place: Place, as_json: bool) -> None:
+    """Tell what is wrong, each with its remedy; leave with 1 if anything is."""
+    if as_json:
+        print_json({"problems": [{"what": each.what, "remedy": each.remedy} for each in problems]})
+    else:
+        console = Console(highlight=False, soft_wrap=True)
+        for each in problems:
+            console.print(each.what, style="bold", markup=False)
+            console.print(f"  {each.remedy}", markup=False)
+        if not problems:
+            console.print(f"All is well: environment {place.env} has {counted(place)}.", markup=False)
+    if problems:
+        raise typer.Exit(1)
+
+
+def tell(done: list[str], place: Place, as_json: bool) -> None:
+    """Tell what was done in all."""
+    if as_json:
+        print_json({"done": done})
+    elif not done:
+        typer.echo(f"Nothing to do: environment {place.env} has {counted(place)} as they should be.")
+
+
+def counted(place: Place) -> str:
+    """The tables in words."""
+    return f"its tables ({', '.join(table.name for table in place.tables)})"
+
+
+def print_json(value: Any) -> None:
+    """Print a value for programs."""
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))

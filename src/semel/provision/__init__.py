@@ -1,0 +1,27 @@
+"""Tables, made from `Table` values: on the spot, or as text for the tool that makes them elsewhere.
+
+shape           the requests that make a table in DynamoDB; the texts below are made from them
+dynamodb        tables as they are found, what differs, and what mends it
+iam             the least that each role may do
+cloudformation  sam, terraform, cdk: the same tables as text
+cost            what a month of events costs, by the prices in `prices`
+"""
+
+from collections.abc import Iterable
+
+from semel.errors import InvalidOption
+from semel.tables import DOCUMENTS, JOURNAL, LEDGER, Table
+from semel.tables.powertools import POWERTOOLS
+from semel.tables.seeds import TABLES as SEEDS
+
+OWN = (LEDGER, DOCUMENTS, JOURNAL)
+KNOWN = {table.name: table for table in (*OWN, *SEEDS, POWERTOOLS)}
+
+
+def named(names: Iterable[str]) -> tuple[Table, ...]:
+    """The tables of these names; semel's own where none is named."""
+    chosen = dict.fromkeys(names)
+    unknown = [name for name in chosen if name not in KNOWN]
+    if unknown:
+        raise InvalidOption(f"there is no table {unknown[0]!r}; known are {', '.join(KNOWN)}")
+    return tuple(KNOWN[name] for name in chosen) or OWN

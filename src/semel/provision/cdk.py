@@ -1,0 +1,131 @@
+"""The tables as a CDK stack in Python, with the policy of the worker."""
+
+import json
+from collections.abc import Iterable, Iterator
+
+from semel.provision import iam, shape
+from semel.provision.cloudformation import logical
+from semel.stores.dynamodb.layout import title
+from semel.tables import Index, Table
+
+HEADER = '''\
+"""Tables of semel for environment {env}.
+
+After cdk deploy, semel provision stamps each table for its environment.
+"""
+
+from typing import Any
+
+from aws_cdk import {names}
+from aws_cdk import aws_dynamodb as dynamodb
+from aws_cdk import aws_iam as iam
+from constructs import Construct
+
+
+class SemelTables(Stack):
+    """Tables, which stay when their stack goes, and a policy for the worker."""
+
+    def __init__(self, scope: Construct, construct_id: str, **kwargs: Any) -> None:
+        super().__init__(scope, construct_id, **kwargs)
+'''
+RECOVERY = """\
+dynamodb.PointInTimeRecoverySpecification(
+                point_in_time_recovery_enabled=True,
+            )"""
+TYPES = {"S": "STRING", "N": "NUMBER", "B": "BINARY"}
+
+
+def text(tables: Iterable[Table], env: str) -> str:
+    """The stack as a module."""
+    listed = tuple(tables)
+    lines = [line for table in listed for line in _table(table, env)]
+    lines += _policy(listed)
+    names = ", ".join(["RemovalPolicy", "Stack", *(["Tags"] if any(table.tags for table in listed) else [])])
+    return HEADER.format(env=env, names=names) + "".join(
+        f"        {line}\n" if line else "\n" for line in lines
+    )
+
+
+def quoted(text: str) -> str:
+    """A text as Python has it."""
+    return json.dumps(text)
+
+
+def attribute(table: Table) -> str:
+    """The attribute of the stack that holds a table."""
+    return table.name.replace("-", "_")
+
+
+def _table(table: Table, env: str) -> Iterator[str]:
+    yield ""
+    yield f"self.{attribute(table)} = dynamodb.Table("
+    yield "    self,"
+    yield f'    "{logical(table)}",'
+    for name, value in _arguments(table, env):
+        yield f"    {name}={value},"
+    yield ")"
+    for index in table.indexes:
+        yield f"self.{attribute(table)}.add_global_secondary_index("
+        yield f"    index_name={quoted(index.name)},"
+        for name, value in (*_keys(table, index.partition, index.sort), *_units(table)):
+            yield f"    {name}={value},"
+        yield "    projection_type=dynamodb.ProjectionType.ALL,"
+        yield ")"
+    for key, value in table.tags.items():
+        yield f"Tags.of(self.{attribute(table)}).add({quoted(key)}, {quoted(value)})"
+
+
+def _arguments(table: Table, env: str) -> Iterator[tuple[str, str]]:
+    yield "table_name", quoted(title(table, env))
+    yield from _keys(table, table.partition, table.sort)
+    yield "billing_mode", f"dynamodb.BillingMode.{shape.billing(table)['BillingMode']}"
+    yield from _units(table)
+    if table.ttl:
+        yield "time_to_live_attribute", quoted(table.ttl)
+    if table.recoverable:
+        yield "point_in_time_recovery_specification", RECOVERY
+    yield "removal_policy", "RemovalPolicy.RETAIN"
+
+
+def _keys(table: Table, partition: str, sort: str | None) -> Iterator[tuple[str, str]]:
+    yield "partition_key", _attribute(table, partition)
+    if sort is not None:
+        yield "sort_key", _attribute(table, sort)
+
+
+def _units(table: Table) -> Iterator[tuple[str, str]]:
+    if table.capacity is not None:
+        read, write = table.capacity
+        yield "read_capacity", str(read)
+        yield "write_capacity", str(write)
+
+
+def _attribute(table: Table, name: str) -> str:
+    kind = TYPES[shape.scalar(table, name)]
+    return f"dynamodb.Attribute(name={quoted(name)}, type=dynamodb.AttributeType.{kind})"
+
+
+def _policy(tables: Iterable[Table]) -> Iterator[str]:
+    def arn(table: Table) -> str:
+        return f"self.{attribute(table)}.table_arn"
+
+    def index_arn(table: Table, index: Index) -> str:
+        return f'f"{{{arn(table)}}}/index/{index.name}"'
+
+    yield ""
+    yield "self.worker_policy = iam.ManagedPolicy("
+    yield "    self,"
+    yield '    "WorkerPolicy",'
+    yield "    statements=["
+    for each in iam.document(tables, iam.Role.WORKER, arn, index_arn)["Statement"]:
+        yield "        iam.PolicyStatement("
+        yield f"            sid={quoted(each['Sid'])},"
+        yield "            actions=["
+        yield from (f"                {quoted(action)}," for action in each["Action"])
+        yield "            ],"
+        yield "            resources=["
+        yield from (f"                {resource}," for resource in each["Resource"])
+        yield "            ],"
+        yield "        ),"
+    yield "    ],"
+    yield ")"

@@ -1,0 +1,120 @@
+"""The page of the docs about the tables: `python -m semel.provision.page > docs/reference/tables.md`."""
+
+import sys
+from collections.abc import Iterator
+
+from semel.provision import OWN
+from semel.provision.shape import SCALARS
+from semel.tables import Form, Kind, Table
+from semel.tables.powertools import POWERTOOLS
+from semel.tables.seeds import TABLES as SEEDS
+
+HEADER = """\
+# Tables
+
+A table is data: one `Table` value says its name, its keys, its attributes and the attribute by which DynamoDB
+removes what has expired. From these values come the requests, the SQL, the templates of
+[provisioning](../how-to/provision.md), and this page.
+
+In DynamoDB every table also holds one item with the key `semel:environment`: the stamp that says which
+environment the table belongs to. It has no end.
+"""
+OWN_HEADING = """
+## semel's own
+
+`{env}` is the environment, such as `prod`. The other stores have these tables too, under names of their own.
+"""
+OTHERS_HEADING = """
+## Tables that were there first
+
+semel works on them as they are, with the attribute names that they have, and beside what others have written.
+Where a table stands for the ledger, the last column says which attribute of the ledger is kept there.
+"""
+
+MEANINGS = {
+    Form.PLAIN: "",
+    Form.SECONDS: "whole seconds since the epoch",
+    Form.MILLISECONDS: "whole milliseconds since the epoch",
+    Form.ISO: "ISO 8601 in UTC",
+    Form.JSON: "JSON as text",
+}
+TYPES = SCALARS | {Kind.FLAG: "BOOL", Kind.OBJECT: "M", Kind.SET: "SS"}
+
+
+def text() -> str:
+    """The page."""
+    own = [section(table) for table in OWN]
+    others = [section(table) for table in (*SEEDS, POWERTOOLS)]
+    return "".join([HEADER, OWN_HEADING, *own, OTHERS_HEADING, *others])
+
+
+def section(table: Table) -> str:
+    """What there is to say of a table."""
+    facts = "\n".join(f"| {name} | {value} |" for name, value in _facts(table))
+    rows = "\n".join(f"| `{name}` | {kind} | {about} |" for name, kind, about in _attributes(table))
+    return (
+        f"\n### {table.name}\n\n| | |\n|---|---|\n{facts}\n\n"
+        f"| attribute | type | {'' if table.holds is None else table.holds.name} |\n|---|---|---|\n{rows}\n"
+    )
+
+
+def _facts(table: Table) -> Iterator[tuple[str, str]]:
+    named = f", or what `{table.titled_by}` says" if table.titled_by else ""
+    yield "name in DynamoDB", f"`{table.title.replace('{name}', table.name)}`{named}"
+    yield "key", ", ".join(f"`{name}` ({TYPES[table.kinds[name]]})" for name in table.key)
+    yield "TTL", f"on `{table.ttl}`" if table.ttl else f"none: {table.forever}"
+    for index in table.indexes:
+        keys = [name for name in (index.partition, index.sort) if name]
+        told = ", ".join(f"`{name}` ({TYPES[table.kinds[name]]})" for name in keys)
+        yield f"index `{index.name}`", f"{told}, with all attributes"
+    yield (
+        "billing",
+        "for each request"
+        if table.capacity is None
+        else "{} reads and {} writes a second".format(*table.capacity),
+    )
+    if table.recoverable:
+        yield "point-in-time recovery", "on"
+    if table.tags:
+        yield "tags", ", ".join(f"`{key}` = `{value}`" for key, value in table.tags.items())
+
+
+def _attributes(table: Table) -> Iterator[tuple[str, str, str]]:
+    """Every attribute that an item may have: the table's own, then those that semel adds."""
+    kept = {column.name: attribute for attribute, column in table.columns.items()}
+    kinds = dict(table.kinds)
+    if table.holds is not None:
+        kept[table.partition] = table.holds.partition
+        for attribute, kind in table.holds.kinds.items():
+            name = table.partition if attribute == table.holds.partition else table.column(attribute).name
+            kept.setdefault(name, attribute)
+            kinds.setdefault(name, kind)
+    if table.ttl:
+        kinds.setdefault(table.ttl, Kind.NUMBER)
+    for name, kind in kinds.items():
+        yield name, _type(table, kept.get(name), kind), _about(table, name, kept.get(name))
+
+
+def _type(table: Table, attribute: str | None, kind: Kind) -> str:
+    form = Form.PLAIN if attribute is None else table.column(attribute).form
+    written = {Form.SECONDS: "N", Form.MILLISECONDS: "N", Form.ISO: "S", Form.JSON: "S"}
+    return written.get(form, TYPES[kind])
+
+
+def _about(table: Table, name: str, attribute: str | None) -> str:
+    if name in table.copies:
+        repeated, form = table.copies[name]
+        return f"repeats `{repeated}`, in {MEANINGS[form]}"
+    if name in table.parts:
+        return f"part {table.parts.index(name) + 1} of the key, between `{table.separator}`"
+    if attribute is None:
+        return f"`{table.expires}` in {MEANINGS[Form.SECONDS]}" if name == table.ttl != table.expires else ""
+    column = table.column(attribute)
+    told = [f"`{attribute}`"] if table.holds is not None else []
+    told += [MEANINGS[column.form]] if column.form is not Form.PLAIN else []
+    told += [f"`{here}` is written `{there}`" for here, there in column.spelled.items()]
+    return "; ".join(told)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(text())

@@ -1,0 +1,219 @@
+"""The store of a URL, as who makes its tables sees it: what was done, and what is wrong."""
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from semel import errors
+from semel.clock import Clock
+from semel.connect import open_store
+from semel.extras import require
+from semel.model import Problem
+from semel.provision import dynamodb
+from semel.provision.dynamodb import RUN, Say
+from semel.tables import LEDGER, Table
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """A store that may not be there yet, and the tables it is to have."""
+
+    url: str
+    env: str
+    tables: tuple[Table, ...]
+    clock: Clock
+
+    @property
+    def scheme(self) -> str:
+        """What kind of store it is."""
+        return self.url.partition(":")[0]
+
+
+class Builder(Protocol):
+    """What makes the tables of one kind of store."""
+
+    def provision(self, say: Say) -> list[str]:
+        """Make what is missing, and tell what was done."""
+        ...
+
+    def problems(self) -> list[Problem]:
+        """What is not as it should be; nothing is changed."""
+        ...
+
+    def close(self) -> None:
+        """Let go of connections."""
+        ...
+
+
+def there(url: str | None, tables: tuple[Table, ...]) -> tuple[Table, ...]:
+    """The tables as a store's URL has them: in DynamoDB it may say which one is the ledger."""
+    if not url or not url.startswith("dynamodb:"):
+        return tables
+    from semel.stores.dynamodb.url import parse
+
+    [ledger] = parse(url).tables or (LEDGER,)
+    return tuple(ledger if table is LEDGER else table for table in tables)
+
+
+@contextmanager
+def opened(place: Place) -> Iterator[Builder]:
+    """What makes the tables of a store."""
+    if place.scheme not in BUILDERS:
+        known = ", ".join(f"{name}:" for name in BUILDERS)
+        raise errors.InvalidOption(
+            f"{place.url!r} names no store that has tables to make; a URL begins with one of {known}"
+        )
+    builder = BUILDERS[place.scheme](place)
+    try:
+        yield builder
+    finally:
+        builder.close()
+
+
+class DynamoDB:
+    """Tables in DynamoDB."""
+
+    def __init__(self, place: Place) -> None:
+        from semel.stores.dynamodb.store import transport_of
+        from semel.stores.dynamodb.url import parse
+
+        self._place = place
+        self._transport = transport_of(parse(place.url), place.clock)
+
+    def provision(self, say: Say) -> list[str]:
+        """Make what is missing."""
+        env, clock = self._place.env, self._place.clock
+        with self._told():
+            return dynamodb.provision(self._transport, self._place.tables, env, clock=clock, say=say)
+
+    def problems(self) -> list[Problem]:
+        """What is not as it should be."""
+        with self._told():
+            return dynamodb.problems(self._transport, self._place.tables, self._place.env)
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """An error of the service that is no finding, told as the store tells it."""
+        from semel.aws.errors import ServiceError
+        from semel.stores.dynamodb.faults import Place as Told
+
+        try:
+            yield
+        except ServiceError as error:
+            told = Told(self._place.url, self._place.env)
+            raise told.translated(error, "provisioning", self._place.url) from error
+
+    def close(self) -> None:
+        """Let go of connections."""
+        self._transport.close()
+
+
+class SQLite:
+    """Tables in a file, which whoever opens it makes."""
+
+    def __init__(self, place: Place) -> None:
+        from semel.stores.sqlite.file import File
+
+        self._place = place
+        self._path = Path(File.from_url(place.url).path)
+
+    def provision(self, say: Say) -> list[str]:
+        """Open the file, which makes what is missing."""
+        missing = [problem.what for problem in self.problems() if problem.remedy == RUN]
+        place = self._place
+        open_store(place.url, env=place.env, clock=place.clock).close()
+        return _said([f"made {self._path}, where {what}" for what in missing], say)
+
+    def problems(self) -> list[Problem]:
+        """What is not as it should be."""
+        if not self._path.is_file():
+            return [Problem(f"there is no file {self._path}", RUN)]
+        try:
+            with closing(sqlite3.connect(f"{self._path.as_uri()}?mode=ro", uri=True)) as connection:
+                return list(self._wrong(connection))
+        except sqlite3.Error as error:
+            return [Problem(f"{self._path} cannot be read: {error}", "name another file with --url")]
+
+    def _wrong(self, connection: sqlite3.Connection) -> Iterator[Problem]:
+        from semel.stores.sqlite.file import META, MIGRATIONS
+
+        name = META.strip('"')
+        if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (name,)).fetchone():
+            yield Problem(f"{self._path} holds no ledger", RUN)
+            return
+        meta = dict(connection.execute(f"SELECT name, value FROM {META}"))  # noqa: S608 - a constant
+        stamped, schema = meta.get("environment"), meta.get("schema", 0)
+        if stamped != self._place.env:
+            yield Problem(f"{self._path} belongs to environment {stamped!r}", f"use --env {stamped}")
+        if schema > len(MIGRATIONS):
+            yield Problem(f"{self._path} was written by a newer semel", "upgrade semel")
+        elif schema < len(MIGRATIONS):
+            yield Problem(f"{self._path} is of an older schema", RUN)
+
+    def close(self) -> None:
+        """There is nothing to let go of."""
+
+
+class PostgreSQL:
+    """Tables in a database; semel's own are always among them."""
+
+    def __init__(self, place: Place) -> None:
+        require("psycopg", "postgres")
+        self._place = place
+
+    def provision(self, say: Say) -> list[str]:
+        """Bring the schema to the newest."""
+        from semel.stores.postgres import schema
+
+        return _said(schema.migrate(self._place.url, self._place.env, self._place.tables), say)
+
+    def problems(self) -> list[Problem]:
+        """What is not as it should be."""
+        from semel.stores.postgres import schema
+
+        return schema.problems(self._place.url, self._place.env, self._place.tables)
+
+    def close(self) -> None:
+        """There is nothing to let go of."""
+
+
+class Redis:
+    """A Redis has no tables: it is stamped, and looked after for how it keeps what it is given."""
+
+    def __init__(self, place: Place) -> None:
+        require("redis", "redis")
+        self._place = place
+
+    def provision(self, say: Say) -> list[str]:
+        """Stamp it."""
+        from semel.stores.redis import schema
+
+        return _said(schema.provision(self._place.url, self._place.env), say)
+
+    def problems(self) -> list[Problem]:
+        """What is not as it should be."""
+        from semel.stores.redis import schema
+
+        return schema.problems(self._place.url, self._place.env)
+
+    def close(self) -> None:
+        """There is nothing to let go of."""
+
+
+def _said(done: list[str], say: Say) -> list[str]:
+    for did in done:
+        say(f"{did[0].upper()}{did[1:]}.")
+    return done
+
+
+BUILDERS: dict[str, Callable[[Place], Builder]] = {
+    "dynamodb": DynamoDB,
+    "sqlite": SQLite,
+    "postgresql": PostgreSQL,
+    "postgres": PostgreSQL,
+    "redis": Redis,
+    "rediss": Redis,
+}

@@ -1,0 +1,109 @@
+"""A `Table` as DynamoDB has it: the requests that make it, and the item that says whose it is."""
+
+from typing import Any, TypeAlias
+
+from semel.errors import InvalidOption
+from semel.stores.dynamodb.layout import SCHEMA, Layout, title
+from semel.tables import Index, Kind, Table
+
+Request: TypeAlias = dict[str, Any]
+
+SCALARS = {Kind.TEXT: "S", Kind.NUMBER: "N", Kind.BYTES: "B"}
+
+
+def create_request(table: Table, env: str) -> Request:
+    """The CreateTable request."""
+    request = {
+        "TableName": title(table, env),
+        "AttributeDefinitions": attributes(table),
+        "KeySchema": key_schema(table.partition, table.sort),
+        **billing(table),
+    }
+    if table.indexes:
+        request["GlobalSecondaryIndexes"] = [index(table, each) for each in table.indexes]
+    if table.tags:
+        request["Tags"] = [{"Key": key, "Value": value} for key, value in table.tags.items()]
+    return request
+
+
+def attributes(table: Table) -> list[Request]:
+    """The attributes that are part of a key, with their types."""
+    names = dict.fromkeys(table.key)
+    for each in table.indexes:
+        names |= dict.fromkeys(filter(None, (each.partition, each.sort)))
+    return [{"AttributeName": name, "AttributeType": scalar(table, name)} for name in names]
+
+
+def scalar(table: Table, name: str) -> str:
+    """The type of an attribute that is part of a key."""
+    kind = table.kinds.get(name)
+    if kind not in SCALARS:
+        raise InvalidOption(
+            f"{name!r} is part of a key of table {table.name}, so it has to hold text, a number or bytes; "
+            f"say which in the table's attributes"
+        )
+    return SCALARS[kind]
+
+
+def key_schema(partition: str, sort: str | None) -> list[Request]:
+    """A key as DynamoDB wants it told."""
+    schema = [{"AttributeName": partition, "KeyType": "HASH"}]
+    return schema if sort is None else [*schema, {"AttributeName": sort, "KeyType": "RANGE"}]
+
+
+def billing(table: Table) -> Request:
+    """How a table is paid for."""
+    if table.capacity is None:
+        return {"BillingMode": "PAY_PER_REQUEST"}
+    return {"BillingMode": "PROVISIONED", **throughput(table)}
+
+
+def throughput(table: Table) -> Request:
+    """The units a second of a table that says how many."""
+    if table.capacity is None:
+        return {}
+    read, write = table.capacity
+    return {"ProvisionedThroughput": {"ReadCapacityUnits": read, "WriteCapacityUnits": write}}
+
+
+def index(table: Table, each: Index) -> Request:
+    """A global secondary index, which has every attribute of its items."""
+    return {
+        "IndexName": each.name,
+        "KeySchema": key_schema(each.partition, each.sort),
+        "Projection": {"ProjectionType": "ALL"},
+        **throughput(table),
+    }
+
+
+def ttl_request(table: Table, env: str) -> Request:
+    """The UpdateTimeToLive request."""
+    specification = {"Enabled": True, "AttributeName": table.ttl}
+    return {"TableName": title(table, env), "TimeToLiveSpecification": specification}
+
+
+def pitr_request(table: Table, env: str) -> Request:
+    """The UpdateContinuousBackups request."""
+    specification = {"PointInTimeRecoveryEnabled": True}
+    return {"TableName": title(table, env), "PointInTimeRecoverySpecification": specification}
+
+
+def stamp_key(table: Table, env: str) -> Request:
+    """Where a table's stamp is."""
+    return Layout(table, table, env).stamp_key()
+
+
+def stamp(table: Table, env: str) -> Request:
+    """The item that says which environment a table belongs to; it has no end."""
+    return stamp_key(table, env) | {"environment": {"S": env}, "schema": {"N": str(SCHEMA)}}
+
+
+def stamp_request(table: Table, env: str) -> Request:
+    """The PutItem request of the stamp, refused where there is one."""
+    return {
+        "TableName": title(table, env),
+        "Item": stamp(table, env),
+        "ConditionExpression": "attribute_not_exists(#key)",
+        "ExpressionAttributeNames": {"#key": table.partition},
+        "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
+    }
