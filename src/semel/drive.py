@@ -64,6 +64,14 @@ class Glancing(Protocol):
         ...
 
 
+class Joining(Protocol):
+    """A store that can write inside a transaction of the caller's."""
+
+    def within(self, connection: Any) -> Store:
+        """The same store on this connection, whose transaction is the caller's to end."""
+        ...
+
+
 def drive(steps: Steps[T], store: Store) -> T:
     """Run the steps to their end, and the caller's work with them."""
     result: T = advance(steps, store, _attempt)

@@ -2,10 +2,11 @@
 
 import functools
 from collections.abc import Callable, Coroutine
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
 
 from semel.commands import Steps
-from semel.drive import Store, adrive, drive
+from semel.drive import Joining, Store, adrive, drive
+from semel.errors import UsageError
 from semel.ledger import LedgerSteps
 
 T = TypeVar("T")
@@ -19,6 +20,12 @@ class Facade(Generic[S]):
     def __init__(self, steps: S, store: Store) -> None:
         self.steps = steps
         self._store = store
+
+    def within(self, connection: Any) -> Self:
+        """The same, inside the transaction of a connection of yours: it commits with your rows, or not at all."""
+        if not hasattr(self._store, "within"):
+            raise UsageError("this store has no transaction to share with you; PostgreSQL has")
+        return type(self)(self.steps, cast("Joining", self._store).within(connection))
 
 
 def driven(method: Callable[Concatenate[S, P], Steps[T]]) -> Callable[Concatenate[Facade[S], P], T]:

@@ -158,7 +158,9 @@ HORIZON = timedelta(hours=75)
 
 
 @pytest.mark.seed("A7")
-def test_a_ttl_shorter_than_the_retries_of_the_other_side_is_refused_with_both_numbers(clock: FakeClock) -> None:
+def test_a_ttl_shorter_than_the_others_retries_is_refused_with_both_numbers(
+    clock: FakeClock,
+) -> None:
     s = semel.connect(horizon=HORIZON, clock=clock)
     both = r"ttl \(86400 s\).* horizon \(270000 s\)"
     with pytest.raises(semel.InvalidOption, match=both):
@@ -207,3 +209,8 @@ def test_a_key_is_new_once_and_processed_until_its_time_is_up(s: semel.Semel, cl
     assert s.ledger.check_and_set("k") is False
     clock.advance(semel.DAY)
     assert s.ledger.check_and_set("k") is True
+
+
+def test_only_a_store_with_transactions_can_be_joined(s: semel.Semel) -> None:
+    with pytest.raises(semel.UsageError, match="PostgreSQL"):
+        s.ledger.within(object())

@@ -82,12 +82,19 @@ def text(printed: Text, tables: tuple[Table, ...], env: str, url: str | None, ro
         case Text.CDK:
             return cdk.text(tables, env)
         case Text.SQL:
-            require("psycopg", "postgres")
-            from semel.stores.postgres import schema
-
-            return schema.ddl(tables, env)
+            return sql(tables, env, url)
         case Text.IAM:
             return json.dumps(iam.policy(tables, env, role, region=region(url)), indent=2)
+
+
+def sql(tables: tuple[Table, ...], env: str, url: str | None) -> str:
+    """The tables as PostgreSQL has them, in the schema that a URL names."""
+    require("psycopg", "postgres")
+    from semel.stores.postgres.address import Address
+    from semel.stores.postgres.schema import ddl
+
+    named = url and url.startswith("postgres")
+    return ddl(tables, env, Address.from_url(url).schema if url and named else None)
 
 
 def region(url: str | None) -> str:

@@ -1,0 +1,110 @@
+"""Where the database is, and how it is connected to: the URL as its user wrote it, read once."""
+
+from typing import Any
+from urllib.parse import parse_qsl, quote, urlencode
+
+import msgspec
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from semel.errors import InvalidOption
+
+SCHEMES = ("postgresql://", "postgres://")
+FORM = "postgresql://user:password@host:5432/database, with options such as ?sslmode=require&pool_size=10"
+
+# As many threads or tasks as may be at the server at the same moment; a claim takes less than a millisecond.
+POOL_SIZE = 10
+# After so many uses the driver has a statement prepared.
+PREPARE_THRESHOLD = 5
+
+# A statement takes milliseconds: one that takes so long waits for a transaction that was left open.
+# The server ends a session of ours that has vanished in the middle of a transaction after the same time.
+PATIENCE_SECONDS = 10
+SESSION = (
+    f"-c statement_timeout={PATIENCE_SECONDS}s -c idle_in_transaction_session_timeout={PATIENCE_SECONDS}s"
+)
+# A machine that is gone sends no farewell, and would be waited for for hours.
+DEFAULTS: dict[str, Any] = {
+    "connect_timeout": 5,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 20_000,
+    "fallback_application_name": "semel",
+}
+
+
+class Address(msgspec.Struct, frozen=True):
+    """A database, and the schema in it."""
+
+    conninfo: str
+    place: str
+    """Host, port and database, as error messages show them; never the password."""
+    schema: str | None = None
+    pool_size: int = POOL_SIZE
+    prepare_threshold: int | None = PREPARE_THRESHOLD
+
+    def __repr__(self) -> str:
+        return f"Address({self.place!r})"
+
+    @classmethod
+    def from_url(cls, url: str) -> "Address":
+        """The address of a URL such as `postgresql://user:password@host/database?schema=semel`."""
+        base, _, query = url.partition("?")
+        options = dict(parse_qsl(query, keep_blank_values=True))
+        schema = options.pop("schema", None)
+        size = options.pop("pool_size", str(POOL_SIZE))
+        threshold = options.pop("prepare_threshold", str(PREPARE_THRESHOLD))
+        if schema == "" or not _counts(size) or not (threshold == "none" or threshold.isdecimal()):
+            raise InvalidOption(
+                "in a PostgreSQL URL schema= is a name, pool_size= a number from 1 on, and "
+                f"prepare_threshold= a number or none; its form is {FORM}"
+            )
+        given = _given(f"{base}?{urlencode(options, quote_via=quote)}")
+        prepare = None if threshold == "none" else int(threshold)
+        # Behind a pooler that gives out sessions by the transaction nothing may be asked of a session.
+        session = {} if prepare is None else {"options": SESSION}
+        return cls(
+            make_conninfo("", **(DEFAULTS | session | given | {"client_encoding": "utf8"})),
+            f"{given.get('host', 'localhost')}:{given.get('port', 5432)}/{given.get('dbname', '')}",
+            schema,
+            int(size),
+            prepare,
+        )
+
+    @property
+    def shown(self) -> str:
+        """The URL without name and password."""
+        return f"postgresql://{self.place}" + (f"?schema={self.schema}" if self.schema else "")
+
+    @property
+    def keeps_sessions(self) -> bool:
+        """Whether a connection is always the same session of the server, so that it can listen."""
+        return self.prepare_threshold is not None
+
+    def connect(self) -> psycopg.Connection[Any]:
+        """A connection on which every statement is a transaction of its own."""
+        return psycopg.Connection.connect(
+            self.conninfo, autocommit=True, prepare_threshold=self.prepare_threshold
+        )
+
+    async def aconnect(self) -> psycopg.AsyncConnection[Any]:
+        """The same, for the running loop."""
+        return await psycopg.AsyncConnection.connect(
+            self.conninfo, autocommit=True, prepare_threshold=self.prepare_threshold
+        )
+
+
+def _counts(text: str) -> bool:
+    return text.isdecimal() and int(text) > 0
+
+
+def _given(url: str) -> dict[str, Any]:
+    """What libpq reads in a URL. It says what is wrong with one, and shows the URL, which has a password."""
+    try:
+        if url.startswith(SCHEMES):
+            return conninfo_to_dict(url.removesuffix("?"))
+        problem = "it begins otherwise"
+    except psycopg.ProgrammingError as error:
+        problem = str(error).partition(":")[0]
+    raise InvalidOption(f"not a PostgreSQL URL ({problem}); its form is {FORM}")

@@ -1,0 +1,94 @@
+"""What the driver's errors mean: each is translated once, here, into one of semel's."""
+
+import re
+
+import psycopg
+
+from semel import errors
+from semel.stores.postgres.address import PATIENCE_SECONDS, Address
+from semel.stores.postgres.clerk import Collision, Trip
+
+# What reaches the server by way of a connection.
+DRIVER_ERRORS = (psycopg.Error, OSError)
+
+
+NO_EFFECT = Trip([], commits=False)
+
+PROVISION = "run: semel provision --url ... --env ..., or have its SQL run by whoever may"
+STANDBY = "this server may only be read: name the primary, or all hosts with target_session_attrs=read-write"
+POOLER = "behind a pooler that gives out sessions by the transaction, add prepare_threshold=none to the URL"
+
+# By the server's own code; those that are not here go by their first two characters.
+MEANINGS: dict[str, tuple[type[errors.SemelError], str]] = {
+    "3D000": (errors.TableMissing, "there is no such database: create it, or mend the URL"),
+    "3F000": (errors.TableMissing, f"there is no such schema: {PROVISION}"),
+    "42P01": (errors.TableMissing, f"a table is missing: {PROVISION}"),
+    "42703": (errors.WrongSchema, f"a column is missing: {PROVISION}"),
+    "42804": (errors.WrongSchema, "a column has another type than semel gave it"),
+    "42883": (errors.WrongSchema, "a column has another type than semel gave it, or the server is too old"),
+    "42501": (
+        errors.NotPermitted,
+        "the role needs USAGE on the schema, and SELECT, INSERT, UPDATE and DELETE",
+    ),
+    "28000": (
+        errors.NotPermitted,
+        "the server does not let this role in: see to its name and to pg_hba.conf",
+    ),
+    "28P01": (errors.NotPermitted, "the password is wrong: mend the URL, or PGPASSWORD"),
+    "25006": (errors.StoreUnavailable, STANDBY),
+    "25P02": (errors.UsageError, "the transaction has failed before: roll it back"),
+    "26000": (errors.StoreError, POOLER),
+    "42P05": (errors.StoreError, POOLER),
+    "40001": (Collision, "another transaction came in between"),
+    "40P01": (Collision, "two transactions were waiting for each other"),
+    "55P03": (errors.StoreUnavailable, "a lock could not be had: is a transaction left open?"),
+    "57014": (
+        errors.StoreUnavailable,
+        f"the statement was cancelled, as after {PATIENCE_SECONDS} s of waiting: is a transaction left open?",
+    ),
+}
+CLASSES: dict[str, tuple[type[errors.SemelError], str]] = {
+    "22": (errors.UsageError, "PostgreSQL cannot keep this value"),
+    "23": (errors.UsageError, "PostgreSQL cannot keep this value"),
+    "53": (errors.StoreUnavailable, "the server has run out of room, memory or connections"),
+    "54": (errors.UsageError, "PostgreSQL cannot keep this value"),
+}
+LOST = errors.StoreUnavailable, "the connection was lost"
+UNNAMED = errors.StoreError, "it answered with an error"
+# After these the session is gone: nobody can tell how far it came.
+LOST_CLASSES = ("08", "57P", "58", "25P03", "25P04")
+
+# Of a connection that the server refuses, the driver has only the words.
+REFUSALS = {
+    r"password authentication failed|no password supplied": "28P01",
+    r'pg_hba\.conf|permission denied for database|role ".*" (does not exist|is not permitted)': "28000",
+    r'database ".*" does not exist': "3D000",
+}
+UNREACHED = "cannot be reached: see that it runs, and that host, port and firewall are right"
+
+
+def unreachable(error: Exception, address: Address) -> errors.SemelError:
+    """Why there is no connection. Nothing was sent."""
+    words = str(error).strip()
+    for pattern, code in REFUSALS.items():
+        if re.search(pattern, words):
+            return _told(*MEANINGS[code], words, address)
+    return _told(errors.StoreUnavailable, UNREACHED, words, address)
+
+
+def translated(error: Exception, address: Address, trip: Trip = NO_EFFECT) -> errors.SemelError:
+    """What an error on a trip means."""
+    code: str = getattr(error, "sqlstate", None) or "08000"
+    words = str(error).strip()
+    lost = code.startswith(LOST_CLASSES)
+    kind, advice = LOST if lost else MEANINGS.get(code) or CLASSES.get(code[:2]) or UNNAMED
+    doubtful = trip.partial and kind is errors.StoreUnavailable
+    if doubtful or (lost and trip.commits):
+        return _told(
+            errors.StoreOutcomeUnknown, f"{advice}: the write may or may not be made", words, address
+        )
+    return _told(kind, advice, words, address)
+
+
+def _told(kind: type[errors.SemelError], advice: str, words: str, address: Address) -> errors.SemelError:
+    return kind(f"PostgreSQL at {address.place}: {advice} ({words})")

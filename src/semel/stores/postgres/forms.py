@@ -1,0 +1,95 @@
+"""What the statements of a table have in common.
+
+Each begins with `n`, which reads the time, and `v`, which has the values of one command, or of many of the
+same shape. `o` is always a row of the table.
+"""
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+from semel.stores.postgres.values import Cells, quoted
+from semel.tables import Kind, Table
+
+Statement: TypeAlias = tuple[bytes, list[Any] | None]
+
+# The schema may be the caller's own, with tables of his own.
+PREFIX = "semel_"
+# Whether anybody waits for an item: 0 nobody, 1 somebody, 2 the last write has told them.
+BELL = "_bell"
+
+# Read once in a statement, so that nothing in it is decided by two different times.
+TIME = "coalesce($1::float8, extract(epoch FROM clock_timestamp())::float8)"
+ASK_TIME = f"SELECT {TIME}".encode()
+
+
+class Form:
+    """A statement for every command of one shape."""
+
+    def __init__(self, cells: Cells, keyed: int, body: str, body_of_many: str = "") -> None:
+        self._cells = cells
+        self._keyed = keyed
+        self._body_of_many = body_of_many or body
+        self._many: dict[tuple[bool, ...], bytes] = {}
+        self.one = _whole(cells.one(), body)
+
+    def values(self, *parts: Any) -> list[Any]:
+        """The values of a command, in the order of the cells."""
+        return [
+            parts[part][place] if convert is None else convert(parts[part][place])
+            for part, place, convert in self._cells.sources
+        ]
+
+    def many(self, now: float | None, rows: Sequence[Sequence[Any]]) -> Statement:
+        """The statement for the values of many commands."""
+        columns = list(zip(*rows, strict=True))
+        # A status, a token or a span of time is mostly the same in all of them. The key is not.
+        shared = [column.count(column[0]) == len(column) for column in columns]
+        shared[0] = False
+        sql = self._many.get(tuple(shared))
+        if sql is None:
+            sql = _whole(self._cells.many(shared, self._keyed), self._body_of_many)
+            self._many[tuple(shared)] = sql
+        told = [column[0] if alike else list(column) for column, alike in zip(columns, shared, strict=True)]
+        return sql, [now, *told]
+
+
+def _whole(values: str, body: str) -> bytes:
+    return f"WITH n AS MATERIALIZED (SELECT {TIME} AS now), {values}{body}".encode()
+
+
+class Tabled:
+    """One table, as clauses know it."""
+
+    def __init__(self, table: Table, schema: str | None) -> None:
+        self.table = table
+        self.kinds = table.kinds
+        self.name = qualified(PREFIX + table.name, schema)
+        self.keyed = len(table.key)
+        self.expires = quoted(table.expires)
+        self.here = " AND ".join(f"o.{quoted(name)} = v.p{place}" for place, name in enumerate(table.key))
+        self.alive = f"o.{self.expires} > n.now"
+
+    def columns(self, row: str, first: str = "") -> str:
+        """The columns of a row, or of another one where that is there; an object comes as its text."""
+        columns: list[str] = []
+        for name, kind in self.kinds.items():
+            column = f"{row}.{quoted(name)}" + ("::text" if kind is Kind.OBJECT else "")
+            if first:
+                column = f"coalesce({first}.{quoted(name)}, {column})"
+            columns.append(f"{column} AS {quoted(name)}")
+        return ", ".join(columns)
+
+    def order(self, row: str, direction: str = "") -> str:
+        """The key of a row, to sort by."""
+        return ", ".join(f"{row}.{quoted(name)}{direction}" for name in self.table.key)
+
+
+def qualified(title: str, schema: str | None) -> str:
+    """A table's name, in its schema where one is named."""
+    return quoted(title) if schema is None else f"{quoted(schema)}.{quoted(title)}"
+
+
+def channel(schema: str | None) -> str:
+    """Where waiters are told of writes; a longer name than 63 bytes would be cut."""
+    name = "semel" if schema is None else PREFIX + schema
+    return name.encode()[:63].decode(errors="ignore")

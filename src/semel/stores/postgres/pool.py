@@ -1,0 +1,316 @@
+"""Connections, kept for the next command: a pool for threads, and one for the tasks of each event loop.
+
+psycopg_pool is not used. It connects in threads of its own, so a caller would learn after a time-out that
+there is no connection, and not why; after an outage it waits twice as long before each new try; and a
+connection taken from it costs half as much as the statement. Here whoever finds no idle connection connects.
+"""
+
+import asyncio
+import random
+import select
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Generic, NoReturn, TypeVar
+
+import psycopg
+from psycopg import AsyncRawCursor, RawCursor
+from psycopg.pq import TransactionStatus
+from psycopg.rows import tuple_row
+
+from semel.clock import Clock
+from semel.errors import StoreClosed, StoreThrottled
+from semel.stores.postgres.address import PATIENCE_SECONDS, Address
+from semel.stores.postgres.clerk import Collision, Rows, Talk, Trip
+from semel.stores.postgres.errors import DRIVER_ERRORS, translated, unreachable
+from semel.stores.postgres.forms import Statement
+
+T = TypeVar("T")
+C = TypeVar("C", bound=psycopg.Connection[Any] | psycopg.AsyncConnection[Any])
+
+IDLE = TransactionStatus.IDLE
+# The longest pause after a collision; at random, so that the two do not meet again.
+PAUSE_SECONDS = 0.05
+
+
+class Line(Generic[C]):
+    """A connection with a cursor, which remembers how values are adapted, and an ear for a farewell."""
+
+    def __init__(self, connection: C, clock: Clock) -> None:
+        self.connection = connection
+        self.clock = clock
+        kind: Any = RawCursor if isinstance(connection, psycopg.Connection) else AsyncRawCursor
+        self.cursor = kind(connection, row_factory=tuple_row)
+        self._speaks = ear(connection.fileno())
+
+    def usable(self) -> bool:
+        """Whether nothing came in while it was idle: a server that ends a session says so, or hangs up."""
+        return not self._speaks(0)
+
+    def settled(self) -> bool:
+        """Whether the last conversation is over, so that another may begin."""
+        return self.connection.pgconn.transaction_status == IDLE
+
+    def drop(self) -> None:
+        """Hang up, without waiting for anything."""
+        self.connection.pgconn.finish()
+
+
+def ear(number: int) -> Callable[[int], Any]:
+    """A function that tells whether a socket has anything to be read within so many milliseconds."""
+    if not hasattr(select, "poll"):  # Windows
+        return lambda milliseconds: select.select([number], [], [], milliseconds / 1000)[0]
+    poll = select.poll()
+    poll.register(number, select.POLLIN)
+    return poll.poll
+
+
+class Lines(Generic[C]):
+    """The lines that are open, and those of them that are idle."""
+
+    def __init__(self, address: Address, clock: Clock) -> None:
+        self.address = address
+        self.clock = clock
+        self.closed = False
+        self._idle: deque[Line[C]] = deque()
+        self._open: set[Line[C]] = set()
+
+    def drop_all(self) -> None:
+        """Hang up on every line, whatever it is doing."""
+        self.closed = True
+        for line in list(self._open):
+            self._drop(line)
+
+    def _waiting(self) -> Line[C] | None:
+        """An idle line that still works; one that has gone dead meanwhile is let go, and nobody notices."""
+        while True:
+            try:
+                line = self._idle.pop()
+            except IndexError:
+                return None
+            if line.usable():
+                return line
+            self._drop(line)
+
+    def _connected(self, connection: C) -> Line[C]:
+        line = Line(connection, self.clock)
+        self._open.add(line)
+        return line
+
+    def _put(self, line: Line[C]) -> None:
+        if line.settled() and not self.closed:
+            self._idle.append(line)
+        else:
+            self._drop(line)
+
+    def _drop(self, line: Line[C]) -> None:
+        line.drop()
+        self._open.discard(line)
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise StoreClosed("the store was closed")
+
+    def _refuse(self) -> NoReturn:
+        raise StoreThrottled(
+            f"all {self.address.pool_size} connections to PostgreSQL at {self.address.place} were in use for "
+            f"{PATIENCE_SECONDS} s: raise pool_size in the URL"
+        )
+
+
+class Turn:
+    """A thread's place in the queue, and what it is given when its turn comes: a line, or room for one."""
+
+    def __init__(self) -> None:
+        self.come = threading.Event()
+        self.line: Line[psycopg.Connection[Any]] | None = None
+
+
+class Pool(Lines[psycopg.Connection[Any]]):
+    """Lines for threads. Who finds one idle, and nobody waiting for it, takes no lock."""
+
+    def __init__(self, address: Address, clock: Clock) -> None:
+        super().__init__(address, clock)
+        self._lock = threading.Lock()
+        self._turns: deque[Turn] = deque()
+        self._connecting = 0
+
+    def take(self) -> Line[psycopg.Connection[Any]]:
+        """A line that is the caller's until it is given back."""
+        line = None if self._turns else self._waiting()
+        return line or self._queue()
+
+    def give(self, line: Line[psycopg.Connection[Any]]) -> None:
+        """Put a line back; one in the middle of something is let go, and the server undoes what was begun."""
+        self._put(line)
+        if self._turns:
+            self._call()
+
+    def close(self) -> None:
+        """Hang up on idle lines; the others are let go when they are given back."""
+        self.closed = True
+        while self._idle:
+            self._drop(self._idle.pop())
+        self._call()
+
+    def _queue(self) -> Line[psycopg.Connection[Any]]:
+        turn = Turn()
+        self._turns.append(turn)
+        try:
+            self._call()
+            called = turn.come.wait(PATIENCE_SECONDS)
+        except BaseException:  # a signal, which may come just after the call
+            if self._left(turn):
+                self._pass_on(turn)
+            raise
+        if not called and not self._left(turn):
+            self._refuse()
+        return turn.line or self._connect()
+
+    def _left(self, turn: Turn) -> bool:
+        """Leave the queue; True where one was called in this very moment."""
+        with self._lock:
+            if turn.come.is_set():
+                return True
+            self._turns.remove(turn)
+            return False
+
+    def _pass_on(self, turn: Turn) -> None:
+        if turn.line is not None:
+            self._put(turn.line)
+        else:
+            self._connecting -= 1
+        self._call()
+
+    def _call(self) -> None:
+        """Call whoever's turn it is, in the order of their coming, while there is a line, or room for one."""
+        with self._lock:
+            while self._turns:
+                line = self._waiting()
+                if line is None and self._full():
+                    return
+                self._connecting += line is None
+                turn = self._turns.popleft()
+                turn.line = line
+                turn.come.set()
+
+    def _full(self) -> bool:
+        return not self.closed and len(self._open) + self._connecting >= self.address.pool_size
+
+    def _connect(self) -> Line[psycopg.Connection[Any]]:
+        try:
+            self._check_open()
+            return self._connected(self.address.connect())
+        except DRIVER_ERRORS as error:
+            raise unreachable(error, self.address) from error
+        finally:
+            with self._lock:
+                self._connecting -= 1
+            self._call()
+
+
+class AsyncPool(Lines[psycopg.AsyncConnection[Any]]):
+    """Lines for the tasks of one event loop."""
+
+    def __init__(self, address: Address, clock: Clock) -> None:
+        super().__init__(address, clock)
+        self._room = asyncio.Semaphore(address.pool_size)
+
+    async def take(self) -> Line[psycopg.AsyncConnection[Any]]:
+        """A line that is the caller's until it is given back."""
+        if self._room.locked():
+            await self._queue()
+        else:
+            await self._room.acquire()
+        try:
+            return self._waiting() or await self._connect()
+        except BaseException:
+            self._room.release()
+            raise
+
+    async def _queue(self) -> None:
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await self._room.acquire()
+        except TimeoutError:
+            self._refuse()
+
+    def give(self, line: Line[psycopg.AsyncConnection[Any]]) -> None:
+        """Put a line back; one in the middle of something is let go, and the server undoes what was begun."""
+        self._put(line)
+        self._room.release()
+
+    async def _connect(self) -> Line[psycopg.AsyncConnection[Any]]:
+        self._check_open()
+        try:
+            connection = await self.address.aconnect()
+        except DRIVER_ERRORS as error:
+            raise unreachable(error, self.address) from error
+        return self._connected(connection)
+
+
+# Talk, carried out
+
+
+def converse(line: Line[psycopg.Connection[Any]], talk: Talk[T], trip: Trip, address: Address) -> T:
+    """Carry talk out, from its first trip on."""
+    while True:
+        try:
+            trip = talk.send(_ask(line, trip.statements))
+        except StopIteration as end:
+            value: T = end.value
+            return value
+        except DRIVER_ERRORS as error:
+            told = translated(error, address, trip)
+            if not isinstance(told, Collision):
+                raise told from error
+            line.clock.wait(threading.Event(), random.uniform(0, PAUSE_SECONDS))
+            trip = talk.throw(told)
+
+
+async def aconverse(
+    line: Line[psycopg.AsyncConnection[Any]], talk: Talk[T], trip: Trip, address: Address
+) -> T:
+    """The same, awaiting the answers."""
+    while True:
+        try:
+            trip = talk.send(await _aask(line, trip.statements))
+        except StopIteration as end:
+            value: T = end.value
+            return value
+        except DRIVER_ERRORS as error:
+            told = translated(error, address, trip)
+            if not isinstance(told, Collision):
+                raise told from error
+            await line.clock.wait_async(asyncio.Event(), random.uniform(0, PAUSE_SECONDS))
+            trip = talk.throw(told)
+
+
+def _ask(line: Line[psycopg.Connection[Any]], statements: list[Statement]) -> list[Rows]:
+    if len(statements) == 1:
+        sql, values = statements[0]
+        line.cursor.execute(sql, values, binary=True)
+        return [[] if values is None else line.cursor.fetchall()]
+    cursors = [RawCursor(line.connection, row_factory=tuple_row) for _ in statements]
+    with line.connection.pipeline():
+        for cursor, (sql, values) in zip(cursors, statements, strict=True):
+            cursor.execute(sql, values, binary=True)
+    return [
+        [] if values is None else cursor.fetchall()
+        for cursor, (_, values) in zip(cursors, statements, strict=True)
+    ]
+
+
+async def _aask(line: Line[psycopg.AsyncConnection[Any]], statements: list[Statement]) -> list[Rows]:
+    if len(statements) == 1:
+        sql, values = statements[0]
+        await line.cursor.execute(sql, values, binary=True)
+        return [[] if values is None else await line.cursor.fetchall()]
+    cursors = [AsyncRawCursor(line.connection, row_factory=tuple_row) for _ in statements]
+    async with line.connection.pipeline():
+        for cursor, (sql, values) in zip(cursors, statements, strict=True):
+            await cursor.execute(sql, values, binary=True)
+    return [
+        [] if values is None else await cursor.fetchall()
+        for cursor, (_, values) in zip(cursors, statements, strict=True)
+    ]

@@ -1,0 +1,88 @@
+"""The statements that read, and the one that tidies up."""
+
+from typing import Any
+
+from semel.commands import Query, Sort
+from semel.stores.postgres.conditions import Clauses, Shape
+from semel.stores.postgres.forms import BELL, Form, Tabled
+from semel.stores.postgres.values import HEAD, Cells, check_kind, quoted
+
+
+class Readings(Tabled):
+    """Makes the forms that read a table. The first column of their rows is the time, but for `lock`."""
+
+    def get(self) -> Form:
+        """Reads one item."""
+        return self._form(
+            self._key(),
+            f" SELECT n.now, {self.columns('o')} FROM n CROSS JOIN v "
+            f"LEFT JOIN {self.name} o ON {self.here} AND {self.alive}",
+        )
+
+    def mark(self) -> Form:
+        """Reads one item, and has the next write to it tell that it was written."""
+        return self._form(
+            self._key(),
+            f", m AS (UPDATE {self.name} o SET {BELL} = 1 FROM n, v WHERE {self.here} AND {self.alive} "
+            f"AND o.{BELL} <> 1 RETURNING {self.columns('o')}) SELECT n.now, {self.columns('o', 'm')} "
+            f"FROM n CROSS JOIN v LEFT JOIN m ON TRUE LEFT JOIN {self.name} o "
+            f"ON m.{quoted(self.table.partition)} IS NULL AND {self.here} AND {self.alive}",
+        )
+
+    def lock(self) -> Form:
+        """Reads many rows, expired ones too, in the order of their keys, and locks them."""
+        return self._form(
+            self._key(),
+            f" SELECT {self.columns('o')} FROM v JOIN {self.name} o ON {self.here} "
+            f"ORDER BY {self.order('o')} FOR UPDATE OF o",
+        )
+
+    def reap(self) -> Form:
+        """Deletes some expired rows, passing over those that somebody is writing; counts them."""
+        cells = Cells()
+        key = ", ".join(quoted(name) for name in self.table.key)
+        expired = (
+            f"SELECT {key} FROM {self.name} WHERE {self.expires} <= (SELECT now FROM n) "
+            f"ORDER BY {self.expires} LIMIT {cells.count(0)} FOR UPDATE SKIP LOCKED"
+        )
+        return self._form(
+            cells,
+            f", d AS (DELETE FROM {self.name} o USING n WHERE o.{self.expires} <= n.now "
+            f"AND ({self.order('o')}) IN ({expired}) RETURNING 1) SELECT count(*) FROM d",
+        )
+
+    def query(self, query: Query, place: list[str | int], where: Shape) -> Form:
+        """Reads a page, and one item more where there is one. The head is (key, low, high, limit, *place)."""
+        cells, table = Cells(), self.table
+        bounds: list[tuple[str, str, int, Sort]] = [(table.partition, "=", 0, query.key)]
+        if table.sort is not None:
+            bounds += [(table.sort, ">=", 1, query.low), (table.sort, "<=", 2, query.high)]
+        clauses = [self.alive]
+        clauses += [self._bound(cells, *bound) for bound in bounds if bound[-1] is not None]
+        if place:
+            beyond = [cells.value(self.kinds[name], str, HEAD, at) for at, name in enumerate(table.key, 4)]
+            clauses.append(f"({self.order('o')}) {'<' if query.reverse else '>'} ({', '.join(beyond)})")
+        if where:
+            clauses.append(Clauses(self.kinds, cells).write(where))
+        direction = " DESC" if query.reverse else ""
+        rows = (
+            f"SELECT {self.columns('o')} FROM {self.name} o, v WHERE {' AND '.join(clauses)} "
+            f"ORDER BY {self.order('o', direction)} LIMIT {cells.count(3)}"
+        )
+        order = self.order("r", direction)
+        return self._form(
+            cells, f" SELECT n.now, r.* FROM n LEFT JOIN LATERAL ({rows}) r ON TRUE ORDER BY {order}"
+        )
+
+    def _bound(self, cells: Cells, name: str, operator: str, place: int, value: Any) -> str:
+        check_kind(name, self.kinds[name], value)
+        return f"o.{quoted(name)} {operator} {cells.value(self.kinds[name], type(value), HEAD, place)}"
+
+    def _key(self) -> Cells:
+        cells = Cells()
+        for place, name in enumerate(self.table.key):
+            cells.value(self.kinds[name], str, HEAD, place)
+        return cells
+
+    def _form(self, cells: Cells, body: str) -> Form:
+        return Form(cells, self.keyed, body)

@@ -1,0 +1,36 @@
+"""The store in a PostgreSQL database keeps the contract."""
+
+import os
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from semel.clock import Clock
+from semel.drive import Store
+from semel.stores.postgres import PostgresStore, migrate
+from semel.testing import StoreConformance
+from semel.testing.conformance import TABLES
+
+SCHEMA = f"conformance_{os.getpid()}"
+EMPTY = ";".join(f"DELETE FROM {SCHEMA}.semel_{name}" for name in ("ledger", *(t.name for t in TABLES)))
+
+
+@pytest.fixture(scope="module", name="prepared")
+def _prepared(postgres: str) -> Iterator[tuple[str, psycopg.Connection]]:
+    """A schema that is made once, as that takes longer than a test, and a connection to empty it."""
+    url = f"{postgres}{'&' if '?' in postgres else '?'}schema={SCHEMA}"
+    migrate(url, "test", TABLES)
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        yield url, connection
+        connection.execute(f"DROP SCHEMA {SCHEMA} CASCADE")
+
+
+class TestPostgres(StoreConformance):
+    @pytest.fixture(autouse=True)
+    def empty(self, prepared: tuple[str, psycopg.Connection]) -> None:
+        self.url, connection = prepared
+        connection.execute(EMPTY)
+
+    def make_store(self, clock: Clock) -> Store:
+        return PostgresStore(self.url, env="test", clock=clock, tables=TABLES)
