@@ -13,12 +13,12 @@ heading = @printf '\n== %s\n' "$(1)"
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test lint format bench constraints clean
+.PHONY: help run test slow lint format bench bench-network constraints clean
 
 help: ## show this list
 	@printf 'semel: a ledger for things that must happen once.\n\n'
 	@printf 'Start with "make run", then "make test". The first time each fills .venv; after that they start at once.\n\n'
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
 	@printf '\nAnother Python:  make test PYTHON=python3.13\n'
 	@printf 'Some tests only: make test ARGS="-k claim"\n'
 
@@ -28,6 +28,10 @@ run: $(VENV)/.set-run ## watch semel at work: the demo
 test: lint ## check everything: lint, types, import rules, tests
 	$(call heading,pytest)
 	@$(BIN)/python -m pytest -n 2 $(ARGS)
+
+slow: $(VENV)/.set-test ## run the tests that take large downloads
+	@$(INSTALL) --group slow
+	@$(BIN)/python -m pytest -m slow $(ARGS)
 
 lint: $(VENV)/.set-test ## check everything but the tests
 	$(call heading,ruff check)
@@ -46,11 +50,14 @@ format: $(VENV)/.set-test ## mend what ruff can mend
 bench: $(VENV)/.set-bench ## measure semel beside other libraries
 	@$(BIN)/python -m bench $(ARGS)
 
+bench-network: $(VENV)/.set-bench ## the same for stores across a network: processor time of the client
+	@$(BIN)/python -m bench.network $(ARGS)
+
 # Markers are cut off, since a constraint on a package that is not installed does nothing. What is left has
 # to be one plain "name==version" for each name, with no address in it.
 constraints: $(VENV)/.uv ## renew the pinned versions in constraints.txt
 	@$(UV) pip compile pyproject.toml --universal --python-version 3.11 --upgrade \
-		--all-extras --group test --group bench --group build \
+		--all-extras --group test --group slow --group bench --group build \
 		--no-header --no-annotate --no-emit-index-url --output-file $(VENV)/compiled.txt
 	@sed 's/ *;.*//' $(VENV)/compiled.txt > $(VENV)/constraints.txt
 	@if grep -Ev '^[a-z0-9-]+==[a-z0-9.]+$$' $(VENV)/constraints.txt; then \
@@ -93,12 +100,12 @@ $(VENV)/.set-run: $(VENV)/.uv pyproject.toml constraints.txt
 
 $(VENV)/.set-test: $(VENV)/.uv pyproject.toml constraints.txt tests/servers/install.py
 	@echo 'Installing semel and what its tests need ...'
-	@$(INSTALL) -e '.[boto,cli,crypto,dynamodb,postgres,pydantic,redis]' --group test
+	@$(INSTALL) -e '.[boto,cli,crypto,postgres,pydantic,redis]' --group test
 	@$(BIN)/python -m tests.servers.install
 	@touch $@ $(VENV)/.set-run
 
 $(VENV)/.set-bench: $(VENV)/.uv pyproject.toml constraints.txt
 	@echo 'Installing semel and what its benchmarks need ...'
-	@$(INSTALL) -e '.[boto,cli,crypto,dynamodb,postgres,pydantic,redis]' --group bench
+	@$(INSTALL) -e '.[boto,cli,crypto,postgres,pydantic,redis]' --group bench
 	@$(BIN)/python -m tests.servers.install
 	@touch $@ $(VENV)/.set-run

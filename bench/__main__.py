@@ -8,32 +8,13 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
-from bench import Contender, bare, ours, prove, rivals
+from bench import Bar, Contender, bare, ours, prove, rivals
 from bench.timing import Ratio, Table, as_dict, show
 
 PACKAGES = ("semel", "msgspec", *rivals.PACKAGES)
 POWERTOOLS = "Powertools, payload validated"
 STUB = "stub DynamoDB client alone"
-
-
-@dataclass(frozen=True)
-class Bar:
-    """A promise about speed, and what this run found."""
-
-    what: str
-    found: float
-    limit: float
-    unit: str = "x"
-
-    @property
-    def kept(self) -> bool:
-        return self.found <= self.limit
-
-    def __str__(self) -> str:
-        verdict = "kept  " if self.kept else "MISSED"
-        return f"{verdict}  {self.what}: {self.found:.2f} {self.unit}, at most {self.limit:g}"
 
 
 def tables(number: int, repeat: int, keys: int, progress: Callable[[int], None]) -> list[Table]:

@@ -6,6 +6,7 @@ import platform
 import sqlite3
 import subprocess
 import sys
+import time
 import timeit
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -67,23 +68,28 @@ class Ratio:
         return {"median": self.median, "least": min(self.rounds), "most": max(self.rounds)}
 
 
-def compare(subjects: Mapping[str, Subject], number: int, repeat: int) -> dict[str, Timing]:
+Timer = Callable[[], float]
+
+
+def compare(
+    subjects: Mapping[str, Subject], number: int, repeat: int, timer: Timer = time.perf_counter
+) -> dict[str, Timing]:
     """Time all subjects with their rounds interleaved, so that a noisy moment hits all alike."""
     rounds: dict[str, list[float]] = {name: [] for name in subjects}
     for _ in range(repeat):
         for name, subject in subjects.items():
-            rounds[name].append(_one_round(subject, number))
+            rounds[name].append(_one_round(subject, number, timer))
     return {name: Timing(tuple(figures)) for name, figures in rounds.items()}
 
 
-def _one_round(subject: Subject, number: int) -> float:
+def _one_round(subject: Subject, number: int, timer: Timer) -> float:
     opened = subject.open() if isinstance(subject, Fresh) else nullcontext(subject)
     with opened as call:
         for _ in range(WARM_UP_CALLS):
             call()
         gc.collect()
         # timeit keeps the garbage collector off while its clock runs.
-        return timeit.Timer(call).timeit(number) / number * 1e6
+        return timeit.Timer(call, timer=timer).timeit(number) / number * 1e6
 
 
 def import_times(modules: Iterable[str], repeat: int = 7) -> dict[str, Timing]:
@@ -99,6 +105,11 @@ def import_times(modules: Iterable[str], repeat: int = 7) -> dict[str, Timing]:
 
 def _import_once(module: str) -> float:
     code = f"from time import perf_counter as now; t = now(); import {module}; print((now() - t) * 1e6)"
+    return fresh(code)
+
+
+def fresh(code: str) -> float:
+    """The figure that a program prints in a new interpreter, whose imports may write their bytecode."""
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     child = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code],

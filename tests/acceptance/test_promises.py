@@ -1,0 +1,210 @@
+"""The promise, on every store: at most one accepted result per key, and never two live holders of a claim."""
+
+import asyncio
+import itertools
+import random
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+
+import pytest
+
+import semel
+from semel.clock import Clock
+from semel.commands import ABSENT, Add, After, AnyOf, AtMost, Delete, Equals, Get, Put, Update
+from semel.drive import leave
+from semel.testing import FakeClock
+from semel.testing.conformance import THINGS
+from semel.testing.conformance.harness import claimed
+from semel.testing.linear import History, check_items
+from tests.places import NAMES, open_place
+
+LOST = 300
+ZOMBIES = 100
+WORKERS, OPERATIONS, KEYS = 8, 5_000, 40
+
+
+@pytest.fixture(params=NAMES)
+def place(request, tmp_path):
+    return open_place(request.param, request, tmp_path)
+
+
+class Effect:
+    """Work that counts its runs by key."""
+
+    def __init__(self):
+        self.runs = {}
+
+    def __call__(self, key):
+        self.runs[key] = self.runs.get(key, 0) + 1
+        return f"result of {key}"
+
+
+@pytest.mark.parametrize("lost", ["claim", "completion"])
+def test_a_lost_answer_makes_nothing_run_twice_and_locks_nobody_out(place, lost):
+    """300 times the answer to a claim, or to a completion, is lost after the store has carried it out."""
+    effect = Effect()
+    with place.lossy() as (store, lose):
+        s = semel.Semel(store, env=place.env)
+
+        @s.once("work:{key}", on_busy="raise")
+        def work(key: str) -> str:
+            if lost == "completion":
+                lose(f"work:{key}")
+            return effect(key)
+
+        for number in range(LOST):
+            key = f"{number:04}x"
+            if lost == "claim":
+                lose(f"work:{key}")
+            assert work(key) == f"result of {key}"
+            assert work(key) == f"result of {key}"
+        assert list(effect.runs.values()) == [1] * LOST
+        records = {s.ledger.get(f"work:{key}").attempt for key in effect.runs}
+        assert records == {1}
+
+
+@pytest.mark.parametrize("lost", ["claim", "completion"])
+def test_a_lost_answer_is_the_same_for_tasks(place, lost):
+    """The same through asyncio, several keys at a time."""
+    effect = Effect()
+
+    async def main(s, lose):
+        @s.once("work:{key}", on_busy="raise")
+        async def work(key: str) -> str:
+            if lost == "completion":
+                lose(f"work:{key}")
+            return effect(key)
+
+        async def one(key):
+            if lost == "claim":
+                lose(f"work:{key}")
+            return [await work(key), await work(key)]
+
+        for start in range(0, LOST, 10):
+            keys = [f"{number:04}x" for number in range(start, start + 10)]
+            answers = await asyncio.gather(*map(one, keys))
+            assert answers == [[f"result of {key}"] * 2 for key in keys]
+        await leave(s.store)
+
+    with place.lossy() as (store, lose):
+        asyncio.run(main(semel.Semel(store, env=place.env), lose))
+    assert list(effect.runs.values()) == [1] * LOST
+
+
+@pytest.mark.parametrize("move", ["complete", "fail", "renew"])
+def test_a_zombie_is_refused(place, move):
+    """100 holders wake up after their lease has lapsed and somebody else has the key."""
+    clock = FakeClock()
+    with ExitStack() as stack:
+        stores = [stack.enter_context(closing(place.open(clock))) for _ in range(2)]
+        dead, heir = (semel.Semel(store, env=place.env, clock=clock).ledger for store in stores)
+        claims = [claimed(dead.claim(f"key:{number}", lease=30)) for number in range(ZOMBIES)]
+        clock.advance(31)
+        heirs = [claimed(heir.claim(f"key:{number}", lease=300)) for number in range(ZOMBIES)]
+        assert {claim.attempt for claim in heirs} == {2}
+        arguments = {"complete": ("zombie's",), "fail": (ValueError("zombie's"),), "renew": ()}[move]
+        for claim in claims:
+            with pytest.raises(semel.ClaimLost):
+                getattr(dead, move)(claim, *arguments)
+        for claim in heirs:
+            heir.complete(claim, "heir's")
+        for number in range(ZOMBIES):
+            assert dead.claim(f"key:{number}").result == "heir's"
+
+
+def commands(dice, who):
+    """One worker's share of commands on a few keys, all of which race."""
+    end = {"gone_at": After(1e6)}
+    within = AnyOf((ABSENT, AtMost("count", 5)))
+    for number in itertools.count():
+        key, mine = f"key-{dice.randrange(KEYS)}", f"{who}-{number}"
+        yield dice.choice(
+            [
+                Get(THINGS, key),
+                Get(THINGS, key),
+                Put(THINGS, key, {"text": mine, "count": 0} | end, ABSENT),
+                Put(THINGS, key, {"text": mine} | end, AnyOf((ABSENT, AtMost("count", 3)))),
+                Update(THINGS, key, {"text": mine}, AtMost("count", 2)),
+                Update(THINGS, key, {"text": mine, "data": mine.encode()}, Equals("count", 1)),
+                Add(THINGS, key, "count", 1, {"text": mine}, end, within),
+                Delete(THINGS, key, AtMost("count", 4)),
+                Delete(THINGS, key),
+            ]
+        )
+
+
+def test_a_crowd_sees_one_order_of_things(place):
+    """5,000 commands of eight workers on forty items: some order of them explains every reply."""
+    history = History()
+    with ExitStack() as stack:
+        stores = [stack.enter_context(closing(place.open())) for _ in range(place.workers(2))]
+
+        def work(who):
+            store, script = stores[who % len(stores)], commands(random.Random(who), who)
+            for command in itertools.islice(script, OPERATIONS // WORKERS):
+                with history.operation(who, command) as answered:
+                    answered(store.execute(command))
+
+        with ThreadPoolExecutor(WORKERS) as pool:
+            list(pool.map(work, range(WORKERS)))
+    assert len(history.operations) == OPERATIONS
+    assert not check_items(history)
+
+
+class Skewed(Clock):
+    """A machine's clock that is wrong by so many seconds, and can be set."""
+
+    def __init__(self, off):
+        self.off = off
+
+    def now(self):
+        return time.time() + self.off
+
+
+@pytest.mark.parametrize("off", [-3600, 3600])
+@pytest.mark.parametrize("jump", [0, -7200, 7200])
+def test_no_clock_lets_two_hold_a_key(place, off, jump):
+    """A worker whose clock is an hour off, or is set, neither takes a live key nor loses its own."""
+    right, wrong = Clock(), Skewed(off)
+    with ExitStack() as stack:
+        stores = [stack.enter_context(closing(place.open(clock))) for clock in (wrong, right)]
+        mistaken, other = (semel.Semel(store, env=place.env).ledger for store in stores)
+        theirs = claimed(other.claim("theirs", lease=60, ttl=1800))
+        mine = claimed(mistaken.claim("mine", lease=60, ttl=1800))
+        done = claimed(other.claim("done", lease=60, ttl=1800))
+        other.complete(done, "kept")
+        wrong.off += jump
+        for asked, key in ((mistaken, "theirs"), (other, "mine")):
+            busy = asked.claim(key, lease=60, ttl=1800)
+            assert type(busy) is semel.Busy
+            assert 0 < busy.retry_after <= 65
+        assert mistaken.claim("done", ttl=1800).result == "kept"
+        mistaken.renew(mine)
+        mistaken.complete(mine, "mine")
+        other.complete(theirs, "theirs")
+        assert other.claim("mine").result == "mine"
+        assert mistaken.claim("theirs").result == "theirs"
+
+
+def test_one_of_many_workers_runs(place):
+    """Threads of several workers, each with its own store on the same place, all want the same keys."""
+    effect, lock = Effect(), threading.Lock()
+    with ExitStack() as stack:
+        stores = [stack.enter_context(closing(place.open())) for _ in range(place.workers(4))]
+
+        def work(who):
+            s = semel.Semel(stores[who % len(stores)], env=place.env)
+
+            @s.once("work:{key}")
+            def do(key: str) -> str:
+                with lock:
+                    return effect(key)
+
+            return [do(f"{number}") for number in range(10)]
+
+        with ThreadPoolExecutor(WORKERS) as pool:
+            answers = list(pool.map(work, range(WORKERS)))
+    assert answers == [[f"result of {number}" for number in range(10)]] * WORKERS
+    assert effect.runs == {f"{number}": 1 for number in range(10)}
