@@ -18,7 +18,7 @@ from typing import Any
 
 import semel
 from bench import Bar, Contender, Effect, Pair, charge, new_order, prove
-from bench.rivals import LambdaContext, _pair, absent, subject
+from bench.rivals import LambdaContext, _canonical, _pair, absent, subject
 from bench.timing import Table, Timing, as_dict, compare, fresh, show, tabulate
 from semel.clock import Clock
 from semel.provision import OWN
@@ -27,7 +27,17 @@ from tests.servers.dynamodb import dynoxide
 from tests.servers.postgres import postgres
 from tests.servers.redis import redis_server
 
-PACKAGES = ("semel", "boto3", "aws-lambda-powertools", "psycopg", "psycopg-pool", "redis", "idemkit")
+PACKAGES = (
+    "semel",
+    "boto3",
+    "aws-lambda-powertools",
+    "psycopg",
+    "psycopg-pool",
+    "redis",
+    "idemkit",
+    "asyncpg",
+    "aioboto3",
+)
 ENV = "bench"
 ENVIRONMENT = {
     "AWS_ACCESS_KEY_ID": "bench",
@@ -167,6 +177,12 @@ def dynamodb(endpoint: str) -> tuple[Contender, ...]:
             partial(open_powertools, endpoint=endpoint, table=table),
             ("aws-lambda-powertools", "boto3"),
             "payload validated",
+        ),
+        Contender(
+            "idemkit DynamoDB",
+            partial(open_idemkit, backend=partial(_idemkit_on_dynamodb, endpoint)),
+            ("idemkit", "aioboto3"),
+            "payload checked",
         ),
     )
 
@@ -341,12 +357,30 @@ def open_redis_py(effect: Effect, url: str) -> Iterator[Pair]:
 
 @contextmanager
 def open_idemkit(effect: Effect, backend: Callable[[], Any]) -> Iterator[Pair]:
+    """idemkit, whose sync form runs on an event loop in a thread of its own."""
     idemkit = import_module("idemkit")
-    config = idemkit.MethodConfig(key_fields=["order.id"], scope=lambda _: os.urandom(4).hex())
+    scope = os.urandom(4).hex()
+    config = idemkit.MethodConfig(
+        key_fields=["order.id"], scope=lambda _: scope, validation_fingerprint=_canonical
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         wrapped = idemkit.idempotent_sync(backend=backend(), config=config)(effect)
-    yield _pair(lambda order: wrapped(order=order))
+        yield _pair(lambda order: wrapped(order=order))
+
+
+def _idemkit_on_dynamodb(endpoint: str) -> Any:
+    return import_module("idemkit.backends.dynamodb").DynamoBackend.from_url(endpoint)
+
+
+def _idemkit_on_redis(server: str) -> Any:
+    return import_module("idemkit.backends.redis").RedisBackend.from_url(server)
+
+
+def _idemkit_on_postgres(server: str) -> Any:
+    run_idemkit = import_module("idemkit.cli").main
+    run_idemkit(["init-pg", server])
+    return import_module("idemkit.backends.postgres").PostgresBackend.from_url(server)
 
 
 def on_postgres(server: str) -> tuple[Contender, ...]:
@@ -367,6 +401,12 @@ def on_postgres(server: str) -> tuple[Contender, ...]:
             "the same statements, no pool: for one thread",
         ),
         Contender("semel PostgreSQL", partial(open_semel, url=url), note="payload checked"),
+        Contender(
+            "idemkit PostgreSQL",
+            partial(open_idemkit, backend=partial(_idemkit_on_postgres, server)),
+            ("idemkit", "asyncpg"),
+            "asyncpg, payload checked",
+        ),
     )
 
 
@@ -377,14 +417,26 @@ def on_redis(server: str) -> tuple[Contender, ...]:
     return (
         Contender("bare redis-py", partial(open_redis_py, url=url), ("redis",), "the same scripts"),
         Contender("semel Redis", partial(open_semel, url=url), note="payload checked"),
+        Contender(
+            "idemkit Redis",
+            partial(open_idemkit, backend=partial(_idemkit_on_redis, server)),
+            ("idemkit", "redis"),
+            "payload checked",
+        ),
     )
 
 
 # --- All of it ------------------------------------------------------------------------------------
 
 
+WHICH = ("first", "replay")
+
+
 def timed(title: str, which: str, contenders: Sequence[Contender], number: int, repeat: int) -> Table:
-    """Processor time of one call of all contenders, side by side."""
+    """Processor time of one call of all contenders, side by side; whoever does the whole job is proven first."""
+    for one in contenders:
+        if one.name.startswith(("semel", "Powertools", "idemkit")) and not absent(one.needs):
+            prove(one)
     notes = {one.name: absent(one.needs) or one.note for one in contenders}
     present = {one.name: subject(one, which) for one in contenders if not absent(one.needs)}
     timings = compare(present, number, repeat, time.process_time)

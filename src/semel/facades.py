@@ -22,7 +22,7 @@ class Facade(Generic[S]):
         self._store = store
 
     def within(self, connection: Any) -> Self:
-        """The same, inside the transaction of a connection of yours: it commits with your rows, or not at all."""
+        """The same, inside the transaction of a connection of yours: it stands or falls with your rows."""
         if not hasattr(self._store, "within"):
             raise UsageError("this store has no transaction to share with you; PostgreSQL has")
         return type(self)(self.steps, cast("Joining", self._store).within(connection))

@@ -130,8 +130,8 @@ def lasting(ttl: Seconds, horizon: float) -> float:
     kept = seconds(ttl)
     if kept < horizon:
         raise errors.InvalidOption(
-            f"ttl ({kept:g} s) is shorter than horizon ({horizon:g} s), for which the other side retries: its last "
-            f"retries would run again. Use a ttl of at least {horizon:g}"
+            f"ttl ({kept:g} s) is shorter than horizon ({horizon:g} s), for which the other side retries: "
+            f"its last retries would run again. Use a ttl of at least {horizon:g}"
         )
     return kept
 

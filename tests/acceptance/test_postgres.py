@@ -45,7 +45,7 @@ from semel.commands import (
     allowed,
 )
 from semel.lifecycle import Status
-from semel.stores.postgres import PostgresStore, ddl, housekeeper, migrate, pool, problems, schema
+from semel.stores.postgres import PostgresStore, ddl, housekeeper, migrate, phrases, pool, problems, schema
 from semel.stores.postgres.store import WORTH_A_MARK
 from semel.tables import LEDGER
 from semel.testing import FakeClock, FaultProxy
@@ -96,6 +96,10 @@ def store(url):
 def s(url):
     with semel.connect(url, env="test") as s:
         yield s
+
+
+# A statement is told the server as text at first, and by a name once it was said often: here, at once.
+seldom_or_often = pytest.mark.parametrize("said", ["", "&prepare_threshold=0"], ids=["seldom", "often"])
 
 
 def thing(**attributes):
@@ -312,14 +316,16 @@ def test_a_table_that_is_otherwise_is_refused(url, name, admin, change, said):
     assert any(re.search(said, problem.what) for problem in problems(url, "test"))
 
 
-def test_what_goes_missing_later_is_told_as_such(url, name, admin, store):
-    assert store.execute(Get(THINGS, "key")).item is None
-    admin.execute(f"ALTER TABLE {name}.semel_conformance_things DROP COLUMN text")
-    with pytest.raises(errors.WrongSchema):
-        store.execute(Get(THINGS, "key"))
-    admin.execute(f"DROP TABLE {name}.semel_conformance_things")
-    with pytest.raises(errors.TableMissing, match="semel provision"):
-        store.execute(Put(THINGS, "key", thing()))
+@seldom_or_often
+def test_what_goes_missing_later_is_told_as_such(url, name, admin, said):
+    with closing(PostgresStore(url + said, env="test", tables=TABLES)) as store:
+        assert store.execute(Get(THINGS, "key")).item is None
+        admin.execute(f"ALTER TABLE {name}.semel_conformance_things DROP COLUMN text")
+        with pytest.raises(errors.WrongSchema):
+            store.execute(Get(THINGS, "key"))
+        admin.execute(f"DROP TABLE {name}.semel_conformance_things")
+        with pytest.raises(errors.TableMissing, match="semel provision"):
+            store.execute(Put(THINGS, "key", thing()))
 
 
 @contextmanager
@@ -458,10 +464,11 @@ def test_a_session_that_was_ended_while_idle_is_replaced_unnoticed(store, admin,
     asyncio.run(main())
 
 
-def test_a_write_whose_answer_is_lost_is_in_doubt_and_a_reading_is_not(url):
+@seldom_or_often
+def test_a_write_whose_answer_is_lost_is_in_doubt_and_a_reading_is_not(url, said):
     with (
         FaultProxy.before(url) as proxy,
-        closing(PostgresStore(proxy.url(url), env="test", tables=TABLES)) as store,
+        closing(PostgresStore(proxy.url(url) + said, env="test", tables=TABLES)) as store,
     ):
         store.execute(Get(THINGS, "key"))
         proxy.drop_answer_to(b"lost-1")
@@ -513,8 +520,9 @@ def test_a_lost_answer_costs_nobody_his_claim(url):
         assert ran == [-1, *range(5)]
 
 
-def test_a_statement_that_waits_too_long_is_given_up_and_not_made(url, mine):
-    held = url + "&options=-c%20statement_timeout%3D200"
+@seldom_or_often
+def test_a_statement_that_waits_too_long_is_given_up_and_not_made(url, mine, said):
+    held = url + "&options=-c%20statement_timeout%3D200" + said
     with closing(PostgresStore(held, env="test", tables=TABLES)) as store:
         store.execute(Put(THINGS, "key", thing(text="old")))
         store.within(mine).execute(Update(THINGS, "key", {"text": "held"}))
@@ -522,6 +530,64 @@ def test_a_statement_that_waits_too_long_is_given_up_and_not_made(url, mine):
             store.execute(Update(THINGS, "key", {"text": "new"}))
         mine.rollback()
         assert store.execute(Get(THINGS, "key")).item["text"] == "old"
+
+
+@seldom_or_often
+def test_whoever_is_interrupted_while_he_waits_takes_his_write_back(url, mine, admin, name, said):
+    with closing(PostgresStore(url + said, env="test", tables=TABLES)) as store:
+        store.execute(Put(THINGS, "key", thing(text="old")))
+        store.within(mine).execute(Update(THINGS, "key", {"text": "held"}))
+        waiting = "SELECT 1 FROM pg_stat_activity WHERE application_name = %s AND wait_event_type = 'Lock'"
+
+        async def main():
+            write = asyncio.create_task(store.aexecute(Update(THINGS, "key", {"text": "new"})))
+            seen = await asyncio.to_thread(until, lambda: admin.execute(waiting, [name]).fetchone())
+            write.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await write
+            await store.leave()
+            return seen
+
+        assert asyncio.run(main())
+        mine.rollback()
+        assert store.execute(Get(THINGS, "key")).item["text"] == "old"
+
+
+def names(store):
+    """The statements that the session of a store knows by name."""
+    line = store._pool.take()
+    rows = line.connection.execute("SELECT name FROM pg_prepared_statements", prepare=False).fetchall()
+    store._pool.give(line)
+    return {name for (name,) in rows}
+
+
+def test_a_statement_that_is_said_often_is_given_a_name(store):
+    for number in range(7):
+        assert len(names(store)) == (number > 5)
+        assert store.execute(Put(THINGS, "key", thing(text=f"{number}"))).now
+    assert store.execute(Get(THINGS, "key")).item["text"] == "6"
+
+
+def test_a_session_that_has_forgotten_the_names_is_told_again_and_writes_once(url):
+    with closing(PostgresStore(url + "&prepare_threshold=0", env="test", tables=TABLES)) as store:
+        added = Add(THINGS, "key", "count", 1, {}, {"gone_at": After(LONG)})
+        store.execute(added)
+        known = names(store)
+        line = store._pool.take()
+        line.connection.execute("DEALLOCATE ALL")
+        store._pool.give(line)
+        assert store.execute(added).item["count"] == 2
+        assert names(store) & known
+
+
+def test_a_session_is_given_so_many_names_and_no_more(url, monkeypatch):
+    monkeypatch.setattr(phrases, "MOST", 4)
+    with closing(PostgresStore(url + "&prepare_threshold=0", env="test", tables=TABLES)) as store:
+        for attributes in ({}, {"text": "a"}, {"count": 1}, {"text": "b", "count": 2}, {"flag": True}):
+            assert store.execute(Put(THINGS, "key", thing(**attributes))).now
+            assert store.execute(Get(THINGS, "key")).item.items() >= attributes.items()
+        ours = {name for name in names(store) if name.startswith("semel_")}
+        assert len(ours) == 4
 
 
 def test_connections_are_shared_and_whoever_gets_none_is_told(url, mine, monkeypatch):

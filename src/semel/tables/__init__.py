@@ -71,7 +71,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     """A table that stores keep.
 
     The rules name attributes by the names in `attributes`. Stores of semel's own layout write them under
-    these names; the fields from `title` on say how the table looks in DynamoDB, also where it was there first.
+    these names; the fields from `title` on say how the table looks in DynamoDB, where it may have been first.
     """
 
     name: str
@@ -113,8 +113,8 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not self.ttl and not self.forever:
             raise InvalidOption(
-                f"table {self.name} has no TTL attribute, so nothing in it would ever go: name one with ttl=..., "
-                "or say with forever=... why its items are kept"
+                f"table {self.name} has no TTL attribute, so nothing in it would ever go: "
+                "name one with ttl=..., or say with forever=... why its items are kept"
             )
 
     def __hash__(self) -> int:

@@ -24,6 +24,7 @@ from semel.stores.postgres.address import PATIENCE_SECONDS, Address
 from semel.stores.postgres.clerk import Collision, Rows, Talk, Trip
 from semel.stores.postgres.errors import DRIVER_ERRORS, translated, unreachable
 from semel.stores.postgres.forms import Statement
+from semel.stores.postgres.phrases import Phrases
 
 T = TypeVar("T")
 C = TypeVar("C", bound=psycopg.Connection[Any] | psycopg.AsyncConnection[Any])
@@ -41,6 +42,7 @@ class Line(Generic[C]):
         self.clock = clock
         kind: Any = RawCursor if isinstance(connection, psycopg.Connection) else AsyncRawCursor
         self.cursor = kind(connection, row_factory=tuple_row)
+        self.phrases: Phrases | None = None
         self._speaks = ear(connection.fileno())
 
     def usable(self) -> bool:
@@ -50,6 +52,11 @@ class Line(Generic[C]):
     def settled(self) -> bool:
         """Whether the last conversation is over, so that another may begin."""
         return self.connection.pgconn.transaction_status == IDLE
+
+    def fluent(self, sql: bytes) -> Phrases | None:
+        """The phrases of the session, where this statement is one and may be said now."""
+        phrases = self.phrases
+        return phrases if phrases and phrases.familiar(sql) and self.settled() else None
 
     def drop(self) -> None:
         """Hang up, without waiting for anything."""
@@ -94,6 +101,8 @@ class Lines(Generic[C]):
 
     def _connected(self, connection: C) -> Line[C]:
         line = Line(connection, self.clock)
+        if self.address.prepare_threshold is not None:
+            line.phrases = Phrases(connection, self.address.prepare_threshold)
         self._open.add(line)
         return line
 
@@ -289,6 +298,8 @@ async def aconverse(
 def _ask(line: Line[psycopg.Connection[Any]], statements: list[Statement]) -> list[Rows]:
     if len(statements) == 1:
         sql, values = statements[0]
+        if values is not None and (phrases := line.fluent(sql)):
+            return [line.connection.wait(phrases.say(sql, values))]
         line.cursor.execute(sql, values, binary=True)
         return [[] if values is None else line.cursor.fetchall()]
     cursors = [RawCursor(line.connection, row_factory=tuple_row) for _ in statements]
@@ -304,6 +315,8 @@ def _ask(line: Line[psycopg.Connection[Any]], statements: list[Statement]) -> li
 async def _aask(line: Line[psycopg.AsyncConnection[Any]], statements: list[Statement]) -> list[Rows]:
     if len(statements) == 1:
         sql, values = statements[0]
+        if values is not None and (phrases := line.fluent(sql)):
+            return [await line.connection.wait(phrases.say(sql, values))]
         await line.cursor.execute(sql, values, binary=True)
         return [[] if values is None else await line.cursor.fetchall()]
     cursors = [AsyncRawCursor(line.connection, row_factory=tuple_row) for _ in statements]
