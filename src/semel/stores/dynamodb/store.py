@@ -4,7 +4,6 @@ import os
 import threading
 import weakref
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from semel.aws.errors import ServiceError
@@ -38,6 +37,7 @@ from semel.tables import LEDGER, Form, Table
 
 if TYPE_CHECKING:
     import asyncio
+    from concurrent.futures import ThreadPoolExecutor
 
     from semel.codecs import Overflow
 
@@ -295,11 +295,14 @@ class DynamoDBStore:
             return UsageError(f"text with half a character in it cannot be written: {error.object!r:.80}")
         return self._place.translated(error, step.operation, step.title)
 
-    def _threads(self) -> ThreadPoolExecutor:
+    def _threads(self) -> "ThreadPoolExecutor":
         with self._hiring:
             if self._closed:
                 raise StoreClosed("the store was closed")
             if self._pool is None:
+                # Only batches need it, and it takes a twentieth of a cold start to import.
+                from concurrent.futures import ThreadPoolExecutor
+
                 self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="semel-dynamodb")
             return self._pool
 

@@ -1,0 +1,154 @@
+"""The store in Redis."""
+
+import os
+import weakref
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from semel.clock import Clock
+from semel.commands import Applied, Batch, Get, Sort, Stored, Transact, Watch, Write
+from semel.errors import StoreClosed
+from semel.loops import PerLoop
+from semel.stores.redis.address import Address, Node, parse
+from semel.stores.redis.bell import Bell, Heard
+from semel.stores.redis.lines import AsyncLines, Lines, aconverse, converse
+from semel.stores.redis.talk import Talk
+from semel.stores.waiting import WaitingRoom
+
+if TYPE_CHECKING:
+    from semel.codecs import Overflow
+
+
+class RedisStore:
+    """Items in Redis, or Valkey, for whoever can reach it."""
+
+    def __init__(
+        self,
+        address: Address | str,
+        *,
+        env: str = "dev",
+        clock: Clock | None = None,
+        overflow: "Overflow | None" = None,
+    ) -> None:
+        self.overflow = overflow
+        self._address = parse(address) if isinstance(address, str) else address
+        self._clock = clock or Clock()
+        self._talk = Talk(self._address, env, self._clock)
+        self._closed = False
+        self._begin_anew()
+        STORES.add(self)
+
+    def _begin_anew(self) -> None:
+        self._lines = Lines(self._address)
+        self._per_loop = PerLoop(lambda: AsyncLines(self._address), AsyncLines.close, AsyncLines.drop)
+        self._room = WaitingRoom(self._clock)
+        self._bell = Bell(self._address, self._owner, self._room.ring)
+
+    @classmethod
+    def from_url(cls, url: str, *, env: str, clock: Clock) -> "RedisStore":
+        """`redis://:password@host:port/db`, or `rediss://` with TLS; nothing is sent yet."""
+        return cls(parse(url), env=env, clock=clock)
+
+    # The three ways to ask
+
+    def execute(self, command: Stored) -> Any:
+        """Carry the command out and answer it."""
+        if type(command) is Watch:
+            with self._watching(command) as heard:
+                return self._room.watch(_place(command), command.seconds, lambda: self._look(command, heard))
+        reply = self._ask(command)
+        self._tell(command, reply)
+        return reply
+
+    def at_once(self, command: Stored) -> None:
+        """Nothing: every answer comes over a network."""
+
+    async def aexecute(self, command: Stored) -> Any:
+        """Carry the command out and answer it."""
+        if type(command) is Watch:
+            with self._watching(command) as heard:
+                look = partial(self._alook, command, heard)
+                return await self._room.awatch(_place(command), command.seconds, look)
+        reply = await self._aask(command)
+        self._tell(command, reply)
+        return reply
+
+    async def leave(self) -> None:
+        """Let go of the running loop's connections."""
+        await self._per_loop.leave()
+
+    def close(self) -> None:
+        """Let go of every connection."""
+        self._closed = True
+        self._bell.close()
+        self._lines.close()
+        self._per_loop.drop_all()
+        STORES.discard(self)
+
+    def _ask(self, command: Stored) -> Any:
+        return converse(self._talk.perform(command), self._lines.exchange)
+
+    async def _aask(self, command: Stored) -> Any:
+        if self._closed:
+            raise StoreClosed("the store was closed")
+        return await aconverse(self._talk.perform(command), self._per_loop.here().exchange)
+
+    # Waiting
+
+    def _watching(self, command: Watch) -> AbstractContextManager[Heard]:
+        """Listen for the item meanwhile; where time is imposed, waiting takes none of it."""
+        place = _place(command)
+        if self._clock.imposed() is not None:
+            return nullcontext(Heard(place))
+        return self._bell.listening(self._talk.plan(command.table).keys(command)[0], place)
+
+    def _look(self, command: Watch, heard: Heard) -> Any:
+        heard.news = False
+        return self._ask(command)
+
+    async def _alook(self, command: Watch, heard: Heard) -> Any:
+        heard.news = False
+        return await self._aask(command)
+
+    def _owner(self, channel: bytes) -> Node | None:
+        """The server on which a channel is heard; None in a cluster that nobody has spoken to yet."""
+        if not self._address.cluster:
+            return self._address.home
+        return self._talk.slots.owner(channel) if self._talk.slots else None
+
+    def _tell(self, command: Any, reply: Any) -> None:
+        """Wake whoever waits here for what was written; others hear of it from the server."""
+        if type(reply) is Applied:
+            for write in command.writes if type(command) is Transact else (command,):
+                self._room.ring(_place(write))
+        elif type(command) is Batch:
+            for write, each in zip(command.writes, reply.replies, strict=True):
+                if type(each) is Applied:
+                    self._room.ring(_place(write))
+
+    # A fork
+
+    def _abandon(self) -> None:
+        INHERITED.append((self._lines, self._per_loop, self._bell))
+        self._begin_anew()
+
+
+def _place(command: Get | Watch | Write) -> tuple[str, str, Sort]:
+    return command.table.name, command.key, command.sort
+
+
+STORES: "weakref.WeakSet[RedisStore]" = weakref.WeakSet()
+
+# What a child inherits is its parent's: to close it would speak on connections, or change selectors, that the
+# parent still uses. So it is kept, and never touched.
+INHERITED: list[Any] = []
+
+
+def _after_fork_in_child() -> None:
+    for store in list(STORES):
+        store._abandon()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,173 @@
+"""Whatever is asked of Redis, its scripts answer as the store in memory does."""
+
+import itertools
+import os
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+import redis
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from semel.commands import (
+    ABSENT,
+    NOW,
+    PRESENT,
+    Add,
+    After,
+    AllOf,
+    AnyOf,
+    AtMost,
+    Batch,
+    Begins,
+    Delete,
+    Equals,
+    Get,
+    OneOf,
+    Past,
+    Put,
+    Query,
+    Transact,
+    Update,
+)
+from semel.errors import UsageError
+from semel.stores.memory import MemoryStore
+from semel.stores.redis import RedisStore
+from semel.tables import Table
+from semel.testing import FakeClock
+from semel.testing.conformance import LINES, NOTES, THINGS
+from semel.testing.conformance.harness import shown
+
+NUMBERS = itertools.count()
+# Few of each, so that commands meet.
+KEYS = ["k", "k}%7D{"]
+SORTS: dict[str, st.SearchStrategy[Any]] = {
+    THINGS.name: st.none(),
+    NOTES.name: st.sampled_from(["", "b}:a"]),
+    LINES.name: st.sampled_from([-1, 10]),
+}
+
+texts = st.sampled_from(["", "a", "ab", "1", "1.0", "\0", "\u00e9"])
+numbers = st.integers(-1, 1) | st.sampled_from([0.5, -0.25, 2**53 - 1, 1e300, 1.1])
+VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "text": texts,
+    "count": numbers,
+    "data": st.sampled_from([b"", b"\xff", b"\0"]),
+    "due": numbers | st.sampled_from([NOW, After(1), After(-1)]),
+    "flag": st.booleans(),
+    "object": st.dictionaries(texts, st.none() | numbers | st.lists(texts, max_size=2), max_size=2),
+    "tags": st.sets(texts, max_size=2),
+}
+COUNTED = "count"
+comparable = st.sampled_from(["text", "count", "data", "flag"])
+ends = st.sampled_from([After(5), After(10_000), After(-1), After(0)])
+
+
+def attributes(without: str = "") -> st.SearchStrategy[dict[str, Any]]:
+    some = {name: st.none() | value for name, value in VALUES.items() if name != without}
+    return st.fixed_dictionaries({}, optional=some)
+
+
+def items(without: str = "") -> st.SearchStrategy[dict[str, Any]]:
+    return st.builds(lambda some, end: some | {"gone_at": end}, attributes(without), ends)
+
+
+def conditions(table: Table) -> st.SearchStrategy[Any]:
+    simple = (
+        st.sampled_from([ABSENT, PRESENT, Past("due"), Past("gone_at")])
+        | st.sampled_from([Begins(table.partition, "k}"), OneOf(table.partition, ("k", "x"))])
+        | comparable.flatmap(lambda name: VALUES[name].map(lambda value: Equals(name, value)))
+        | comparable.flatmap(lambda n: st.lists(VALUES[n], max_size=3).map(lambda v: OneOf(n, tuple(v))))
+        | numbers.map(lambda value: AtMost("count", value))
+        | texts.map(lambda value: Begins("text", value))
+    )
+    groups = st.sampled_from([AllOf, AnyOf])
+    return st.recursive(
+        simple,
+        lambda inner: st.builds(lambda group, each: group(tuple(each)), groups, st.lists(inner, max_size=3)),
+    )
+
+
+def writes(table: Table) -> st.SearchStrategy[Any]:
+    here, keys, sorts = st.just(table), st.sampled_from(KEYS), SORTS[table.name]
+    whens = st.none() | conditions(table)
+    steps = st.integers(-1, 1) | st.sampled_from([0.5, -0.25])
+    # What Add counts is none of what it sets.
+    sets, onces = attributes(COUNTED), items(COUNTED)
+    return (
+        st.builds(Put, here, keys, items(), whens, sorts)
+        | st.builds(Update, here, keys, attributes() | items(), conditions(table), sorts)
+        | st.builds(Add, here, keys, st.just(COUNTED), steps, sets, onces, whens, sorts)
+        | st.builds(Delete, here, keys, conditions(table), sorts)
+    )
+
+
+def commands(table: Table) -> st.SearchStrategy[Any]:
+    """Commands, and seconds to let pass."""
+    each = writes(table)
+    apart = st.lists(each, max_size=4, unique_by=lambda write: (write.key, write.sort))
+    return (
+        each
+        | st.builds(Get, st.just(table), st.sampled_from(KEYS), SORTS[table.name])
+        | st.builds(Batch, st.lists(each, max_size=4).map(tuple))
+        | st.builds(Transact, apart.map(tuple))
+        | st.floats(0, 6)
+    )
+
+
+def plain(reply: Any) -> Any:
+    """A reply without what is None in its items, nor empty sets, which are no attribute."""
+    match reply:
+        case list() | tuple():
+            return [plain(each) for each in reply]
+        case dict():
+            return {name: value for name, value in shown(reply).items() if value != set()}
+    if not hasattr(reply, "__struct_fields__"):
+        return reply
+    return type(reply).__name__, *(plain(getattr(reply, name)) for name in reply.__struct_fields__)
+
+
+def content(store: Any, table: Table) -> list[Any]:
+    """Every item, in one order."""
+    page = store.execute(Query(table))
+    assert page.after is None
+    return sorted(map(plain, page.items), key=lambda item: [item[name] for name in table.key])
+
+
+@pytest.fixture(scope="module")
+def client(redis_server: str) -> Iterator[redis.Redis]:
+    with redis.Redis.from_url(redis_server) as client:
+        yield client
+
+
+@pytest.mark.parametrize("table", [THINGS, NOTES, LINES], ids=lambda table: table.name)
+def test_every_command_is_answered_as_in_memory(redis_server: str, client: redis.Redis, table: Table) -> None:
+    """Conditions, changes, additions, ends, transactions: in whatever order they come."""
+
+    @settings(max_examples=200)
+    @given(st.lists(commands(table), max_size=12))
+    def same(asked: list[Any]) -> None:
+        prefix, clock = f"reference-{os.getpid()}-{next(NUMBERS)}", FakeClock()
+        memory = MemoryStore(clock)
+        with closing(RedisStore(f"{redis_server}?prefix={prefix}", clock=clock)) as store:
+            for command in asked:
+                if isinstance(command, float):
+                    clock.advance(command)
+                else:
+                    assert plain(store.execute(command)) == plain(memory.execute(command))
+            for key in KEYS:
+                assert plain(store.execute(Query(table, key))) == plain(memory.execute(Query(table, key)))
+            assert content(store, table) == content(memory, table)
+        client.unlink(prefix, *client.scan_iter(f"{prefix}:*", count=1000))
+
+    same()
+
+
+def test_an_addition_without_an_end_is_refused_before_it_is_made(redis_server: str) -> None:
+    url = f"{redis_server}?prefix=reference-{os.getpid()}-{next(NUMBERS)}"
+    with closing(RedisStore(url, clock=FakeClock())) as store:
+        with pytest.raises(UsageError, match="no end"):
+            store.execute(Add(THINGS, "key", "count", 1, {}, {}))
+        assert store.execute(Get(THINGS, "key")).item is None

@@ -1,0 +1,348 @@
+"""What is said to which server, and what is made of the answers: no server takes part."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from redis.exceptions import (
+    AskError,
+    AuthenticationError,
+    BusyLoadingError,
+    MovedError,
+    NoScriptError,
+    ReadOnlyError,
+    ResponseError,
+)
+from redis.exceptions import ConnectionError as Broken
+
+from semel import errors
+from semel.clock import Clock
+from semel.commands import ABSENT, Applied, Batch, Get, Many, Put, Query, Refused, Transact
+from semel.stores.redis.address import Node, parse
+from semel.stores.redis.faults import code, lost, refusal, unreachable
+from semel.stores.redis.slots import Slots, key_slot
+from semel.stores.redis.talk import RUN, Talk
+from semel.testing.conformance import THINGS
+
+HOME = Node("h", 1)
+A, B = Node("a", 1), Node("b", 2)
+# One half of the slots each.
+SLOTS = [[0, 8191, [b"a", 1, b"id"]], [8192, 16383, [b"b", 2, b"id"], [b"replica", 3, b"id"]]]
+STAMP = [b"dev", b"1"]
+
+
+def head(*outcomes):
+    return msgspec.msgpack.encode([5.0, list(outcomes)])
+
+
+MADE, REFUSED, NOTHING = head(1), head(0), head(0)
+
+
+def mark(key):
+    return Put(THINGS, key, {"gone_at": 9}, ABSENT)
+
+
+def on(node):
+    """A key that this node has."""
+    return next(key for key in "xyzuvw" if Slots.told(SLOTS, HOME).owner(b"{%s}" % key.encode()) == node)
+
+
+class Script:
+    """A dialogue in which the servers' lines are given beforehand."""
+
+    def __init__(self, url="redis://h:1", opened=True, slots=True):
+        self.talk = Talk(parse(url), "dev", Clock())
+        self.talk._open = opened
+        if slots and self.talk.address.cluster:
+            self.talk.slots = Slots.told(SLOTS, HOME)
+        self.sent = []
+
+    def play(self, command, *lines):
+        dialogue, script = self.talk.perform(command), list(lines)
+        answer: Any = None
+        try:
+            while True:
+                asked = dialogue.throw(answer) if isinstance(answer, Exception) else dialogue.send(answer)
+                self.sent.append(asked)
+                answer = script.pop(0)
+        except StopIteration as end:
+            assert script == []
+            return end.value
+
+    def nodes(self):
+        return [exchange.node for exchange in self.sent]
+
+
+def clustered(**options):
+    return Script("redis://h:1?cluster=yes", **options)
+
+
+# Opening
+
+
+def test_the_first_command_sees_to_the_stamp():
+    script = Script(opened=False)
+    assert script.play(mark("k"), [STAMP], [MADE]) == Applied(5.0)
+    assert b"semel:meta" in script.sent[0].data
+    assert not script.sent[0].writes
+    assert script.play(mark("k"), [REFUSED]) == Refused(5.0, None)
+
+
+@pytest.mark.parametrize(
+    ("stamp", "error"),
+    [
+        ([b"prod", b"1"], errors.WrongEnvironment),
+        ([b"dev", b"2"], errors.SchemaTooNew),
+        ([b"dev", b"x"], errors.WrongSchema),
+        ([None, b"1"], errors.WrongSchema),
+    ],
+)
+def test_another_stamp_is_refused_each_time(stamp, error):
+    script = Script(opened=False)
+    for _ in range(2):
+        with pytest.raises(error):
+            script.play(mark("k"), [stamp])
+
+
+# Scripts
+
+
+def test_a_server_that_does_not_know_a_script_is_told_it_once():
+    script = Script()
+    many = Batch(tuple(mark(str(number)) for number in range(3 * RUN)))
+    unknown = [NoScriptError("No matching script")] * 3
+    made = [head(*[1] * RUN)] * 3
+    assert len(script.play(many, unknown, made).replies) == 3 * RUN
+    first, second = (exchange.data for exchange in script.sent)
+    assert first.count(b"EVALSHA") == 3
+    assert (second.count(b"EVAL\r\n"), second.count(b"EVALSHA")) == (1, 2)
+
+
+def test_writes_are_marked_as_such_and_readings_are_not():
+    script = Script()
+    script.play(mark("k"), [MADE])
+    script.play(Get(THINGS, "k"), [NOTHING])
+    assert [exchange.writes for exchange in script.sent] == [True, False]
+
+
+# Replicas
+
+
+def test_a_write_is_confirmed_in_the_same_round_trip():
+    script = Script("redis://h:1?wait_replicas=2&wait_timeout=0.5")
+    assert script.play(mark("k"), [MADE, 2]) == Applied(5.0)
+    [exchange] = script.sent
+    assert exchange.count == 2
+    assert exchange.data.endswith(b"*3\r\n$4\r\nWAIT\r\n$1\r\n2\r\n$3\r\n500\r\n")
+
+
+@pytest.mark.parametrize("reply", [MADE, REFUSED])
+@pytest.mark.parametrize("replicas", [0, 1, ResponseError("ERR")])
+def test_too_few_replicas_leave_it_in_doubt_whatever_the_answer(reply, replicas):
+    with pytest.raises(errors.StoreOutcomeUnknown, match="wait_replicas asks for 2"):
+        Script("redis://h:1?wait_replicas=2").play(mark("k"), [reply, replicas])
+
+
+def test_what_was_refused_needs_no_replicas():
+    with pytest.raises(errors.StoreUnavailable, match="replica"):
+        Script("redis://h:1?wait_replicas=2").play(
+            mark("k"), [ReadOnlyError("no", status_code="READONLY"), 0]
+        )
+
+
+# Failures
+
+
+def test_a_batch_of_which_a_part_was_made_is_in_doubt():
+    many = Batch(tuple(mark(str(number)) for number in range(2 * RUN)))
+    full = ResponseError("OOM command not allowed")
+    with pytest.raises(errors.StoreOutcomeUnknown, match="part of it was made"):
+        Script().play(many, [head(*[1] * RUN), full])
+    with pytest.raises(errors.StoreUnavailable, match="maxmemory"):
+        Script().play(many, [full, full])
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        ("BUSY Redis is busy running a script", errors.StoreUnavailable),
+        ("CLUSTERDOWN Hash slot not served", errors.StoreUnavailable),
+        ("CROSSSLOT Keys in request don't hash to the same slot", errors.InvalidOption),
+        ("LOADING Redis is loading the dataset in memory", errors.StoreUnavailable),
+        ("MISCONF Redis is configured to save RDB snapshots", errors.StoreUnavailable),
+        ("NOAUTH Authentication required.", errors.NotPermitted),
+        ("NOPERM this user has no permissions", errors.NotPermitted),
+        ("NOREPLICAS Not enough good replicas to write.", errors.StoreUnavailable),
+        ("OOM command not allowed when used memory > 'maxmemory'.", errors.StoreUnavailable),
+        ("READONLY You can't write against a read only replica.", errors.StoreUnavailable),
+        ("WRONGPASS invalid username-password pair", errors.NotPermitted),
+        ("WRONGTYPE Operation against a key holding the wrong kind of value", errors.WrongSchema),
+        (
+            "ERR Error running script (call to f_1): @user_script:9: @user_script: 9: -READONLY You",
+            errors.StoreUnavailable,
+        ),
+        ("ERR unknown command 'EVALSHA'", errors.StoreUnavailable),
+        ("ERR user_script:1: something new", errors.StoreOutcomeUnknown),
+    ],
+)
+def test_every_refusal_has_its_error_and_a_next_step(said, kind):
+    raised = refusal(ResponseError(said), HOME, writes=True)
+    assert type(raised) is kind
+    assert "h:1" in str(raised)
+
+
+def test_every_error_is_known_by_its_word():
+    assert code(ReadOnlyError("You can't", status_code="READONLY")) == "READONLY"
+    assert code(ResponseError("OOM command not")) == "OOM"
+    assert code(ResponseError("The user executing the script can't run this command")) == "NOPERM"
+
+
+def test_what_was_lost_is_told_from_what_was_refused():
+    broken, loading = Broken("closed"), BusyLoadingError("loading", status_code="LOADING")
+    assert type(lost(broken, HOME, writes=True, answered=False)) is errors.StoreOutcomeUnknown
+    assert type(lost(broken, HOME, writes=False, answered=False)) is errors.StoreUnavailable
+    assert type(lost(loading, HOME, writes=True, answered=False)) is errors.StoreUnavailable
+    assert type(lost(loading, HOME, writes=True, answered=True)) is errors.StoreOutcomeUnknown
+    crowded = Broken("max number of clients reached")
+    assert type(lost(crowded, HOME, writes=True, answered=False)) is errors.StoreUnavailable
+    assert "TimeoutError" in str(lost(TimeoutError(), HOME, writes=True, answered=False))
+
+
+def test_who_is_not_let_in_is_told_why():
+    wrong = AuthenticationError("invalid username-password pair", status_code="WRONGPASS")
+    assert type(unreachable(wrong, HOME)) is errors.NotPermitted
+    none = AuthenticationError("AUTH <password> called without any password configured", status_code="ERR")
+    assert type(unreachable(none, HOME)) is errors.NotPermitted
+    assert type(unreachable(Broken("refused"), HOME)) is errors.StoreUnavailable
+
+
+# The whole of a table
+
+
+def found(text):
+    flat = [b"text", text, b"gone_at", b"1e12"]
+    return [msgspec.msgpack.encode([5.0, [[1, *map(len, flat)]]]), b"".join(flat)]
+
+
+def name(key):
+    return f"semel:{THINGS.name}:{{{key}}}".encode()
+
+
+TIME = [[b"5", b"0"]]
+
+
+def test_what_a_page_has_no_room_for_is_in_its_cursor():
+    script = Script()
+    page = script.play(
+        Query(THINGS, limit=1), TIME, [[b"7", [name("a"), name("b")]]], [found(b"A"), found(b"B")]
+    )
+    assert [item["text"] for item in page.items] == ["A"]
+    assert msgspec.json.decode(page.after) == ["h:1", 7, [name("b").decode()]]
+    page = script.play(Query(THINGS, limit=1, after=page.after), TIME, [found(b"B")])
+    assert [item["text"] for item in page.items] == ["B"]
+    page = script.play(Query(THINGS, limit=1, after=page.after), TIME, [[b"0", []]])
+    assert (page.items, page.after) == ((), None)
+
+
+def test_a_key_that_is_found_twice_is_on_the_page_once():
+    scans = [[b"7", [name("a"), name("a"), b"semel:meta"]]], [[b"0", [name("a"), name("b")]]]
+    page = Script().play(Query(THINGS), TIME, scans[0], [found(b"A")], scans[1], [found(b"B")])
+    assert [item["id"] for item in page.items] == ["a", "b"]
+    assert page.after is None
+
+
+def test_where_little_is_found_the_steps_grow():
+    script = Script()
+    script.play(Query(THINGS, limit=5), TIME, *[[[b"%d" % left, []]] for left in range(6, -1, -1)])
+    steps = [int(exchange.data.split(b"\r\n")[-2]) for exchange in script.sent[1:]]
+    assert steps == [10, 40, 200, 1000, 5000, 10_000, 10_000]
+
+
+# A cluster
+
+
+def test_slots_are_asked_for_once():
+    script = clustered(slots=False, opened=False)
+    meta = Slots.told(SLOTS, HOME).owner(b"semel:meta")
+    script.play(mark(on(A)), [SLOTS], [STAMP], [MADE])
+    script.play(mark(on(B)), [MADE])
+    assert script.nodes() == [HOME, meta, A, B]
+
+
+def test_a_slot_that_moved_is_followed_and_remembered():
+    script, key = clustered(), on(A)
+    slot = key_slot(b"{%s}" % key.encode())
+    moved = MovedError(f"{slot} b:2")
+    assert script.play(mark(key), [moved], [MADE]) == Applied(5.0)
+    script.play(mark(key), [REFUSED])
+    assert script.nodes() == [A, B, B]
+
+
+def test_a_slot_that_is_moving_is_asked_for_where_it_goes():
+    script, key = clustered(), on(A)
+    assert script.play(mark(key), [AskError(f"{key_slot(key.encode())} b:2")], [b"OK", MADE]) == Applied(5.0)
+    assert script.nodes() == [A, B]
+    assert script.sent[1].data.startswith(b"*1\r\n$6\r\nASKING\r\n")
+    script.play(mark(key), [REFUSED])
+    assert script.nodes()[-1] == A
+
+
+def test_a_node_that_is_gone_is_replaced_by_who_has_its_slots():
+    script = clustered()
+    away = errors.StoreUnavailable("gone")
+    all_b = [[0, 16383, [b"b", 2, b"id"]]]
+    assert script.play(mark(on(A)), away, away, [all_b], [MADE]) == Applied(5.0)
+    assert script.nodes() == [A, A, B, B]
+
+
+def test_a_node_that_is_gone_with_its_slots_is_unavailable():
+    away = errors.StoreUnavailable("gone")
+    with pytest.raises(errors.StoreUnavailable, match="gone"):
+        clustered().play(mark(on(A)), away, away, [SLOTS])
+
+
+def test_a_lost_answer_is_never_sent_again_by_itself():
+    script = clustered()
+    with pytest.raises(errors.StoreOutcomeUnknown):
+        script.play(mark(on(A)), errors.StoreOutcomeUnknown("lost"))
+    assert len(script.sent) == 1
+
+
+def test_a_batch_goes_to_every_node_once_and_comes_back_in_order():
+    script = clustered()
+    first, second = on(A), on(B)
+    reply = script.play(Batch((mark(first), mark(second), mark(first))), [head(1, 0)], [MADE])
+    assert reply == Many((Applied(5.0), Applied(5.0), Refused(5.0, None)))
+    assert script.nodes() == [A, B]
+
+
+def test_a_batch_whose_second_node_is_gone_is_in_doubt():
+    away = errors.StoreUnavailable("gone")
+    with pytest.raises(errors.StoreOutcomeUnknown, match="part of it was made"):
+        clustered().play(Batch((mark(on(A)), mark(on(B)))), [MADE], away, [SLOTS])
+
+
+def test_a_transaction_of_items_that_lie_apart_is_sent_to_nobody():
+    script = clustered()
+    with pytest.raises(errors.UsageError, match="share their partition key"):
+        script.play(Transact((mark(on(A)), mark(on(B)))))
+    assert script.sent == []
+
+
+def test_slots_that_nobody_has_are_unavailable_and_asked_for_again():
+    script = clustered()
+    script.talk.slots = Slots([])
+    with pytest.raises(errors.StoreUnavailable, match="slot"):
+        script.play(mark("k"))
+    script.play(mark(on(B)), [SLOTS], [MADE])
+    assert script.nodes() == [HOME, B]
+
+
+def test_a_node_without_a_name_is_the_one_that_was_asked():
+    assert Slots.told([[0, 16383, [b"", 7, b"id"]]], HOME).nodes == [Node("h", 7)]
+
+
+def test_a_page_of_a_cluster_that_has_changed_is_refused():
+    script = clustered()
+    with pytest.raises(errors.UsageError, match="begin again"):
+        script.play(Query(THINGS, after='["c:9",0,[]]'))
