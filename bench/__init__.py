@@ -58,21 +58,3 @@ def prove(contender: Contender) -> None:
         raise NotOnce(f"{contender.name}: two new keys and two replays ran {runs[done_before:]}")
     if answers != [CHARGE] * 4:
         raise NotOnce(f"{contender.name}: answered {answers}")
-
-
-@dataclass(frozen=True)
-class Bar:
-    """A promise about speed, and what this run found."""
-
-    what: str
-    found: float
-    limit: float
-    unit: str = "x"
-
-    @property
-    def kept(self) -> bool:
-        return self.found <= self.limit
-
-    def __str__(self) -> str:
-        verdict = "kept  " if self.kept else "MISSED"
-        return f"{verdict}  {self.what}: {self.found:.2f} {self.unit}, at most {self.limit:g}"

@@ -4,13 +4,12 @@ Every figure is microseconds per call; every ratio compares rounds that ran side
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from bench import Bar, Contender, bare, ours, prove, rivals
-from bench.timing import Ratio, Table, as_dict, show
+from bench import Contender, bare, ours, prove, rivals
+from bench.timing import Bar, Ratio, Table, conclude
 
 PACKAGES = ("semel", "msgspec", *rivals.PACKAGES)
 POWERTOOLS = "Powertools, payload validated"
@@ -121,17 +120,7 @@ def main() -> int:
     options = parser.parse_args()
     with filling(options.keys) as progress:
         done = tables(options.number, options.repeat, options.keys, progress)
-    verdicts = bars(done)
-    if options.json:
-        report = as_dict(done, PACKAGES)
-        report["bars"] = [
-            {"what": b.what, "found": b.found, "limit": b.limit, "kept": b.kept} for b in verdicts
-        ]
-        print(json.dumps(report, indent=2))
-    else:
-        show(done, PACKAGES)
-        print("\n" + "\n".join(map(str, verdicts)))
-    return 0 if all(bar.kept for bar in verdicts) else 1
+    return conclude(done, bars(done), PACKAGES, options.json)
 
 
 if __name__ == "__main__":

@@ -17,9 +17,9 @@ from importlib import import_module
 from typing import Any
 
 import semel
-from bench import Bar, Contender, Effect, Pair, charge, new_order, prove
+from bench import Contender, Effect, Pair, charge, new_order, prove
 from bench.rivals import LambdaContext, _canonical, _pair, absent, subject
-from bench.timing import Table, Timing, as_dict, compare, fresh, show, tabulate
+from bench.timing import Bar, Table, Timing, compare, conclude, fresh, tabulate
 from semel.clock import Clock
 from semel.provision import OWN
 from semel.provision.places import Place, opened
@@ -498,17 +498,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print plain JSON")
     options = parser.parse_args()
     done = tables(options.number, options.repeat)
-    verdicts = bars(done)
-    if options.json:
-        report = as_dict(done, PACKAGES)
-        report["bars"] = [
-            {"what": b.what, "found": b.found, "limit": b.limit, "kept": b.kept} for b in verdicts
-        ]
-        print(json.dumps(report, indent=2))
-    else:
-        show(done, PACKAGES)
-        print("\n" + "\n".join(map(str, verdicts)))
-    return 0 if all(bar.kept for bar in verdicts) else 1
+    return conclude(done, bars(done), PACKAGES, options.json)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Per-call timing of several candidates on a machine that may be busy."""
 
 import gc
+import json
 import os
 import platform
 import sqlite3
@@ -225,3 +226,33 @@ def _draw_plain(table: Table) -> None:
         middle = "  ".join(cell.rjust(width) for cell, width in zip(figures, widths[1:4], strict=True))
         print(f"{name.ljust(widths[0])}  {middle}  {note}".rstrip())
     print()
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A promise about speed, and what this run found."""
+
+    what: str
+    found: float
+    limit: float
+    unit: str = "x"
+
+    @property
+    def kept(self) -> bool:
+        return self.found <= self.limit
+
+    def __str__(self) -> str:
+        verdict = "kept  " if self.kept else "MISSED"
+        return f"{verdict}  {self.what}: {self.found:.2f} {self.unit}, at most {self.limit:g}"
+
+
+def conclude(done: Sequence[Table], bars: Sequence[Bar], packages: Iterable[str], as_json: bool) -> int:
+    """Print everything, and say which bars were kept; the exit code of the program."""
+    if as_json:
+        report = as_dict(done, packages)
+        report["bars"] = [{"what": b.what, "found": b.found, "limit": b.limit, "kept": b.kept} for b in bars]
+        print(json.dumps(report, indent=2))
+    else:
+        show(done, packages)
+        print("\n" + "\n".join(map(str, bars)))
+    return 0 if all(bar.kept for bar in bars) else 1

@@ -35,6 +35,7 @@ from semel.commands import (
     Put,
     Query,
     Refused,
+    Stored,
     Transact,
     Update,
     Watch,
@@ -42,7 +43,7 @@ from semel.commands import (
 from semel.drive import leave
 from semel.stores.redis import RedisStore, problems, provision
 from semel.stores.redis.address import parse
-from semel.stores.redis.bell import LINGER_SECONDS, Bell
+from semel.stores.redis.bell import LINGER_SECONDS, Bell, Heard
 from semel.tables import LEDGER
 from semel.testing import FakeClock, FaultProxy
 from semel.testing.conformance import LINES, NOTES, THINGS
@@ -246,6 +247,24 @@ def test_a_connection_that_died_while_idle_is_replaced_and_nobody_is_told(
             assert type(store.execute(mark(f"b{number}"))) is Applied
 
 
+def test_a_thread_that_is_interrupted_while_it_reads_leaves_no_answer_for_the_next(
+    here: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with closing(RedisStore(here)) as store:
+        for text in "ab":
+            store.execute(mark(text, text=text))
+        [line] = store._lines._free[store._address.home]
+        with monkeypatch.context() as patch:
+            patch.setattr("semel.stores.redis.lines.read", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                store.execute(Get(THINGS, "a"))
+        assert not line.connection.is_connected
+        assert store.execute(Get(THINGS, "b")).item["text"] == "b"
+
+
 def test_a_task_that_is_cancelled_while_it_reads_leaves_no_answer_for_the_next(
     proxy: FaultProxy, here: str
 ) -> None:
@@ -382,7 +401,7 @@ def test_the_permissions_in_the_docs_are_enough(
             stranger.execute(mark("a"))
 
 
-EVERYTHING = [
+EVERYTHING: list[Stored] = [
     mark("a"),
     Update(THINGS, "a", {"text": None, "gone_at": 1e12}),
     Add(NOTES, "a", "count", 1, {}, {"gone_at": After(100)}, None, "1"),
@@ -607,6 +626,28 @@ def test_a_waiter_is_woken_by_what_others_write(
         [(status, looks)] = told
         assert status == "COMPLETED"
         assert looks <= 3
+
+
+@both
+def test_a_waiter_of_the_same_store_is_woken_by_nobody_else(
+    here: str, through: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Bell, "listening", lambda *_: contextlib.nullcontext(Heard(None)))
+    with semel.connect(here) as s:
+        assert isinstance(s.store, RedisStore)
+        store = s.store
+        claims = [claimed(s.ledger.claim(f"key-{number}")) for number in range(3)]
+        told: list[tuple[str, int]] = []
+        wait = settled if through == "sync" else lambda *args: asyncio.run(asettled(*args))
+        for claim in claims:
+            waiter = threading.Thread(target=lambda id=claim.id: told.append(wait(store, id)), daemon=True)
+            waiter.start()
+            assert until(lambda: len(store._room) == 1)
+            change = Update(LEDGER, claim.id, {"status": "FAILED"})
+            ways: list[Stored] = [change, Batch((change,)), Transact((change,))]
+            store.execute(ways[len(told)])
+            waiter.join()
+        assert told == [("FAILED", 1)] * 3
 
 
 WAITER = """

@@ -48,9 +48,10 @@ def test_what_has_not_come_whole_is_not_read(answer, data):
     ],
 )
 def test_an_error_is_an_answer_too(told, kind):
-    error, end = read(told)
-    assert type(error) is kind
-    assert end == len(told)
+    answer = read(told)
+    assert answer is not None
+    assert type(answer[0]) is kind
+    assert answer[1] == len(told)
 
 
 def test_a_word_and_an_absent_array_are_read():

@@ -20,7 +20,6 @@ from semel.commands import (
     Put,
     Query,
     Refused,
-    Sort,
     Stored,
     Transact,
     Update,
@@ -35,13 +34,12 @@ from semel.commands import (
 )
 from semel.drive import Glance
 from semel.errors import InvalidOption, StoreClosed
+from semel.stores.shared import Place, place_named
 from semel.stores.waiting import WaitingRoom
 from semel.tables import Table
 
 if TYPE_CHECKING:
     from semel.codecs import Overflow
-
-Place = tuple[str, str, Sort]
 
 # Expiry is kept by the minute: few buckets, and an item goes at most a minute after its time.
 BUCKET_SECONDS = 60
@@ -95,7 +93,7 @@ class MemoryStore:
         async def look() -> Found:
             return self._look(command)
 
-        return await self._room.awatch(_place(command), command.seconds, look)
+        return await self._room.awatch(place_named(command), command.seconds, look)
 
     def glance(self, table: Table, attributes: tuple[str, ...], where: dict[str, str | int]) -> Glance:
         """A function from a key to these attributes of its item, if it is alive and as `where` says."""
@@ -128,13 +126,13 @@ class MemoryStore:
 
     def _look(self, command: Get | Watch) -> Found:
         now = self._now()
-        return Found(now, alive(command.table, self._items.get(_place(command)), now))
+        return Found(now, alive(command.table, self._items.get(place_named(command)), now))
 
     def _watch(self, command: Watch) -> Found:
-        return self._room.watch(_place(command), command.seconds, lambda: self._look(command))
+        return self._room.watch(place_named(command), command.seconds, lambda: self._look(command))
 
     def _write(self, command: Write) -> Applied | Refused:
-        place = _place(command)
+        place = place_named(command)
         with self._lock:
             reply = self._apply(command, place, self._now())
         if type(reply) is Applied:
@@ -151,13 +149,13 @@ class MemoryStore:
             if any(refusals):
                 return Cancelled(now, refusals)
             for write in command.writes:
-                self._apply(write, _place(write), now)
+                self._apply(write, place_named(write), now)
         for write in command.writes:
-            self._room.ring(_place(write))
+            self._room.ring(place_named(write))
         return Applied(now)
 
     def _refusal(self, command: Write, now: float) -> Refused | None:
-        item = alive(command.table, self._items.get(_place(command)), now)
+        item = alive(command.table, self._items.get(place_named(command)), now)
         return None if allowed(command, item, now) else Refused(now, item)
 
     def _apply(self, command: Write, place: Place, now: float) -> Applied | Refused:
@@ -214,10 +212,6 @@ class MemoryStore:
 
 def _refuse(_: Any) -> Any:
     raise StoreClosed("the store was closed")
-
-
-def _place(command: Get | Watch | Write) -> Place:
-    return command.table.name, command.key, command.sort
 
 
 def _asked_for(command: Query, item: Item, now: float) -> bool:

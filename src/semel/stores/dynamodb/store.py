@@ -1,8 +1,6 @@
 """The store in DynamoDB."""
 
-import os
 import threading
-import weakref
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -10,19 +8,9 @@ from semel.aws.errors import ServiceError
 from semel.aws.transport import Transport
 from semel.clock import Clock
 from semel.commands import (
-    Add,
-    Applied,
-    Batch,
-    Delete,
     Found,
-    Get,
-    Put,
-    Sort,
     Stored,
-    Transact,
-    Update,
     Watch,
-    Write,
 )
 from semel.errors import SemelError, StoreClosed, UsageError
 from semel.loops import PerLoop
@@ -32,6 +20,7 @@ from semel.stores.dynamodb.plan import Plan
 from semel.stores.dynamodb.steps import Ask, Begun, Desk, Step, Steps
 from semel.stores.dynamodb.time import Timekeeper
 from semel.stores.dynamodb.url import Address, parse
+from semel.stores.shared import STORES, made, place_named, tables_of
 from semel.stores.waiting import WaitingRoom
 from semel.tables import LEDGER, Form, Table
 
@@ -45,8 +34,6 @@ if TYPE_CHECKING:
 ROOM = 380_000
 # So many writes of a batch are under way at a time: enough to hide the way to the server and back.
 AT_ONCE = 16
-
-WRITES = frozenset({Put, Update, Add, Delete})
 
 
 class DynamoDBStore:
@@ -82,10 +69,10 @@ class DynamoDBStore:
         self._time = Timekeeper(self._transport.time, self._clock, margin)
         self._desk = Desk(self._time, self._plan, Habit(read_first))
         self._own_overflow: Any = None
-        self._begin_anew()
+        self.begin_anew()
         STORES.add(self)
 
-    def _begin_anew(self) -> None:
+    def begin_anew(self) -> None:
         """With nothing that threads share: a forked child must not wait for its parent's."""
         self._room = WaitingRoom(self._clock)
         self._opening = threading.Lock()
@@ -133,7 +120,7 @@ class DynamoDBStore:
             self._open_up(command)
         if type(command) is Watch:
             return self._room.watch(
-                _place(command), command.seconds, lambda: self._run(self._desk.get(command))
+                place_named(command), command.seconds, lambda: self._run(self._desk.get(command))
             )
         reply = self._run(self._desk.steps[type(command)](command))
         self._ring(command, reply)
@@ -153,7 +140,7 @@ class DynamoDBStore:
                 found: Found = await self._arun(self._desk.get(command))
                 return found
 
-            return await self._room.awatch(_place(command), command.seconds, look)
+            return await self._room.awatch(place_named(command), command.seconds, look)
         reply = await self._arun(self._desk.steps[type(command)](command))
         self._ring(command, reply)
         return reply
@@ -198,7 +185,7 @@ class DynamoDBStore:
         """The tables of a command that have to be looked at before it."""
         if self._closed:
             raise StoreClosed("the store was closed")
-        plans = [self._plan(table) for table in _tables(command)]
+        plans = [self._plan(table) for table in tables_of(command)]
         shut = [plan for plan in plans if plan.title not in self._open]
         return shut or (plans[:1] if self._time.doubtful() else [])
 
@@ -310,15 +297,8 @@ class DynamoDBStore:
 
     def _ring(self, command: Any, reply: Any) -> None:
         """Wake whoever waits in this process for what was written."""
-        if type(command) in WRITES:
-            if type(reply) is Applied:
-                self._room.ring(_place(command))
-        elif type(command) is Transact and type(reply) is Applied:
-            for write in command.writes:
-                self._room.ring(_place(write))
-        elif type(command) is Batch:
-            for write, each in zip(command.writes, reply.replies, strict=True):
-                self._ring(write, each)
+        for write in made(command, reply):
+            self._room.ring(place_named(write))
 
 
 def _transport(client: Any, clock: Clock) -> Transport:
@@ -364,25 +344,3 @@ def _lock() -> "asyncio.Lock":
 
 async def _nothing(_: Any) -> None:
     return None
-
-
-def _tables(command: Any) -> Iterable[Table]:
-    if type(command) in (Transact, Batch):
-        return {write.table.name: write.table for write in command.writes}.values()
-    return (command.table,)
-
-
-def _place(command: Get | Watch | Write) -> tuple[str, str, Sort]:
-    return command.table.name, command.key, command.sort
-
-
-STORES: "weakref.WeakSet[DynamoDBStore]" = weakref.WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    for store in list(STORES):
-        store._begin_anew()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)

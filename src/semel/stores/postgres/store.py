@@ -1,14 +1,12 @@
 """The store in a PostgreSQL database."""
 
-import os
-import weakref
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
 
 from semel.clock import Clock
-from semel.commands import Applied, Batch, Found, Get, Query, Sort, Stored, Transact, Watch, Write
+from semel.commands import Found, Get, Query, Stored, Watch
 from semel.errors import StoreClosed
 from semel.loops import PerLoop
 from semel.stores.postgres.address import Address
@@ -17,6 +15,7 @@ from semel.stores.postgres.housekeeper import Housekeeper
 from semel.stores.postgres.pool import AsyncPool, Pool, aconverse, converse
 from semel.stores.postgres.schema import inspect, layouts_of, opened
 from semel.stores.postgres.within import Within
+from semel.stores.shared import STORES, made, place_named
 from semel.stores.waiting import WaitingRoom
 from semel.tables import Table
 
@@ -50,10 +49,10 @@ class PostgresStore:
         self._layouts = layouts_of(tables)
         self._clerk = Clerk(self._address.schema, self._clock.imposed, TRANSACTION)
         self._checked = False
-        self._begin_anew()
+        self._connect()
         STORES.add(self)
 
-    def _begin_anew(self) -> None:
+    def _connect(self) -> None:
         self._room = WaitingRoom(self._clock)
         self._pool = Pool(self._address, self._clock)
         self._pools = PerLoop(self._new_pool, _hang_up, AsyncPool.drop_all)
@@ -150,7 +149,7 @@ class PostgresStore:
     def _watch(self, command: Watch) -> Found:
         self._housekeeper.listen()
         look = self._look(command)
-        return self._room.watch(_place(command), command.seconds, lambda: self._told(look()))
+        return self._room.watch(place_named(command), command.seconds, lambda: self._told(look()))
 
     async def _awatch(self, command: Watch) -> Found:
         self._housekeeper.listen()
@@ -159,7 +158,7 @@ class PostgresStore:
         async def look() -> Found:
             return await self._atold(read())
 
-        return await self._room.awatch(_place(command), command.seconds, look)
+        return await self._room.awatch(place_named(command), command.seconds, look)
 
     def _look(self, command: Watch) -> Callable[[], Talk[Found]]:
         """How an item is read after the wait: who waited in vain asks to be told of the next write too."""
@@ -174,42 +173,21 @@ class PostgresStore:
 
     def _written(self, command: Any, reply: Any) -> None:
         """Wake whoever waits in this process, and count what was written."""
-        made: Iterable[Write] = ()
-        if type(command) is Batch:
-            made = [w for w, each in zip(command.writes, reply.replies, strict=True) if type(each) is Applied]
-        elif type(reply) is Applied:
-            made = command.writes if type(command) is Transact else (command,)
-        for write in made:
+        for write in made(command, reply):
             self._housekeeper.owe()
-            self._room.ring(_place(write))
+            self._room.ring(place_named(write))
 
     def _reaping(self, limit: int) -> Talk[int]:
         return self._clerk.reap([layout.table for layout in self._layouts], limit)
 
     # A fork
 
-    def _abandon(self) -> None:
-        """In the child: the connections are the parent's, and ending one here would end its session."""
-        INHERITED.append((self._pool, self._pools, self._housekeeper))
-        self._begin_anew()
+    def begin_anew(self) -> Any:
+        """In a forked child: the connections are the parent's, and ending one here would end its session."""
+        inherited = self._pool, self._pools, self._housekeeper
+        self._connect()
+        return inherited
 
 
 async def _hang_up(pool: AsyncPool) -> None:
     pool.drop_all()
-
-
-def _place(command: Watch | Write) -> tuple[str, str, Sort]:
-    return command.table.name, command.key, command.sort
-
-
-STORES: "weakref.WeakSet[PostgresStore]" = weakref.WeakSet()
-INHERITED: list[Any] = []
-
-
-def _after_fork_in_child() -> None:
-    for store in list(STORES):
-        store._abandon()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,19 +1,18 @@
 """The store in Redis."""
 
-import os
-import weakref
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from semel.clock import Clock
-from semel.commands import Applied, Batch, Get, Sort, Stored, Transact, Watch, Write
+from semel.commands import Stored, Watch
 from semel.errors import StoreClosed
 from semel.loops import PerLoop
 from semel.stores.redis.address import Address, Node, parse
 from semel.stores.redis.bell import Bell, Heard
 from semel.stores.redis.lines import AsyncLines, Lines, aconverse, converse
 from semel.stores.redis.talk import Talk
+from semel.stores.shared import STORES, made, place_named
 from semel.stores.waiting import WaitingRoom
 
 if TYPE_CHECKING:
@@ -36,10 +35,10 @@ class RedisStore:
         self._clock = clock or Clock()
         self._talk = Talk(self._address, env, self._clock)
         self._closed = False
-        self._begin_anew()
+        self._connect()
         STORES.add(self)
 
-    def _begin_anew(self) -> None:
+    def _connect(self) -> None:
         self._lines = Lines(self._address)
         self._per_loop = PerLoop(lambda: AsyncLines(self._address), AsyncLines.close, AsyncLines.drop)
         self._room = WaitingRoom(self._clock)
@@ -56,7 +55,9 @@ class RedisStore:
         """Carry the command out and answer it."""
         if type(command) is Watch:
             with self._watching(command) as heard:
-                return self._room.watch(_place(command), command.seconds, lambda: self._look(command, heard))
+                return self._room.watch(
+                    place_named(command), command.seconds, lambda: self._look(command, heard)
+                )
         reply = self._ask(command)
         self._tell(command, reply)
         return reply
@@ -69,7 +70,7 @@ class RedisStore:
         if type(command) is Watch:
             with self._watching(command) as heard:
                 look = partial(self._alook, command, heard)
-                return await self._room.awatch(_place(command), command.seconds, look)
+                return await self._room.awatch(place_named(command), command.seconds, look)
         reply = await self._aask(command)
         self._tell(command, reply)
         return reply
@@ -98,7 +99,7 @@ class RedisStore:
 
     def _watching(self, command: Watch) -> AbstractContextManager[Heard]:
         """Listen for the item meanwhile; where time is imposed, waiting takes none of it."""
-        place = _place(command)
+        place = place_named(command)
         if self._clock.imposed() is not None:
             return nullcontext(Heard(place))
         return self._bell.listening(self._talk.plan(command.table).keys(command)[0], place)
@@ -119,36 +120,11 @@ class RedisStore:
 
     def _tell(self, command: Any, reply: Any) -> None:
         """Wake whoever waits here for what was written; others hear of it from the server."""
-        if type(reply) is Applied:
-            for write in command.writes if type(command) is Transact else (command,):
-                self._room.ring(_place(write))
-        elif type(command) is Batch:
-            for write, each in zip(command.writes, reply.replies, strict=True):
-                if type(each) is Applied:
-                    self._room.ring(_place(write))
+        for write in made(command, reply):
+            self._room.ring(place_named(write))
 
-    # A fork
-
-    def _abandon(self) -> None:
-        INHERITED.append((self._lines, self._per_loop, self._bell))
-        self._begin_anew()
-
-
-def _place(command: Get | Watch | Write) -> tuple[str, str, Sort]:
-    return command.table.name, command.key, command.sort
-
-
-STORES: "weakref.WeakSet[RedisStore]" = weakref.WeakSet()
-
-# What a child inherits is its parent's: to close it would speak on connections, or change selectors, that the
-# parent still uses. So it is kept, and never touched.
-INHERITED: list[Any] = []
-
-
-def _after_fork_in_child() -> None:
-    for store in list(STORES):
-        store._abandon()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+    def begin_anew(self) -> Any:
+        """In a forked child: connections of its own."""
+        inherited = self._lines, self._per_loop, self._bell
+        self._connect()
+        return inherited

@@ -4,7 +4,7 @@ import os
 import sqlite3
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -24,7 +24,6 @@ from semel.commands import (
     Put,
     Query,
     Refused,
-    Sort,
     Stored,
     Transact,
     Update,
@@ -35,6 +34,7 @@ from semel.commands import (
 )
 from semel.drive import Glance
 from semel.errors import StoreClosed, StoreUnavailable, UsageError
+from semel.stores.shared import made, place_named, tables_of
 from semel.stores.sqlite.clerk import Clerk, Define, Reap
 from semel.stores.sqlite.file import BUSY_SECONDS, File, missing, prepare, translated
 from semel.stores.sqlite.plan import Plan, select
@@ -133,7 +133,7 @@ class SQLiteStore:
         import asyncio
 
         in_thread = asyncio.get_running_loop().run_in_executor
-        for table in _tables(command):
+        for table in tables_of(command):
             if table.name not in self._plans:
                 await in_thread(self._threads(QUERY_THREADS), self._learn, table)
         match command:
@@ -213,13 +213,13 @@ class SQLiteStore:
         return Page(now, tuple(items), None)
 
     def _watch(self, command: Watch) -> Found:
-        return self._room.watch(_place(command), command.seconds, lambda: self._get(command))
+        return self._room.watch(place_named(command), command.seconds, lambda: self._get(command))
 
     async def _awatch(self, command: Watch) -> Found:
         async def look() -> Found:
             return self._get(command)
 
-        return await self._room.awatch(_place(command), command.seconds, look)
+        return await self._room.awatch(place_named(command), command.seconds, look)
 
     # Writing
 
@@ -227,20 +227,15 @@ class SQLiteStore:
         return self._refused(command) or self._write(command)
 
     def _write(self, command: Write | Transact | Batch) -> Any:
-        for table in _tables(command):
+        for table in tables_of(command):
             self._learn(table)
         return self._writer.submit(command)
 
     def _ring(self, job: Job) -> None:
         """Wake whoever waits for what was written."""
-        command, reply = job.command, job.reply
-        if type(command) is Batch and job.error is None:
-            for write, each in zip(command.writes, reply.replies, strict=True):
-                if type(each) is Applied:
-                    self._room.ring(_place(write))
-        elif type(reply) is Applied:
-            for write in command.writes if type(command) is Transact else (command,):
-                self._room.ring(_place(write))
+        if job.error is None:
+            for write in made(job.command, job.reply):
+                self._room.ring(place_named(write))
 
     # Tables and threads
 
@@ -287,16 +282,6 @@ class SQLiteStore:
     def _abandon(self) -> None:
         INHERITED.append([*self._readers.abandon(), self._writer.abandon()])
         self._begin_anew()
-
-
-def _tables(command: Any) -> Iterable[Table]:
-    if type(command) in (Transact, Batch):
-        return {write.table.name: write.table for write in command.writes}.values()
-    return (command.table,)
-
-
-def _place(command: Get | Watch | Write) -> tuple[str, str, Sort]:
-    return command.table.name, command.key, command.sort
 
 
 STORES: "weakref.WeakSet[SQLiteStore]" = weakref.WeakSet()
