@@ -34,3 +34,10 @@ class TestPostgres(StoreConformance):
 
     def make_store(self, clock: Clock) -> Store:
         return PostgresStore(self.url, env="test", clock=clock, tables=TABLES)
+
+
+class TestPostgresPrepared(TestPostgres):
+    """The same where every statement goes the way that statements go which are used often."""
+
+    def make_store(self, clock: Clock) -> Store:
+        return PostgresStore(f"{self.url}&prepare_threshold=0", env="test", clock=clock, tables=TABLES)
