@@ -1,6 +1,7 @@
 """How the whole suite runs: the same examples every time, and never decided by timing; and the servers."""
 
 import shutil
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -21,6 +22,9 @@ for profile in ("default", "ci"):
         suppress_health_check=[HealthCheck.too_slow],
     )
 settings.load_profile("default")
+
+# A shell starts what it runs in the background deaf to Ctrl-C, and some tests press it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", name="dynoxide")
