@@ -34,6 +34,11 @@ DEFAULTS: dict[str, Any] = {
 }
 
 
+# The driver prepares nothing by itself. What it has prepared it has the session forget after a ROLLBACK, and in
+# a pipeline that may come after it has prepared the next, which is then forgotten too. See `phrases`.
+NEVER = None
+
+
 class Address(msgspec.Struct, frozen=True):
     """A database, and the schema in it."""
 
@@ -84,15 +89,11 @@ class Address(msgspec.Struct, frozen=True):
 
     def connect(self) -> psycopg.Connection[Any]:
         """A connection on which every statement is a transaction of its own."""
-        return psycopg.Connection.connect(
-            self.conninfo, autocommit=True, prepare_threshold=self.prepare_threshold
-        )
+        return psycopg.Connection.connect(self.conninfo, autocommit=True, prepare_threshold=NEVER)
 
     async def aconnect(self) -> psycopg.AsyncConnection[Any]:
         """The same, for the running loop."""
-        return await psycopg.AsyncConnection.connect(
-            self.conninfo, autocommit=True, prepare_threshold=self.prepare_threshold
-        )
+        return await psycopg.AsyncConnection.connect(self.conninfo, autocommit=True, prepare_threshold=NEVER)
 
 
 def _counts(text: str) -> bool:

@@ -202,7 +202,7 @@ class Clerk:
                 now, found = yield from self._locked([write for write, _, _ in prepared])
                 refusals = tuple(self._refusal(write, found, now) for write in command.writes)
                 if any(refusals):
-                    # Nothing was written; and after a ROLLBACK the driver would forget what it has prepared.
+                    # Nothing was written, so a COMMIT ends it as well as a ROLLBACK would.
                     yield Trip([self._frame.commit], commits=False)
                     return Cancelled(now, refusals)
                 answers = yield Trip(

@@ -49,7 +49,7 @@ class Phrases:
         try:
             return (yield from self._said(sql, values))
         except InvalidSqlStatementName:
-            # After a ROLLBACK the driver has the session forget every name. Nothing was done.
+            # Somebody has had the session forget its names, as DISCARD ALL does. Nothing was done.
             self._names.clear()
             return (yield from self._said(sql, values))
 
