@@ -34,8 +34,8 @@ DEFAULTS: dict[str, Any] = {
 }
 
 
-# The driver prepares nothing by itself. What it has prepared it has the session forget after a ROLLBACK, and in
-# a pipeline that may come after it has prepared the next, which is then forgotten too. See `phrases`.
+# The driver prepares nothing by itself. What it has prepared it has the session forget after a ROLLBACK, and
+# in a pipeline that may come after it has prepared the next, which is then forgotten too. See `phrases`.
 NEVER = None
 
 
