@@ -21,7 +21,7 @@ class Clock:
         """Seconds since the epoch as first told, plus what has passed since; never jumps."""
         if self._start is None:
             self._start = self.now() - self.monotonic()
-        return time.monotonic() + self._start
+        return self.monotonic() + self._start
 
     def imposed(self) -> float | None:
         """The time that a store is to take for its own; None leaves it to the server's clock."""

@@ -12,9 +12,10 @@ from semel.aws.errors import Lost
 from semel.aws.exchange import Desk, Pause, Steps
 from semel.aws.http1 import CLOSED, Answer, Garbled, Reader
 from semel.aws.places import Proxy, tls
-from semel.aws.pool import IDLE_SECONDS, Idle, Route, readable, refusal, torn
+from semel.aws.pool import IDLE_SECONDS, Idle, Route, refusal, torn
 from semel.errors import StoreClosed
 from semel.loops import PerLoop
+from semel.sockets import ear
 
 T = TypeVar("T")
 
@@ -66,7 +67,7 @@ class Line(asyncio.Protocol):
         self.transport = transport
         handle = transport.get_extra_info("socket")
         if handle is not None:
-            self._readable = readable(handle)
+            self._readable = ear(handle)
 
     def data_received(self, data: bytes) -> None:
         """Read on."""

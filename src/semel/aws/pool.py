@@ -1,7 +1,6 @@
 """Connections for threads: sockets that are kept open, and closed when anything about them was odd."""
 
 import os
-import select
 import socket
 import ssl
 import threading
@@ -18,6 +17,7 @@ from semel.aws.exchange import Desk, Pause, Steps
 from semel.aws.http1 import Answer, Garbled, Reader
 from semel.aws.places import Endpoint, Proxy, find_proxy, tls
 from semel.errors import StoreClosed
+from semel.sockets import ear
 
 T = TypeVar("T")
 
@@ -76,15 +76,6 @@ def _said(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-def readable(handle: Any) -> Callable[[], object]:
-    """A function that tells whether a socket has something to read, be it its end."""
-    if not hasattr(select, "poll"):  # Windows, where select() does as well
-        return lambda: select.select([handle], [], [], 0)[0]
-    poll = select.poll()
-    poll.register(handle, select.POLLIN)
-    return lambda: poll.poll(0)
-
-
 class Kept(Protocol):
     """A connection that is kept for the next request."""
 
@@ -141,7 +132,7 @@ class Line:
 
     def __init__(self, connected: socket.socket) -> None:
         self.socket = connected
-        self.readable = readable(connected)
+        self.readable = ear(connected)
         self.idle_since = 0.0
 
     def usable(self, now: float) -> bool:

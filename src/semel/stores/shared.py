@@ -1,4 +1,4 @@
-"""What stores have in common: where an item is, what a command has written, and what a fork leaves behind."""
+"""What stores have in common: values, places, what was written, and a fork."""
 
 import os
 import weakref
@@ -6,9 +6,19 @@ from collections.abc import Iterable
 from typing import Any, Protocol, TypeAlias
 
 from semel.commands import Applied, Batch, Get, Sort, Transact, Watch, Write
-from semel.tables import Table
+from semel.stores.waiting import WaitingRoom
+from semel.tables import Kind, Table
 
 Place: TypeAlias = tuple[str, str, Sort]
+
+PYTHON_TYPES: dict[Kind, tuple[type, ...]] = {
+    Kind.TEXT: (str,),
+    Kind.NUMBER: (int, float),
+    Kind.BYTES: (bytes, bytearray, memoryview),
+    Kind.FLAG: (bool,),
+    Kind.OBJECT: (dict,),
+    Kind.SET: (set, frozenset),
+}
 
 
 def place_named(command: Get | Watch | Write) -> Place:
@@ -32,6 +42,12 @@ def made(command: Any, reply: Any) -> Iterable[Write]:
         return ()
     written: Iterable[Write] = command.writes if type(command) is Transact else (command,)
     return written
+
+
+def wake(room: WaitingRoom, command: Any, reply: Any) -> None:
+    """Wake whoever waits in this process for what was written."""
+    for write in made(command, reply):
+        room.ring(place_named(write))
 
 
 class Forking(Protocol):

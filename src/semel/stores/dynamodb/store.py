@@ -7,11 +7,7 @@ from typing import TYPE_CHECKING, Any
 from semel.aws.errors import ServiceError
 from semel.aws.transport import Transport
 from semel.clock import Clock
-from semel.commands import (
-    Found,
-    Stored,
-    Watch,
-)
+from semel.commands import Found, Stored, Watch
 from semel.errors import SemelError, StoreClosed, UsageError
 from semel.loops import PerLoop
 from semel.stores.dynamodb.faults import Place
@@ -20,7 +16,7 @@ from semel.stores.dynamodb.plan import Plan
 from semel.stores.dynamodb.steps import Ask, Begun, Desk, Step, Steps
 from semel.stores.dynamodb.time import Timekeeper
 from semel.stores.dynamodb.url import Address, parse
-from semel.stores.shared import STORES, made, place_named, tables_of
+from semel.stores.shared import STORES, place_named, tables_of, wake
 from semel.stores.waiting import WaitingRoom
 from semel.tables import LEDGER, Form, Table
 
@@ -123,7 +119,7 @@ class DynamoDBStore:
                 place_named(command), command.seconds, lambda: self._run(self._desk.get(command))
             )
         reply = self._run(self._desk.steps[type(command)](command))
-        self._ring(command, reply)
+        wake(self._room, command, reply)
         return reply
 
     def at_once(self, command: Stored) -> Any | None:
@@ -142,7 +138,7 @@ class DynamoDBStore:
 
             return await self._room.awatch(place_named(command), command.seconds, look)
         reply = await self._arun(self._desk.steps[type(command)](command))
-        self._ring(command, reply)
+        wake(self._room, command, reply)
         return reply
 
     def reap(self, limit: int = 500) -> int:
@@ -292,13 +288,6 @@ class DynamoDBStore:
 
                 self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="semel-dynamodb")
             return self._pool
-
-    # Bells
-
-    def _ring(self, command: Any, reply: Any) -> None:
-        """Wake whoever waits in this process for what was written."""
-        for write in made(command, reply):
-            self._room.ring(place_named(write))
 
 
 def _transport(client: Any, clock: Clock) -> Transport:

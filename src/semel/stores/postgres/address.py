@@ -14,7 +14,7 @@ FORM = "postgresql://user:password@host:5432/database, with options such as ?ssl
 
 # As many threads or tasks as may be at the server at the same moment; a claim takes less than a millisecond.
 POOL_SIZE = 10
-# After so many uses the driver has a statement prepared.
+# After so many uses a statement is prepared.
 PREPARE_THRESHOLD = 5
 
 # A statement takes milliseconds: one that takes so long waits for a transaction that was left open.

@@ -16,7 +16,8 @@ from semel.commands import (
     Present,
 )
 from semel.errors import UsageError
-from semel.stores.postgres.values import PYTHON_TYPES, WHEN, Cells, quoted
+from semel.stores.postgres.values import WHEN, Cells, quoted
+from semel.stores.shared import PYTHON_TYPES
 from semel.tables import Kind
 
 Shape: TypeAlias = tuple[Any, ...]

@@ -7,10 +7,8 @@ connection taken from it costs half as much as the statement. Here whoever finds
 
 import asyncio
 import random
-import select
 import threading
 from collections import deque
-from collections.abc import Callable
 from typing import Any, Generic, NoReturn, TypeVar
 
 import psycopg
@@ -20,6 +18,7 @@ from psycopg.rows import tuple_row
 
 from semel.clock import Clock
 from semel.errors import StoreClosed, StoreThrottled
+from semel.sockets import ear
 from semel.stores.postgres.address import PATIENCE_SECONDS, Address
 from semel.stores.postgres.clerk import Collision, Rows, Talk, Trip
 from semel.stores.postgres.errors import DRIVER_ERRORS, translated, unreachable
@@ -61,15 +60,6 @@ class Line(Generic[C]):
     def drop(self) -> None:
         """Hang up, without waiting for anything."""
         self.connection.pgconn.finish()
-
-
-def ear(number: int) -> Callable[[int], Any]:
-    """A function that tells whether a socket has anything to be read within so many milliseconds."""
-    if not hasattr(select, "poll"):  # Windows
-        return lambda milliseconds: select.select([number], [], [], milliseconds / 1000)[0]
-    poll = select.poll()
-    poll.register(number, select.POLLIN)
-    return poll.poll
 
 
 class Lines(Generic[C]):

@@ -7,6 +7,7 @@ import msgspec
 
 from semel.commands import After, Item
 from semel.errors import UsageError
+from semel.stores.shared import PYTHON_TYPES
 from semel.tables import Kind
 
 Convert: TypeAlias = Callable[[Any], Any]
@@ -31,14 +32,6 @@ SENT_AS = {
     Kind.SET: "text",
 }
 CASTS = {Kind.OBJECT: "::json", Kind.SET: "::text[]"}
-PYTHON_TYPES: dict[Kind, tuple[type, ...]] = {
-    Kind.TEXT: (str,),
-    Kind.NUMBER: (int, float),
-    Kind.BYTES: (bytes, bytearray, memoryview),
-    Kind.FLAG: (bool,),
-    Kind.OBJECT: (dict,),
-    Kind.SET: (set, frozenset),
-}
 
 
 def text(value: str) -> str:

@@ -4,7 +4,6 @@ A write is sent once, and only the rules send it again: the driver's own retries
 """
 
 import contextlib
-import select
 import socket
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
@@ -15,6 +14,7 @@ import redis.asyncio
 from redis.exceptions import ReadOnlyError, ResponseError
 
 from semel.errors import SemelError, StoreClosed
+from semel.sockets import ear
 from semel.stores.redis.address import Address, Node
 from semel.stores.redis.answers import read
 from semel.stores.redis.faults import lost, unreachable
@@ -74,11 +74,11 @@ class Line:
         self.connection = _made(redis, address, node, address.answer_seconds)
         self.connection.connect()
         self.socket: socket.socket = self.connection._sock
-        self._idle = _listener(self.socket)
+        self._speaks = ear(self.socket)
 
     def quiet(self) -> bool:
         """Whether nothing came since the last answer: neither the end nor anything else."""
-        return not self._idle.poll(0)
+        return not self._speaks()
 
     def ask(self, exchange: Exchange, replies: list[Any]) -> None:
         """Send, and gather the answers."""
@@ -274,24 +274,3 @@ def _bury(transport: Any) -> None:
 def _demoted(replies: list[Any]) -> bool:
     """Whether the server has become a replica: the name in the URL may lead to another one by now."""
     return any(type(reply) is ReadOnlyError for reply in replies)
-
-
-if hasattr(select, "poll"):
-
-    def _listener(sock: socket.socket) -> Any:
-        listener = select.poll()
-        listener.register(sock, select.POLLIN)
-        return listener
-
-else:  # Windows
-
-    class _Select:
-        def __init__(self, sock: socket.socket) -> None:
-            self._sock = sock
-
-        def poll(self, seconds: float) -> list[Any]:
-            """Whether there is something to read."""
-            return select.select([self._sock], [], [], seconds)[0]
-
-    def _listener(sock: socket.socket) -> Any:
-        return _Select(sock)

@@ -34,19 +34,11 @@ from semel.commands import (
 )
 from semel.errors import UsageError
 from semel.stores.redis.scripts import PAGE, READ, WRITE, Script
+from semel.stores.shared import PYTHON_TYPES
 from semel.tables import FOREVER, Kind, Table
 
 # Lua's numbers are floats, which have every whole number up to here; larger ones travel, and stay, as text.
 EXACT = 2**53
-
-PYTHON_TYPES: dict[Kind, type | tuple[type, ...]] = {
-    Kind.TEXT: str,
-    Kind.NUMBER: (int, float),
-    Kind.BYTES: (bytes, bytearray, memoryview),
-    Kind.FLAG: bool,
-    Kind.OBJECT: dict,
-    Kind.SET: (set, frozenset),
-}
 
 Clause: TypeAlias = tuple[Any, ...]
 # Arguments of a script that MessagePack as Redis speaks it cannot carry.

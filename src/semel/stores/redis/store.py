@@ -12,7 +12,7 @@ from semel.stores.redis.address import Address, Node, parse
 from semel.stores.redis.bell import Bell, Heard
 from semel.stores.redis.lines import AsyncLines, Lines, aconverse, converse
 from semel.stores.redis.talk import Talk
-from semel.stores.shared import STORES, made, place_named
+from semel.stores.shared import STORES, place_named, wake
 from semel.stores.waiting import WaitingRoom
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class RedisStore:
                     place_named(command), command.seconds, lambda: self._look(command, heard)
                 )
         reply = self._ask(command)
-        self._tell(command, reply)
+        wake(self._room, command, reply)  # others hear of it from the server
         return reply
 
     def at_once(self, command: Stored) -> None:
@@ -72,7 +72,7 @@ class RedisStore:
                 look = partial(self._alook, command, heard)
                 return await self._room.awatch(place_named(command), command.seconds, look)
         reply = await self._aask(command)
-        self._tell(command, reply)
+        wake(self._room, command, reply)  # others hear of it from the server
         return reply
 
     async def leave(self) -> None:
@@ -117,11 +117,6 @@ class RedisStore:
         if not self._address.cluster:
             return self._address.home
         return self._talk.slots.owner(channel) if self._talk.slots else None
-
-    def _tell(self, command: Any, reply: Any) -> None:
-        """Wake whoever waits here for what was written; others hear of it from the server."""
-        for write in made(command, reply):
-            self._room.ring(place_named(write))
 
     def begin_anew(self) -> Any:
         """In a forked child: connections of its own."""

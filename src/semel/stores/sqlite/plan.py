@@ -20,6 +20,7 @@ from semel.commands import (
     place_of,
 )
 from semel.errors import UsageError
+from semel.stores.shared import PYTHON_TYPES
 from semel.tables import Kind, Table
 
 Row: TypeAlias = tuple[Any, ...]
@@ -36,14 +37,6 @@ COLUMN_TYPES = {
     Kind.FLAG: " INTEGER",
     Kind.OBJECT: " TEXT",
     Kind.SET: " TEXT",
-}
-PYTHON_TYPES: dict[Kind, type | tuple[type, ...]] = {
-    Kind.TEXT: str,
-    Kind.NUMBER: (int, float),
-    Kind.BYTES: (bytes, bytearray, memoryview),
-    Kind.FLAG: bool,
-    Kind.OBJECT: dict,
-    Kind.SET: (set, frozenset),
 }
 # What SQLite has no type for is written as JSON, a set in one order so that equal sets are equal texts.
 PACK: dict[Kind, Callable[[Any], Any]] = {

@@ -34,7 +34,7 @@ from semel.commands import (
 )
 from semel.drive import Glance
 from semel.errors import StoreClosed, StoreUnavailable, UsageError
-from semel.stores.shared import made, place_named, tables_of
+from semel.stores.shared import place_named, tables_of, wake
 from semel.stores.sqlite.clerk import Clerk, Define, Reap
 from semel.stores.sqlite.file import BUSY_SECONDS, File, missing, prepare, translated
 from semel.stores.sqlite.plan import Plan, select
@@ -234,8 +234,7 @@ class SQLiteStore:
     def _ring(self, job: Job) -> None:
         """Wake whoever waits for what was written."""
         if job.error is None:
-            for write in made(job.command, job.reply):
-                self._room.ring(place_named(write))
+            wake(self._room, job.command, job.reply)
 
     # Tables and threads
 
