@@ -1,19 +1,24 @@
 """Every store as a test finds it: empty, its tables made, and reached through a proxy if asked."""
 
 import os
+import re
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from semel.clock import Clock
+from semel.commands import Stored
 from semel.connect import open_store
 from semel.drive import Store
 from semel.stores.memory import MemoryStore
+from semel.tables import Table
 from semel.testing import FaultProxy, Faulty
 from semel.testing.conformance import TABLES
+from semel.testing.faulty import WRITES, Fault
 
 # The fixture of each store's server.
 NETWORKED = {
@@ -35,8 +40,9 @@ CREDENTIALS = {
 class Place:
     """Where one store keeps its items; several may be opened on it, as several workers would."""
 
-    def __init__(self, name: str, server: str, folder: Path) -> None:
+    def __init__(self, name: str, server: str, folder: Path, more: tuple[Table, ...] = ()) -> None:
         self.name = name
+        self._more = more
         self.env = f"t{uuid.uuid4().hex[:12]}"
         self._server = server
         self._folder = folder
@@ -70,6 +76,33 @@ class Place:
             return self._memory
         return open_store(self.url(server), env=self.env, clock=clock or Clock())
 
+    def forget(self) -> None:
+        """Begin anew, where items live no longer than the store that has them."""
+        self._memory = None
+
+    @property
+    def server(self) -> str:
+        """The URL of its server; "" where it has none."""
+        return self._server
+
+    @contextmanager
+    def forgetful(self, many: int = 1) -> "Iterator[tuple[list[Store], Callable[[], int]]]":
+        """Several workers' stores that lose the first answer to every write; and how many were lost."""
+        with ExitStack() as stack:
+            # ministack takes a transaction that is sent again with its token for another one, if it puts a
+            # whole number that was written as 1.0: there they are lost on this side of the wire.
+            if self.name not in NETWORKED or self.name == "ministack":
+                local = [Forgetful(self.open()) for _ in range(self.workers(many))]
+                for each in local:
+                    stack.callback(each.close)
+                yield [*local], lambda: sum(len(store.known) for store in local)
+                return
+            proxy = stack.enter_context(ForgetfulProxy.before(self._server))
+            stores = [self.open(server=proxy.url(self._server)) for _ in range(many)]
+            for store in stores:
+                stack.callback(store.close)
+            yield stores, lambda: proxy.dropped
+
     @contextmanager
     def lossy(self) -> "Iterator[tuple[Store, Callable[[str], object]]]":
         """A store, and what makes it lose the answer to the next request that carries a word."""
@@ -84,18 +117,61 @@ class Place:
             store.close()
 
     def _provision(self) -> None:
-        from semel.provision import OWN
         from semel.provision.places import Place as Site
         from semel.provision.places import opened
+        from semel.tables import OWN
 
-        site = Site(url=self.url(), env=self.env, tables=(*OWN, *TABLES), clock=Clock())
+        tables = {table.name: table for table in (*OWN, *TABLES, *self._more)}
+        site = Site(url=self.url(), env=self.env, tables=tuple(tables.values()), clock=Clock())
         with opened(site) as builder:
             builder.provision(lambda _: None)
 
 
-def open_place(name: str, request: pytest.FixtureRequest, folder: Path) -> Place:
-    """The place of a store, whose server is started if need be."""
+class Forgetful(Faulty):
+    """A store that makes every write at once, and says so only to whoever sends it again."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self.known: dict[int, Stored] = {}
+
+    def at_once(self, command: Stored) -> Any | None:
+        return None if isinstance(command, WRITES) else super().at_once(command)
+
+    def _begin(self, command: Stored) -> Fault | None:
+        super()._begin(command)
+        # By identity: the rules send the very same command again, and two callers may send equal ones.
+        if not isinstance(command, WRITES) or id(command) in self.known:
+            return None
+        self.known[id(command)] = command
+        return "lose reply"
+
+
+class ForgetfulProxy(FaultProxy):
+    """The same in front of a server, for writes that carry a token: what is sent again carries the same."""
+
+    TOKEN = re.compile(rb"(?<![0-9a-f])[0-9a-f]{32}(?![0-9a-f])")
+
+    def __init__(self, host: str, port: int, *, clock: Clock | None = None) -> None:
+        self._known: set[tuple[frozenset[bytes], bool]] = set()
+        super().__init__(host, port, clock=clock)
+
+    def _dooms(self, request: bytes) -> bool:
+        # What is given back carries the token that it was taken under.
+        what = (
+            frozenset(self.TOKEN.findall(request)),
+            b"refunded" in request or b"RELEASED" in request,
+        )
+        with self._lock:
+            new = bool(what[0]) and what not in self._known
+            self._known.add(what)
+        return new
+
+
+def open_place(
+    name: str, request: pytest.FixtureRequest, folder: Path, more: tuple[Table, ...] = ()
+) -> Place:
+    """The place of a store, whose server is started if need be; `more` are tables beside the usual ones."""
     for variable, value in CREDENTIALS.items():
         os.environ.setdefault(variable, value)
     server = request.getfixturevalue(NETWORKED[name]) if name in NETWORKED else ""
-    return Place(name, server, folder)
+    return Place(name, server, folder, more)

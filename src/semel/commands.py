@@ -14,12 +14,13 @@ from typing import Any, TypeAlias, TypeVar
 import msgspec
 
 from semel.errors import StoreError, StoreOutcomeUnknown, StoreThrottled, StoreUnavailable, UsageError
-from semel.tables import FOREVER, Kind, Table
+from semel.tables import FOREVER, Index, Kind, Table
 
 T = TypeVar("T")
 
 Item: TypeAlias = dict[str, Any]
 Sort: TypeAlias = str | int | None
+Bound: TypeAlias = str | float | None
 
 
 class After(msgspec.Struct, frozen=True):
@@ -160,20 +161,29 @@ class Query(msgspec.Struct, frozen=True):
     """A page of items: of one partition in sort order, or of the whole table in no promised order.
 
     `low` and `high` bound the sort key, both included. `where` filters. The reply is a `Page`.
+
+    With an `index`, `key` is a value of its partition and the order is that of its sort attribute; among
+    equals it is the store's own. An index may lag behind, so nothing is decided by it; and of an item it
+    gives its key and what it `carries`. `only` names the attributes that are wanted: others may be left out.
     """
 
     table: Table
-    key: str | None = None
-    low: Sort = None
-    high: Sort = None
+    key: str | float | None = None
+    low: Bound = None
+    high: Bound = None
     reverse: bool = False
     where: Condition | None = None
     limit: int = 100
     after: str | None = None
+    index: str = ""
+    only: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.limit < 1:
             raise UsageError(f"a page has room for at least one item, not for {self.limit}")
+        if self.index and self.key is None:
+            raise UsageError(f"index {self.index!r} is asked for one value of its partition: give it as key")
+        self.table.index(self.index)
 
 
 class Transact(msgspec.Struct, frozen=True):
@@ -204,6 +214,10 @@ class Watch(msgspec.Struct, frozen=True):
     sort: Sort = None
 
 
+class Time(msgspec.Struct, frozen=True):
+    """What time it is for the store, told without a round trip where it was heard lately; `Found` nothing."""
+
+
 # Commands that are not the store's: a body too large for a row, and the caller's own work.
 
 
@@ -232,7 +246,7 @@ class Call(msgspec.Struct, frozen=True):
     work: Callable[[], Any]
 
 
-Stored: TypeAlias = Get | Put | Update | Add | Delete | Query | Transact | Batch | Watch
+Stored: TypeAlias = Get | Put | Update | Add | Delete | Query | Transact | Batch | Watch | Time
 Command: TypeAlias = Stored | Stash | Fetch | Discard | Call
 
 
@@ -316,10 +330,11 @@ def _resent(command: Write | Batch) -> Steps[Any]:
     try:
         return (yield command)
     except StoreOutcomeUnknown:
-        return (yield from _again(command))
+        return (yield from again(command))
 
 
-def _again(command: Write | Batch) -> Steps[Any]:
+def again(command: Write | Batch | Transact) -> Steps[Any]:
+    """Send a write again whose answer was lost: whoever finds its own mark there afterwards made it."""
     unknown: StoreError | None = None
     for _ in range(TRIES - 1):
         try:
@@ -420,19 +435,24 @@ def outcome(command: Write, item: Item | None, now: float) -> Item | None:
     return after
 
 
-def cursor(table: Table, item: Item) -> str:
+def ordering(table: Table, index: Index | None) -> tuple[str, ...]:
+    """The attributes that items of a page are ordered by."""
+    return table.key if index is None or index.sort is None else (index.sort, *table.key)
+
+
+def cursor(table: Table, item: Item, index: Index | None = None) -> str:
     """Where the page after this item begins, as an opaque text."""
-    return msgspec.json.encode([item[name] for name in table.key]).decode()
+    return msgspec.json.encode([item[name] for name in ordering(table, index)]).decode()
 
 
-def place_of(table: Table, after: str) -> list[str | int]:
-    """The key that a cursor of this table stands for."""
+def place_of(table: Table, after: str, index: Index | None = None) -> list[str | float]:
+    """The values that a cursor of this table stands for, in the order of `ordering`."""
     try:
-        place = msgspec.json.decode(after, type=list[str | int])
+        place = msgspec.json.decode(after, type=list[str | float | int])
     except msgspec.DecodeError as error:
         raise UsageError(f"not a cursor of an earlier page: {after!r}") from error
     kinds = table.kinds
-    numbers = [kinds[name] is Kind.NUMBER for name in table.key]
-    if [isinstance(piece, int) for piece in place] != numbers:
+    numbers = [kinds[name] is Kind.NUMBER for name in ordering(table, index)]
+    if [isinstance(piece, int | float) for piece in place] != numbers:
         raise UsageError(f"not a cursor of table {table.name}: {after!r}")
     return place

@@ -1,9 +1,11 @@
-"""A worker to be killed: it does each job of a window once, and tells its parent of every step."""
+"""A worker to be killed: it does each job once, and tells its parent of every step."""
 
 import json
 import os
 import random
+import sqlite3
 import sys
+from contextlib import closing
 
 import semel
 
@@ -11,6 +13,38 @@ import semel
 def say(*words):
     sys.stdout.write(json.dumps(words) + "\n")
     sys.stdout.flush()
+
+
+def sell(s, connection, n, step=lambda word: None):
+    """A row and the completion of its key in one transaction; the row says what the result does."""
+    while not isinstance(claim := s.ledger.claim(f"order:{n}", lease=0.2, ttl=3600), semel.Claimed):
+        if isinstance(claim, semel.Replay):
+            return
+        s.ledger.wait(f"order:{n}", timeout=60)
+    value = os.urandom(8).hex()
+    connection.execute("BEGIN IMMEDIATE")
+    step("begun")
+    connection.execute("INSERT INTO orders VALUES (?, ?)", (n, value))
+    step("row")
+    s.ledger.within(connection).complete(claim, value)
+    step("completed")
+    connection.execute("COMMIT")
+    step("committed")
+
+
+def clerk(path):
+    """Sell one order after the other, and after each step wait for a word."""
+
+    def step(word):
+        say(word)
+        sys.stdin.readline()
+
+    with (
+        semel.connect(f"sqlite:///{path}", env="kill") as s,
+        closing(sqlite3.connect(path, isolation_level=None)) as connection,
+    ):
+        for line in sys.stdin:
+            sell(s, connection, json.loads(line)[0], step)
 
 
 def main(path, effects, seed):
@@ -47,4 +81,4 @@ def main(path, effects, seed):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    clerk(sys.argv[1]) if len(sys.argv) == 2 else main(*sys.argv[1:])

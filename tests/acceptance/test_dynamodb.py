@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from email.utils import formatdate
 from typing import Any
 
+import msgspec
 import pytest
 
 import semel
@@ -15,7 +16,22 @@ from semel import errors
 from semel.aws.servertime import ServerTime
 from semel.clock import Clock
 from semel.codecs import Codec
-from semel.commands import ABSENT, Add, After, Applied, Batch, Get, Put, Query, Refused, Transact
+from semel.commands import (
+    ABSENT,
+    NOW,
+    Add,
+    After,
+    AnyOf,
+    Applied,
+    AtMost,
+    Batch,
+    Cancelled,
+    Get,
+    Put,
+    Query,
+    Refused,
+    Transact,
+)
 from semel.connect import Semel
 from semel.drive import drive
 from semel.ledger import LedgerSteps
@@ -23,11 +39,11 @@ from semel.model import Busy, Claimed, Replay
 from semel.provision.shape import create_request, stamp_request
 from semel.stores.dynamodb import DynamoDBStore
 from semel.stores.dynamodb.layout import title
-from semel.tables import LEDGER, Kind, Table
+from semel.tables import COUNTERS, LEDGER, Kind, Table
 from semel.tables.seeds import QUILL
 from semel.testing import FakeClock, FaultProxy
 from semel.testing.conformance import LINES, THINGS
-from semel.testing.conformance.harness import claimed
+from semel.testing.conformance.harness import AsyncRunner, Runner, claimed, one
 from tests.conformance.dynamodb_kit import ANYONE, ENV, REGION, Counting, Engine, engine
 
 OURS = (LEDGER, THINGS)
@@ -228,6 +244,34 @@ def test_a_missing_table_says_how_to_make_it(on: Engine) -> None:
     nowhere = Table(name="nowhere", partition="id", attributes={}, expires="end")
     with pytest.raises(errors.TableMissing, match=f"semel-{ENV}-nowhere.*semel provision"):
         with_store(on, ENV, nowhere)
+
+
+@pytest.mark.parametrize("server", ["dynoxide", "ministack"])
+@pytest.mark.parametrize("limit", [1, 3, 100])
+def test_a_person_is_found_in_a_table_that_has_no_index_of_persons(request, server: str, limit: int) -> None:
+    """The table is looked through, page by page, beside what its owner wrote there."""
+    on = engine(request.getfixturevalue(server))
+    on.make([QUILL])
+    on.empty([QUILL])
+    clock = FakeClock()
+    store, ledger = on.store(clock, [QUILL]), LedgerSteps(env=ENV, subjects=lambda person: person)
+    for each in range(12):
+        drive(ledger.claim(f"ALOWARE:{each}", subject="you" if each % 3 else "me"), store)
+    on.put(QUILL, {"pk": {"S": "HUBSPOT:1"}, "seenAt": {"S": "2023-11-14T22:00:00Z"}})
+    on.wire.call("PutItem", stamp_request(QUILL, ENV), write=True)
+    query, found = Query(LEDGER, "you", index="subject", limit=limit), []
+    while True:
+        page = store.execute(query)
+        assert len(page.items) <= limit
+        assert [item["id"] for item in page.items] == sorted(item["id"] for item in page.items)
+        found += [item["id"] for item in page.items]
+        if page.after is None:
+            break
+        query = msgspec.structs.replace(query, after=page.after)
+    assert sorted(found) == sorted(f"{ENV}//ALOWARE:{each}" for each in range(12) if each % 3)
+    clock.advance(1e6)
+    assert store.execute(msgspec.structs.replace(query, after=None)).items == ()
+    store.close()
 
 
 @pytest.mark.parametrize("server", ["dynoxide", "ministack"])
@@ -441,6 +485,48 @@ def test_many_tasks_on_few_keys(on: Engine) -> None:
     found = asyncio.run(race())
     assert {count for (_, kind), count in found.items() if kind is Claimed} == {1}
     assert sum(count for (_, kind), count in found.items() if kind is Busy) == 180
+
+
+CROWD = 200
+CAP = 3
+
+
+@pytest.mark.seed("H5")
+@pytest.mark.parametrize("server", ["dynoxide", "ministack"])
+@pytest.mark.parametrize("kind", [Runner, AsyncRunner], ids=["threads", "tasks"])
+def test_of_two_hundred_transactions_on_one_counter_three_get_through(
+    request, server: str, kind: type[Runner]
+) -> None:
+    """Each marks its own message and counts it if there is room; the others leave no mark, and no error."""
+    on = engine(request.getfixturevalue(server))
+    on.make([LEDGER, COUNTERS])
+    on.empty([LEDGER, COUNTERS])
+    room, end = AnyOf((ABSENT, AtMost("count", CAP - 1))), {"expires_at": After(60)}
+
+    def reply_to(message: str) -> Transact:
+        count = Add(COUNTERS, f"{ENV}//chat", "count", 1, {"updated_at": NOW}, end, room, "2026-02-17")
+        mark = {"status": "COMPLETED", "token": message} | end
+        return Transact((Put(LEDGER, f"{ENV}//{message}", mark, ABSENT), count))
+
+    wire = Counting(on.url)
+    runner = kind(DynamoDBStore(wire, env=ENV))
+    for look in (Get(LEDGER, "nobody"), Get(COUNTERS, "nobody", "nothing")):
+        runner.ask(look)  # the stamps are read before
+    wire.asked.clear()
+    replies = runner.together([one(reply_to(f"message-{each}")) for each in range(CROWD)])
+    assert Counter(type(reply) for reply in replies) == {Applied: CAP, Cancelled: CROWD - CAP}
+    assert wire.asked == ["TransactWriteItems"] * CROWD
+    for reply in replies:
+        if type(reply) is Cancelled:
+            mark, total = reply.refusals
+            assert mark is None
+            assert total is not None
+            assert total.item is not None
+            assert total.item["count"] == CAP
+    runner.close()
+    runner.store.close()
+    assert len(on.items(LEDGER)) == CAP
+    assert on.item(COUNTERS, f"{ENV}//chat", "2026-02-17")["count"] == {"N": str(CAP)}
 
 
 def test_a_batch_of_hundreds_is_in_order(on: Engine) -> None:

@@ -1,4 +1,7 @@
-"""Two hundred times `kill -9`: nothing that was acknowledged is lost, and nothing is accepted twice."""
+"""Two hundred times `kill -9`: nothing that was acknowledged is lost, and nothing is accepted twice.
+
+And twenty times within a transaction of the caller's: his row and his completion are both there, or neither.
+"""
 
 import json
 import queue
@@ -15,6 +18,7 @@ import pytest
 
 import semel
 from semel.lifecycle import Status
+from tests.acceptance.kill_worker import sell
 
 WORKER = Path(__file__).with_name("kill_worker.py")
 KILLS = 200
@@ -30,9 +34,9 @@ LIFE = 12
 class Worker:
     """A process, and the thread that passes on its lines."""
 
-    def __init__(self, path, effects, seed, lines):
-        command = [sys.executable, str(WORKER), str(path), str(effects), str(seed)]
-        with effects.with_name("complaints.txt").open("a") as complaints:
+    def __init__(self, path, lines, *more):
+        command = [sys.executable, str(WORKER), str(path), *map(str, more)]
+        with path.with_name("complaints.txt").open("a") as complaints:
             self.process = subprocess.Popen(command, stdin=-1, stdout=-1, stderr=complaints, text=True)
         self.life = float("inf")
         self.lines = lines
@@ -104,7 +108,7 @@ class Parent:
                 left.discard(worker)
 
     def _start(self):
-        worker = Worker(self.path, self.effects, self.chance.random(), self.lines)
+        worker = Worker(self.path, self.lines, self.effects, self.chance.random())
         self.workers.append(worker)
         self.alive.add(worker)
 
@@ -195,4 +199,55 @@ def test_the_kills_came_at_moments_that_matter(effects, kept):
 
 def test_the_file_is_sound(after):
     with closing(sqlite3.connect(after.path)) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+
+
+# Within a transaction of the caller's
+
+# How far it gets before it is killed, and how many rows there may be then: only a commit makes one.
+STEPS = {"begun": {0}, "row": {0}, "completed": {0}, "committing": {0, 1}, "committed": {1}}
+ORDERS = 20
+
+
+def kill_at(step, worker, n):
+    """Let it sell, word by word, and kill it there."""
+    try:
+        worker.assign(n)
+        for reached in ("begun", "row", "completed", "committed"):
+            assert worker.lines.get()[1] == [reached]
+            if reached == step:
+                return
+            worker.assign()
+            if (reached, step) == ("completed", "committing"):
+                return
+    finally:
+        worker.end()
+
+
+def rows_and_results(s, connection, n):
+    """The rows of an order, and the result of its record if that is completed."""
+    rows = [value for (value,) in connection.execute("SELECT value FROM orders WHERE n = ?", (n,))]
+    record = s.ledger.get(f"order:{n}")
+    return rows, [s.ledger.result(record)] if record.status is Status.COMPLETED else []
+
+
+def test_a_row_and_its_completion_are_both_there_or_neither(tmp_path):
+    """Wherever the caller was killed in his transaction; and whoever comes next sells each order once."""
+    path = tmp_path / "semel.db"
+    with (
+        semel.connect(f"sqlite:///{path}", env="kill") as s,
+        closing(sqlite3.connect(path, isolation_level=None)) as connection,
+    ):
+        connection.execute("CREATE TABLE orders (n, value)")
+        for n in range(ORDERS):
+            step, expected = list(STEPS.items())[n % len(STEPS)]
+            kill_at(step, Worker(path, queue.SimpleQueue()), n)
+            rows, results = rows_and_results(s, connection, n)
+            assert rows == results
+            assert len(rows) in expected
+        for n in range(ORDERS):
+            sell(s, connection, n)
+            rows, results = rows_and_results(s, connection, n)
+            assert rows == results
+            assert len(rows) == 1
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]

@@ -9,9 +9,9 @@ import subprocess
 import sys
 import threading
 import uuid
-from collections import defaultdict
+from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from signal import SIGINT
 from typing import Any
@@ -25,6 +25,7 @@ from semel import errors
 from semel.clock import Clock
 from semel.commands import (
     ABSENT,
+    NOW,
     PRESENT,
     Add,
     After,
@@ -39,17 +40,20 @@ from semel.commands import (
     Put,
     Query,
     Refused,
+    Time,
     Transact,
     Update,
     Watch,
     allowed,
+    outcome,
 )
 from semel.lifecycle import Status
 from semel.stores.postgres import PostgresStore, ddl, housekeeper, migrate, phrases, pool, problems, schema
 from semel.stores.postgres.store import WORTH_A_MARK
-from semel.tables import LEDGER
+from semel.tables import COUNTERS, DOCUMENTS, JOURNAL, LEDGER
 from semel.testing import FakeClock, FaultProxy
-from semel.testing.conformance import TABLES, THINGS
+from semel.testing.conformance import NOTES, TABLES, THINGS
+from semel.testing.linear import History, check
 from tests.servers import postgres as servers
 from tests.servers.running import Server, come_up, folder, start, stop, until
 
@@ -432,6 +436,40 @@ def test_migrating_adds_what_is_missing(url, name, admin):
     assert problems(url, "test") == []
 
 
+def test_an_older_database_is_brought_up_to_date_and_keeps_what_it_has(url, name, admin):
+    """As it was before there were counters, subjects and actors."""
+    for change in (
+        "DROP TABLE {}.semel_counters",
+        "ALTER TABLE {}.semel_ledger DROP COLUMN subject",
+        "ALTER TABLE {}.semel_documents DROP COLUMN subject, DROP COLUMN token",
+        "ALTER TABLE {}.semel_journal DROP COLUMN subject, DROP COLUMN token, DROP COLUMN actor",
+        "INSERT INTO {}.semel_ledger (id, status, expires_at) VALUES ('old', 'COMPLETED', 'Infinity')",
+    ):
+        admin.execute(change.format(name))
+    with closing(PostgresStore(url, env="test")) as store:
+        with pytest.raises(errors.TableMissing, match=r"has no semel_counters; run: semel provision"):
+            store.execute(Get(LEDGER, "old"))
+        assert migrate(url, "test") == [
+            "added column subject to table semel_ledger",
+            "made index semel_ledger_subject",
+            "added column token to table semel_documents",
+            "added column subject to table semel_documents",
+            "made index semel_documents_subject",
+            "added column actor to table semel_journal",
+            "added column token to table semel_journal",
+            "added column subject to table semel_journal",
+            "made index semel_journal_actor-at",
+            "made index semel_journal_subject",
+            "made table semel_counters",
+            "made index semel_counters_expires_at",
+        ]
+        assert problems(url, "test") == []
+        assert store.execute(Get(LEDGER, "old")).item["status"] == "COMPLETED"
+        store.execute(Update(LEDGER, "old", {"subject": "somebody"}))
+        assert len(store.execute(Query(LEDGER, "somebody", index="subject")).items) == 1
+        assert type(store.execute(charge(1))) is Applied
+
+
 def test_migrating_on_a_connection_can_be_rolled_back(postgres, name, admin):
     with psycopg.connect(postgres) as connection:
         connection.execute("SELECT 1")  # which begins a transaction
@@ -486,23 +524,6 @@ def test_a_write_whose_answer_is_lost_is_in_doubt_and_a_reading_is_not(url, said
         assert store.execute(Get(THINGS, "with-it")).item is not None
 
 
-@pytest.mark.parametrize(
-    ("word", "error"), [(b"BEGIN", errors.StoreUnavailable), (b"COMMIT", errors.StoreOutcomeUnknown)]
-)
-def test_a_transaction_is_in_doubt_only_once_it_may_be_committed(url, word, error):
-    with (
-        FaultProxy.before(url) as proxy,
-        closing(PostgresStore(proxy.url(url), env="test", tables=TABLES)) as store,
-    ):
-        store.execute(Get(THINGS, "key"))
-        proxy.drop_answer_to(word)
-        with pytest.raises(error) as caught:
-            store.execute(Transact((Put(THINGS, "a", thing(), ABSENT), Put(THINGS, "b", thing(), ABSENT))))
-        assert type(caught.value) is error
-        found = store.execute(Query(THINGS)).items
-        assert len(found) == (2 if word == b"COMMIT" else 0)
-
-
 def test_a_lost_answer_costs_nobody_his_claim(url):
     """The rules send it again with the same token, and whoever finds his own token has won."""
     with FaultProxy.before(url) as proxy, semel.connect(proxy.url(url), env="test") as s:
@@ -537,11 +558,10 @@ def test_whoever_is_interrupted_while_he_waits_takes_his_write_back(url, mine, a
     with closing(PostgresStore(url + said, env="test", tables=TABLES)) as store:
         store.execute(Put(THINGS, "key", thing(text="old")))
         store.within(mine).execute(Update(THINGS, "key", {"text": "held"}))
-        waiting = "SELECT 1 FROM pg_stat_activity WHERE application_name = %s AND wait_event_type = 'Lock'"
 
         async def main():
             write = asyncio.create_task(store.aexecute(Update(THINGS, "key", {"text": "new"})))
-            seen = await asyncio.to_thread(until, lambda: admin.execute(waiting, [name]).fetchone())
+            seen = await asyncio.to_thread(until, lambda: blocked(admin, name))
             write.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await write
@@ -663,6 +683,612 @@ def test_a_restart_of_the_server_is_survived():
             assert s.ledger.get("work:1").status is Status.COMPLETED
 
 
+# Several writes, all or none
+
+
+def charge(n, cap=1e9, of="sends"):
+    """What happens once with everything that belongs to it: five writes over four tables."""
+    token, end = f"token-{n}", {"expires_at": After(LONG)}
+    free = AnyOf((ABSENT, AtMost("count", cap - 1)))
+    return Transact(
+        (
+            Put(LEDGER, f"work-{n}", {"status": "COMPLETED", "token": token, "result": b"{}"} | end, ABSENT),
+            Add(COUNTERS, of, "count", 1, {"updated_at": NOW}, {"period": "day"} | end, free, "day"),
+            Put(COUNTERS, of, {"by": 1, "token": token, "state": "CHARGED"} | end, ABSENT, f"token:{n}"),
+            Put(DOCUMENTS, f"case-{n}", {"body": {"n": n}, "version": 1, "token": token} | end, ABSENT),
+            Put(
+                JOURNAL,
+                "case",
+                {"actor": "clerk", "at": NOW, "body": {"n": n}, "token": token} | end,
+                ABSENT,
+                f"{n:04}",
+            ),
+        )
+    )
+
+
+def charged(store):
+    """The total, and which of the others there are in each of the tables."""
+    total = store.execute(Get(COUNTERS, "sends", "day")).item
+    counters = store.execute(Query(COUNTERS, "sends", low="token:", limit=1000)).items
+    entries = store.execute(Query(JOURNAL, "case", limit=1000)).items
+    return (
+        0 if total is None else total["count"],
+        {int(item["entry"].partition(":")[2]) for item in counters},
+        {item["body"]["n"] for item in entries},
+        {item["body"]["n"] for item in store.execute(Query(DOCUMENTS, limit=1000)).items},
+        {int(item["id"].partition("-")[2]) for item in store.execute(Query(LEDGER, limit=1000)).items},
+    )
+
+
+def whole(numbers):
+    """What `charged` gives where these have happened, and no half of any other."""
+    numbers = set(numbers)
+    return (len(numbers), *[numbers] * 4)
+
+
+SYNC = b"S\x00\x00\x00\x04"  # the server answers when it has read this
+
+
+class Traffic:
+    """What a client says to the server, one request for each round trip."""
+
+    def __init__(self, proxy):
+        self.requests = []
+        proxy.drop_answer_to(self._note)
+
+    def _note(self, request):
+        """The request so far; no answer to it is dropped."""
+        if self.requests and request.startswith(self.requests[-1]):
+            self.requests.pop()
+        self.requests.append(request)
+        return False
+
+    def taken(self):
+        """The round trips since this was last asked, and how often the server was to answer."""
+        requests, self.requests = self.requests, []
+        return len(requests), sum(request.count(SYNC) for request in requests)
+
+
+@seldom_or_often
+def test_a_transaction_is_one_round_trip(url, said):
+    """Five writes over four tables, as text, by a name that is given on the way, and by a known one."""
+    with (
+        FaultProxy.before(url) as proxy,
+        closing(PostgresStore(proxy.url(url) + said, env="test", tables=TABLES)) as store,
+    ):
+        store.execute(Get(THINGS, "key"))
+        traffic = Traffic(proxy)
+        for number in range(8):
+            assert type(store.execute(charge(number))) is Applied
+            assert traffic.taken() == (1, 1)
+
+        async def main():
+            await store.aexecute(Get(THINGS, "key"))
+            traffic.taken()
+            for number in range(8, 16):
+                assert type(await store.aexecute(charge(number))) is Applied
+                assert traffic.taken() == (1, 1)
+            await store.leave()
+
+        asyncio.run(main())
+        assert charged(store) == whole(range(16))
+
+
+def test_behind_a_pooler_it_is_one_round_trip_too(url):
+    """Which is a transaction by its own words, for one that would end each statement's by itself."""
+    with (
+        FaultProxy.before(url) as proxy,
+        closing(PostgresStore(proxy.url(url) + "&prepare_threshold=none", env="test")) as store,
+    ):
+        store.execute(Get(LEDGER, "key"))
+        traffic = Traffic(proxy)
+        assert type(store.execute(charge(1))) is Applied
+        [request] = traffic.requests
+        assert request.index(b"BEGIN") < request.index(b"work-1") < request.index(b"COMMIT\x00")
+        assert traffic.taken() == (1, 1)
+
+
+def test_a_refusal_is_known_after_two_round_trips_and_one_that_is_expected_after_one(url, admin, name):
+    with FaultProxy.before(url) as proxy, closing(PostgresStore(proxy.url(url), env="test")) as store:
+        store.execute(charge(1, cap=1))
+        before, traffic, trips = sessions(admin, name), Traffic(proxy), []
+        for _ in range(8):
+            refusals = store.execute(charge(2, cap=1)).refusals
+            assert [refusal and refusal.item["count"] for refusal in refusals] == [None, 1, None, None, None]
+            trips.append(traffic.taken()[0])
+        assert trips == [2, 2, 1, 1, 1, 1, 1, 1]
+        assert charged(store) == whole([1])
+        traffic.taken()
+        for number, expected in ((2, 2), (3, 1)):  # the cap was raised
+            assert type(store.execute(charge(number, cap=10))) is Applied
+            assert traffic.taken() == (expected, expected)
+        assert charged(store) == whole([1, 2, 3])
+        assert sessions(admin, name) == before, "a refusal costs nobody his session"
+
+
+def test_every_write_of_a_transaction_has_the_same_time(store, admin):
+    [before] = admin.execute("SELECT extract(epoch FROM clock_timestamp())::float8").fetchone()
+    applied = store.execute(charge(1))
+    assert before <= applied.now < before + 60
+    total, entry = (
+        store.execute(Get(COUNTERS, "sends", "day")).item,
+        store.execute(Get(JOURNAL, "case", "0001")),
+    )
+    assert total["updated_at"] == entry.item["at"] == applied.now
+    assert total["expires_at"] == entry.item["expires_at"] == applied.now + LONG
+
+
+CROWD, CAP = 200, 3
+
+
+def of_crowd(replies):
+    """The numbers of those who got through, after a look at what the others were told."""
+    won = [number for number, reply in enumerate(replies) if type(reply) is Applied]
+    for reply in replies:
+        if type(reply) is Cancelled:
+            refusals: Any = reply.refusals
+            ledger, total, *others = refusals
+            assert (ledger, *others) == (None,) * 4
+            assert total.item["count"] == CAP
+    assert Counter(map(type, replies)) == {Applied: CAP, Cancelled: CROWD - CAP}
+    return won
+
+
+@seldom_or_often
+def test_of_two_hundred_threads_as_many_get_through_as_a_cap_lets(url, store, said):
+    with closing(PostgresStore(url + said, env="test")) as crowded, ThreadPoolExecutor(24) as threads:
+        replies = list(threads.map(lambda number: crowded.execute(charge(number, CAP)), range(CROWD)))
+    won = of_crowd(replies)
+    assert charged(store) == whole(won)
+
+
+@seldom_or_often
+def test_of_two_hundred_tasks_as_many_get_through_as_a_cap_lets(url, store, said):
+    async def main():
+        with closing(PostgresStore(url + said, env="test")) as crowded:
+            replies = await asyncio.gather(*(crowded.aexecute(charge(n, CAP)) for n in range(CROWD)))
+            await crowded.leave()
+        return replies
+
+    won = of_crowd(asyncio.run(main()))
+    assert charged(store) == whole(won)
+
+
+def test_nobody_ever_sees_a_half(store, admin, name):
+    """What one counter gains another loses, so that their sum is nothing whenever anybody looks."""
+    for key in "abcd":
+        store.execute(Put(THINGS, key, thing(count=0)))
+    replies = []
+
+    def move(number):
+        chance = random.Random(number)
+        for _ in range(40):
+            source, target = chance.sample("abcd", 2)
+            less = Add(THINGS, source, "count", -1, {}, {}, PRESENT)
+            replies.append(
+                store.execute(Transact((less, Add(THINGS, target, "count", 1, {}, {}, AtMost("count", 2)))))
+            )
+
+    total = f"SELECT sum(count), count(*) FROM {name}.semel_conformance_things"
+    with ThreadPoolExecutor(8) as threads:
+        movers = [threads.submit(move, number) for number in range(8)]
+        seen = {
+            admin.execute(total).fetchone() for _ in iter(lambda: all(mover.done() for mover in movers), True)
+        }
+        for mover in movers:
+            mover.result()
+    assert seen | {admin.execute(total).fetchone()} == {(0, 4)}
+    assert {type(reply) for reply in replies} == {Applied, Cancelled}
+
+
+def test_a_crowd_of_transactions_sees_one_order_of_things(url):
+    """Some order of them, one after the other, explains every reply: what was made, and what refused."""
+    history, groups = History(), 12
+
+    def commands(chance, who):
+        end = {"gone_at": After(1e6)}
+        for number in range(125):
+            group = chance.randrange(groups)
+            writes = [
+                chance.choice(
+                    [
+                        Put(THINGS, f"{group}-{each}", {"text": f"{who}-{number}"} | end, ABSENT),
+                        Add(
+                            THINGS,
+                            f"{group}-{each}",
+                            "count",
+                            1,
+                            {},
+                            end,
+                            AnyOf((ABSENT, AtMost("count", 1))),
+                        ),
+                        Update(THINGS, f"{group}-{each}", {"text": f"{who}-{number}"}, AtMost("count", 1)),
+                        Delete(THINGS, f"{group}-{each}", AtMost("count", 3)),
+                    ]
+                )
+                for each in chance.sample(range(3), 2)
+            ]
+            yield Transact(tuple(writes))
+
+    with ExitStack() as stack:
+        stores = [
+            stack.enter_context(closing(PostgresStore(url, env="test", tables=TABLES))) for _ in range(2)
+        ]
+
+        def work(who):
+            for command in commands(random.Random(who), who):
+                with history.operation(who, command) as answered:
+                    answered(stores[who % 2].execute(command))
+
+        with ThreadPoolExecutor(8) as threads:
+            list(threads.map(work, range(8)))
+    operations = history.operations
+    assert len(operations) == 1000
+    assert {type(operation.result) for operation in operations} == {Applied, Cancelled}
+    violations = check(
+        history,
+        transacted,
+        initial=frozenset(),
+        key=lambda command: command.writes[0].key.partition("-")[0],
+        idle=lambda _, reply: type(reply) is Cancelled,
+    )
+    assert not violations, violations[0]
+
+
+def transacted(state, command, reply):
+    """What `semel.commands` says of a transaction on the items of a group, but for their ends."""
+    items: dict[str, Any] = {key: dict(item) for key, item in state}
+    refusals = [
+        None if allowed(write, items.get(write.key), 0) else (items.get(write.key) or {})
+        for write in command.writes
+    ]
+    if any(refusal is not None for refusal in refusals):
+        return type(reply) is Cancelled and refusals == list(map(refused_by, reply.refusals)), state
+    for write in command.writes:
+        items[write.key] = outcome(write, items.get(write.key), 0)
+    after = {(key, frozenset(endless(item).items())) for key, item in items.items() if item is not None}
+    return type(reply) is Applied, frozenset(after)
+
+
+def endless(item):
+    return {name: value for name, value in item.items() if name != "gone_at"}
+
+
+def refused_by(refusal):
+    return None if refusal is None else endless(refusal.item or {})
+
+
+@seldom_or_often
+def test_a_transaction_whose_answer_is_lost_is_in_doubt_and_was_made_whole(url, said):
+    """Sent again it is refused by what it has written itself."""
+    with (
+        FaultProxy.before(url) as proxy,
+        closing(PostgresStore(proxy.url(url) + said, env="test")) as store,
+    ):
+        store.execute(Get(LEDGER, "key"))
+        for number in range(20):
+            command = charge(number)
+            proxy.drop_answer_to(f"work-{number}".encode())
+            with pytest.raises(errors.StoreOutcomeUnknown):
+                store.execute(command)
+            again = store.execute(command)
+            tokens = [refusal and refusal.item["token"] for refusal in again.refusals]
+            assert tokens == [f"token-{number}", None, *[f"token-{number}"] * 3]
+        assert charged(store) == whole(range(20))
+
+
+def test_a_transaction_of_which_the_server_got_a_part_is_in_doubt_and_was_not_made(url):
+    """It commits when it has read the end, and what was begun is undone when its client is gone."""
+    with (
+        FaultProxy.before(url) as proxy,
+        closing(PostgresStore(proxy.url(url), env="test", tables=TABLES)) as store,
+        ThreadPoolExecutor(1) as threads,
+    ):
+        store.execute(Get(THINGS, "key"))
+
+        def swallow_the_rest(request):
+            proxy.black_hole()
+            return False
+
+        large = thing(data=os.urandom(2_000_000))
+        proxy.drop_answer_to(swallow_the_rest)
+        torn = threads.submit(store.execute, Transact((Put(THINGS, "a", thing()), Put(THINGS, "b", large))))
+        assert until(lambda: proxy.swallowed > 1_000_000)
+        proxy.cut()
+        with pytest.raises(errors.StoreOutcomeUnknown):
+            torn.result()
+        proxy.heal()
+        assert store.execute(Query(THINGS)).items == ()
+
+
+def test_what_refused_a_transaction_is_looked_up_without_a_doubt(url):
+    """The answer that is lost is that of the second trip, and the first has written nothing."""
+    with (
+        FaultProxy.before(url) as proxy,
+        closing(PostgresStore(proxy.url(url), env="test")) as store,
+    ):
+        store.execute(charge(1))
+        proxy.drop_answer_to(b"READ ONLY")
+        with pytest.raises(errors.StoreUnavailable):
+            store.execute(charge(1))
+        assert charged(store) == whole([1])
+
+
+def test_transactions_that_wait_for_each_other_both_get_through(url, store, mine, admin, name, postgres):
+    """Somebody else's locks come in another order: the server ends ours, and it begins anew."""
+    for key in "abc":
+        store.execute(Put(THINGS, key, thing(text="old")))
+    ours = Transact(tuple(Update(THINGS, key, {"text": "ours"}) for key in "abc"))
+    theirs = f"UPDATE {name}.semel_conformance_things SET data = 'x' WHERE id = %s"
+    # Whoever waits last finds out that they wait for each other, and is the one to be ended.
+    mine.execute(f"SET application_name = '{name}'; SET deadlock_timeout = '1h'")
+    mine.execute(theirs, ["c"])
+    hasty = url + "&options=-c%20deadlock_timeout%3D10ms%20-c%20statement_timeout%3D30s"
+    with (
+        psycopg.connect(postgres) as gate,
+        closing(PostgresStore(hasty, env="test", tables=TABLES)) as late,
+        ThreadPoolExecutor(2) as threads,
+    ):
+        gate.execute(theirs, ["b"])
+        waiting = threads.submit(late.execute, ours)
+        assert until(lambda: len(blocked(admin, name)) == 1)
+        other = threads.submit(mine.execute, theirs, ["a"])
+        assert until(lambda: len(blocked(admin, name)) == 2)
+        gate.rollback()
+        other.result()
+        assert until(lambda: blocked(admin, name))  # ours again, which now waits as anybody would
+        mine.commit()
+        assert type(waiting.result()) is Applied
+    found = store.execute(Query(THINGS)).items
+    assert [(item["text"], item.get("data")) for item in found] == [
+        ("ours", b"x"),
+        ("ours", None),
+        ("ours", b"x"),
+    ]
+
+
+def blocked(admin, name):
+    """The sessions of the test that wait for a lock."""
+    waiting = "SELECT pid FROM pg_stat_activity WHERE application_name = %s AND wait_event_type = 'Lock'"
+    return admin.execute(waiting, [name]).fetchall()
+
+
+@seldom_or_often
+def test_a_transaction_that_is_interrupted_or_waits_too_long_is_taken_back_whole(
+    url, store, mine, admin, name, said
+):
+    store.execute(Put(THINGS, "b", thing(text="old")))
+    store.within(mine).execute(Update(THINGS, "b", {"text": "held"}))
+    both = Transact((Put(THINGS, "a", thing()), Update(THINGS, "b", {"text": "new"})))
+
+    async def interrupted(waits):
+        write = asyncio.create_task(waits.aexecute(both))
+        seen = await asyncio.to_thread(until, lambda: blocked(admin, name))
+        write.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await write
+        assert type(await waits.aexecute(Put(THINGS, "c", thing()))) is Applied
+        await waits.leave()
+        return seen
+
+    with closing(PostgresStore(url + said, env="test", tables=TABLES)) as waits:
+        assert asyncio.run(interrupted(waits))
+    hasty = url + "&options=-c%20statement_timeout%3D200" + said
+    with closing(PostgresStore(hasty, env="test", tables=TABLES)) as waits:
+        with pytest.raises(errors.StoreUnavailable, match="transaction left open"):
+            waits.execute(both)
+        mine.rollback()
+        assert [item["id"] for item in waits.execute(Query(THINGS)).items] == ["b", "c"]
+        assert type(waits.execute(both)) is Applied
+
+
+def test_a_server_that_ends_the_session_leaves_no_half(url, store, mine, admin, name):
+    store.execute(Put(THINGS, "b", thing(text="old")))
+    store.within(mine).execute(Update(THINGS, "b", {"text": "held"}))
+    both = Transact((Put(THINGS, "a", thing()), Update(THINGS, "b", {"text": "new"})))
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(store.execute, both)
+        assert until(lambda: blocked(admin, name))
+        terminate(admin, name)
+        with pytest.raises(errors.StoreOutcomeUnknown):
+            waiting.result()
+    mine.rollback()
+    assert [item["id"] for item in store.execute(Query(THINGS)).items] == ["b"]
+
+
+def test_a_line_that_says_no_more_is_lost(store, monkeypatch):
+    def silence(_line):
+        yield from ()
+        return []
+
+    store.execute(Get(LEDGER, "key"))
+    with monkeypatch.context() as patch:
+        patch.setattr(phrases, "fetch_many", silence)
+        with pytest.raises(errors.StoreOutcomeUnknown):
+            store.execute(charge(1))
+    assert type(store.execute(Transact(()))) is Applied
+
+
+def test_a_commit_that_fails_is_no_success(url, store, admin, name):
+    """As a constraint of the caller's own does, that is checked at the end."""
+    admin.execute(
+        f"CREATE FUNCTION {name}.never() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN RAISE EXCEPTION 'not on a Sunday' USING ERRCODE = '23514'; END $$"
+    )
+    admin.execute(
+        f"CREATE CONSTRAINT TRIGGER never AFTER INSERT ON {name}.semel_conformance_notes "
+        f"DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION {name}.never()"
+    )
+    put = Put(NOTES, "o", thing(), ABSENT, "1")
+    for _ in range(2):
+        with pytest.raises(errors.UsageError, match="not on a Sunday"):
+            store.execute(Transact((Put(THINGS, "a", thing(), ABSENT), put)))
+        with pytest.raises(errors.UsageError, match="not on a Sunday"):
+            store.execute(Batch((Put(THINGS, "a", thing(), ABSENT), put)))
+    assert store.execute(Query(THINGS)).items == store.execute(Query(NOTES)).items == ()
+
+
+def test_whoever_meets_another_waits_and_goes_on_from_there(url, store, mine, admin, name):
+    """In the same round trip, also where the database would rather have him begin anew."""
+    strict = url + "&options=-c%20default_transaction_isolation%3Dserializable"
+    store.execute(charge(1))
+    with (
+        FaultProxy.before(url) as proxy,
+        closing(PostgresStore(proxy.url(strict), env="test")) as late,
+        ThreadPoolExecutor(1) as threads,
+    ):
+        late.execute(Get(LEDGER, "key"))
+        store.within(mine).execute(charge(2))
+        traffic = Traffic(proxy)
+        waiting = threads.submit(late.execute, charge(3))
+        assert until(lambda: blocked(admin, name))
+        mine.commit()
+        assert type(waiting.result()) is Applied
+        assert traffic.taken() == (1, 1)
+    assert charged(store) == whole([1, 2, 3])
+
+
+@pytest.fixture
+def named(url):
+    """A store that gives every statement a name at once, and what it says to the server."""
+    with (
+        FaultProxy.before(url) as proxy,
+        closing(PostgresStore(proxy.url(url) + "&prepare_threshold=0", env="test")) as store,
+    ):
+        store.execute(Get(LEDGER, "key"))
+        yield store, Traffic(proxy)
+
+
+def trips_of(named, command):
+    store, traffic = named
+    traffic.taken()
+    assert type(store.execute(command)) is Applied
+    return traffic.taken()[0]
+
+
+def test_names_that_a_session_has_forgotten_are_given_again_and_nothing_is_written_twice(named):
+    store, _ = named
+    assert trips_of(named, charge(0)) == 1
+    line = store._pool.take()
+    line.connection.execute("DEALLOCATE ALL")
+    store._pool.give(line)
+    # Told that it is unknown, then as text, and the next time by its name again.
+    assert [trips_of(named, charge(number)) for number in range(1, 4)] == [2, 1, 1]
+    assert charged(store) == whole(range(4))
+
+
+def test_names_that_a_session_was_given_by_somebody_else_are_learned(named):
+    """One at a time, as the server says no more than that."""
+    store, _ = named
+    assert trips_of(named, charge(0)) == 1
+    line = store._pool.take()
+    line.phrases._names.clear()
+    store._pool.give(line)
+    trips = [trips_of(named, charge(number)) for number in range(1, 10)]
+    assert trips == [2] * 5 + [1] * 4
+    assert charged(store) == whole(range(10))
+
+
+def test_a_name_that_was_not_given_because_of_a_refusal_is_given_later(named):
+    """The server skips what follows the write that is refused, and its name with it."""
+    store, _ = named
+    store.execute(Put(COUNTERS, "sends", {"count": 5, "expires_at": After(LONG)}, None, "day"))
+    assert type(store.execute(charge(0, cap=5))) is Cancelled
+    store.execute(Delete(COUNTERS, "sends", sort="day"))
+    assert [trips_of(named, charge(number, cap=5)) for number in range(3)] == [1, 1, 1]
+    assert charged(store) == whole(range(3))
+
+
+def test_whoever_waits_is_told_of_a_transaction_and_of_none_that_is_refused(store, admin, name):
+    store.execute(Put(LEDGER, "key", {"expires_at": After(LONG)}))
+    until_listening(store, "key")
+    admin.execute(f"LISTEN semel_{name}")
+    done = Update(LEDGER, "key", {"status": "COMPLETED"})
+    assert type(store.execute(Transact((done, Delete(LEDGER, "nothing"))))) is Cancelled
+    assert list(admin.notifies(timeout=0)) == []
+    assert type(store.execute(Transact((done, Put(LEDGER, "other", {"expires_at": After(LONG)}))))) is Applied
+    [note] = admin.notifies(timeout=10, stop_after=1)
+    assert json.loads(note.payload) == ["ledger", "key"]
+    admin.execute("UNLISTEN *")
+
+
+def test_an_addition_without_an_end_is_refused_in_a_transaction_too(store):
+    endless_one = Transact((Put(THINGS, "a", thing()), Add(THINGS, "b", "count", 1, {}, {})))
+    with pytest.raises(errors.UsageError, match="gone_at"):
+        store.execute(endless_one)
+    assert store.execute(Query(THINGS)).items == ()
+
+
+# By other attributes than the key
+
+
+def explained(admin, name, statement, values, mode):
+    """How the server goes about a statement, planned for these values or once for all."""
+    sql, given = statement.decode(), [None, *values]
+    literals = ", ".join("NULL" if value is None else f"'{value}'" for value in given)
+    admin.execute(f"SET plan_cache_mode = force_{mode}_plan")
+    admin.execute(f"PREPARE asked AS {sql}".encode(), prepare=False)
+    try:
+        rows = admin.execute(f"EXPLAIN EXECUTE asked({literals})".encode(), prepare=False).fetchall()
+    finally:
+        admin.execute("DEALLOCATE asked")
+        admin.execute("RESET plan_cache_mode")
+    return "\n".join(line for (line,) in rows)
+
+
+@pytest.mark.parametrize("mode", ["custom", "generic"])
+@pytest.mark.parametrize(
+    ("query", "index"),
+    [
+        (Query(LEDGER, "s-1", index="subject", limit=10), "semel_ledger_subject"),
+        (Query(DOCUMENTS, "s-1", index="subject", limit=10), "semel_documents_subject"),
+        (Query(JOURNAL, "s-1", index="subject", limit=10, reverse=True), "semel_journal_subject"),
+        (Query(JOURNAL, "a-1", index="actor-at", limit=10, low=5), "semel_journal_actor-at"),
+        (Query(JOURNAL, "a-1", index="actor-at", limit=10, reverse=True), "semel_journal_actor-at"),
+        (Query(JOURNAL, "a-1", index="actor-at", limit=10, after='[9,"o","e0"]'), "semel_journal_actor-at"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_query_by_an_index_uses_it(store, admin, name, query, index, mode):
+    """And reads no more of it than its page: the order of the index is that of the pages."""
+    many = "generate_series(1, 4000) AS n"
+    person, end = "CASE WHEN n % 5 = 0 THEN 's-' || n % 2 END", "extract(epoch FROM now()) + 1000"
+    if query.table is JOURNAL:
+        given, values = "owner, entry, actor, at", "'o', 'e' || n, 'a-' || n % 4, n"
+    else:
+        given, values = "id", "'k' || n"
+    admin.execute(
+        f"INSERT INTO {name}.semel_{query.table.name} ({given}, expires_at, subject) "
+        f"SELECT {values}, {end}, {person} FROM {many}"
+    )
+    admin.execute(f"ANALYZE {name}.semel_{query.table.name}")
+    statement, [_, *values] = store._clerk.plan(query.table).query(query, None)
+    plan = explained(admin, name, statement, values, mode)
+    assert re.search(rf'Index Scan( Backward)? using "?{index}"? ', plan), plan
+    assert "Seq Scan" not in plan
+    assert plan.count("Sort Key") == 1, "that of the page itself"
+
+
+def test_rows_that_name_nobody_are_in_no_index_of_names(store, admin, name):
+    store.execute(Batch(tuple(Put(LEDGER, f"k{n}", {"expires_at": After(LONG)}) for n in range(100))))
+    store.execute(Put(LEDGER, "named", {"expires_at": After(LONG), "subject": "somebody"}))
+    admin.execute(f"VACUUM ANALYZE {name}.semel_ledger")
+    entries = "SELECT reltuples FROM pg_class WHERE oid = %s::regclass"
+    assert admin.execute(entries, [f"{name}.semel_ledger_subject"]).fetchone() == (1,)
+    assert [item["id"] for item in store.execute(Query(LEDGER, "somebody", index="subject")).items] == [
+        "named"
+    ]
+
+
+def test_an_index_serves_inside_a_transaction_of_the_callers(store, mine):
+    inside = store.within(mine)
+    inside.execute(Put(LEDGER, "mine", {"expires_at": After(LONG), "subject": "somebody"}))
+    asked = Query(LEDGER, "somebody", index="subject")
+    assert [item["id"] for item in inside.execute(asked).items] == ["mine"]
+    assert store.execute(asked).items == ()
+
+
 # Many at once, and other processes
 
 
@@ -748,7 +1374,7 @@ def test_workers_that_are_killed_leave_no_key_behind_and_nothing_accepted_twice(
     for _ in range(6):
         with worker("work", url, effects, jobs) as process:
             for _ in range(chance.randint(1, 8)):
-                heard(process)
+                process.stdout.readline()  # or its end: one that is killed late has done more
             process.kill()
     with worker("work", url, effects, jobs) as process:
         lines = [json.loads(line) for line in process.stdout]
@@ -866,6 +1492,49 @@ def test_time_is_the_servers(url, admin):
         applied = store.execute(Put(THINGS, "key", {"due": After(5), "gone_at": After(LONG)}))
         assert now <= applied.now < now + 60
         assert store.execute(Get(THINGS, "key")).item["due"] == applied.now + 5
+
+
+def test_the_time_is_told_without_a_round_trip_once_it_was_heard(url, admin):
+    with (
+        FaultProxy.before(url) as proxy,
+        closing(PostgresStore(proxy.url(url), env="test", clock=Wrong(), tables=TABLES)) as store,
+    ):
+        traffic = Traffic(proxy)
+        assert store.at_once(Time()) is None
+        told = store.execute(Time())
+        assert traffic.taken()[0] > 0
+        assert told.item is None
+        for now in (store.execute(Time()).now, store.at_once(Time()).now, asyncio.run(atime(store))):
+            assert told.now <= now < told.now + 60
+        assert traffic.taken() == (0, 0)
+    [now] = admin.execute("SELECT extract(epoch FROM clock_timestamp())::float8").fetchone()
+    assert told.now <= now < told.now + 60
+
+
+async def atime(store):
+    return (await store.aexecute(Time())).now
+
+
+def test_every_answer_tells_the_time(url):
+    for command in (Get(THINGS, "key"), Put(THINGS, "key", thing()), Query(THINGS), Transact(()), charge(1)):
+        with closing(PostgresStore(url, env="test", tables=TABLES)) as store:
+            reply = store.execute(command)
+            assert store.at_once(Time()).now == pytest.approx(reply.now, abs=60)
+
+
+def test_the_time_inside_a_transaction_of_the_callers(store, mine, postgres):
+    inside = store.within(mine)
+    assert inside.at_once(Time()) is None
+    asked = inside.execute(Time()).now
+    assert inside.execute(Time()).now == pytest.approx(asked, abs=60)
+    assert inside.at_once(Time()) is not None
+
+    async def main():
+        async with await psycopg.AsyncConnection.connect(postgres) as connection:
+            with closing(PostgresStore(store._address, env="test", tables=TABLES)) as other:
+                return (await other.within(connection).aexecute(Time())).now
+
+    assert asyncio.run(main()) == pytest.approx(asked, abs=60)
 
 
 def test_reaping_removes_what_has_expired_and_nothing_that_is_being_written(store, mine):

@@ -16,13 +16,17 @@ from semel.aws.errors import ServiceError
 from semel.aws.wire import Wire
 from semel.cli import main
 from semel.clock import Clock
-from semel.errors import WrongEnvironment
+from semel.commands import After, Put, Query
+from semel.drive import drive
+from semel.errors import WrongEnvironment, WrongSchema
+from semel.ledger import LedgerSteps
 from semel.provision import KNOWN, OWN, cloudformation, dynamodb, iam, sam, shape, terraform
 from semel.provision import cdk as cdk_text
 from semel.provision.cost import NOW, Life, Workload, estimate, value_size
+from semel.redact import PSEUDONYM_DIGITS
 from semel.stores.dynamodb import DynamoDBStore
 from semel.stores.dynamodb.layout import title
-from semel.tables import LEDGER
+from semel.tables import JOURNAL, LEDGER, Kind
 from semel.tables.seeds import ACTIVITIES, MESSAGES
 from semel.testing import FakeClock
 from tests.servers import dynamodb as servers
@@ -133,7 +137,7 @@ def test_tables_are_made_once_and_a_second_run_says_that_there_is_nothing_to_do(
     assert code == 0
     assert out.splitlines() == [
         line
-        for name in ("ledger", "documents", "journal")
+        for name in (table.name for table in OWN)
         for line in (
             f"Made table semel-{env}-{name}.",
             f"Enabled TTL on ttl of semel-{env}-{name}.",
@@ -141,7 +145,7 @@ def test_tables_are_made_once_and_a_second_run_says_that_there_is_nothing_to_do(
         )
     ]
     code, out, _ = run("provision", "--url", url, "--env", env)
-    tables = "its tables (ledger, documents, journal)"
+    tables = f"its tables ({', '.join(table.name for table in OWN)})"
     assert (code, out) == (0, f"Nothing to do: environment {env} has {tables} as they should be.\n")
 
 
@@ -259,13 +263,13 @@ def test_a_check_names_each_problem_with_its_remedy_and_changes_nothing(run, url
     assert absent(wire, f"semel-{env}-ledger")
     run("provision", "--url", url, "--env", env)
     code, out, _ = run("provision", "--url", url, "--env", env, "--check")
-    tables = "its tables (ledger, documents, journal)"
+    tables = f"its tables ({', '.join(table.name for table in OWN)})"
     assert (code, out) == (0, f"All is well: environment {env} has {tables}.\n")
 
 
 def test_a_check_finds_what_somebody_else_made_otherwise(run, url, wire, env):
     name = f"semel-{env}-ledger"
-    request = shape.create_request(KNOWN["ledger"], env)
+    request = shape.create_request(msgspec.structs.replace(LEDGER, indexes=()), env)
     request["AttributeDefinitions"] = [{"AttributeName": "key", "AttributeType": "N"}]
     request["KeySchema"] = shape.key_schema("key", None)
     wire.call("CreateTable", request, write=False)
@@ -281,16 +285,31 @@ def test_a_check_finds_what_somebody_else_made_otherwise(run, url, wire, env):
     )
 
 
-def test_a_missing_index_is_made_in_a_table_that_is_there(wire, env):
-    table = own(ACTIVITIES, env)
-    bare = shape.create_request(table, env)
-    bare["AttributeDefinitions"] = bare["AttributeDefinitions"][:2]
-    del bare["GlobalSecondaryIndexes"]
+@pytest.mark.parametrize("asked", [LEDGER, JOURNAL, ACTIVITIES], ids=lambda table: table.name)
+def test_a_table_that_was_made_before_it_had_indexes_is_brought_up_to_date(wire, env, asked):
+    """What is in it already is then found by them; and a second run has nothing to do."""
+    table = own(asked, env)
+    bare = shape.create_request(msgspec.structs.replace(table, indexes=()), env)
     wire.call("CreateTable", bare, write=False)
     assert until(lambda: active(wire, bare["TableName"]))
+    store = DynamoDBStore(wire, tables=[table], env=env)
+    index = table.indexes[0]
+    key, who = f"{env}//key", 7 if table.kinds[index.partition] is Kind.NUMBER else "you"
+    item = {table.expires: After(60), index.partition: who} | ({index.sort: 1} if index.sort else {})
+    store.execute(Put(asked, key, item, sort=None if table.sort is None else "entry"))
+    query = Query(asked, who, index=index.name)
+    with pytest.raises(WrongSchema, match=r"does not have the specified index.*run: semel provision"):
+        store.execute(query)
+    missing = [f"{bare['TableName']} has no index {each.name}" for each in table.indexes]
+    found = [problem.what for problem in dynamodb.problems(wire, [table], env)]
+    assert [what for what in found if "index" in what] == missing
     done = dynamodb.provision(wire, [table], env, clock=Clock())
-    assert f"made index userId-timestamp-index of {bare['TableName']}" in done
+    assert [did for did in done if "index" in did] == [
+        f"made index {each.name} of {bare['TableName']}" for each in table.indexes
+    ]
+    assert until(lambda: [each[table.partition] for each in store.execute(query).items] == [key])
     assert dynamodb.provision(wire, [table], env, clock=Clock()) == []
+    assert dynamodb.problems(wire, [table], env) == []
     remove(wire, table, env)
 
 
@@ -471,6 +490,27 @@ def test_the_estimate_counts_the_requests_and_units_that_a_server_counts(wire, e
 
 
 @pytest.mark.seed("A9")
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("endpoint", ["dynoxide"], indirect=True)  # which counts units as Amazon does
+def test_the_estimate_counts_what_the_index_of_persons_costs(wire, env, named):
+    """Nothing where nobody is named; where somebody is, a write whenever the index sees a change."""
+    table = own(LEDGER, env)
+    dynamodb.provision(wire, [table], "prod", clock=Clock())
+    life, counting, clock = Life(Workload(events=1, subjects=named)), Counting(wire), FakeClock(NOW)
+    store = DynamoDBStore(counting, tables=[table], env="prod", clock=clock)
+    ledger = LedgerSteps(env="prod", subjects=lambda person: person.ljust(PSEUDONYM_DIGITS, "-"))
+    drive(ledger.get("another"), store)
+    counting.count()
+    claim = drive(ledger.claim("key", subject="you" if named else None), store)
+    assert isinstance(claim, semel.Claimed)
+    clock.advance(1)
+    drive(ledger.renew(claim), store)
+    clock.advance(1)
+    drive(ledger.complete(claim, "done"), store)
+    assert counting.count()[1] == [life.claim.writes, life.renew.writes, life.complete.writes]
+
+
+@pytest.mark.seed("A9")
 def test_cost_prints_a_table_with_a_total(run):
     code, out, _ = run("cost", "--events", "10000000", "--duplicates", "0.2")
     assert code == 0
@@ -522,7 +562,7 @@ def test_a_database_is_migrated_and_checked(run, database, env):
     assert run(*words, "--table", "household-activities")[1].startswith("Nothing to do: environment")
     assert run(*words, "--check") == (
         0,
-        f"All is well: environment {env} has its tables (ledger, documents, journal).\n",
+        f"All is well: environment {env} has its tables ({', '.join(table.name for table in OWN)}).\n",
         "",
     )
     code, _, err = run(*words[:-1], "another")

@@ -11,10 +11,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import redis
 from redis.cluster import RedisCluster
@@ -25,28 +27,37 @@ from semel import errors
 from semel.clock import Clock
 from semel.commands import (
     ABSENT,
+    NOW,
     PRESENT,
     Add,
     After,
+    AnyOf,
     Applied,
+    AtMost,
     Batch,
+    Cancelled,
     Delete,
     Get,
+    Item,
     Put,
     Query,
     Refused,
     Stored,
+    Time,
     Transact,
     Update,
     Watch,
+    Write,
 )
 from semel.drive import leave
 from semel.stores.redis import RedisStore, problems, provision
 from semel.stores.redis.address import parse
 from semel.stores.redis.bell import LINGER_SECONDS, Bell, Heard
-from semel.tables import LEDGER
+from semel.stores.redis.lines import AsyncLines, Lines
+from semel.stores.redis.servers import Exchange
+from semel.tables import COUNTERS, DOCUMENTS, JOURNAL, LEDGER
 from semel.testing import FakeClock, FaultProxy
-from semel.testing.conformance import LINES, NOTES, THINGS
+from semel.testing.conformance import ENTRIES, LINES, NOTES, THINGS
 from semel.testing.conformance.harness import claimed
 from tests.servers.redis import Pair, answers, binary, node, url
 from tests.servers.running import HOST, Failed, Server, folder, free_port, start, stop, until
@@ -91,6 +102,15 @@ def asked(store: RedisStore, through: str, *commands: Any) -> list[Any]:
 
 
 both = pytest.mark.parametrize("through", ["sync", "async"])
+
+# Where keys lie: together, each partition for itself, or each scope.
+PLACES = {"server": "", "cluster": "cluster=yes&", "scopes": "cluster=yes&slots=scope&"}
+
+
+def placed(request: pytest.FixtureRequest, where: str, prefix: str) -> str:
+    """The URL of a store that nobody has used, in one of these places."""
+    server = request.getfixturevalue("redis_server" if where == "server" else "redis_cluster")
+    return f"{server}?{PLACES[where]}prefix={prefix}"
 
 
 # The server forgets its scripts, or is started again
@@ -412,6 +432,11 @@ EVERYTHING: list[Stored] = [
     Transact((Delete(NOTES, "a", sort="1"), Delete(LINES, "a", sort=1))),
     Batch((mark("b"), mark("c"))),
     Delete(THINGS, "a"),
+    Put(ENTRIES, "a", {"text": "x", "due": 1, "gone_at": After(9)}, None, "1"),
+    Update(ENTRIES, "a", {"due": 2}, sort="1"),
+    Update(ENTRIES, "a", {"gone_at": 1e12}, sort="1"),
+    *(Query(ENTRIES, "x", index="text-due", reverse=reverse) for reverse in (False, True)),
+    Time(),
 ]
 
 
@@ -447,7 +472,7 @@ def test_no_replica_is_ever_read(redis_pair: Pair) -> None:
         store.execute(mark("a"))
         store.execute(Put(NOTES, "a", {"gone_at": After(1000)}, ABSENT, "1"))
         client.replicaof(HOST, int(redis_pair.primary.rpartition(":")[2]))
-        for command in (Get(THINGS, "a"), Query(NOTES, "a"), mark("b")):
+        for command in (Get(THINGS, "a"), Query(NOTES, "a"), Query(ENTRIES, "a", index="text"), mark("b")):
             with pytest.raises(errors.StoreUnavailable, match="it is a replica"):
                 store.execute(command)
 
@@ -597,22 +622,21 @@ def heard(client: redis.Redis, channel: str) -> bool:
 
 
 @both
-@pytest.mark.parametrize("where", ["server", "cluster"])
+@pytest.mark.parametrize("where", PLACES)
 def test_a_waiter_is_woken_by_what_others_write(
     request: pytest.FixtureRequest, prefix: str, through: str, where: str
 ) -> None:
     """The waiter would not look again for an hour, and the writer is another store: only Redis tells it."""
-    option = "cluster=yes&" if where == "cluster" else ""
-    server = request.getfixturevalue(f"redis_{where}")
-    place = f"{server}?{option}prefix={prefix}"
-    channel = f"{prefix}:ledger:{{dev//key}}"
+    place = placed(request, where, prefix)
+    server = place.partition("?")[0]
+    channel = f"{prefix}:ledger:{{dev//}}{{key}}" if where == "scopes" else f"{prefix}:ledger:{{dev//key}}"
     owner = redis.Redis.from_url(server)
-    if where == "cluster":
+    if where != "server":
         with RedisCluster.from_url(server) as cluster:
             found = cluster.get_node_from_key(channel)
             owner = redis.Redis(host=found.host, port=found.port)
     with owner, semel.connect(place) as s, closing(RedisStore(place)) as waiting:
-        if where == "cluster" and owner.info("server")["redis_version"] < "7":
+        if where != "server" and owner.info("server")["redis_version"] < "7":
             pytest.skip("in a cluster only Redis 7 tells those alone who listen")
         claim = claimed(s.ledger.claim("key"))
         waiting.execute(Get(LEDGER, claim.id))
@@ -738,6 +762,25 @@ def test_the_time_is_the_servers(here: str, client: redis.Redis) -> None:
         assert before + 30 <= record.lease_until <= after + 30
 
 
+def test_the_time_is_told_without_asking_once_something_was_heard(
+    here: str, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(RedisStore(here)) as store:
+        assert store.at_once(Time()) is None
+        assert store.at_once(Get(THINGS, "a")) is None
+        store.execute(mark("a"))
+        sent = recorded(monkeypatch)
+        seconds, _ = client.time()
+        told, later = store.execute(Time()).now, store.at_once(Time())
+        assert later is not None
+        assert seconds - 1 <= told <= later.now <= client.time()[0] + 1
+        assert [reply.now >= later.now for reply in asked(store, "async", Time())] == [True]
+        assert sent == []
+    assert store.at_once(Time()) is None
+    with pytest.raises(errors.StoreClosed):
+        asked(store, "async", Time())
+
+
 def test_redis_removes_an_item_only_after_its_time(here: str, prefix: str, client: redis.Redis) -> None:
     with closing(RedisStore(here)) as store:
         store.execute(mark("a"))
@@ -793,6 +836,402 @@ def test_a_ledger_lists_thousands_of_records_page_by_page(
             assert len(after) < 20_000
         assert sorted(keys) == sorted(f"key-{number}" for number in range(2000))
         assert s.ledger.list(status="FAILED").records == ()
+
+
+# Indexes
+
+
+def entry(key: str, sort: str, life: float = 1000, **attributes: Any) -> Put:
+    return Put(ENTRIES, key, {"gone_at": After(life), **attributes}, None, sort)
+
+
+def found(store: RedisStore, text: str, index: str = "text") -> list[str]:
+    return [item["place"] for item in store.execute(Query(ENTRIES, text, index=index)).items]
+
+
+def stopped(store: RedisStore, command: Stored, exchanges: int) -> bool:
+    """Whether a command came to its end in so many exchanges; after them its process is no more."""
+    dialogue = store._talk.perform(command)
+    answers: Any = None
+    try:
+        for _ in range(exchanges):
+            answers = store._lines.exchange(dialogue.send(answers))
+        dialogue.send(answers)
+    except StopIteration:
+        return True
+    dialogue.close()
+    return False
+
+
+def unfound(store: RedisStore) -> list[Item]:
+    """Items that an index should lead to, and does not."""
+    lost = []
+    for item in store.execute(Query(ENTRIES)).items:
+        for index in ENTRIES.indexes:
+            if {index.partition, index.sort or index.partition} <= item.keys():
+                query = Query(ENTRIES, item[index.partition], index=index.name)
+                lost += [] if item in store.execute(query).items else [item]
+    return lost
+
+
+MOVES: list[Stored] = [
+    entry("a", "1", text="y", due=2, count=3),
+    entry("b", "1", text="y", due=2, count=3),
+    Update(ENTRIES, "a", {"due": 2}, sort="1"),
+    Update(ENTRIES, "a", {"text": "y", "due": 2, "count": 3, "gone_at": After(5)}, sort="1"),
+    Update(ENTRIES, "a", {"gone_at": After(1e6)}, sort="1"),
+    Add(ENTRIES, "a", "count", 1, {}, {"gone_at": After(1000)}, None, "1"),
+    Add(ENTRIES, "b", "count", 1, {"text": "y"}, {"due": NOW, "gone_at": After(1000)}, None, "1"),
+    Transact((Update(ENTRIES, "a", {"text": "y"}, sort="1"), entry("a", "2", text="y"))),
+    Batch((Update(ENTRIES, "a", {"text": "y"}, sort="1"), entry("b", "2", text="y"))),
+]
+
+
+@pytest.mark.parametrize("where", PLACES)
+@pytest.mark.parametrize("move", MOVES, ids=lambda move: type(move).__name__)
+def test_whoever_dies_whenever_no_index_lacks_an_item(
+    request: pytest.FixtureRequest, prefix: str, where: str, move: Stored
+) -> None:
+    """An index may have too much, and never too little."""
+    with ExitStack() as stack:
+        for exchanges in itertools.count():
+            place = placed(request, where, f"{prefix}-{exchanges}")
+            store = stack.enter_context(closing(RedisStore(place, clock=FakeClock())))
+            store.execute(entry("a", "1", text="x", due=1, count=1))
+            over = stopped(store, move, exchanges)
+            assert unfound(store) == []
+            if over:
+                break
+    assert exchanges >= (1 if where == "server" else 2)
+
+
+@pytest.mark.parametrize("where", ["server", "cluster"])
+def test_a_crowd_that_moves_one_item_leaves_it_where_its_indexes_lead(
+    request: pytest.FixtureRequest, prefix: str, where: str
+) -> None:
+    """Each names one attribute of an index and leaves the other as it is."""
+    with closing(RedisStore(placed(request, where, prefix))) as store:
+        store.execute(entry("a", "1", text="0", due=0, count=0))
+        changes: list[Write] = []
+        for number in range(8):
+            changes += [
+                Update(ENTRIES, "a", {"due": number}, sort="1"),
+                Update(ENTRIES, "a", {"text": str(number)}, sort="1"),
+                Add(ENTRIES, "a", "count", 1, {}, {"gone_at": After(1000)}, None, "1"),
+            ]
+        with ThreadPoolExecutor(len(changes)) as pool:
+            assert {type(reply) for reply in pool.map(store.execute, changes)} == {Applied}
+        assert unfound(store) == []
+        [item] = store.execute(Query(ENTRIES)).items
+        assert item["count"] == 8
+
+
+def test_an_item_that_is_under_way_is_found_though_readers_came_before_it(
+    redis_cluster: str, prefix: str
+) -> None:
+    """They found that its entry leads nowhere, and left it."""
+    clock = FakeClock()
+    with closing(RedisStore(f"{redis_cluster}?cluster=yes&prefix={prefix}", clock=clock)) as store:
+        assert found(store, "x") == []
+        dialogue = store._talk.perform(entry("a", "1", text="x"))
+        answers = store._lines.exchange(next(dialogue))
+        for _ in range(3):
+            assert found(store, "x") == []
+            clock.advance(100)
+        with pytest.raises(StopIteration) as end:
+            dialogue.send(store._lines.exchange(dialogue.send(answers)))
+        assert type(end.value.value) is Applied
+        assert found(store, "x") == ["1"]
+
+
+def test_an_item_that_was_under_way_for_too_long_is_refused(redis_cluster: str, prefix: str) -> None:
+    """By now its entry may have been removed, and then nothing would lead to it."""
+    clock = FakeClock()
+    with closing(RedisStore(f"{redis_cluster}?cluster=yes&prefix={prefix}", clock=clock)) as store:
+        assert found(store, "x") == []
+        dialogue = store._talk.perform(entry("a", "1", text="x"))
+        late = dialogue.send(store._lines.exchange(next(dialogue)))
+        clock.advance(301)
+        # A script is told the time where it is imposed; this one was told before.
+        late = Exchange(late.node, _at(late.data, clock.now()), late.count, late.writes)
+        with pytest.raises(errors.StoreUnavailable, match=r"too long ago.*may be sent again"):
+            dialogue.send(store._lines.exchange(late))
+        assert store.execute(Get(ENTRIES, "a", "1")).item is None
+
+
+def _at(data: bytes, now: float) -> bytes:
+    """The same orders, at another time."""
+    words = data.split(b"\r\n")
+    place = next(place for place, word in enumerate(words) if b"\xa6writes" in word[:16])
+    orders = msgspec.msgpack.decode(words[place])
+    words[place] = msgspec.msgpack.encode(orders | {"now": now})
+    words[place - 1] = b"$%d" % len(words[place])
+    return b"\r\n".join(words)
+
+
+def test_an_entry_that_leads_nowhere_is_removed_by_who_finds_it_so_again_much_later(
+    here: str, prefix: str, client: redis.Redis
+) -> None:
+    clock, index = FakeClock(), f"{prefix}:{ENTRIES.name}/text:{{x}}"
+    with closing(RedisStore(here, clock=clock)) as store:
+        store.execute(Batch(tuple(entry("a", place, text="x") for place in "123")))
+        store.execute(Update(ENTRIES, "a", {"text": "y"}, sort="1"))
+        store.execute(Delete(ENTRIES, "a", sort="2"))
+        assert found(store, "x") == ["3"]
+        assert client.hlen(f"{index}:doubts") == 2
+        assert 0 < client.pttl(f"{index}:doubts") < client.pttl(index) + 1000
+        store.execute(entry("a", "2", text="x"))  # it is there again
+        assert client.hlen(f"{index}:doubts") == 1
+        clock.advance(599)
+        assert found(store, "x") == ["2", "3"]
+        assert client.zcard(index) == 3
+        clock.advance(1)
+        assert found(store, "x") == ["2", "3"]
+        assert [client.zcard(index), client.zcard(f"{index}:ends")] == [2, 2]
+        assert client.exists(f"{index}:doubts") == 0
+
+
+def test_an_index_ends_a_day_after_the_last_of_its_items(here: str, prefix: str, client: redis.Redis) -> None:
+    day, index = 86_400, f"{prefix}:{ENTRIES.name}/text:{{x}}"
+
+    def lives(seconds: float) -> bool:
+        return all(
+            (seconds + day) * 1000 < client.pttl(key) <= (seconds + day + 60) * 1000
+            for key in (index, f"{index}:ends")
+        )
+
+    with closing(RedisStore(here)) as store:
+        store.execute(entry("a", "1", 100, text="x"))
+        assert lives(100)
+        store.execute(entry("a", "2", 2000, text="x"))
+        store.execute(entry("a", "3", 50, text="x"))
+        assert lives(2000)
+        store.execute(Put(ENTRIES, "a", {"gone_at": 1e12, "text": "x"}, None, "4"))
+        assert client.pttl(index) == -1
+
+
+def test_an_index_that_is_only_written_forgets_what_has_ended(
+    here: str, prefix: str, client: redis.Redis
+) -> None:
+    """Nobody ever reads it, and somebody always writes to it."""
+    clock, index = FakeClock(), f"{prefix}:{ENTRIES.name}/text:{{x}}"
+    with closing(RedisStore(here, clock=clock)) as store:
+        for number in range(30):
+            store.execute(entry("a", str(number), 3600, text="x"))
+            clock.advance(24 * 3600)
+        assert client.zcard(index) == client.zcard(f"{index}:ends") == 2
+
+
+def test_an_item_that_lives_on_takes_its_entries_along(here: str, prefix: str, client: redis.Redis) -> None:
+    """Though what lets it live on says nothing of an index."""
+    clock, index = FakeClock(), f"{prefix}:{ENTRIES.name}/text:{{x}}"
+    with closing(RedisStore(here, clock=clock)) as store:
+        store.execute(entry("a", "1", 3600, text="x"))
+        for _ in range(5):
+            clock.advance(3000)
+            store.execute(Update(ENTRIES, "a", {"gone_at": After(24 * 3600)}, sort="1"))
+            store.execute(Add(ENTRIES, "a", "due", 1, {"gone_at": After(24 * 3600)}, {}, None, "1"))
+        clock.advance(20 * 3600)
+        [last] = client.zrange(f"{index}:ends", 0, -1, withscores=True)
+        assert float(last[1]) > clock.now() + 4 * 3600
+        store.execute(entry("b", "2", text="x"))
+        assert found(store, "x") == ["1", "2"]
+
+
+def test_an_item_that_nothing_leads_to_any_more_is_written_as_any_other(
+    here: str, prefix: str, client: redis.Redis
+) -> None:
+    with closing(RedisStore(here)) as store:
+        store.execute(entry("a", "1", text="x"))
+        store.execute(Update(ENTRIES, "a", {"text": None}, sort="1"))
+        store.execute(Update(ENTRIES, "a", {"gone_at": After(1e6)}, sort="1"))
+        assert client.hexists(f"{prefix}:{ENTRIES.name}:{{a}}:1", "@") is False
+        assert found(store, "x") == []
+
+
+def test_a_claim_without_a_subject_leaves_one_key_and_one_with_a_subject_is_found_by_it(
+    here: str, prefix: str, client: redis.Redis
+) -> None:
+    opening = {"status": "IN_PROGRESS", "token": "t", "expires_at": After(100)}
+    with closing(RedisStore(here)) as store:
+        store.execute(Put(LEDGER, "dev//a", opening, ABSENT))
+        assert {*client.scan_iter(f"{prefix}:ledger*")} == {f"{prefix}:ledger:{{dev//a}}".encode()}
+        assert client.hexists(f"{prefix}:ledger:{{dev//a}}", "@") is False
+        store.execute(Put(LEDGER, "dev//b", opening | {"subject": "7f3a"}, ABSENT))
+        store.execute(Update(LEDGER, "dev//b", {"status": "COMPLETED", "expires_at": After(500)}))
+        [item] = store.execute(Query(LEDGER, "7f3a", index="subject")).items
+        assert (item["id"], item["status"]) == ("dev//b", "COMPLETED")
+        assert store.execute(Query(LEDGER, "7f3b", index="subject")).items == ()
+
+
+def test_a_page_of_an_index_reads_no_more_than_it_shows(here: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a thousand entries, those of one page and one more."""
+    with closing(RedisStore(here)) as store:
+        store.execute(Batch(tuple(entry("a", f"{n:04}", text="x", due=n) for n in range(1000))))
+        sent = recorded(monkeypatch)
+        page = store.execute(Query(ENTRIES, "x", low=500, limit=10, index="text-due"))
+        assert [item["due"] for item in page.items] == [*range(500, 510)]
+        assert [exchange.count for exchange in sent] == [1, 11]
+
+
+# Transactions
+
+
+def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Exchange]:
+    """What is sent from now on, by threads and by tasks."""
+    sent: list[Exchange] = []
+    lines, alines = Lines.exchange, AsyncLines.exchange
+
+    def exchange(self: Lines, asked: Exchange) -> list[Any]:
+        sent.append(asked)
+        return lines(self, asked)
+
+    async def aexchange(self: AsyncLines, asked: Exchange) -> list[Any]:
+        sent.append(asked)
+        return await alines(self, asked)
+
+    monkeypatch.setattr(Lines, "exchange", exchange)
+    monkeypatch.setattr(AsyncLines, "exchange", aexchange)
+    return sent
+
+
+def dealing(number: int, cap: int = 3, **entry: Any) -> Transact:
+    """One completion, one charge within a cap, one document and one entry of what a person did."""
+    token, end = f"t{number}", {"expires_at": After(1000)}
+    within = AnyOf((ABSENT, AtMost("count", cap - 1)))
+    return Transact(
+        (
+            Put(LEDGER, f"dev/acme/reply:{number}", {"status": "COMPLETED", "token": token, **end}, ABSENT),
+            Add(COUNTERS, "dev/acme/replies", "count", 1, {"updated_at": NOW}, end, within, "2026-01-01"),
+            Put(COUNTERS, "dev/acme/replies", {"by": 1, "token": token, **end}, ABSENT, f"~{token}"),
+            Put(DOCUMENTS, f"dev/acme/chat:{number}", {"body": {"n": 1}, "token": token, **end}, ABSENT),
+            Put(
+                JOURNAL,
+                "dev/acme/chat",
+                {"actor": "dev/acme/ann", "at": float(number), "token": token, **end, **entry},
+                ABSENT,
+                f"e{number:04}",
+            ),
+        )
+    )
+
+
+def done(store: RedisStore) -> list[float]:
+    """When the person did something, by the index of that."""
+    page = store.execute(Query(JOURNAL, "dev/acme/ann", index="actor-at", limit=500))
+    return [item["at"] for item in page.items]
+
+
+@both
+@pytest.mark.parametrize("where", ["server", "scopes"])
+@pytest.mark.seed("H5")
+def test_a_transaction_over_all_tables_is_one_round_trip(
+    request: pytest.FixtureRequest, prefix: str, where: str, through: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Completion, charge, document and journal, with what leads to the journal's entry; refused ones too."""
+    with closing(RedisStore(placed(request, where, prefix))) as store:
+        asked(store, through, Get(THINGS, "opened"), dealing(0))
+        sent = recorded(monkeypatch)
+        made, cancelled = asked(store, through, dealing(1), dealing(0))
+        assert (type(made), type(cancelled)) == (Applied, Cancelled)
+        assert [exchange.count for exchange in sent] == [1, 1]
+        assert done(store) == [0.0, 1.0]
+        if where == "scopes":  # what stands for a person has no scope, and lies elsewhere
+            sent.clear()
+            asked(store, through, dealing(2, subject="7f3a"))
+            assert [exchange.count for exchange in sent] == [1, 1]
+
+
+@both
+@pytest.mark.parametrize("where", ["server", "scopes"])
+def test_a_crowd_of_transactions_stays_within_a_cap(
+    request: pytest.FixtureRequest, prefix: str, where: str, through: str
+) -> None:
+    """200 at once, three may: three have everything, and the others nothing."""
+    with closing(RedisStore(placed(request, where, prefix))) as store:
+        if through == "sync":
+            with ThreadPoolExecutor(200) as pool:
+                replies = list(pool.map(store.execute, map(dealing, range(200))))
+        else:
+
+            async def main() -> list[Any]:
+                replies = await asyncio.gather(*(store.aexecute(dealing(each)) for each in range(200)))
+                await leave(store)
+                return replies
+
+            replies = asyncio.run(main())
+        winners = [number for number, reply in enumerate(replies) if type(reply) is Applied]
+        assert len(winners) == 3
+        assert {type(reply) for reply in replies} == {Applied, Cancelled}
+        counted = store.execute(Get(COUNTERS, "dev/acme/replies", "2026-01-01")).item
+        assert counted["count"] == 3
+        assert done(store) == winners
+        for table in (LEDGER, DOCUMENTS):
+            assert len(store.execute(Query(table, limit=500)).items) == 3
+
+
+@both
+def test_a_transaction_whose_answer_was_lost_is_known_by_its_tokens(
+    proxy: FaultProxy, here: str, through: str
+) -> None:
+    """Sent again as it is, it finds its own marks, and nothing was counted or entered twice."""
+    with closing(RedisStore(proxy.url(here))) as store:
+        asked(store, through, Get(THINGS, "opened"))
+        proxy.drop_answer_to(b"dev/acme/ann")
+        command = dealing(1)
+        with pytest.raises(errors.StoreOutcomeUnknown):
+            asked(store, through, command)
+        [again] = asked(store, through, command)
+        assert proxy.dropped == 1
+        tokens = [refusal and refusal.item["token"] for refusal in again.refusals]
+        assert tokens == ["t1", None, "t1", "t1", "t1"]
+        assert asked(store, through, Get(COUNTERS, "dev/acme/replies", "2026-01-01"))[0].item["count"] == 1
+        assert done(store) == [1.0]
+
+
+# Slots
+
+
+def test_what_was_made_by_scope_is_not_opened_by_partition(
+    here: str, prefix: str, client: redis.Redis
+) -> None:
+    """Nor the other way; a store without a word of it in its stamp is by partition, as all once were."""
+    assert provision(f"{here}&slots=scope", "dev") != []
+    assert client.hget(f"{prefix}:meta", "slots") == b"scope"
+    assert provision(f"{here}&slots=scope", "dev") == []
+    for through in ("sync", "async"):
+        with (
+            closing(RedisStore(here)) as store,
+            pytest.raises(errors.WrongSchema, match="add slots=scope to the URL"),
+        ):
+            asked(store, through, mark("a"))
+    [problem] = [each for each in problems(here, "dev") if "slots" in each.what]
+    assert "open it as it was made" in problem.remedy
+    client.delete(f"{prefix}:meta")
+    client.hset(f"{prefix}:meta", mapping={"environment": "dev", "schema": 1})
+    with (
+        closing(RedisStore(f"{here}&slots=scope")) as store,
+        pytest.raises(errors.WrongSchema, match="take slots=scope out of the URL"),
+    ):
+        store.execute(mark("a"))
+    with closing(RedisStore(f"{here}&slots=partition")) as store:
+        assert type(store.execute(mark("a"))) is Applied
+    assert client.hgetall(f"{prefix}:meta") == {b"environment": b"dev", b"schema": b"1"}
+
+
+def test_a_ledger_by_scope_claims_lists_and_forgets_as_any_other(redis_cluster: str, prefix: str) -> None:
+    place = f"{redis_cluster}?cluster=yes&slots=scope&prefix={prefix}"
+    with semel.connect(place) as s, RedisCluster.from_url(redis_cluster) as cluster:
+        tenants = [s.scoped(name) for name in ("acme", "bolt")]
+        for tenant in tenants:
+            assert tenant.ledger.check_and_set_many([f"key:{n}" for n in range(50)]) == [True] * 50
+            assert len(tenant.ledger.list(limit=100).records) == 50
+        names = [*cluster.scan_iter(f"{prefix}:ledger:*", count=1000)]
+        assert len(names) == 100
+        assert len({key_slot(name) for name in names}) == 2
+        assert s.ledger.list().records == ()
+        work = tenants[0].once("charge:{order}")(lambda order: f"charged {order}")
+        assert [work("o-1"), work("o-1")] == ["charged o-1"] * 2
 
 
 # A cluster

@@ -1,10 +1,11 @@
-"""What tests on a DynamoDB engine have in common: a wire, tables, and raw looks at items."""
+"""What tests of DynamoDB have in common: a wire that is told what to say, and engines with tables in them."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeAlias
 
 from semel.aws.credentials import Credentials
 from semel.aws.errors import ServiceError
+from semel.aws.servertime import ServerTime
 from semel.aws.wire import Wire
 from semel.clock import Clock
 from semel.provision.shape import create_request
@@ -15,6 +16,40 @@ from semel.tables import Table
 REGION = "eu-north-1"
 ENV = "test"
 ANYONE = Credentials("anyone", "anything")
+
+
+Answer: TypeAlias = dict[str, Any] | Exception
+
+
+class Told:
+    """A transport that answers as it was told to, and with nothing where it was not."""
+
+    def __init__(self, clock: Clock, *answers: Answer) -> None:
+        self.time = ServerTime(clock)
+        self.answers = [{}, *answers]  # the first is for the stamp
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.closed = False
+
+    def call(self, operation: str, request: Any, *, write: bool) -> dict[str, Any]:
+        self.asked.append((operation, request() if callable(request) else request))
+        answer = self.answers.pop(0) if self.answers else {}
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def acall(self, operation: str, request: Any, *, write: bool) -> dict[str, Any]:
+        return self.call(operation, request, write=write)
+
+    async def leave(self) -> None:
+        """Nothing to leave."""
+
+    def close(self) -> None:
+        self.closed = True
+
+    @property
+    def operations(self) -> list[str]:
+        """What was asked, the stamp aside."""
+        return [operation for operation, _ in self.asked[1:]]
 
 
 class Counting(Wire):

@@ -14,6 +14,7 @@ from semel.testing import StoreConformance
 from semel.testing.conformance import TABLES
 from semel.testing.conformance.commands import CommandTests, TransactTests
 from semel.testing.conformance.harness import Harness
+from semel.testing.conformance.indexes import IndexTests
 from semel.testing.conformance.races import RaceTests
 from semel.testing.conformance.records import MarkTests
 from semel.testing.conformance.values import ExpiryTests, ValueTests
@@ -61,7 +62,7 @@ def client(url: str) -> Any:
     return CLIENTS[url]
 
 
-class TestBoto3(OnAnEngine, CommandTests, TransactTests, ValueTests, RaceTests):
+class TestBoto3(OnAnEngine, CommandTests, TransactTests, ValueTests, RaceTests, IndexTests):
     """What of the contract depends on the transport, through a client of the caller's own."""
 
     server = "dynoxide"

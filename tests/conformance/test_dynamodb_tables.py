@@ -3,6 +3,7 @@
 from collections import Counter
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -150,6 +151,8 @@ SORTS: dict[str, Any] = {
     MESSAGES.name: 4711,
 }
 OTHERS = (SUPPORT_STATE, SUPPORT_AUDIT, ACTIVITIES, RESPONSE_COUNTERS, MESSAGES)
+# Keys as the rules give them; in these tables they stand without their environment.
+OWNER, TALK, CHAT = (f"{ENV}//{name}" for name in ("owner", "talk", "chat"))
 COUNTING = [table for table in OTHERS if table.name in NUMBERS]
 
 
@@ -169,7 +172,7 @@ class TestRacesElsewhere(Harness):
     @pytest.mark.parametrize("table", OTHERS, ids=lambda table: table.name)
     def test_one_of_many_puts_wins(self, runner: Runner, clock: FakeClock, table: Table) -> None:
         """The others are refused with what the winner wrote."""
-        put = Put(table, "owner", entry(table, clock), ABSENT, SORTS[table.name])
+        put = Put(table, OWNER, entry(table, clock), ABSENT, SORTS[table.name])
         replies = runner.together([one(put) for _ in range(CROWD)])
         assert Counter(type(reply) for reply in replies) == {Applied: 1, Refused: CROWD - 1}
         assert all(reply.item for reply in replies if type(reply) is Refused)
@@ -178,8 +181,8 @@ class TestRacesElsewhere(Harness):
     def test_one_of_many_updates_wins(self, runner: Runner, clock: FakeClock, table: Table) -> None:
         """Optimistic concurrency: whoever saw the version that is there changes it."""
         number, sort = NUMBERS[table.name], SORTS[table.name]
-        runner.ask(Put(table, "owner", entry(table, clock, **{number: 1}), None, sort))
-        change = Update(table, "owner", {number: 2}, Equals(number, 1), sort)
+        runner.ask(Put(table, OWNER, entry(table, clock, **{number: 1}), None, sort))
+        change = Update(table, OWNER, {number: 2}, Equals(number, 1), sort)
         replies = runner.together([one(change) for _ in range(CROWD)])
         assert Counter(type(reply) for reply in replies) == {Applied: 1, Refused: CROWD - 1}
 
@@ -189,9 +192,9 @@ class TestRacesElsewhere(Harness):
         """Also where all of them meet an item whose time is up: together they count from zero."""
         number, sort = NUMBERS[table.name], SORTS[table.name]
         if expired:
-            runner.ask(Put(table, "owner", {table.expires: clock.now() + 5, number: 40}, None, sort))
+            runner.ask(Put(table, OWNER, {table.expires: clock.now() + 5, number: 40}, None, sort))
             clock.advance(5)
-        add = Add(table, "owner", number, 1, {}, {table.expires: After(DAY)}, None, sort)
+        add = Add(table, OWNER, number, 1, {}, {table.expires: After(DAY)}, None, sort)
         replies = runner.together([one(add) for _ in range(CROWD)])
         assert {type(reply) for reply in replies} == {Applied}
         assert sorted(reply.item[number] for reply in replies) == list(range(1, CROWD + 1))
@@ -201,10 +204,10 @@ class TestRacesElsewhere(Harness):
         """Of many that want one of three, three get it."""
         day = SORTS[RESPONSE_COUNTERS.name]
         if expired:
-            runner.ask(Put(RESPONSE_COUNTERS, "chat", {"ttl": clock.now() + 5, "count": 3}, None, day))
+            runner.ask(Put(RESPONSE_COUNTERS, CHAT, {"ttl": clock.now() + 5, "count": 3}, None, day))
             clock.advance(5)
         within = AnyOf((ABSENT, AtMost("count", 2)))
-        add = Add(RESPONSE_COUNTERS, "chat", "count", 1, {}, {"ttl": After(7 * DAY)}, within, day)
+        add = Add(RESPONSE_COUNTERS, CHAT, "count", 1, {}, {"ttl": After(7 * DAY)}, within, day)
         replies = runner.together([one(add) for _ in range(CROWD)])
         assert Counter(type(reply) for reply in replies) == {Applied: 3, Refused: CROWD - 3}
         in_the_way = [shown(reply.item) for reply in replies if type(reply) is Refused]
@@ -214,20 +217,20 @@ class TestRacesElsewhere(Harness):
     def test_one_of_many_transactions_wins(self, runner: Runner, clock: FakeClock, expired: bool) -> None:
         """State, audit and counter change together or not at all, also over an expired counter."""
         day, action = SORTS[RESPONSE_COUNTERS.name], SORTS[SUPPORT_AUDIT.name]
-        runner.ask(Put(SUPPORT_STATE, "talk", entry(SUPPORT_STATE, clock, version=1)))
+        runner.ask(Put(SUPPORT_STATE, TALK, entry(SUPPORT_STATE, clock, version=1)))
         if expired:
-            runner.ask(Put(RESPONSE_COUNTERS, "chat", {"ttl": clock.now() + 5, "count": 3}, None, day))
+            runner.ask(Put(RESPONSE_COUNTERS, CHAT, {"ttl": clock.now() + 5, "count": 3}, None, day))
             clock.advance(5)
         together = Transact(
             (
-                Update(SUPPORT_STATE, "talk", {"version": 2}, Equals("version", 1)),
-                Put(SUPPORT_AUDIT, "talk", entry(SUPPORT_AUDIT, clock), ABSENT, action),
-                Add(RESPONSE_COUNTERS, "chat", "count", 1, {}, {"ttl": After(7 * DAY)}, None, day),
+                Update(SUPPORT_STATE, TALK, {"version": 2}, Equals("version", 1)),
+                Put(SUPPORT_AUDIT, TALK, entry(SUPPORT_AUDIT, clock), ABSENT, action),
+                Add(RESPONSE_COUNTERS, CHAT, "count", 1, {}, {"ttl": After(7 * DAY)}, None, day),
             )
         )
         replies = runner.together([one(together) for _ in range(CROWD)])
         assert Counter(type(reply) for reply in replies) == {Applied: 1, Cancelled: CROWD - 1}
-        assert runner.ask(Get(RESPONSE_COUNTERS, "chat", day)).item["count"] == 1
+        assert runner.ask(Get(RESPONSE_COUNTERS, CHAT, day)).item["count"] == 1
 
 
 # What stands in the tables, as their owners wrote it down
@@ -410,7 +413,7 @@ class TestShapes:
         """Objects, a set, numbers and ISO texts, with a version and an end in whole seconds."""
         runner = run(SUPPORT_STATE)
         state = {
-            "updated_at": "2023-11-14T22:13:20Z",
+            "updated_at": self.clock.now(),
             "expires_at": self.clock.now() + 90 * DAY - 0.5,
             "last_processed_at": "2023-11-14T22:13:20Z",
             "last_processed_message_id": "message",
@@ -422,7 +425,7 @@ class TestShapes:
             "last_auto_reply": {"type": "order_status", "source_message_id": "message"},
             "version": 1,
         }
-        runner.ask(Put(SUPPORT_STATE, "talk", state, ABSENT))
+        runner.ask(Put(SUPPORT_STATE, TALK, state, ABSENT))
         item = self.on.item(SUPPORT_STATE, "talk")
         assert kinds(item) == {
             "conversation_id": "S",
@@ -439,6 +442,7 @@ class TestShapes:
             "version": "N",
         }
         assert item["expires_at"] == {"N": str(1_700_000_000 + 90 * DAY)}
+        assert item["updated_at"] == {"S": "2023-11-14T22:13:20.000Z"}
         assert title(SUPPORT_STATE, "prod") == "rp_mw_conversation_state_prod"
 
     @pytest.mark.seed("R3")
@@ -454,7 +458,7 @@ class TestShapes:
         }
         sorts = [f"2026-01-03T00:00:0{second}Z#a" for second in (2, 0, 1)]
         for sort in sorts:
-            runner.ask(Put(SUPPORT_AUDIT, "talk", action, ABSENT, sort))
+            runner.ask(Put(SUPPORT_AUDIT, TALK, action, ABSENT, sort))
         assert kinds(self.on.item(SUPPORT_AUDIT, "talk", sorts[0])) == {
             "conversation_id": "S",
             "ts_action_id": "S",
@@ -464,7 +468,7 @@ class TestShapes:
             "result": "S",
             "expires_at": "N",
         }
-        found = runner.ask(Query(SUPPORT_AUDIT, "talk")).items
+        found = runner.ask(Query(SUPPORT_AUDIT, TALK)).items
         assert [item["ts_action_id"] for item in found] == sorted(sorts)
 
     @pytest.mark.seed("H1")
@@ -478,7 +482,7 @@ class TestShapes:
             "type": "chore",
             "body": {"task": "dishes"},
         }
-        runner.ask(Put(ACTIVITIES, "chat", activity, ABSENT, "01HQJZ7B4Z0J5M3RGT8X4K6N9P"))
+        runner.ask(Put(ACTIVITIES, CHAT, activity, ABSENT, "01HQJZ7B4Z0J5M3RGT8X4K6N9P"))
         item = self.on.item(ACTIVITIES, "chat", "01HQJZ7B4Z0J5M3RGT8X4K6N9P")
         assert kinds(item) == {
             "chatId": "S",
@@ -498,22 +502,45 @@ class TestShapes:
         )
         assert by_user["Items"] == [item]
 
+    @pytest.mark.seed("H8")
+    @pytest.mark.parametrize("server", ["dynoxide", "ministack"])
+    def test_activities_of_a_user_come_in_the_order_of_time(self, request, server: str) -> None:
+        """Of any chat, within a range of time, and page by page; of one chat in the order of their ids."""
+        self.on = engine(request.getfixturevalue(server))
+        self.on.make([ACTIVITIES])
+        self.on.empty([ACTIVITIES])
+        store = self.on.store(self.clock)
+        runner = Runner(store)
+        for number in range(10):
+            activity = {"userId": number % 2, "timestamp": 100 - number, "messageId": number}
+            chat = f"{ENV}//chat-{number % 3}"
+            runner.ask(Put(ACTIVITIES, chat, activity, ABSENT, f"01H{number}"))
+        query, found = Query(ACTIVITIES, 1, 92, 99, index="userId-timestamp-index", limit=2), []
+        while True:
+            page = runner.ask(query)
+            found += [item["timestamp"] for item in page.items]
+            if page.after is None:
+                break
+            query = msgspec.structs.replace(query, after=page.after)
+        assert found == [93, 95, 97, 99]
+        in_chat = runner.ask(Query(ACTIVITIES, f"{ENV}//chat-0")).items
+        assert [item["messageId"] for item in in_chat] == [0, 3, 6, 9]
+        store.close()
+
     @pytest.mark.seed("H3")
     def test_what_the_household_sees_of_a_counter(self, run) -> None:
         """`count` is added to, `updatedAt` written each time, `ttl` only once."""
         runner = run(RESPONSE_COUNTERS)
-        for at in ("2026-02-17T08:00:00Z", "2026-02-17T09:00:00Z"):
-            once = {"ttl": After(7 * DAY)}
-            runner.ask(
-                Add(RESPONSE_COUNTERS, "chat", "count", 1, {"updatedAt": at}, once, None, "2026-02-17")
-            )
+        for _ in range(2):
             self.clock.advance(3600)
-        assert self.on.item(RESPONSE_COUNTERS, "chat", "2026-02-17") == {
+            once = {"ttl": After(7 * DAY)}
+            runner.ask(Add(RESPONSE_COUNTERS, CHAT, "count", 1, {"updatedAt": NOW}, once, None, "2023-11-14"))
+        assert self.on.item(RESPONSE_COUNTERS, "chat", "2023-11-14") == {
             "chatId": {"S": "chat"},
-            "date": {"S": "2026-02-17"},
+            "date": {"S": "2023-11-14"},
             "count": {"N": "2"},
-            "updatedAt": {"S": "2026-02-17T09:00:00Z"},
-            "ttl": {"N": str(1_700_000_000 + 7 * DAY)},
+            "updatedAt": {"S": "2023-11-15T00:13:20.000Z"},
+            "ttl": {"N": str(1_700_003_600 + 7 * DAY)},
         }
 
     @pytest.mark.seed("H7")
@@ -521,15 +548,19 @@ class TestShapes:
         """`messageId` is a number and sorts as one: the last ten are those with the highest."""
         runner = run(MESSAGES)
         for number in range(95, 107):
-            runner.ask(Put(MESSAGES, "chat", {"userId": 7, "timestamp": number}, ABSENT, number))
+            message = {"userId": 7, "timestamp": number, "text": "hello"}
+            runner.ask(Put(MESSAGES, CHAT, message, ABSENT, number))
         assert kinds(self.on.item(MESSAGES, "chat", 100)) == {
             "chatId": "S",
             "messageId": "N",
             "userId": "N",
             "timestamp": "N",
+            "text": "S",
         }
-        last = runner.ask(Query(MESSAGES, "chat", reverse=True, limit=10)).items
+        query = Query(MESSAGES, CHAT, reverse=True, limit=10, only=("userId", "timestamp"))
+        last = runner.ask(query).items
         assert [item["messageId"] for item in last] == list(range(106, 96, -1))
+        assert {(item["userId"], "text" in item) for item in last} == {(7, False)}
 
     @pytest.mark.seed("M1")
     @pytest.mark.seed("M2")

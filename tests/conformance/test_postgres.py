@@ -9,11 +9,12 @@ import pytest
 from semel.clock import Clock
 from semel.drive import Store
 from semel.stores.postgres import PostgresStore, migrate
+from semel.tables import OWN
 from semel.testing import StoreConformance
 from semel.testing.conformance import TABLES
 
 SCHEMA = f"conformance_{os.getpid()}"
-EMPTY = ";".join(f"DELETE FROM {SCHEMA}.semel_{name}" for name in ("ledger", *(t.name for t in TABLES)))
+EMPTY = ";".join(f"DELETE FROM {SCHEMA}.semel_{table.name}" for table in (*OWN, *TABLES))
 
 
 @pytest.fixture(scope="module", name="prepared")

@@ -1,4 +1,4 @@
-"""The store in Redis keeps the contract: on one server, and on a cluster."""
+"""The store in Redis keeps the contract: on one server, and on a cluster, by partition and by scope."""
 
 import itertools
 import os
@@ -32,7 +32,11 @@ from semel.stores.redis import RedisStore
 from semel.tables import Table
 from semel.testing import FakeClock, StoreConformance
 from semel.testing.conformance import NOTES, THINGS, Runner
+from semel.testing.conformance.commands import TransactTests
 from semel.testing.conformance.harness import LONG, get, one, put, shown, thing
+from semel.testing.conformance.indexes import IndexTests
+from semel.testing.conformance.queries import QueryTests
+from semel.testing.conformance.races import RaceTests
 
 NUMBERS = itertools.count()
 
@@ -75,6 +79,19 @@ class TestRedis(StoreConformance):
         return RedisStore.from_url(self.url, env="test", clock=clock)
 
 
+class TestRedisClusterByScope(TransactTests, QueryTests, IndexTests, RaceTests):
+    """With `slots=scope` transactions are as on one server; the rest does not ask where keys lie."""
+
+    @pytest.fixture(autouse=True)
+    def place(self, redis_cluster: str, on_cluster: RedisCluster) -> Iterator[None]:
+        with prefix(on_cluster) as name:
+            self.url = f"{redis_cluster}?cluster=yes&slots=scope&prefix={name}"
+            yield
+
+    def make_store(self, clock: Clock) -> Store:
+        return RedisStore.from_url(self.url, env="test", clock=clock)
+
+
 class TestRedisCluster(StoreConformance):
     """A transaction is one node's affair: items that lie apart cannot change together."""
 
@@ -90,7 +107,7 @@ class TestRedisCluster(StoreConformance):
     def test_transact_of_items_that_lie_apart_is_refused(self, runner: Runner, clock: FakeClock) -> None:
         """Before anything is sent, with the keys and what to do about it."""
         writes = (Put(THINGS, "a", thing(clock), ABSENT), Put(THINGS, "b", thing(clock), ABSENT))
-        with pytest.raises(UsageError, match=r"'a' of conformance_things.*'b' .*share their partition key"):
+        with pytest.raises(UsageError, match=r"'a' of conformance_things.*'b' .*slots=scope"):
             runner.ask(Transact(writes))
         assert [get(runner, "a"), get(runner, "b")] == [None, None]
 

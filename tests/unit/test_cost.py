@@ -6,7 +6,17 @@ import pytest
 
 from semel.errors import InvalidOption
 from semel.ledger import DAY, LEASE
-from semel.provision.cost import GIGABYTE, OVERHEAD, Life, Units, Workload, estimate, units, value_size
+from semel.provision.cost import (
+    GIGABYTE,
+    OVERHEAD,
+    Life,
+    Units,
+    Workload,
+    estimate,
+    index_units,
+    units,
+    value_size,
+)
 from semel.provision.prices import PRICES
 
 pytestmark = pytest.mark.seed("A9")
@@ -68,7 +78,34 @@ def test_the_size_of_a_record_follows_its_key_and_its_result():
     assert sizes[1] == sizes[2] == sizes[0] + 1
 
 
+def test_an_event_that_names_a_person_costs_a_write_in_the_index_where_that_changes():
+    """Its end moves with each write, and the index has that; one that names nobody costs nothing more."""
+    nobody, somebody = (Life(Workload(events=1, subjects=named)) for named in (False, True))
+    assert nobody.index_bytes == 0
+    assert (nobody.claim, nobody.renew, nobody.complete) == (Units(writes=1),) * 3
+    assert (somebody.claim, somebody.renew, somebody.complete) == (Units(writes=2),) * 3
+    assert (somebody.refused, somebody.look) == (Units(writes=1), Units(reads=1))
+    assert somebody.index_bytes > OVERHEAD
+
+
+def test_an_index_is_billed_for_what_it_sees_of_a_change():
+    before = {"id": "prod//k", "expires_at": 1.0, "status": "A"}
+    named = before | {"subject": "s"}
+    assert index_units(None, before) == index_units(before, before | {"expires_at": 2.0}) == 0
+    assert index_units(None, named) == index_units(named, None) == index_units(named, before) == 1
+    assert index_units(named, named | {"expires_at": 2.0}) == 1
+    assert index_units(named, named | {"status": "B"}) == 0, "it does not carry that"
+
+
 # A month
+
+
+def test_a_month_of_persons_costs_their_index_in_writes_and_in_storage():
+    plain, named = (lines(Workload(events=1_000_000, subjects=each)) for each in (False, True))
+    assert named["claim"].dollars == 2 * plain["claim"].dollars
+    assert named["storage"].dollars > plain["storage"].dollars
+    assert "index of persons" in named["claim"].note + named["storage"].note
+    assert "index" not in "".join(line.note for line in plain.values())
 
 
 def test_the_requests_of_a_month_are_those_of_first_events_and_duplicates():

@@ -9,7 +9,6 @@ import pytest
 
 from semel import errors
 from semel.aws.errors import ServiceError
-from semel.aws.servertime import ServerTime
 from semel.clock import Clock
 from semel.commands import (
     ABSENT,
@@ -36,39 +35,7 @@ from semel.stores.dynamodb.url import parse
 from semel.tables.seeds import ACTIVITIES, MESSAGES, PROBE, QUILL
 from semel.testing import FakeClock
 from semel.testing.conformance import LINES, THINGS
-
-Answer = dict[str, Any] | Exception
-
-
-class Told:
-    """A transport that answers as it was told to, and with nothing where it was not."""
-
-    def __init__(self, clock: Clock, *answers: Answer) -> None:
-        self.time = ServerTime(clock)
-        self.answers = [{}, *answers]  # the first is for the stamp
-        self.asked: list[tuple[str, dict[str, Any]]] = []
-        self.closed = False
-
-    def call(self, operation: str, request: Any, *, write: bool) -> dict[str, Any]:
-        self.asked.append((operation, request() if callable(request) else request))
-        answer = self.answers.pop(0) if self.answers else {}
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    async def acall(self, operation: str, request: Any, *, write: bool) -> dict[str, Any]:
-        return self.call(operation, request, write=write)
-
-    async def leave(self) -> None:
-        """Nothing to leave."""
-
-    def close(self) -> None:
-        self.closed = True
-
-    @property
-    def operations(self) -> list[str]:
-        """What was asked, the stamp aside."""
-        return [operation for operation, _ in self.asked[1:]]
+from tests.conformance.dynamodb_kit import Answer, Told
 
 
 def refused(item: dict[str, Any] | None = None) -> ServiceError:
@@ -176,6 +143,16 @@ def test_what_is_not_allowed_is_named(store, code: str, message: str, action: st
             "ValidationException",
             "One or more parameter values were invalid: Missing the key pk in the item",
             errors.WrongSchema,
+        ),
+        (
+            "ValidationException",
+            "Type mismatch for Index Key subject Expected: N Actual: S IndexName: subject",
+            errors.WrongSchema,
+        ),
+        (
+            "ValidationException",
+            "A value specified for a secondary index key is not supported. IndexName: subject",
+            errors.UsageError,
         ),
         ("ValidationException", "Item size has exceeded the maximum allowed size", errors.UsageError),
         ("ItemCollectionSizeLimitExceededException", "Collection size exceeded.", errors.UsageError),
@@ -691,11 +668,11 @@ def test_a_claim_is_one_request(store, clock) -> None:
 def test_items_of_an_own_table_may_be_numbers_and_texts(store) -> None:
     """Keys are written as their kind has it."""
     it, told = store()
-    it.execute(Get(ACTIVITIES, "chat", "01H"))
-    it.execute(Get(MESSAGES, "chat", 7))
+    it.execute(Get(ACTIVITIES, "test//chat", "01H"))
+    it.execute(Get(MESSAGES, "test//chat", 7))
     keys = [request["Key"] for _, request in told.asked]
     assert keys[0] == {"chatId": {"S": "semel:environment"}, "activityId": {"S": "semel"}}
     assert keys[2] == {"chatId": {"S": "semel:environment"}, "messageId": {"N": "0"}}
     assert keys[3] == {"chatId": {"S": "chat"}, "messageId": {"N": "7"}}
     with pytest.raises(errors.UsageError, match="messageId"):
-        it.execute(Get(MESSAGES, "chat", "seven"))
+        it.execute(Get(MESSAGES, "test//chat", "seven"))

@@ -1,8 +1,8 @@
-"""The store in memory lets go of what has expired, a little at a time."""
+"""The store in memory lets go of what has expired, a little at a time; a query looks at what is its own."""
 
-from semel.commands import ABSENT, Get, Put, Update
+from semel.commands import ABSENT, Delete, Get, Put, Query, Update
 from semel.stores.memory import BUCKET_SECONDS, SWEEP, MemoryStore
-from semel.tables import LEDGER
+from semel.tables import JOURNAL, LEDGER
 from semel.testing import FakeClock
 
 
@@ -57,3 +57,47 @@ def test_a_store_that_is_written_for_ever_stays_bounded() -> None:
         clock.advance(1)
         sizes.append(len(store))
     assert max(sizes) <= 60 + 2 * BUCKET_SECONDS
+
+
+def say(store: MemoryStore, owner: str, entry: str, expires_at: float) -> None:
+    store.execute(Put(JOURNAL, owner, {"expires_at": expires_at, "actor": owner, "at": 1.0}, sort=entry))
+
+
+def test_a_query_looks_at_no_more_than_its_partition_or_its_table() -> None:
+    clock = FakeClock()
+    store = MemoryStore(clock)
+    for n in range(100):
+        put(store, f"k{n}", clock.now() + 10)
+        say(store, f"owner{n % 4}", f"{n:02}", clock.now() + 10)
+    looked_at = {
+        Query(JOURNAL, "owner1"): 25,
+        Query(JOURNAL, "nobody"): 0,
+        Query(JOURNAL, "owner1", index="actor-at"): 100,
+        Query(JOURNAL): 100,
+        Query(LEDGER, "k7"): 1,
+        Query(LEDGER, "k100"): 0,
+        Query(LEDGER): 100,
+    }
+    assert {query: len(store._among(query)) for query in looked_at} == looked_at
+    assert len(store.execute(Query(JOURNAL, "owner1", index="actor-at")).items) == 25
+    assert len(store) == 200
+
+
+def test_a_partition_that_is_empty_is_forgotten() -> None:
+    clock = FakeClock()
+    store = MemoryStore(clock)
+    say(store, "deleted", "1", clock.now() + 10_000)
+    store.execute(Delete(JOURNAL, "deleted", sort="1"))
+    say(store, "expired", "1", clock.now() + 10)
+    clock.advance(10 + BUCKET_SECONDS)
+    put(store, "sweeps", clock.now() + 10)
+    assert store._partitions == {}
+    assert len(store) == 1
+
+
+def test_a_later_version_of_an_item_is_what_a_query_finds() -> None:
+    clock = FakeClock()
+    store = MemoryStore(clock)
+    say(store, "o", "1", clock.now() + 10)
+    store.execute(Update(JOURNAL, "o", {"key": "new"}, sort="1"))
+    assert [item["key"] for item in store.execute(Query(JOURNAL, "o")).items] == ["new"]

@@ -28,14 +28,16 @@ from semel.commands import (
     Query,
     Refused,
     Update,
+    cursor,
 )
 from semel.errors import UsageError
 from semel.stores.postgres.conditions import Clauses, shape_of
 from semel.stores.postgres.layout import Layout
 from semel.stores.postgres.plan import Plan
 from semel.stores.postgres.values import Cells, array, number, text
-from semel.tables import LEDGER, Kind, Table
-from semel.testing.conformance import LINES, NOTES, THINGS
+from semel.stores.postgres.writings import REFUSED
+from semel.tables import JOURNAL, LEDGER, Index, Kind, Table
+from semel.testing.conformance import ENTRIES, LINES, NOTES, THINGS
 
 ITEM = {"text": "new", "gone_at": After(60)}
 
@@ -170,6 +172,68 @@ def test_what_cannot_be_compared_is_refused(plan):
     for attribute, value in (("object", {"a": 1}), ("tags", {"a"})):
         with pytest.raises(UsageError, match="no condition compares"):
             plan.write(Delete(THINGS, "a", Equals(attribute, value)))  # type: ignore[arg-type]
+
+
+# Pages
+
+
+def test_a_page_of_an_index_has_its_partition_its_bounds_and_its_order():
+    entries = Plan(ENTRIES)
+    query = Query(ENTRIES, "x", low=1, high=2, index="text-due", reverse=True)
+    statement, values = entries.query(query, None)
+    text = statement.decode()
+    for clause in ('o."text" = v.p0', 'o."due" >= v.p1', 'o."due" <= v.p2', 'o."due" IS NOT NULL'):
+        assert clause in text
+    assert 'ORDER BY o."due" DESC, o."owner" DESC, o."place" DESC' in text
+    assert values == [None, "x", 1.0, 2.0, 101]
+    assert '"owner" = ' not in text
+
+
+def test_a_page_of_an_index_goes_on_after_its_cursor():
+    entries = Plan(ENTRIES)
+    row = {"owner": "o", "place": "p", "due": 30.5, "text": "x", "gone_at": 1}
+    after = cursor(ENTRIES, row, ENTRIES.index("text-due"))
+    statement, values = entries.query(Query(ENTRIES, "x", index="text-due", after=after), None)
+    assert '(o."due", o."owner", o."place") > (v.p1, v.p2, v.p3)' in statement.decode()
+    assert values == [None, "x", 30.5, "o", "p", 101]
+
+
+def test_each_index_has_a_statement_of_its_own():
+    entries = Plan(ENTRIES)
+    texts = {entries.query(Query(ENTRIES, "x", index=index), None)[0] for index in ("", "text", "text-due")}
+    assert len(texts) == 3
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"key": 1, "index": "text-due"}, "'text' holds text, not int"),
+        ({"key": "x", "index": "count-text"}, "'count' holds number, not str"),
+        ({"key": "x", "index": "text-due", "low": "a"}, "'due' holds number, not str"),
+    ],
+)
+def test_a_query_of_another_kind_is_refused(asked, said):
+    with pytest.raises(UsageError, match=said):
+        Plan(ENTRIES).query(Query(ENTRIES, **asked), None)
+
+
+# All or none
+
+
+def test_a_write_of_several_fails_where_it_is_refused(plan):
+    """Its statement has no way to go on when it has written nothing."""
+    for command in (
+        Put(THINGS, "a", ITEM, ABSENT),
+        Update(THINGS, "a", {"text": "x"}, Equals("text", "y")),
+        Add(THINGS, "a", "count", 1, {}, {"gone_at": 1}),
+        Delete(THINGS, "a"),
+    ):
+        form, _ = plan.write(command)
+        statement = form.firm.decode()
+        assert f"THEN '{REFUSED}' ELSE '1' END)::int" in statement
+        assert REFUSED not in form.one.decode()
+        assert "pg_notify" in statement
+        assert statement.count("transaction_timestamp()") == 1
 
 
 # Values
@@ -358,6 +422,28 @@ def test_texts_compare_by_their_bytes(table):
 
 def test_the_end_of_a_life_is_indexed():
     assert '("gone_at")' in Layout(THINGS).indexes()["semel_conformance_things_gone_at"]
+
+
+def test_an_index_has_only_rows_that_have_its_attributes():
+    """So a claim that names nobody costs nothing for being found by nobody's name."""
+    subject = Layout(LEDGER).indexes()["semel_ledger_subject"]
+    assert subject.endswith('("subject", "id") WHERE "subject" IS NOT NULL;')
+    both = Layout(JOURNAL).indexes()["semel_journal_actor-at"]
+    assert '("actor", "at", "owner", "entry") WHERE "actor" IS NOT NULL AND "at" IS NOT NULL;' in both
+
+
+def test_an_index_over_the_key_has_every_row():
+    """What is always there needs no mention."""
+    table = Table(
+        name="t",
+        partition="a",
+        sort="b",
+        attributes={"c": Kind.TEXT},
+        expires="gone",
+        indexes=(Index(name="swapped", partition="b", sort="a"), Index(name="c", partition="c", sort="b")),
+    )
+    assert Layout(table).indexes()["semel_t_swapped"].endswith('("b", "a");')
+    assert Layout(table).indexes()["semel_t_c"].endswith('("c", "b", "a") WHERE "c" IS NOT NULL;')
 
 
 def test_names_longer_than_postgresql_keeps_are_cut_here():

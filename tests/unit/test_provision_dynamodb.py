@@ -3,6 +3,7 @@
 from collections import deque
 from typing import Any
 
+import msgspec
 import pytest
 
 from semel.aws.errors import ServiceError
@@ -10,18 +11,21 @@ from semel.errors import (
     InvalidOption,
     NotPermitted,
     SchemaTooNew,
+    StoreThrottled,
     StoreUnavailable,
     WrongEnvironment,
     WrongSchema,
 )
-from semel.provision import shape
+from semel.provision import OWN, shape
 from semel.provision.dynamodb import PATIENCE, POLL, RUN, problems, provision
 from semel.stores.dynamodb.layout import title
-from semel.tables import LEDGER, Index, Kind, Table
+from semel.tables import JOURNAL, LEDGER, Column, Form, Index, Kind, Table
 from semel.tables.seeds import ACTIVITIES, ALCHEMISER, MESSAGES
 from semel.testing import FakeClock
 
 ENV = "prod"
+INDEXES = "GlobalSecondaryIndexes"
+WAIT = "wait until it is ACTIVE, as semel provision does"
 WRITES = {"CreateTable", "UpdateTable", "UpdateTimeToLive", "UpdateContinuousBackups", "TagResource"}
 
 
@@ -146,6 +150,52 @@ def test_the_stamp_is_an_item_of_every_kind_of_table_and_has_no_end():
     assert shape.stamp_key(MESSAGES, ENV) == {"chatId": {"S": "semel:environment"}, "messageId": {"N": "0"}}
 
 
+def carrying(*carried: str, sort: str | None = None, everything: bool = False) -> dict[str, Any]:
+    """The projection of an index that carries these."""
+    index = Index(name="i", partition="kind", sort=sort, carries=None if everything else carried)
+    attributes = {"kind": Kind.TEXT, "note": Kind.TEXT, "at": Kind.NUMBER}
+    table = Table(name="t", partition="id", attributes=attributes, expires="end", indexes=(index,))
+    return shape.index(table, index)["Projection"]
+
+
+def test_an_index_has_at_least_the_end_of_its_items():
+    assert carrying(everything=True) == {"ProjectionType": "ALL"}
+    assert carrying() == {"ProjectionType": "INCLUDE", "NonKeyAttributes": ["end"]}
+    assert carrying("note", "at") == {"ProjectionType": "INCLUDE", "NonKeyAttributes": ["end", "note", "at"]}
+    assert carrying("id", "kind", "note", sort="at")["NonKeyAttributes"] == ["end", "note"], "keys are there"
+
+
+def test_an_index_that_is_sorted_by_the_end_has_only_keys():
+    assert carrying(sort="end") == {"ProjectionType": "KEYS_ONLY"}
+
+
+def test_an_index_goes_by_the_names_and_forms_that_its_table_has():
+    table = Table(
+        name="t",
+        partition="id",
+        attributes={"kind": Kind.TEXT, "at": Kind.NUMBER},
+        expires="end",
+        columns={"at": Column(name="seenAt", form=Form.ISO), "end": Column(name="expiresAt")},
+        indexes=(Index(name="i", partition="kind", sort="at", carries=()),),
+    )
+    request = shape.create_request(table, ENV)
+    [index] = request["GlobalSecondaryIndexes"]
+    assert index["KeySchema"] == shape.key_schema("kind", "seenAt")
+    assert index["Projection"]["NonKeyAttributes"] == ["expiresAt"]
+    assert {"AttributeName": "seenAt", "AttributeType": "S"} in request["AttributeDefinitions"]
+
+
+@pytest.mark.parametrize("table", OWN, ids=lambda table: table.name)
+def test_what_names_nobody_is_in_no_index_of_persons(table):
+    """The index has only items with a subject, so that a claim without one costs one write."""
+    indexes = {each["IndexName"]: each for each in shape.create_request(table, ENV).get(INDEXES, ())}
+    if "subject" in table.attributes:
+        assert indexes["subject"]["KeySchema"] == shape.key_schema("subject", None)
+        assert indexes["subject"]["Projection"]["NonKeyAttributes"] == ["expires_at"]
+    else:
+        assert indexes == {}
+
+
 # Checking
 
 
@@ -202,7 +252,11 @@ def test_a_missing_table_is_one_problem_and_nothing_more_is_asked():
         (
             {
                 "DescribeTable": described(
-                    LEDGER, AttributeDefinitions=[{"AttributeName": "id", "AttributeType": "N"}]
+                    LEDGER,
+                    AttributeDefinitions=[
+                        {"AttributeName": "id", "AttributeType": "N"},
+                        {"AttributeName": "subject", "AttributeType": "S"},
+                    ],
                 )
             },
             "semel-prod-ledger has the key id (N) and should have id (S)",
@@ -248,6 +302,37 @@ def test_every_difference_is_found(otherwise, what):
 )
 def test_every_difference_of_a_table_with_more_to_it_is_found(otherwise, what):
     assert whats(well(ACTIVITIES, **otherwise), ACTIVITIES) == [what]
+
+
+def test_an_index_that_has_more_than_it_should_is_its_owners_choice():
+    richer = described(LEDGER)
+    [index] = richer["Table"][INDEXES]
+    for projection in (
+        {"ProjectionType": "ALL"},
+        {"ProjectionType": "INCLUDE", "NonKeyAttributes": ["status", "expires_at"]},
+    ):
+        index["Projection"] = projection
+        assert whats(well(DescribeTable=richer)) == []
+    index["Projection"] = {"ProjectionType": "KEYS_ONLY"}
+    [what] = whats(well(DescribeTable=richer))
+    assert what == (
+        "index subject of semel-prod-ledger has the key subject (S), projecting KEYS_ONLY "
+        "and should have subject (S), projecting expires_at"
+    )
+
+
+def test_an_index_that_is_missing_or_still_being_made_is_not_asked_anything():
+    """DynamoDB would call that a wrong question; the check goes on to the rest."""
+    filling = described(JOURNAL)
+    del filling["Table"][INDEXES][1]
+    filling["Table"][INDEXES][0]["IndexStatus"] = "CREATING"
+    service = well(JOURNAL, DescribeTable=filling)
+    found = problems(service, [JOURNAL], ENV)
+    assert [(problem.what, problem.remedy) for problem in found] == [
+        ("index actor-at of semel-prod-journal is still being made", WAIT),
+        ("semel-prod-journal has no index subject", RUN),
+    ]
+    assert [request.get("IndexName") for name, request in service.calls if name == "Query"] == [None]
 
 
 def test_a_missing_tag_is_found():
@@ -371,6 +456,66 @@ def test_a_new_index_is_waited_for_too():
         {"Create": shape.index(ACTIVITIES, ACTIVITIES.indexes[0])}
     ]
     assert [name for name, _ in service.calls].count("DescribeTable") == 3
+
+
+def test_a_table_that_was_made_before_it_had_indexes_gets_them_one_at_a_time():
+    """Each is waited for before the next is begun, and is asked for with its own attributes only."""
+    bare = described(JOURNAL, GlobalSecondaryIndexes=[])
+    first, both = described(JOURNAL), described(JOURNAL)
+    first["Table"][INDEXES][0]["IndexStatus"] = "CREATING"
+    service = well(JOURNAL, DescribeTable=[bare, first, both, first, both])
+    assert make(service, JOURNAL) == [
+        "made index actor-at of semel-prod-journal",
+        "made index subject of semel-prod-journal",
+    ]
+    names = [name for name, _ in service.calls if name in {"UpdateTable", "DescribeTable"}]
+    assert names == ["DescribeTable", *["UpdateTable", "DescribeTable", "DescribeTable"] * 2]
+    requests = [request for name, request in service.calls if name == "UpdateTable"]
+    defined = [[each["AttributeName"] for each in request["AttributeDefinitions"]] for request in requests]
+    assert defined == [["actor", "at"], ["subject"]]
+    assert [len(request["GlobalSecondaryIndexUpdates"]) for request in requests] == [1, 1]
+
+
+def test_an_index_that_somebody_else_is_making_is_waited_for():
+    """As an earlier run did, which ran out of patience."""
+    filling = described(LEDGER)
+    filling["Table"][INDEXES][0]["IndexStatus"] = "CREATING"
+    service = well(DescribeTable=[filling, filling, filling, described(LEDGER)])
+    assert make(service) == ["waited until index subject of semel-prod-ledger was made"]
+    assert service.did() == []
+
+
+def test_an_index_is_made_when_no_other_one_is_and_when_an_old_one_is_gone():
+    """DynamoDB makes one at a time for each table, and says it is too busy for another."""
+    deleting = described(LEDGER)
+    deleting["Table"][INDEXES][0]["IndexStatus"] = "DELETING"
+    said: list[str] = []
+    busy = StoreThrottled("Only 1 online index can be created or deleted simultaneously per table")
+    service = well(DescribeTable=[deleting, described(LEDGER)], UpdateTable=[busy, busy, {}])
+    clock = FakeClock()
+    assert provision(service, [LEDGER], ENV, clock=clock, say=said.append) == [
+        "made index subject of semel-prod-ledger"
+    ]
+    assert said[0] == "Waiting until semel-prod-ledger is ready for UpdateTable ..."
+    assert service.did() == ["UpdateTable"] * 3
+
+
+@pytest.mark.parametrize("capacity", [None, (1, 1)])
+def test_a_new_index_is_paid_for_as_its_table_is(capacity):
+    """Whatever the table should be paid for: DynamoDB takes no other."""
+    table = msgspec.structs.replace(LEDGER, capacity=capacity)
+    units = {"ReadCapacityUnits": 5, "WriteCapacityUnits": 7}
+    for mode, expected in (("PROVISIONED", units), ("PAY_PER_REQUEST", None)):
+        bare = described(
+            table,
+            GlobalSecondaryIndexes=[],
+            BillingModeSummary={"BillingMode": mode},
+            ProvisionedThroughput=units | {"NumberOfDecreasesToday": 0},
+        )
+        service = well(table, DescribeTable=[bare, described(table)])
+        make(service, table)
+        [update] = dict(service.calls)["UpdateTable"]["GlobalSecondaryIndexUpdates"]
+        assert update["Create"].get("ProvisionedThroughput") == expected
 
 
 def test_a_table_that_never_becomes_active_is_given_up_with_what_to_do():

@@ -27,7 +27,11 @@ PAID = Table(
     attributes={"at": Kind.NUMBER, "raw": Kind.BYTES},
     expires="end",
     capacity=(5, 7),
-    indexes=(Index(name="by-at", partition="at", sort="raw"),),
+    indexes=(
+        Index(name="by-at", partition="at", sort="raw"),
+        Index(name="by-end", partition="at", sort="end", carries=()),
+        Index(name="by-raw", partition="raw", carries=("at",)),
+    ),
     tags={"cost:center": "a b=c@d", "plain": "x"},
 )
 SETS = [pytest.param(EVERY, id="every"), pytest.param((PAID,), id="paid")]
@@ -209,7 +213,7 @@ def as_request(table: dict) -> dict:
             {
                 "IndexName": each["name"],
                 "KeySchema": shape.key_schema(each["hash_key"], each.get("range_key")),
-                "Projection": {"ProjectionType": each["projection_type"]},
+                "Projection": projection(each["projection_type"], each.get("non_key_attributes")),
                 **units(each),
             }
             for each in table["global_secondary_index"]
@@ -217,6 +221,10 @@ def as_request(table: dict) -> dict:
     if "tags" in table:
         request["Tags"] = [{"Key": key, "Value": value} for key, value in table["tags"].items()]
     return request
+
+
+def projection(kind: str, names: list[str] | None) -> dict:
+    return {"ProjectionType": kind} | ({} if names is None else {"NonKeyAttributes": names})
 
 
 def units(block: dict) -> dict:
@@ -292,6 +300,24 @@ def test_the_cdk_stack_compiles_and_makes_every_table_with_its_keys_and_ttl(tabl
         assert found.get("time_to_live_attribute") == (repr(table.ttl) if table.ttl else None)
         assert ("point_in_time_recovery_specification" in found) is table.recoverable
         assert found["removal_policy"] == "RemovalPolicy.RETAIN"
+
+
+@pytest.mark.seed("H9")
+@pytest.mark.parametrize("tables", SETS)
+def test_the_cdk_stack_adds_every_index_with_its_keys_and_what_it_carries(tables):
+    text = cdk.text(tables, "prod")
+    made = [kw for name, _, kw in calls(text) if name.endswith(".add_global_secondary_index")]
+    expected = [shape.index(table, index) for table in tables for index in table.indexes]
+    assert len(made) == len(expected)
+    for found, index in zip(made, expected, strict=True):
+        assert ast.literal_eval(found["index_name"]) == index["IndexName"]
+        keys = [found[word] for word in ("partition_key", "sort_key") if word in found]
+        assert len(keys) == len(index["KeySchema"])
+        for key, each in zip(keys, index["KeySchema"], strict=True):
+            assert f"name={each['AttributeName']!r}" in key
+        kind = found["projection_type"].removeprefix("dynamodb.ProjectionType.")
+        names = found.get("non_key_attributes")
+        assert projection(kind, names and ast.literal_eval(names)) == index["Projection"]
 
 
 def test_the_cdk_stack_is_written_as_ruff_would_write_it():
@@ -378,9 +404,25 @@ def test_each_role_may_do_what_it_is_for():
     assert "DeleteTable" not in may(Role.OPERATOR)
 
 
-def test_a_table_without_pages_is_not_queried():
-    [statement] = iam.policy((LEDGER,), "prod", Role.WORKER)["Statement"]
-    assert "dynamodb:Query" not in statement["Action"]
+def test_a_table_without_pages_is_not_queried_but_its_indexes_are():
+    records, indexes = iam.policy((LEDGER,), "prod", Role.WORKER)["Statement"]
+    assert "dynamodb:Query" not in records["Action"]
+    assert indexes["Action"] == ["dynamodb:Query"]
+    assert indexes["Resource"] == ["arn:aws:dynamodb:*:*:table/semel-prod-ledger/index/subject"]
+    [alone] = iam.policy((PROBE,), "prod", Role.WORKER)["Statement"]
+    assert "dynamodb:Query" not in alone["Action"]
+
+
+@pytest.mark.seed("H9")
+def test_whoever_only_writes_may_not_look_anybody_up():
+    """An index of persons is for those who read, and nobody writes to an index."""
+    for role in Role:
+        statements = {each["Sid"]: each for each in iam.policy(OWN, "prod", role)["Statement"]}
+        assert ("Indexes" in statements) is (role is not Role.INGRESS)
+        resources = [resource for each in statements.values() for resource in each["Resource"]]
+        named = {resource.partition("/index/")[2] for resource in resources} - {""}
+        assert named == (set() if role is Role.INGRESS else {"subject", "actor-at"})
+        assert statements.get("Indexes", {"Action": ["dynamodb:Query"]})["Action"] == ["dynamodb:Query"]
 
 
 # The page
@@ -389,6 +431,13 @@ def test_a_table_without_pages_is_not_queried():
 def test_the_page_about_the_tables_is_made_from_them():
     written = (ROOT / "docs" / "reference" / "tables.md").read_text("utf-8")
     assert written == page.text(), "python -m semel.provision.page > docs/reference/tables.md"
+
+
+def test_the_page_tells_what_an_index_carries():
+    section = page.section(PAID)
+    assert "| index `by-at` | `at` (N), `raw` (B), with all attributes |" in section
+    assert "| index `by-end` | `at` (N), `end` (N), with the key |" in section
+    assert "| index `by-raw` | `raw` (B), with the key, `end`, `at` |" in section
 
 
 @pytest.mark.parametrize("table", EVERY, ids=lambda table: table.name)

@@ -25,6 +25,11 @@ def test_a_url_says_where_and_how():
         wait_replicas=2,
         wait_seconds=3,
     )
+    assert [parse(f"redis://h{word}").scoped for word in ("", "?slots=partition", "?slots=scope")] == [
+        False,
+        False,
+        True,
+    ]
     assert parse("redis://:pw@h/3").db == 3
     assert (parse("redis://:pw@h").password, parse("redis://:pw@h").username) == ("pw", None)
 
@@ -42,6 +47,7 @@ def test_a_url_says_where_and_how():
         ("redis://h?colour=red", "unknown option 'colour'"),
         ("redis://h?cluster=maybe", "yes or no"),
         ("redis://h/1?cluster=yes", "database 0"),
+        ("redis://h?slots=tenant", "slots is partition or scope"),
         ("redis://h?wait_replicas=0", "from 1 on"),
         ("redis://h?wait_replicas=some", "from 1 on"),
         ("redis://h?wait_timeout=1", "wait_replicas"),

@@ -22,17 +22,11 @@ from semel.commands import (
     Update,
 )
 from semel.errors import UsageError
-from semel.stores.redis.plan import (
-    Ask,
-    Manner,
-    Plan,
-    globbed,
-    number,
-    outcomes,
-    packed,
-    spot_of,
-    write_ask,
-)
+from semel.stores.redis.asks import Ask, packed
+from semel.stores.redis.names import globbed
+from semel.stores.redis.orders import Manner, outcomes
+from semel.stores.redis.plan import Plan, Step, number, spot_of
+from semel.stores.redis.runs import write_ask
 from semel.stores.redis.scripts import READ, WRITE
 from semel.testing.conformance import LINES, NOTES, THINGS
 
@@ -107,7 +101,7 @@ def test_a_list_by_prefix_looks_only_there():
 
 
 def orders(write, manner=PLAIN):
-    ask = write_ask([Plan(write.table, "p")], [write], None, manner)
+    ask = write_ask([Plan(write.table, "p")], [Step(write)], None, manner)
     count = int(ask.rest[0])
     return msgspec.msgpack.decode(ask.rest[1 + count]), ask.rest[2 + count :]
 
@@ -236,14 +230,23 @@ def test_answers_are_cut_to_measure():
     head = msgspec.msgpack.encode([5, [1, 0, [0, 1, 2, 3], [1, 0]]])
     now, found = outcomes([head, b"abbccc"])
     assert now == 5.0
-    assert found == [(True, None), (False, None), (False, [b"a", b"bb", b"ccc"]), (True, [b""])]
-    assert outcomes(msgspec.msgpack.encode([5, [1]])) == (5.0, [(True, None)])
+    assert [each[:2] for each in found] == [
+        (True, None),
+        (False, None),
+        (False, [b"a", b"bb", b"ccc"]),
+        (True, [b""]),
+    ]
+    assert not any(each.again for each in found)
+    assert outcomes(msgspec.msgpack.encode([5, [1, 2]])) == (5.0, [(True, None, False), (False, None, True)])
 
 
 def test_writes_of_one_run_have_their_keys_in_order():
     ask = write_ask(
         [THING, NOTE],
-        [Put(THINGS, "a", {"gone_at": 9, "data": b"1"}), Delete(NOTES, "a", Equals("data", b"2"), "s")],
+        [
+            Step(Put(THINGS, "a", {"gone_at": 9, "data": b"1"})),
+            Step(Delete(NOTES, "a", Equals("data", b"2"), "s")),
+        ],
         7.0,
         Manner(),
         together=True,

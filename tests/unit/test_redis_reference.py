@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
+import msgspec
 import pytest
 import redis
 from hypothesis import given, settings
@@ -37,7 +38,7 @@ from semel.stores.memory import MemoryStore
 from semel.stores.redis import RedisStore
 from semel.tables import Table
 from semel.testing import FakeClock
-from semel.testing.conformance import LINES, NOTES, THINGS
+from semel.testing.conformance import ENTRIES, LINES, NOTES, THINGS
 from semel.testing.conformance.harness import shown
 
 NUMBERS = itertools.count()
@@ -47,10 +48,13 @@ SORTS: dict[str, st.SearchStrategy[Any]] = {
     THINGS.name: st.none(),
     NOTES.name: st.sampled_from(["", "b}:a"]),
     LINES.name: st.sampled_from([-1, 10]),
+    ENTRIES.name: st.sampled_from(["", "b}:a"]),
 }
 
-texts = st.sampled_from(["", "a", "ab", "1", "1.0", "\0", "\u00e9"])
-numbers = st.integers(-1, 1) | st.sampled_from([0.5, -0.25, 2**53 - 1, 1e300, 1.1])
+TEXTS = ["", "a", "ab", "1", "1.0", "\0", "\u00e9"]
+texts = st.sampled_from(TEXTS)
+# So many additions as a test makes leave no number that only Python has.
+numbers = st.integers(-1, 1) | st.sampled_from([0.5, -0.25, 2**53 - 100, 1e300, 1.1])
 VALUES: dict[str, st.SearchStrategy[Any]] = {
     "text": texts,
     "count": numbers,
@@ -62,7 +66,8 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
 }
 COUNTED = "count"
 comparable = st.sampled_from(["text", "count", "data", "flag"])
-ends = st.sampled_from([After(5), After(10_000), After(-1), After(0)])
+# The last is more than what leads to an item is kept for beyond its end.
+ends = st.sampled_from([After(5), After(10_000), After(-1), After(0), After(200_000)])
 
 
 def attributes(without: str = "") -> st.SearchStrategy[dict[str, Any]]:
@@ -136,6 +141,19 @@ def content(store: Any, table: Table) -> list[Any]:
     return sorted(map(plain, page.items), key=lambda item: [item[name] for name in table.key])
 
 
+def found(store: Any, query: Query) -> tuple[list[Any], list[Any]]:
+    """What an index leads to, in the order of its sort attribute and then in one order, page by page."""
+    index, items = query.table.index(query.index), []
+    while True:
+        page = store.execute(query)
+        items += [plain(item) for item in page.items]
+        if page.after is None:
+            break
+        query = msgspec.structs.replace(query, after=page.after)
+    by_key = sorted(items, key=lambda item: [item[name] for name in query.table.key])
+    return [item[index.sort] for item in items if index and index.sort], by_key
+
+
 @pytest.fixture(scope="module")
 def client(redis_server: str) -> Iterator[redis.Redis]:
     with redis.Redis.from_url(redis_server) as client:
@@ -163,6 +181,38 @@ def test_every_command_is_answered_as_in_memory(redis_server: str, client: redis
         client.unlink(prefix, *client.scan_iter(f"{prefix}:*", count=1000))
 
     same()
+
+
+# By scope all these items share a slot of a cluster, and the indexes' values lie in others.
+@pytest.mark.parametrize("where", ["server", "cluster"])
+def test_every_index_leads_where_it_does_in_memory(request: pytest.FixtureRequest, where: str) -> None:
+    """To the items that have its value, and to no others, in its order, whatever was written how."""
+    server = request.getfixturevalue(f"redis_{where}")
+    option = "" if where == "server" else "&cluster=yes&slots=scope"
+
+    @settings(max_examples=100 if where == "server" else 50)
+    @given(st.lists(commands(ENTRIES), max_size=12), st.booleans(), st.integers(1, 3))
+    def same(asked: list[Any], reverse: bool, limit: int) -> None:
+        prefix, clock = f"reference-{os.getpid()}-{next(NUMBERS)}", FakeClock()
+        memory = MemoryStore(clock)
+        with closing(RedisStore(f"{server}?prefix={prefix}{option}", clock=clock)) as store:
+            for command in asked:
+                if isinstance(command, float):
+                    clock.advance(command)
+                else:
+                    assert plain(store.execute(command)) == plain(memory.execute(command))
+            written = [plain(item) for item in memory.execute(Query(ENTRIES)).items]
+            for index in ENTRIES.indexes:
+                for value in [*{item[index.partition] for item in written if index.partition in item}, *MORE]:
+                    if isinstance(value, str) is (index.partition == "text"):
+                        query = Query(ENTRIES, value, reverse=reverse, limit=limit, index=index.name)
+                        assert found(store, query) == found(memory, query)
+
+    same()
+
+
+# Values that nothing may have, or no longer.
+MORE = ["", "a", 1, 0.5]
 
 
 def test_an_addition_without_an_end_is_refused_before_it_is_made(redis_server: str) -> None:

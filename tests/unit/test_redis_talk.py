@@ -17,18 +17,35 @@ from redis.exceptions import ConnectionError as Broken
 
 from semel import errors
 from semel.clock import Clock
-from semel.commands import ABSENT, Applied, Batch, Get, Many, Put, Query, Refused, Transact
+from semel.commands import (
+    ABSENT,
+    Add,
+    After,
+    Applied,
+    Batch,
+    Cancelled,
+    Found,
+    Get,
+    Many,
+    Page,
+    Put,
+    Query,
+    Refused,
+    Time,
+    Transact,
+    Update,
+)
 from semel.stores.redis.address import Node, parse
 from semel.stores.redis.faults import code, lost, refusal, unreachable
 from semel.stores.redis.slots import Slots, key_slot
-from semel.stores.redis.talk import RUN, Talk
-from semel.testing.conformance import THINGS
+from semel.stores.redis.talk import HEARD_SECONDS, RUN, THOUGHTS, Talk
+from semel.testing.conformance import ENTRIES, THINGS
 
 HOME = Node("h", 1)
 A, B = Node("a", 1), Node("b", 2)
 # One half of the slots each.
 SLOTS = [[0, 8191, [b"a", 1, b"id"]], [8192, 16383, [b"b", 2, b"id"], [b"replica", 3, b"id"]]]
-STAMP = [b"dev", b"1"]
+STAMP = [b"dev", b"1", None]
 
 
 def head(*outcomes):
@@ -50,8 +67,8 @@ def on(node):
 class Script:
     """A dialogue in which the servers' lines are given beforehand."""
 
-    def __init__(self, url="redis://h:1", opened=True, slots=True):
-        self.talk = Talk(parse(url), "dev", Clock())
+    def __init__(self, url="redis://h:1", opened=True, slots=True, clock=None):
+        self.talk = Talk(parse(url), "dev", clock or Clock())
         self.talk._open = opened
         if slots and self.talk.address.cluster:
             self.talk.slots = Slots.told(SLOTS, HOME)
@@ -91,10 +108,11 @@ def test_the_first_command_sees_to_the_stamp():
 @pytest.mark.parametrize(
     ("stamp", "error"),
     [
-        ([b"prod", b"1"], errors.WrongEnvironment),
-        ([b"dev", b"2"], errors.SchemaTooNew),
-        ([b"dev", b"x"], errors.WrongSchema),
-        ([None, b"1"], errors.WrongSchema),
+        ([b"prod", b"1", None], errors.WrongEnvironment),
+        ([b"dev", b"2", None], errors.SchemaTooNew),
+        ([b"dev", b"x", None], errors.WrongSchema),
+        ([None, b"1", None], errors.WrongSchema),
+        ([b"dev", b"1", b"scope"], errors.WrongSchema),
     ],
 )
 def test_another_stamp_is_refused_each_time(stamp, error):
@@ -346,3 +364,203 @@ def test_a_page_of_a_cluster_that_has_changed_is_refused():
     script = clustered()
     with pytest.raises(errors.UsageError, match="begin again"):
         script.play(Query(THINGS, after='["c:9",0,[]]'))
+
+
+def test_a_transaction_in_one_slot_is_one_exchange():
+    script = Script("redis://h:1?cluster=yes&slots=scope")
+    one, other = mark("dev/acme/a"), Put(ENTRIES, "dev/acme/b", {"gone_at": 9}, ABSENT, "s")
+    assert script.play(Transact((one, other)), [head(1, 1)]) == Applied(5.0)
+    assert len(script.sent) == 1
+
+
+def test_what_to_do_about_items_that_lie_apart_is_said():
+    with pytest.raises(errors.UsageError, match="the store be made with slots=scope"):
+        clustered().play(Transact((mark("dev/acme/a"), mark("dev/acme/b"))))
+    by_scope = Script("redis://h:1?cluster=yes&slots=scope")
+    with pytest.raises(errors.UsageError, match="or at least their scope"):
+        by_scope.play(Transact((mark("dev/acme/a"), mark("dev/other/b"))))
+    assert by_scope.sent == []
+
+
+# Indexes
+
+
+def entry(key, **item):
+    return Put(ENTRIES, key, {"gone_at": 9, **item}, None, "s")
+
+
+def orders(exchange):
+    """What write.lua is told in an exchange."""
+    return [
+        msgspec.msgpack.decode(word) for word in exchange.data.split(b"\r\n") if b"\xa6writes" in word[:16]
+    ]
+
+
+def as_read(flat):
+    return [msgspec.msgpack.encode([5.0, [[2, *map(len, flat)]]]), b"".join(flat)]
+
+
+ITEM = [b"text", b"x", b"gone_at", b"9"]
+
+
+def test_on_one_server_an_item_and_its_entries_are_one_exchange():
+    script = Script()
+    assert script.play(entry("k", text="x", due=1, count=1), [MADE]) == Applied(5.0)
+    [exchange] = script.sent
+    assert (exchange.count, b"late" in exchange.data) == (1, False)
+
+
+def test_in_a_cluster_an_item_is_sent_once_its_entry_was_answered():
+    script, there, elsewhere = clustered(), on(A), on(B)
+    assert script.play(entry(there, text=elsewhere), [MADE], [MADE]) == Applied(5.0)
+    assert script.nodes() == [B, A]
+    assert [exchange.writes for exchange in script.sent] == [True, True]
+    entering, writing = (orders(exchange)[0] for exchange in script.sent)
+    assert [write["make"] for write in entering["writes"]] == ["enter"]
+    assert [write["make"] for write in writing["writes"]] == ["put"]
+    assert writing["late"] == 5.0 + 300
+
+
+@pytest.mark.parametrize("failure", [errors.StoreOutcomeUnknown("lost"), errors.StoreUnavailable("gone")])
+def test_an_item_whose_entry_is_in_doubt_is_not_sent(failure):
+    """And that is no doubt about the item."""
+    script = clustered()
+    lines = [failure] if isinstance(failure, errors.StoreOutcomeUnknown) else [failure, [SLOTS]]
+    with pytest.raises(errors.StoreUnavailable):
+        script.play(entry(on(A), text=on(B)), *lines)
+    assert [exchange.node for exchange in script.sent if exchange.writes] == [B]
+
+
+def test_what_is_wrong_with_an_item_is_found_before_anything_is_sent():
+    script = clustered()
+    with pytest.raises(errors.UsageError):
+        script.play(entry(on(A), text=on(B), colour="red"))
+    assert script.sent == []
+
+
+def test_entries_of_a_batch_are_made_in_one_round_before_it():
+    script, a, b = clustered(), on(A), on(B)
+    batch = Batch((entry(a, text=b), entry(b, text=a), mark(a)))
+    reply = script.play(batch, [MADE], [MADE], [head(1, 1)], [MADE])
+    assert reply == Many((Applied(5.0),) * 3)
+    assert script.nodes() == [B, A, A, B]
+
+
+def test_a_write_that_does_not_tell_where_to_is_sent_twice():
+    script = Script()
+    update = Update(ENTRIES, "k", {"due": 1}, sort="s")
+    assert script.play(update, [as_read(ITEM)], [MADE]) == Applied(5.0)
+    first, second = (orders(exchange)[0]["writes"][0] for exchange in script.sent)
+    assert first["still"] == ["never"]
+    assert second["still"][1][0] == ["equals", "text", "x"]
+    assert second["entered"]
+
+
+def test_a_write_that_is_refused_is_refused_at_once():
+    script = Script()
+    assert script.play(Update(ENTRIES, "k", {"due": 1}, sort="s"), [REFUSED]) == Refused(5.0, None)
+
+
+def test_an_item_that_moved_meanwhile_is_thought_over_until_it_stands_still():
+    script = Script()
+    moved = [as_read([b"text", b"y", b"gone_at", b"9"])]
+    update = Update(ENTRIES, "k", {"due": 1}, sort="s")
+    assert script.play(update, [as_read(ITEM)], moved, [MADE]) == Applied(5.0)
+    assert orders(script.sent[2])[0]["writes"][0]["still"][1][0] == ["equals", "text", "y"]
+    with pytest.raises(errors.StoreThrottled, match="moved 'k' in an index"):
+        script.play(update, *[[as_read(ITEM)]] * THOUGHTS)
+
+
+def test_an_item_that_would_outlive_its_entries_is_entered_anew():
+    """The script finds that out, and the write itself says nothing of an index."""
+    script = Script()
+    update = Update(ENTRIES, "k", {"gone_at": 1e6}, sort="s")
+    assert script.play(update, [as_read(ITEM)], [MADE]) == Applied(5.0)
+    assert "still" not in orders(script.sent[0])[0]["writes"][0]
+    assert orders(script.sent[1])[0]["writes"][0]["entered"]
+
+
+def test_a_transaction_is_thought_over_whole():
+    script = Script()
+    writes = (mark("a"), Add(ENTRIES, "k", "count", 1, {}, {"gone_at": 9}, None, "s"))
+    flat = [b"count", b"6", *ITEM]
+    again = [msgspec.msgpack.encode([5.0, [1, [2, *map(len, flat)]]]), b"".join(flat)]
+    assert script.play(Transact(writes), [again], [head(1, 1)]) == Applied(5.0)
+    assert [order["make"] for order in orders(script.sent[1])[0]["writes"]] == ["put", "add"]
+    refused = script.play(Transact(writes), [again], [head(0, 1)])
+    assert refused == Cancelled(5.0, (Refused(5.0, None), None))
+
+
+def test_what_a_batch_has_to_think_over_is_made_after_the_rest():
+    script = Script()
+    batch = Batch((mark("a"), Update(ENTRIES, "k", {"due": 1}, sort="s"), mark("b")))
+    reply = script.play(batch, [head(1, 2, 0)], [as_read(ITEM)], [MADE])
+    assert reply == Many((Applied(5.0), Applied(5.0), Refused(5.0, None)))
+    with pytest.raises(errors.StoreOutcomeUnknown, match="part of it was made"):
+        script.play(batch, [head(1, 2, 0)], errors.StoreUnavailable("gone"))
+
+
+def test_entries_that_lead_nowhere_are_told_of_and_a_failure_of_that_is_no_failure():
+    members = [b'["a","s"]', b'["b","s"]']
+    item = [msgspec.msgpack.encode([5.0, [[1, 4, 1, 7, 1]]]), b"textxgone_at9"]
+    for told in ([None], errors.StoreUnavailable("gone")):
+        script = Script()
+        page = script.play(Query(ENTRIES, "x", index="text"), [[head(), members]], [item, NOTHING], told)
+        assert page == Page(5.0, ({"owner": "a", "place": "s", "text": "x", "gone_at": 9},), None)
+        doubt = script.sent[-1].data
+        assert members[1] in doubt
+        assert members[0] not in doubt
+
+
+def test_a_key_of_a_table_is_no_number():
+    with pytest.raises(errors.UsageError, match="is a text, not 7"):
+        Script().play(Query(THINGS, 7))
+
+
+# Time
+
+
+class Stepping(Clock):
+    """A clock of which only the steps are known."""
+
+    def __init__(self):
+        self.passed = 100.0
+
+    def monotonic(self):
+        return self.passed
+
+
+def test_the_time_is_asked_for_once_and_then_told_from_memory():
+    clock = Stepping()
+    script = Script(clock=clock)
+    assert script.talk.told() is None
+    assert script.play(Time(), TIME) == Found(5.0, None)
+    clock.passed += HEARD_SECONDS
+    assert script.play(Time()) == Found(5.0 + HEARD_SECONDS, None)
+    clock.passed += 1
+    assert script.talk.told() is None
+    assert script.play(Time(), [[b"70", b"500000"]]) == Found(70.5, None)
+    assert len(script.sent) == 2
+
+
+def test_every_answer_tells_the_time():
+    clock = Stepping()
+    script = Script(clock=clock)
+    script.play(mark("k"), [MADE])
+    clock.passed += 2
+    assert script.play(Time()) == Found(7.0, None)
+    script.play(Get(THINGS, "k"), [msgspec.msgpack.encode([20.0, [0]])])
+    assert script.talk.told() == 20.0
+
+
+def test_a_moment_that_the_servers_clock_is_to_tell_is_told_from_memory_too():
+    script = Script(clock=Stepping())
+    script.play(mark("k"), [MADE])
+    script.play(entry("k", text="x", due=After(3)), [MADE])
+    assert orders(script.sent[1])[0]["writes"][0]["set"]["due"] == 8.0
+
+
+def test_a_cluster_tells_the_time_though_the_node_in_the_url_is_gone():
+    script = clustered()
+    assert script.play(Time(), TIME) == Found(5.0, None)
+    assert script.nodes() == [Slots.told(SLOTS, HOME).owner(b"semel:meta")]

@@ -1,6 +1,8 @@
 """What the store in a file promises beyond the contract that every store keeps."""
 
 import asyncio
+import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -8,13 +10,15 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from semel import errors
+from semel import Replay, Semel, errors
 from semel.clock import Clock
 from semel.commands import (
     ABSENT,
@@ -42,12 +46,16 @@ from semel.commands import (
     Transact,
     Update,
     Watch,
+    cursor,
 )
+from semel.commands import Time as TellTime
+from semel.lifecycle import Status
 from semel.stores.memory import MemoryStore
 from semel.stores.sqlite import SQLiteStore, file
 from semel.stores.sqlite import store as store_module
 from semel.stores.sqlite.plan import Plan, after_prefix, select
-from semel.tables import LEDGER, Kind, Table
+from semel.tables import COUNTERS, DOCUMENTS, JOURNAL, LEDGER, OWN, Index, Kind, Table
+from semel.tables.seeds import TABLES as SEEDS
 
 NOTES = Table(
     name="notes",
@@ -56,6 +64,12 @@ NOTES = Table(
     attributes={"n": Kind.NUMBER, "text": Kind.TEXT, "body": Kind.BYTES, "until": Kind.NUMBER},
     expires="until",
     listed_by=("text",),
+    indexes=(
+        Index(name="text-n", partition="text", sort="n"),
+        Index(name="n", partition="n"),
+        Index(name="owner-n", partition="owner", sort="n"),
+        Index(name="text-at", partition="text", sort="at"),
+    ),
 )
 
 
@@ -266,6 +280,56 @@ def test_a_file_of_an_older_schema_is_brought_up_to_date_with_what_is_in_it(path
         assert file._meta(connection) == (1, "dev")
 
 
+EARLIER = """
+CREATE TABLE semel_meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
+INSERT INTO semel_meta VALUES ('schema', 1), ('environment', 'dev');
+CREATE TABLE semel_ledger ("id" TEXT NOT NULL, "expires_at", "status" TEXT, "token" TEXT, "attempt",
+    "fingerprint" TEXT, "created_at", "updated_at", "lease_until", "result" BLOB, "encoding" TEXT,
+    "error" TEXT, "version", PRIMARY KEY ("id")) WITHOUT ROWID;
+CREATE INDEX semel_ledger_expires_at ON semel_ledger ("expires_at");
+CREATE INDEX semel_ledger_status ON semel_ledger ("status") WHERE "status" <> 'COMPLETED';
+CREATE TABLE semel_documents ("id" TEXT NOT NULL, "expires_at", "body" TEXT, "version", "created_at",
+    "updated_at", PRIMARY KEY ("id")) WITHOUT ROWID;
+CREATE INDEX semel_documents_expires_at ON semel_documents ("expires_at");
+CREATE TABLE semel_journal ("owner" TEXT NOT NULL, "entry" TEXT NOT NULL, "expires_at", "key" TEXT,
+    "body" TEXT, "at", PRIMARY KEY ("owner", "entry")) WITHOUT ROWID;
+CREATE INDEX semel_journal_expires_at ON semel_journal ("expires_at");
+INSERT INTO semel_ledger (id, status, token, attempt, expires_at) VALUES ('old', 'COMPLETED', 't', 3, 9e9);
+INSERT INTO semel_documents (id, body, version, expires_at) VALUES ('old', '{"a":1}', 1, 9e9);
+INSERT INTO semel_journal (owner, entry, body, at, expires_at) VALUES ('o', '1', '{}', 5, 9e9);
+"""
+
+
+def test_a_file_of_an_earlier_semel_gets_its_new_columns_and_indexes_when_it_is_opened(path, clock):
+    with closing(bare(path)) as connection:
+        connection.executescript(EARLIER)
+    with closing(SQLiteStore(path, clock=clock)) as store:
+        store.execute(mark("new", subject="ada"))
+        store.execute(mark("other", subject="bob"))
+        for table, place in ((LEDGER, None), (DOCUMENTS, None)):
+            store.execute(Update(table, "old", {"subject": "ada"}, sort=place))
+        store.execute(Update(JOURNAL, "o", {"actor": "ada"}, sort="1"))
+        found = [item["id"] for item in store.execute(Query(LEDGER, "ada", index="subject")).items]
+        assert found == ["new", "old"]
+        assert len(store.execute(Query(DOCUMENTS, "ada", index="subject")).items) == 1
+        assert len(store.execute(Query(JOURNAL, "ada", low=5, index="actor-at")).items) == 1
+        assert store.execute(Query(COUNTERS, "c")).items == ()
+        told = statements(store)
+        with closing(SQLiteStore(path, clock=clock)) as again:
+            assert type(again.execute(mark("new"))) is Refused
+        assert told == []
+    assert "USING INDEX semel_ledger_subject (subject=?)" in explained(
+        path, Query(LEDGER, "a", index="subject")
+    )
+
+
+def test_an_index_that_is_missing_is_made_though_no_column_is(path, store, clock):
+    with closing(bare(path)) as connection:
+        connection.execute("DROP INDEX semel_ledger_subject")
+    SQLiteStore(path, clock=clock).close()
+    assert "USING INDEX semel_ledger_subject" in explained(path, Query(LEDGER, "a", index="subject"))
+
+
 def test_migrations_run_in_order_each_in_a_transaction_of_its_own(path):
     ran = []
 
@@ -386,14 +450,17 @@ def test_the_callers_own_tables_may_live_in_the_same_file(path, clock):
         assert connection.execute("SELECT mine FROM ledger").fetchall() == [(1,)]
 
 
+def explained(path, query):
+    """How SQLite says that it will find the rows."""
+    sql, values = select(Plan(query.table), query, 0.0)
+    with closing(bare(path)) as connection:
+        return "; ".join(row[3] for row in connection.execute("EXPLAIN QUERY PLAN " + sql, values))
+
+
 def test_a_listing_by_status_uses_the_index_that_leaves_the_completed_out(path, store):
     when = AllOf((Equals("status", "FAILED"), Begins("id", "dev/")))
-    plans = {}
     asked: dict[str, Condition] = {"failed": when, "some": OneOf("status", ("FAILED", "UNKNOWN"))}
-    for name, where in asked.items():
-        sql, values = select(Plan(LEDGER), Query(LEDGER, where=where), 0.0)
-        with closing(bare(path)) as connection:
-            plans[name] = " ".join(row[3] for row in connection.execute("EXPLAIN QUERY PLAN " + sql, values))
+    plans = {name: explained(path, Query(LEDGER, where=where)) for name, where in asked.items()}
     assert "USING INDEX semel_ledger_status (status=? AND id>? AND id<?)" in plans["failed"]
     assert "USING INDEX semel_ledger_status (status=?)" in plans["some"]
 
@@ -401,12 +468,64 @@ def test_a_listing_by_status_uses_the_index_that_leaves_the_completed_out(path, 
 def test_a_query_of_a_partition_is_a_range_of_the_primary_key_and_no_sort(path, store):
     store.execute(note("a", "1"))
     query = Query(NOTES, "a", low="1", high="8", after='["a","3"]')
-    sql, values = select(Plan(NOTES), query, 0.0)
-    with closing(bare(path)) as connection:
-        plan = [row[3] for row in connection.execute("EXPLAIN QUERY PLAN " + sql, values)]
-    assert plan == ["SEARCH semel_notes USING PRIMARY KEY (owner=? AND at>? AND at<?)"]
-    assert "3" in values
-    assert "1" not in values
+    assert explained(path, query) == "SEARCH semel_notes USING PRIMARY KEY (owner=? AND at>? AND at<?)"
+    sql, _ = select(Plan(NOTES), query, 0.0)
+    assert ' AND ("at") > (?) AND +"at" >= ? AND "at" <= ? ORDER BY "at"' in sql
+
+
+INDEXES = [(table, index) for table in (*OWN, *SEEDS, NOTES) for index in table.indexes]
+RANGES = {"all": (), "some": ("low", "high"), "next": ("after",), "next of some": ("low", "high", "after")}
+
+
+@pytest.mark.parametrize("asked", RANGES.values(), ids=RANGES)
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize(("table", "index"), INDEXES, ids=lambda one: one.name)
+def test_a_query_of_an_index_is_a_range_of_it_and_no_sort(path, store, table, index, reverse, asked):
+    store.execute(Query(table))
+    item = {name: 1 if kind is Kind.NUMBER else "x" for name, kind in table.kinds.items()}
+    bound = item.get(index.sort)
+    given = {"low": bound, "high": bound, "after": cursor(table, item, index)}
+    more: dict[str, Any] = {name: given[name] for name in asked}
+    query = Query(table, item[index.partition], index=index.name, reverse=reverse, **more)
+    plan = explained(path, query)
+    name = "_".join(filter(None, ("semel", table.name, index.partition, index.sort))).replace("-", "[-]")
+    assert re.search(rf"USING INDEX {name} \({index.partition}=\?", plan)
+    assert "TEMP B-TREE" not in plan
+    if "after" in asked:
+        assert re.search(r"=\? AND (\(.*\)|\w+)[<>]", plan)
+
+
+def test_a_filter_does_not_lead_away_from_the_index_that_was_asked_for(path, store):
+    where = AllOf((Equals("status", "FAILED"), Begins("id", "dev/")))
+    plan = explained(path, Query(LEDGER, "ada", index="subject", where=where))
+    assert plan == "SEARCH semel_ledger USING INDEX semel_ledger_subject (subject=?)"
+
+
+def log_growth(path, clock, *, indexed, **more):
+    """By how many bytes the log grows with thirty claims."""
+    log = Path(f"{path}-wal")
+    with closing(SQLiteStore(path, clock=clock)) as store:
+        if not indexed:
+            with closing(bare(path)) as connection:
+                connection.execute("DROP INDEX semel_ledger_subject")
+        before = log.stat().st_size
+        for number in range(30):
+            store.execute(mark(f"k{number}", **more))
+        return log.stat().st_size - before
+
+
+def test_a_claim_without_a_subject_writes_nothing_for_the_index_of_subjects(tmp_path, clock):
+    without = log_growth(tmp_path / "without.db", clock, indexed=False)
+    assert log_growth(tmp_path / "indexed.db", clock, indexed=True) == without
+    assert log_growth(tmp_path / "named.db", clock, indexed=True, subject="ada") > without
+
+
+def test_the_time_is_told_without_a_lock_and_not_by_a_closed_store(path, store, clock):
+    with closing(bare(path)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        clock.moment += 5
+        told = [store.execute(TellTime()), store.at_once(TellTime()), asyncio.run(store.aexecute(TellTime()))]
+        assert told == [Found(1005.0, None)] * 3
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -876,6 +995,16 @@ def test_whoever_waits_for_a_key_is_woken_by_its_commit(store, clock):
             assert waiter.result().item["status"] == "COMPLETED"
 
 
+def test_the_bell_rings_before_the_writer_is_told_so_that_nobody_is_woken_by_his_own_write(
+    store, monkeypatch
+):
+    told = []
+    monkeypatch.setattr(store._writer, "_written", lambda job: told.append(job.settled))
+    store.execute(mark("k"))
+    asyncio.run(store.aexecute(mark("l")))
+    assert told == [False, False]
+
+
 def test_a_waiting_task_is_woken_by_a_commit_of_another_thread(store):
     store.execute(mark("k"))
 
@@ -987,6 +1116,325 @@ def test_reaping_covers_every_table(store, clock):
     assert store.reap() == 2
 
 
+# Within a transaction of the caller's
+
+
+@pytest.fixture
+def mine(path, store):
+    """A connection of the caller's to the same file, with a table of his own."""
+    with closing(bare(path)) as connection:
+        connection.execute("CREATE TABLE orders (id)")
+        yield connection
+
+
+@pytest.fixture
+def s(store):
+    return Semel(store, env="dev")
+
+
+def orders(path):
+    with closing(bare(path)) as connection:
+        return [id for (id,) in connection.execute("SELECT id FROM orders ORDER BY id")]
+
+
+@pytest.mark.parametrize("ends", ["COMMIT", "ROLLBACK"])
+def test_a_completion_and_the_callers_rows_are_one_transaction(s, path, mine, ends):
+    claim = s.ledger.claim("order:1")
+    mine.execute("BEGIN IMMEDIATE")
+    mine.execute("INSERT INTO orders VALUES (1)")
+    inside = s.ledger.within(mine)
+    inside.complete(claim, "sold")
+    assert inside.get("order:1").status is Status.COMPLETED
+    assert s.ledger.get("order:1").status is Status.IN_PROGRESS
+    mine.execute(ends)
+    committed = ends == "COMMIT"
+    assert orders(path) == ([1] if committed else [])
+    assert s.ledger.get("order:1").status is (Status.COMPLETED if committed else Status.IN_PROGRESS)
+    # What was rolled back is still to be done, and the claim still the caller's to complete.
+    s.ledger.complete(claim, "sold")
+
+
+def test_the_same_for_tasks_which_are_answered_at_once(s, path, mine):
+    async def main():
+        for order, ends in (("kept", "COMMIT"), ("dropped", "ROLLBACK")):
+            claim = await s.aio.ledger.claim(order)
+            mine.execute("BEGIN IMMEDIATE")
+            mine.execute("INSERT INTO orders VALUES (?)", (order,))
+            ledger = s.aio.ledger.within(mine)
+            await ledger.complete(claim, "sold")
+            assert (await ledger.get(order)).status is Status.COMPLETED
+            mine.execute(ends)
+        assert type(await s.aio.ledger.claim("kept")) is Replay
+        inside = s.store.within(mine)
+        mine.execute("BEGIN")
+        assert inside.at_once(Get(LEDGER, "none")) == await inside.aexecute(Get(LEDGER, "none"))
+        assert inside.at_once(TellTime()) == Found(1000.0, None)
+
+    asyncio.run(main())
+    assert orders(path) == ["kept"]
+    assert s.ledger.get("dropped").status is Status.IN_PROGRESS
+
+
+def test_a_zombie_is_refused_and_takes_its_rows_back(s, path, mine, clock):
+    zombie = s.ledger.claim("order:1", lease=30)
+    clock.moment += 31
+    heir = s.ledger.claim("order:1", lease=30)
+    mine.execute("BEGIN IMMEDIATE")
+    mine.execute("INSERT INTO orders VALUES (2)")
+    with pytest.raises(errors.ClaimLost):
+        s.ledger.within(mine).complete(zombie, "sold twice")
+    mine.execute("ROLLBACK")
+    s.ledger.complete(heir, "sold once")
+    assert orders(path) == []
+
+
+def test_a_connection_that_begins_by_itself_is_joined_after_its_first_row(s, path, mine):
+    """As Python's connections do unless they are told otherwise."""
+    claim = s.ledger.claim("order:1")
+    with closing(sqlite3.connect(path, timeout=0)) as connection:
+        inside = s.ledger.within(connection)
+        with pytest.raises(errors.UsageError, match="BEGIN IMMEDIATE"):
+            inside.complete(claim, "sold")
+        with connection:
+            connection.execute("INSERT INTO orders VALUES (1)")
+            inside.complete(claim, "sold")
+        with pytest.raises(errors.UsageError, match="no transaction is open"):
+            inside.get("order:1")
+    assert orders(path) == [1]
+    assert type(s.ledger.claim("order:1")) is Replay
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="connections had no autocommit before Python 3.12")
+def test_a_connection_that_is_always_in_a_transaction_is_joined_as_it_is(s, path, mine):
+    claim = s.ledger.claim("order:1")
+    always: dict[str, Any] = {"autocommit": False}
+    with closing(sqlite3.connect(path, timeout=0, **always)) as connection:
+        s.ledger.within(connection).complete(claim, "sold")
+        connection.execute("INSERT INTO orders VALUES (1)")
+        connection.rollback()
+        assert s.ledger.get("order:1").status is Status.IN_PROGRESS
+        connection.execute("INSERT INTO orders VALUES (2)")
+        s.ledger.within(connection).complete(claim, "sold")
+        connection.commit()
+    assert orders(path) == [2]
+    assert type(s.ledger.claim("order:1")) is Replay
+
+
+def test_a_refusal_or_a_bad_value_leaves_the_transaction_as_it_was(store, path, mine):
+    mine.execute("BEGIN IMMEDIATE")
+    mine.execute("INSERT INTO orders VALUES (1)")
+    inside = store.within(mine)
+    assert type(inside.execute(Update(LEDGER, "nothing", {"token": "x"}))) is Refused
+    assert type(inside.execute(mark("k"))) is Applied
+    assert type(inside.execute(mark("k"))) is Refused
+    cancelled = inside.execute(Transact((mark("new"), Delete(LEDGER, "nothing"))))
+    assert [refusal is None for refusal in cancelled.refusals] == [True, False]
+    many = inside.execute(Batch((mark("k"), mark("other"))))
+    assert [type(each) for each in many.replies] == [Refused, Applied]
+    for bad in ({"colour": "red"}, {"token": "\ud800"}, {"attempt": 2**63}):
+        with pytest.raises(errors.UsageError):
+            inside.execute(Transact((mark("half"), mark("bad", **bad))))
+        with pytest.raises(errors.UsageError):
+            inside.execute(mark("bad", **bad))
+    mine.execute("COMMIT")
+    assert orders(path) == [1]
+    assert ids(path) == ["k", "other"]
+
+
+def test_several_writes_stand_or_fall_with_the_callers_transaction(store, path, mine):
+    spent = Add(COUNTERS, "c", "count", 1, {"expires_at": After(100)}, {}, sort="2024")
+    said = Put(JOURNAL, "o", {"expires_at": After(100)}, ABSENT, "1")
+    for ends, count in (("ROLLBACK", 0), ("COMMIT", 1)):
+        mine.execute("BEGIN IMMEDIATE")
+        assert type(store.within(mine).execute(Transact((mark("k"), spent, said)))) is Applied
+        mine.execute(ends)
+        for table in (LEDGER, COUNTERS, JOURNAL):
+            assert len(store.execute(Query(table)).items) == count
+
+
+def test_writes_that_sqlite_itself_refuses_leave_nothing_of_theirs(store, path, mine):
+    mine.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 10_000)
+    mine.execute("BEGIN IMMEDIATE")
+    mine.execute("INSERT INTO orders VALUES (1)")
+    with pytest.raises(errors.UsageError):
+        store.within(mine).execute(Transact((mark("a"), mark("fat", token="t" * 20_000))))
+    mine.execute("COMMIT")
+    assert (ids(path), orders(path)) == ([], [1])
+
+
+def test_a_query_sees_the_callers_uncommitted_rows_and_nobody_elses_does(store, mine):
+    store.execute(mark("before", subject="ada"))
+    mine.execute("BEGIN IMMEDIATE")
+    inside = store.within(mine)
+    inside.execute(mark("within", subject="ada"))
+    query = Query(LEDGER, "ada", index="subject", limit=1)
+    first = inside.execute(query)
+    rest = inside.execute(msgspec.structs.replace(query, after=first.after))
+    assert [item["id"] for item in (*first.items, *rest.items)] == ["before", "within"]
+    assert len(store.execute(Query(LEDGER)).items) == 1
+    # A page that was left in the middle holds nothing open.
+    mine.execute("COMMIT")
+
+
+def test_only_a_connection_to_the_very_file_is_joined(store, path, tmp_path):
+    with (
+        closing(bare(tmp_path / "another.db")) as another,
+        pytest.raises(errors.UsageError, match="one file"),
+    ):
+        store.within(another)
+    with closing(bare(":memory:")) as memory, pytest.raises(errors.UsageError, match="in memory"):
+        store.within(memory)
+    with pytest.raises(errors.UsageError, match=r"sqlite3\.Connection, not object"):
+        store.within(object())
+    os.link(path, tmp_path / "hard.db")
+    with closing(bare(tmp_path / "hard.db")) as hard, pytest.raises(errors.UsageError, match="one file"):
+        store.within(hard)
+    (tmp_path / "soft.db").symlink_to(path)
+    with closing(bare(tmp_path / "soft.db")) as soft:
+        soft.execute("BEGIN")
+        assert type(store.within(soft).execute(mark("k"))) is Applied
+
+
+def test_rows_and_texts_stay_as_the_caller_wants_them(store, mine):
+    mine.row_factory = lambda cursor, row: {
+        name[0]: each for name, each in zip(cursor.description, row, strict=True)
+    }
+    mine.text_factory = bytes
+    mine.execute("BEGIN IMMEDIATE")
+    inside = store.within(mine)
+    inside.execute(mark("k"))
+    assert inside.execute(Get(LEDGER, "k")).item["token"] == "t"
+    row = mine.execute("SELECT token FROM semel_ledger").fetchone()
+    assert (row["token"], mine.text_factory) == (b"t", bytes)
+
+
+def test_there_is_no_waiting_within_a_transaction(store, mine):
+    mine.execute("BEGIN IMMEDIATE")
+    with pytest.raises(errors.UsageError, match="wait before you begin"):
+        store.within(mine).execute(Watch(LEDGER, "k", 3600.0))
+
+
+def test_a_connection_of_another_thread_or_a_closed_one_is_the_callers_mistake(store, path, mine):
+    mine.execute("BEGIN IMMEDIATE")
+    inside = store.within(mine)
+    with ThreadPoolExecutor(1) as threads:
+        for use in (lambda: inside.execute(mark("k")), lambda: store.within(mine)):
+            with pytest.raises(errors.UsageError, match="thread"):
+                threads.submit(use).result()
+    mine.close()
+    with pytest.raises(errors.UsageError, match="closed"):
+        inside.execute(mark("k"))
+    with pytest.raises(errors.UsageError, match="closed"):
+        store.within(mine)
+
+
+def test_a_transaction_that_has_read_what_is_past_is_unavailable_and_told_how_to_begin(store, mine):
+    mine.execute("BEGIN")
+    mine.execute("SELECT * FROM orders").fetchall()
+    store.execute(mark("k"))
+    inside = store.within(mine)
+    assert inside.execute(Get(LEDGER, "k")).item is None
+    with pytest.raises(errors.StoreUnavailable, match="BEGIN IMMEDIATE"):
+        inside.execute(mark("l"))
+    mine.execute("ROLLBACK")
+    mine.execute("BEGIN IMMEDIATE")
+    assert type(inside.execute(mark("l"))) is Applied
+
+
+def test_the_time_is_read_once_the_lock_is_held(store, path, mine, clock):
+    with closing(bare(path)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        mine.execute("BEGIN")
+        clock.asked.clear()
+        with pytest.raises(errors.StoreUnavailable):
+            store.within(mine).execute(mark("k"))
+        assert not clock.asked.is_set()
+        other.execute("ROLLBACK")
+    assert type(store.within(mine).execute(mark("k"))) is Applied
+    assert clock.asked.is_set()
+
+
+def test_the_stores_own_writes_wait_for_the_caller_and_hold_nothing_that_he_needs(store, path, mine):
+    mine.execute("BEGIN IMMEDIATE")
+    inside = store.within(mine)
+    with ThreadPoolExecutor(1) as threads:
+        other = threads.submit(store.execute, mark("other"))
+        until(store._writer._turn.locked)
+        assert type(inside.execute(mark("k"))) is Applied
+        said = Put(JOURNAL, "o", {"expires_at": After(100)}, ABSENT, "1")
+        assert type(inside.execute(Transact((mark("l"), said)))) is Applied
+        assert len(inside.execute(Query(LEDGER)).items) == 2
+        assert store.execute(Get(LEDGER, "k")).item is None
+        assert not other.done()
+        mine.execute("COMMIT")
+        assert type(other.result()) is Applied
+    assert ids(path) == ["k", "l", "other"]
+
+
+def test_who_writes_past_his_own_transaction_is_told_of_within(path, clock, monkeypatch):
+    monkeypatch.setattr(file, "BUSY_SECONDS", 0)
+    with closing(SQLiteStore(path, clock=clock)) as store, closing(bare(path)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        with pytest.raises(errors.StoreUnavailable, match=r"within\(connection\)"):
+            store.execute(mark("k"))
+        assert type(store.within(connection).execute(mark("k"))) is Applied
+
+
+def test_no_table_is_made_within_a_transaction(store, path, mine, clock):
+    mine.execute("BEGIN IMMEDIATE")
+    inside = store.within(mine)
+    with pytest.raises(errors.TableMissing, match="has no table notes yet"):
+        inside.execute(note("a", "1"))
+    mine.execute("ROLLBACK")
+    with closing(SQLiteStore(path, clock=clock)) as other:
+        other.execute(Query(NOTES))
+    mine.execute("BEGIN IMMEDIATE")
+    assert type(inside.execute(note("a", "1"))) is Applied
+
+
+def test_whoever_waits_is_not_told_before_the_commit(store, mine):
+    store.execute(mark("k"))
+    mine.execute("BEGIN IMMEDIATE")
+    with ThreadPoolExecutor(1) as threads:
+        waiter = threads.submit(store.execute, Watch(LEDGER, "k", 3600.0))
+        until(lambda: store._room._vigils)
+        [vigil] = store._room._vigils.values()
+        store.within(mine).execute(Update(LEDGER, "k", {"status": "COMPLETED"}))
+        assert not vigil.bell.is_set()
+        mine.execute("COMMIT")
+        # Nor by it: he looks again when his time is up.
+        assert not vigil.bell.is_set()
+        vigil.bell.set()
+        assert waiter.result().item["status"] == "COMPLETED"
+
+
+def test_a_file_that_is_only_written_within_transactions_stays_bounded(store, path, mine, clock):
+    inside = store.within(mine)
+    for number in range(300):
+        mine.execute("BEGIN IMMEDIATE")
+        inside.execute(Put(LEDGER, f"k{number}", {"expires_at": After(10)}))
+        mine.execute("COMMIT")
+        clock.moment += 1
+    assert len(ids(path)) < 10 + 64
+
+
+def test_a_closed_store_cannot_be_joined_and_closing_what_joined_it_closes_nothing(store, mine):
+    mine.execute("BEGIN IMMEDIATE")
+    inside = store.within(mine)
+    inside.close()
+    inside.execute(mark("k"))
+    store.close()
+    with pytest.raises(errors.StoreClosed):
+        inside.execute(mark("l"))
+    mine.execute("COMMIT")
+
+
+def test_what_is_too_large_for_a_row_goes_to_the_stores_own_overflow(store, mine):
+    store.overflow = object()
+    assert store.within(mine).overflow is store.overflow
+    store.overflow = None
+
+
 # The end
 
 
@@ -994,7 +1442,8 @@ def test_a_closed_store_says_so_and_closing_twice_is_closing_once(store):
     store.execute(mark("k"))
     store.close()
     store.close()
-    for command in (Get(LEDGER, "k"), mark("k"), mark("new"), Query(LEDGER), Delete(LEDGER, "k"), Batch(())):
+    readings = (Get(LEDGER, "k"), Query(LEDGER), TellTime())
+    for command in (*readings, mark("k"), mark("new"), Delete(LEDGER, "k"), Batch(())):
         with pytest.raises(errors.StoreClosed):
             store.execute(command)
         with pytest.raises(errors.StoreClosed):
@@ -1084,6 +1533,29 @@ QUERIES = st.builds(
     st.none() | WHEN,
     st.integers(1, 3),
 )
+
+
+def by_index(name, keys, bounds):
+    bound = st.none() | bounds
+    return st.builds(
+        Query,
+        st.just(NOTES),
+        keys,
+        bound,
+        bound,
+        st.booleans(),
+        st.none() | WHEN,
+        st.integers(1, 3),
+        index=st.just(name),
+    )
+
+
+INDEX_QUERIES = st.one_of(
+    by_index("text-n", TEXTS, NUMBERS),
+    by_index("n", NUMBERS, st.none()),
+    by_index("owner-n", KEYS, NUMBERS),
+    by_index("text-at", TEXTS, SORTS),
+)
 COMMANDS = st.one_of(
     WRITES,
     WRITES,
@@ -1091,6 +1563,7 @@ COMMANDS = st.one_of(
     st.builds(Transact, SEVERAL),
     st.builds(Batch, SEVERAL),
     QUERIES,
+    INDEX_QUERIES,
 )
 
 

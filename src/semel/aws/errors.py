@@ -71,6 +71,9 @@ PASSING = frozenset(
     }
 )
 
+# Of these, what other writers did: it passes as soon as they are done, unlike throttling.
+CONTENTION = frozenset({"ReplicatedWriteConflict", "TransactionConflict"})
+
 TOO_MANY_REQUESTS = 429
 # What is shown of an answer that is not of the service's making, such as a proxy's page.
 EXCERPT = 200
@@ -130,6 +133,14 @@ def kind(error: ServiceError | Lost) -> Kind:
     if error.status == TOO_MANY_REQUESTS:
         return Kind.BUSY
     return Kind.FAILED if error.status >= 500 else Kind.REFUSED
+
+
+def contended(error: ServiceError | Lost) -> bool:
+    """Whether nothing but another write on the same items stood in the way."""
+    if isinstance(error, Lost) or kind(error) is not Kind.BUSY:
+        return False
+    codes = {reason.code for reason in error.reasons} or {error.code.removesuffix("Exception")}
+    return bool(codes & CONTENTION)
 
 
 def service_error(status: int, data: bytes) -> ServiceError:

@@ -6,7 +6,7 @@ from collections import Counter
 
 import msgspec
 
-from semel.aws.errors import Kind, Lost, ServiceError, kind
+from semel.aws.errors import Kind, Lost, ServiceError, contended, kind
 from semel.clock import Clock
 from semel.errors import StoreOutcomeUnknown, StoreThrottled, StoreUnavailable
 
@@ -63,11 +63,20 @@ class Tries:
         self._write = write
         self._end = clock.monotonic() + policy.patience
         self._met: Counter[Kind] = Counter()
+        self._contended = 0
+
+    @property
+    def _made(self) -> int:
+        return self._met.total() + self._contended
 
     def after(self, trouble: ServiceError | Lost) -> float:
         """How long to wait before the next try; raises what the caller is to know where there is none."""
         what = kind(trouble)
-        self._met[what] += 1
+        if contended(trouble):
+            # Somebody wins every round, so that all of a herd get through in time; in eight rounds few do.
+            self._contended += 1
+        else:
+            self._met[what] += 1
         wait = self._wait(what)
         if self._met[what] >= self._limits[what] or self._clock.monotonic() + wait > self._end:
             if isinstance(trouble, ServiceError) and what in CALLERS:
@@ -77,7 +86,7 @@ class Tries:
 
     def _wait(self, what: Kind) -> float:
         """Full jitter, which spreads callers best; a pending transaction needs its time."""
-        policy, doublings = self._policy, self._met.total() - 1
+        policy, doublings = self._policy, self._made - 1
         chance = random.random()
         if what in (Kind.CLOCK, Kind.EXPIRED):
             return 0.0
@@ -87,7 +96,7 @@ class Tries:
 
     def _told(self, what: Kind, trouble: ServiceError | Lost) -> Exception:
         why = trouble.why if isinstance(trouble, Lost) else str(trouble)
-        tries = self._met.total()
+        tries = self._made
         if what is Kind.UNREACHED:
             return StoreUnavailable(f"{self._place} cannot be reached: {why}. {ADVICE}")
         if what is Kind.BUSY:

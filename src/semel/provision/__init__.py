@@ -10,11 +10,12 @@ cost            what a month of events costs, by the prices in `prices`
 from collections.abc import Iterable
 
 from semel.errors import InvalidOption
-from semel.tables import DOCUMENTS, JOURNAL, LEDGER, Table
+from semel.tables import OWN, Table
 from semel.tables.powertools import POWERTOOLS
 from semel.tables.seeds import TABLES as SEEDS
 
-OWN = (LEDGER, DOCUMENTS, JOURNAL)
+__all__ = ["KNOWN", "OWN", "named"]
+
 KNOWN = {table.name: table for table in (*OWN, *SEEDS, POWERTOOLS)}
 
 

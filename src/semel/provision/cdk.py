@@ -65,11 +65,11 @@ def _table(table: Table, env: str) -> Iterator[str]:
         yield f"    {name}={value},"
     yield ")"
     for index in table.indexes:
+        made = shape.index(table, index)
         yield f"self.{attribute(table)}.add_global_secondary_index("
         yield f"    index_name={quoted(index.name)},"
-        for name, value in (*_keys(table, index.partition, index.sort), *_units(table)):
+        for name, value in (*_keys(table, made), *_units(table), *_projection(made["Projection"])):
             yield f"    {name}={value},"
-        yield "    projection_type=dynamodb.ProjectionType.ALL,"
         yield ")"
     for key, value in table.tags.items():
         yield f"Tags.of(self.{attribute(table)}).add({quoted(key)}, {quoted(value)})"
@@ -77,7 +77,7 @@ def _table(table: Table, env: str) -> Iterator[str]:
 
 def _arguments(table: Table, env: str) -> Iterator[tuple[str, str]]:
     yield "table_name", quoted(title(table, env))
-    yield from _keys(table, table.partition, table.sort)
+    yield from _keys(table, shape.create_request(table, env))
     yield "billing_mode", f"dynamodb.BillingMode.{shape.billing(table)['BillingMode']}"
     yield from _units(table)
     if table.ttl:
@@ -87,10 +87,19 @@ def _arguments(table: Table, env: str) -> Iterator[tuple[str, str]]:
     yield "removal_policy", "RemovalPolicy.RETAIN"
 
 
-def _keys(table: Table, partition: str, sort: str | None) -> Iterator[tuple[str, str]]:
-    yield "partition_key", _attribute(table, partition)
-    if sort is not None:
-        yield "sort_key", _attribute(table, sort)
+def _keys(table: Table, made: shape.Request) -> Iterator[tuple[str, str]]:
+    words = {"HASH": "partition_key", "RANGE": "sort_key"}
+    types = {each["AttributeName"]: TYPES[each["AttributeType"]] for each in shape.attributes(table)}
+    for each in made["KeySchema"]:
+        name = each["AttributeName"]
+        kind = f"dynamodb.AttributeType.{types[name]}"
+        yield words[each["KeyType"]], f"dynamodb.Attribute(name={quoted(name)}, type={kind})"
+
+
+def _projection(made: shape.Request) -> Iterator[tuple[str, str]]:
+    yield "projection_type", f"dynamodb.ProjectionType.{made['ProjectionType']}"
+    if "NonKeyAttributes" in made:
+        yield "non_key_attributes", f"[{', '.join(map(quoted, made['NonKeyAttributes']))}]"
 
 
 def _units(table: Table) -> Iterator[tuple[str, str]]:
@@ -98,11 +107,6 @@ def _units(table: Table) -> Iterator[tuple[str, str]]:
         read, write = table.capacity
         yield "read_capacity", str(read)
         yield "write_capacity", str(write)
-
-
-def _attribute(table: Table, name: str) -> str:
-    kind = TYPES[shape.scalar(table, name)]
-    return f"dynamodb.Attribute(name={quoted(name)}, type=dynamodb.AttributeType.{kind})"
 
 
 def _policy(tables: Iterable[Table]) -> Iterator[str]:

@@ -16,7 +16,9 @@ from semel.errors import InvalidOption
 from semel.keys import fingerprint
 from semel.ledger import DAY, LEASE, LedgerSteps
 from semel.model import Claimed
+from semel.provision import shape
 from semel.provision.prices import PRICES, Prices
+from semel.redact import PSEUDONYM_DIGITS
 from semel.running import RENEWALS_PER_LEASE
 from semel.stores.dynamodb.layout import Layout
 from semel.stores.dynamodb.time import Reading
@@ -34,6 +36,8 @@ MILLION = 1_000_000
 
 # A moment with as many digits as moments have.
 NOW = 1_790_000_000.1234567
+# Time passes between the writes of a record, so that ends move, and an index that has them is written too.
+LATER = NOW + 1
 ENV = "prod"
 LAYOUT = Layout(LEDGER, LEDGER, ENV)
 
@@ -52,6 +56,8 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     """How long the work takes; its lease is renewed meanwhile."""
     read_first: bool = False
     """Whether a duplicate is looked for before it is claimed."""
+    subjects: bool = False
+    """Whether events name the person they are about: such records are in an index, which costs writes too."""
 
     def __post_init__(self) -> None:
         if self.events < 1 or not 0 <= self.duplicates < 1:
@@ -113,11 +119,12 @@ def _requests(workload: Workload, life: "Life", prices: Prices) -> Iterator[Line
     if workload.read_first:
         yield _line("look", first, life.miss, prices, "a first event is looked for in vain")
         yield _line("replay", again, life.look, prices, "a duplicate is answered by one read")
-    yield _line("claim", first, life.claim, prices, "one conditional write")
+    beside = ", and its entry in the index of persons" if workload.subjects else ""
+    yield _line("claim", first, life.claim, prices, f"one conditional write{beside}")
     yield _line(
         "renew", first * renewals, life.renew, prices, f"every {LEASE / RENEWALS_PER_LEASE:g} s of work"
     )
-    yield _line("complete", first, life.complete, prices, "one conditional write, with the result")
+    yield _line("complete", first, life.complete, prices, f"one conditional write, with the result{beside}")
     if not workload.read_first:
         yield _line("replay", again, life.refused, prices, "a duplicate's claim is refused, with the record")
     yield _line("expire", first, Units(), prices, "TTL deletes for nothing")
@@ -131,8 +138,9 @@ def _line(what: str, requests: float, each: Units, prices: Prices, note: str) ->
 def _storage(workload: Workload, life: "Life", prices: Prices) -> Line:
     """Records of the last so many days, as if they came evenly."""
     kept = workload.events * (1 - workload.duplicates) * workload.ttl / MONTH
-    dollars = kept * (life.bytes + OVERHEAD) / GIGABYTE * prices.storage
+    dollars = kept * (life.bytes + OVERHEAD + life.index_bytes) / GIGABYTE * prices.storage
     note = f"{kept:,.0f} records at a time, of {life.bytes} bytes and {OVERHEAD} beside"
+    note += f", and {life.index_bytes} in the index of persons" if life.index_bytes else ""
     return Line(what="storage", requests=0, dollars=dollars, note=note)
 
 
@@ -143,12 +151,13 @@ class Life:
         self._item: Item | None = None
         self._billed = Units()
         codec = Codec(compress_over=workload.result_bytes, max_bytes=workload.result_bytes)
-        ledger = LedgerSteps(env=ENV, codec=codec)
+        ledger = LedgerSteps(env=ENV, codec=codec, subjects=lambda _: "s" * PSEUDONYM_DIGITS)
+        person = "somebody" if workload.subjects else None
         key, mark = "k" * workload.key_bytes, fingerprint(None)
         result = "r" * (workload.result_bytes - 2)  # and its quotes
 
         def claim() -> Steps[Any]:
-            return ledger.claim(key, fingerprint=mark, ttl=workload.ttl)
+            return ledger.claim(key, fingerprint=mark, ttl=workload.ttl, subject=person)
 
         self.miss = self._take(ledger.get(key))[0]
         self.claim, claimed = self._take(claim())
@@ -159,6 +168,7 @@ class Life:
         self.refused = self._take(claim())[0]
         self.look = self._take(ledger.get(key))[0]
         self.bytes = size(self._item)
+        self.index_bytes = sum(written_size(each) + OVERHEAD for each in entries(self._item) if each)
 
     def _take(self, steps: Steps[Any]) -> tuple[Units, Any]:
         """What steps are billed in all, and what they give."""
@@ -183,7 +193,8 @@ class Life:
             self._billed = Units(writes=units(size(before), WRITE_BYTES))
             return Refused(NOW, before)
         self._item = outcome(command, before, NOW)
-        self._billed = Units(writes=units(max(size(before), size(self._item)), WRITE_BYTES))
+        writes = units(max(size(before), size(self._item)), WRITE_BYTES)
+        self._billed = Units(writes=writes + index_units(before, outcome(command, before, LATER)))
         return Applied(NOW)
 
 
@@ -192,12 +203,39 @@ def units(size: int, unit: int) -> int:
     return max(1, ceil(size / unit))
 
 
+def written(item: Item | None) -> dict[str, Value]:
+    """A record as it stands in DynamoDB."""
+    return {} if item is None else LAYOUT.item(item[LEDGER.partition], None, item, Reading(NOW, NOW))
+
+
 def size(item: Item | None) -> int:
-    """The size of a record as DynamoDB counts it, 0 where there is none: its names and its values."""
-    if item is None:
-        return 0
-    written = LAYOUT.item(item[LEDGER.partition], None, item, Reading(NOW, NOW))
-    return sum(len(name) + value_size(value) for name, value in written.items())
+    """The size of a record as DynamoDB counts it, 0 where there is none."""
+    return written_size(written(item))
+
+
+def written_size(values: dict[str, Value]) -> int:
+    """The size of an item as DynamoDB counts it: its names and its values."""
+    return sum(len(name) + value_size(value) for name, value in values.items())
+
+
+def entries(item: Item | None) -> list[dict[str, Value]]:
+    """A record as each of the ledger's indexes has it; empty in one whose key it lacks."""
+    values, found = written(item), []
+    for index in LEDGER.indexes:
+        made = shape.index(LEDGER, index)
+        keys = [each["AttributeName"] for each in made["KeySchema"]]
+        names = {*keys, *LEDGER.key, *made["Projection"].get("NonKeyAttributes", ())}
+        there = all(key in values for key in keys)
+        found.append({name: value for name, value in values.items() if there and name in names})
+    return found
+
+
+def index_units(before: Item | None, after: Item | None) -> int:
+    """What a change is billed in the ledger's indexes: nothing where they do not see it."""
+    pairs = zip(entries(before), entries(after), strict=True)
+    return sum(
+        units(max(written_size(was), written_size(now)), WRITE_BYTES) for was, now in pairs if was != now
+    )
 
 
 def value_size(value: Value) -> int:

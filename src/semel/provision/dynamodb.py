@@ -15,6 +15,7 @@ from semel.errors import (
     NotPermitted,
     SchemaTooNew,
     SemelError,
+    StoreThrottled,
     StoreUnavailable,
     WrongEnvironment,
     WrongSchema,
@@ -23,7 +24,7 @@ from semel.model import Problem
 from semel.provision import shape
 from semel.provision.shape import Request
 from semel.stores.dynamodb.layout import SCHEMA, title
-from semel.tables import Table
+from semel.tables import Index, Table
 
 Say: TypeAlias = Callable[[str], None]
 
@@ -37,10 +38,15 @@ DENIED = "AccessDeniedException"
 ALLOW = "allow it, as semel provision --print iam --role operator does"
 # What local engines answer to an operation that they do not have.
 UNKNOWN = "UnknownOperationException"
+# Tables and indexes take their time.
+SETTLING = frozenset({"CreateTable", "UpdateTable", "DescribeTable"})
 # A new table's backups come a moment after the table; an index is made while no other one is.
 NOT_YET = frozenset({"ContinuousBackupsUnavailableException", "ResourceInUseException"})
 # How it says that somebody else has made the table, or turned TTL on, in the meantime.
 ALREADY = frozenset({"ResourceInUseException", "ValidationException"})
+
+PROVISIONED = "PROVISIONED"
+UNITS = ("ReadCapacityUnits", "WriteCapacityUnits")
 
 # A condition that never holds: whoever may not write is told so, and whoever may writes nothing.
 NEVER = "attribute_exists(#key) AND attribute_not_exists(#key)"
@@ -57,7 +63,7 @@ class Caller(Protocol):
 
 
 class Step(msgspec.Struct, frozen=True):
-    """A request that changes something, and what it did."""
+    """A request that changes something or waits for what does, and what it did."""
 
     operation: str
     request: Request
@@ -101,6 +107,23 @@ class Survey(msgspec.Struct, frozen=True, kw_only=True):
         wanted = shape.create_request(self.table, self.env)
         found = self.description or wanted
         return _told(found["KeySchema"], _types(found)), _told(wanted["KeySchema"], _types(wanted))
+
+    @property
+    def indexes(self) -> dict[str, dict[str, Any]]:
+        """The indexes that are there, by name; one that is being deleted is as good as gone."""
+        listed = self.description.get("GlobalSecondaryIndexes", ())
+        return {each["IndexName"]: each for each in listed if each.get("IndexStatus") != "DELETING"}
+
+    @property
+    def filling(self) -> set[str]:
+        """The indexes that cannot be asked yet, as they are still being made."""
+        return {name for name, each in self.indexes.items() if each.get("IndexStatus") == "CREATING"}
+
+    @property
+    def billing(self) -> str:
+        """How the table is paid for; DynamoDB says so only of tables that were on demand at some time."""
+        mode: str = self.description.get("BillingModeSummary", {}).get("BillingMode", PROVISIONED)
+        return mode
 
     @property
     def keyed(self) -> bool:
@@ -173,23 +196,25 @@ def probe(caller: Caller, found: Survey) -> tuple[str, ...]:
     looker.ask("PutItem", never | {"Item": shape.stamp(table, found.env)})
     looker.ask("UpdateItem", never | key | {"UpdateExpression": "REMOVE semel_probe"})
     looker.ask("DeleteItem", never | key)
-    for query in _queries(table):
+    for query in _queries(found):
         looker.ask("Query", query)
     return tuple(dict.fromkeys(looker.denied))
 
 
-def _queries(table: Table) -> Iterator[Request]:
-    """Queries of the table and of its indexes, for something that is not there."""
+def _queries(found: Survey) -> Iterator[Request]:
+    """Queries of the table and of those indexes that can be asked, for something that is not there."""
+    table = found.table
     if table.sort is not None:
         yield _query(table, table.partition)
     for index in table.indexes:
-        yield _query(table, index.partition) | {"IndexName": index.name}
+        if index.name in found.indexes and index.name not in found.filling:
+            yield _query(table, index.partition) | {"IndexName": index.name}
 
 
 def _query(table: Table, partition: str) -> Request:
     return {
         "KeyConditionExpression": "#key = :key",
-        "ExpressionAttributeNames": {"#key": partition},
+        "ExpressionAttributeNames": {"#key": shape.column(table, partition).name},
         "ExpressionAttributeValues": {":key": NOBODY[shape.scalar(table, partition)]},
         "Limit": 1,
     }
@@ -289,36 +314,68 @@ def _keys(found: Survey) -> Iterator[Finding]:
 
 
 def _indexes(found: Survey) -> Iterator[Finding]:
-    there = {each["IndexName"]: each for each in found.description.get("GlobalSecondaryIndexes", ())}
     types = {each["AttributeName"]: each["AttributeType"] for each in shape.attributes(found.table)}
     for each in found.table.indexes:
-        wanted, is_now = shape.index(found.table, each), there.get(each.name)
+        wanted, is_now = shape.index(found.table, each), found.indexes.get(each.name)
         if is_now is None:
-            yield Finding(f"{found.title} has no index {each.name}", steps=(_adding(found, wanted),))
+            yield Finding(f"{found.title} has no index {each.name}", steps=(_adding(found, each),))
             continue
-        should = f"{_told(wanted['KeySchema'], types)}, projecting ALL"
-        projection = is_now["Projection"]["ProjectionType"]
-        but_is = f"{_told(is_now['KeySchema'], _types(found.description))}, projecting {projection}"
-        if but_is != should:
-            what = f"index {each.name} of {found.title} has the key {but_is} and should have {should}"
-            remedy = "delete the index, and semel provision makes it anew"
-            yield Finding(what, remedy, error=WrongSchema(f"{what}; {remedy}"))
+        should, but_is = (
+            _told(wanted["KeySchema"], types),
+            _told(is_now["KeySchema"], _types(found.description)),
+        )
+        if should != but_is or not _covers(is_now["Projection"], wanted["Projection"]):
+            yield _another(found, each, _index_told(but_is, is_now), _index_told(should, wanted))
+        elif each.name in found.filling:
+            yield _unfinished(found, each)
 
 
-def _adding(found: Survey, wanted: Request) -> Step:
+def _covers(there: Request, wanted: Request) -> bool:
+    """Whether an index has what it should have of its items; more is its owner's choice."""
+    if "ALL" in (there["ProjectionType"], wanted["ProjectionType"]):
+        return bool(there["ProjectionType"] == "ALL")
+    return {*wanted.get("NonKeyAttributes", ())} <= {*there.get("NonKeyAttributes", ())}
+
+
+def _index_told(key: str, index: Request) -> str:
+    projection = index["Projection"]
+    return (
+        f"{key}, projecting {', '.join(projection.get('NonKeyAttributes', [projection['ProjectionType']]))}"
+    )
+
+
+def _another(found: Survey, index: Index, but_is: str, should: str) -> Finding:
+    what = f"index {index.name} of {found.title} has the key {but_is} and should have {should}"
+    remedy = "delete the index, and semel provision makes it anew"
+    return Finding(what, remedy, error=WrongSchema(f"{what}; {remedy}"))
+
+
+def _unfinished(found: Survey, index: Index) -> Finding:
+    """Whoever began to make it did not wait: a large table takes hours."""
+    did = f"waited until index {index.name} of {found.title} was made"
+    step = Step("DescribeTable", {"TableName": found.title}, did)
+    what = f"index {index.name} of {found.title} is still being made"
+    return Finding(what, "wait until it is ACTIVE, as semel provision does", steps=(step,))
+
+
+def _adding(found: Survey, index: Index) -> Step:
+    """A request of its own, as DynamoDB makes one index at a time; it is paid for as its table is."""
+    wanted = shape.index(found.table, index)
+    wanted.pop("ProvisionedThroughput", None)
+    if found.billing == PROVISIONED:
+        units = found.description["ProvisionedThroughput"]
+        wanted["ProvisionedThroughput"] = {name: units[name] for name in UNITS}
     request = {
         "TableName": found.title,
-        "AttributeDefinitions": shape.attributes(found.table),
+        "AttributeDefinitions": shape.index_attributes(found.table, index),
         "GlobalSecondaryIndexUpdates": [{"Create": wanted}],
     }
-    return Step("UpdateTable", request, f"made index {wanted['IndexName']} of {found.title}")
+    return Step("UpdateTable", request, f"made index {index.name} of {found.title}")
 
 
 def _paid(found: Survey) -> Iterator[Finding]:
     """How a table is paid for is its owner's to change: it is reported, and left alone."""
-    summary = found.description.get("BillingModeSummary", {})
-    is_now = summary.get("BillingMode", "PROVISIONED")
-    should = shape.billing(found.table)["BillingMode"]
+    is_now, should = found.billing, shape.billing(found.table)["BillingMode"]
     if is_now != should:
         remedy = f"aws dynamodb update-table --table-name {found.title} --billing-mode {should}"
         if found.table.capacity is not None:
@@ -403,7 +460,7 @@ class Builder:
         deadline = self._clock.monotonic() + PATIENCE
         while (did := self._try(step)) is None:
             self._pause(deadline, f"Waiting until {step.request['TableName']} is ready for {step.operation}")
-        if step.operation in {"CreateTable", "UpdateTable"}:
+        if step.operation in SETTLING:
             self._settle(step.request["TableName"], deadline)
         if did:
             self._say(f"{did[0].upper()}{did[1:]}.")
@@ -414,6 +471,8 @@ class Builder:
         try:
             # Each of them may be sent twice: the second is refused as done, which is fine.
             self._caller.call(step.operation, step.request, write=False)
+        except StoreThrottled:  # as many tables or indexes are being made as may be
+            return None
         except ServiceError as error:
             return self._refused(step, error)
         return step.did

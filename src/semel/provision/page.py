@@ -4,8 +4,8 @@ import sys
 from collections.abc import Iterator
 
 from semel.provision import OWN
-from semel.provision.shape import SCALARS
-from semel.tables import Form, Kind, Table
+from semel.provision.shape import SCALARS, index_attributes, projection
+from semel.tables import Form, Index, Kind, Table
 from semel.tables.powertools import POWERTOOLS
 from semel.tables.seeds import TABLES as SEEDS
 
@@ -18,6 +18,9 @@ removes what has expired. From these values come the requests, the SQL, the temp
 
 In DynamoDB every table also holds one item with the key `semel:environment`: the stamp that says which
 environment the table belongs to. It has no end.
+
+An index leads to the items that have its attributes. In DynamoDB an item that lacks one of them is not in it,
+and costs nothing more than without the index; one that is in it costs another write.
 """
 OWN_HEADING = """
 ## semel's own
@@ -64,9 +67,9 @@ def _facts(table: Table) -> Iterator[tuple[str, str]]:
     yield "key", ", ".join(f"`{name}` ({TYPES[table.kinds[name]]})" for name in table.key)
     yield "TTL", f"on `{table.ttl}`" if table.ttl else f"none: {table.forever}"
     for index in table.indexes:
-        keys = [name for name in (index.partition, index.sort) if name]
-        told = ", ".join(f"`{name}` ({TYPES[table.kinds[name]]})" for name in keys)
-        yield f"index `{index.name}`", f"{told}, with all attributes"
+        keys = index_attributes(table, index)
+        told = ", ".join(f"`{each['AttributeName']}` ({each['AttributeType']})" for each in keys)
+        yield f"index `{index.name}`", f"{told}, {_carried(table, index)}"
     yield (
         "billing",
         "for each request"
@@ -77,6 +80,14 @@ def _facts(table: Table) -> Iterator[tuple[str, str]]:
         yield "point-in-time recovery", "on"
     if table.tags:
         yield "tags", ", ".join(f"`{key}` = `{value}`" for key, value in table.tags.items())
+
+
+def _carried(table: Table, index: Index) -> str:
+    """What an index gives of its items."""
+    made = projection(table, index)
+    if made["ProjectionType"] == "ALL":
+        return "with all attributes"
+    return f"with {', '.join(['the key', *(f'`{name}`' for name in made.get('NonKeyAttributes', ()))])}"
 
 
 def _attributes(table: Table) -> Iterator[tuple[str, str, str]]:

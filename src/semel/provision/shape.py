@@ -1,10 +1,11 @@
 """A `Table` as DynamoDB has it: the requests that make it, and the item that says whose it is."""
 
+from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 from semel.errors import InvalidOption
 from semel.stores.dynamodb.layout import SCHEMA, Layout, title
-from semel.tables import Index, Kind, Table
+from semel.tables import Column, Form, Index, Kind, Table
 
 Request: TypeAlias = dict[str, Any]
 
@@ -30,8 +31,30 @@ def attributes(table: Table) -> list[Request]:
     """The attributes that are part of a key, with their types."""
     names = dict.fromkeys(table.key)
     for each in table.indexes:
-        names |= dict.fromkeys(filter(None, (each.partition, each.sort)))
-    return [{"AttributeName": name, "AttributeType": scalar(table, name)} for name in names]
+        names |= dict.fromkeys(_keys(each))
+    return _defined(table, names)
+
+
+def index_attributes(table: Table, each: Index) -> list[Request]:
+    """The attributes that are part of an index's key, with their types."""
+    return _defined(table, _keys(each))
+
+
+def _keys(each: Index) -> list[str]:
+    return [each.partition] if each.sort is None else [each.partition, each.sort]
+
+
+def _defined(table: Table, names: Iterable[str]) -> list[Request]:
+    return [
+        {"AttributeName": column(table, name).name, "AttributeType": scalar(table, name)} for name in names
+    ]
+
+
+def column(table: Table, attribute: str) -> Column:
+    """How an attribute stands in a table; one that holds another names its own as they are."""
+    if table.holds is not None or attribute in table.key:
+        return Column(name=attribute)
+    return table.column(attribute)
 
 
 def scalar(table: Table, name: str) -> str:
@@ -42,7 +65,7 @@ def scalar(table: Table, name: str) -> str:
             f"{name!r} is part of a key of table {table.name}, so it has to hold text, a number or bytes; "
             f"say which in the table's attributes"
         )
-    return SCALARS[kind]
+    return "S" if column(table, name).form is Form.ISO else SCALARS[kind]
 
 
 def key_schema(partition: str, sort: str | None) -> list[Request]:
@@ -67,13 +90,25 @@ def throughput(table: Table) -> Request:
 
 
 def index(table: Table, each: Index) -> Request:
-    """A global secondary index, which has every attribute of its items."""
+    """A global secondary index; what lacks its key is not in it, and costs nothing."""
+    names = [column(table, name).name for name in _keys(each)]
     return {
         "IndexName": each.name,
-        "KeySchema": key_schema(each.partition, each.sort),
-        "Projection": {"ProjectionType": "ALL"},
+        "KeySchema": key_schema(names[0], names[1] if len(names) > 1 else None),
+        "Projection": projection(table, each),
         **throughput(table),
     }
+
+
+def projection(table: Table, each: Index) -> Request:
+    """What of an item an index has besides keys: at the least its end, as what is over does not exist."""
+    if each.carries is None:
+        return {"ProjectionType": "ALL"}
+    keys = {*table.key, *_keys(each)}
+    carried = [name for name in dict.fromkeys((table.expires, *each.carries)) if name not in keys]
+    if not carried:
+        return {"ProjectionType": "KEYS_ONLY"}
+    return {"ProjectionType": "INCLUDE", "NonKeyAttributes": [column(table, name).name for name in carried]}
 
 
 def ttl_request(table: Table, env: str) -> Request:

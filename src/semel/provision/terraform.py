@@ -46,14 +46,15 @@ def resource(table: Table, env: str) -> Block:
     """A table, which terraform destroy refuses: without its ledger, everything would happen again."""
     made = shape.create_request(table, env)
     attributes = {"name": made["TableName"], "billing_mode": made["BillingMode"]}
-    attributes |= _keys(table.partition, table.sort) | _units(table)
+    attributes |= _keys(made) | _units(table)
     if table.tags:
         attributes["tags"] = table.tags
     return Block(("resource", "aws_dynamodb_table", local(table)), attributes, tuple(_parts(table)))
 
 
-def _keys(partition: str, sort: str | None) -> dict[str, str]:
-    return {"hash_key": partition} | ({} if sort is None else {"range_key": sort})
+def _keys(made: dict[str, Any]) -> dict[str, str]:
+    words = {"HASH": "hash_key", "RANGE": "range_key"}
+    return {words[each["KeyType"]]: each["AttributeName"] for each in made["KeySchema"]}
 
 
 def _units(table: Table) -> dict[str, int]:
@@ -67,16 +68,19 @@ def _parts(table: Table) -> Iterator[Block]:
     for each in shape.attributes(table):
         yield Block(("attribute",), {"name": each["AttributeName"], "type": each["AttributeType"]})
     for index in table.indexes:
-        keys = _keys(index.partition, index.sort)
-        yield Block(
-            ("global_secondary_index",),
-            {"name": index.name} | keys | {"projection_type": "ALL"} | _units(table),
-        )
+        made = shape.index(table, index)
+        attributes = {"name": index.name} | _keys(made) | _projection(made["Projection"]) | _units(table)
+        yield Block(("global_secondary_index",), attributes)
     if table.ttl:
         yield Block(("ttl",), {"attribute_name": table.ttl, "enabled": True})
     if table.recoverable:
         yield Block(("point_in_time_recovery",), {"enabled": True})
     yield Block(("lifecycle",), {"prevent_destroy": True})
+
+
+def _projection(made: dict[str, Any]) -> dict[str, Any]:
+    words = {"ProjectionType": "projection_type", "NonKeyAttributes": "non_key_attributes"}
+    return {words[name]: value for name, value in made.items()}
 
 
 def worker_policy(tables: Iterable[Table], env: str) -> Iterator[Block]:

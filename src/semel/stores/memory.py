@@ -1,6 +1,7 @@
 """The store in memory: the reference that says in the plainest way what every command means."""
 
 import heapq
+import operator
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from semel.commands import (
     Query,
     Refused,
     Stored,
+    Time,
     Transact,
     Update,
     Watch,
@@ -29,6 +31,7 @@ from semel.commands import (
     allowed,
     cursor,
     holds,
+    ordering,
     outcome,
     place_of,
 )
@@ -36,7 +39,7 @@ from semel.drive import Glance
 from semel.errors import InvalidOption, StoreClosed
 from semel.stores.shared import Place, place_named
 from semel.stores.waiting import WaitingRoom
-from semel.tables import Table
+from semel.tables import Index, Table
 
 if TYPE_CHECKING:
     from semel.codecs import Overflow
@@ -48,14 +51,19 @@ SWEEP = 4
 
 
 class MemoryStore:
-    """Items in a dictionary, for one process. A call takes the same time however many there are."""
+    """Items in dictionaries, for one process. A call takes the same time however many there are.
+
+    A query looks at every item of its partition, or of its table.
+    """
 
     def __init__(self, clock: Clock | None = None, overflow: "Overflow | None" = None) -> None:
         self.overflow = overflow
         self._clock = clock or Clock()
         self._now = self._clock.steady
         self._lock = threading.Lock()
-        self._items: dict[Place, Item] = {}
+        self._tables: dict[str, dict[Place, Item]] = {}
+        # The same items again, of tables with a sort key: there a partition has many.
+        self._partitions: dict[tuple[str, str], dict[Place, Item]] = {}
         self._buckets: dict[float, list[Place]] = {}
         self._due: list[float] = [float("inf")]
         self._expires: dict[str, str] = {}
@@ -70,6 +78,7 @@ class MemoryStore:
             Transact: self._transact,
             Batch: self._batch,
             Watch: self._watch,
+            Time: self._time,
         }
 
     @classmethod
@@ -97,7 +106,7 @@ class MemoryStore:
 
     def glance(self, table: Table, attributes: tuple[str, ...], where: dict[str, str | int]) -> Glance:
         """A function from a key to these attributes of its item, if it is alive and as `where` says."""
-        items, now, asked = self._items, self._now, tuple(where.items())
+        items, now, asked = self._table(table), self._now, tuple(where.items())
 
         def look(key: str) -> tuple[Any, ...] | None:
             item = alive(table, items.get((table.name, key, None)), now())
@@ -114,19 +123,30 @@ class MemoryStore:
         """Forget everything."""
         with self._lock:
             self._carry_out = dict.fromkeys(self._carry_out, _refuse)
-            self._items.clear()
+            for items in self._tables.values():
+                items.clear()
+            self._partitions.clear()
             self._buckets.clear()
             self._due[:] = [float("inf")]
 
     def __len__(self) -> int:
-        return len(self._items)
+        return sum(map(len, self._tables.values()))
+
+    def _table(self, table: Table) -> dict[Place, Item]:
+        try:
+            return self._tables[table.name]
+        except KeyError:
+            return self._tables.setdefault(table.name, {})
+
+    def _time(self, _command: Time) -> Found:
+        return Found(self._now(), None)
 
     def _get(self, command: Get) -> Found:
         return self._look(command)
 
     def _look(self, command: Get | Watch) -> Found:
         now = self._now()
-        return Found(now, alive(command.table, self._items.get(place_named(command)), now))
+        return Found(now, alive(command.table, self._table(command.table).get(place_named(command)), now))
 
     def _watch(self, command: Watch) -> Found:
         return self._room.watch(place_named(command), command.seconds, lambda: self._look(command))
@@ -155,26 +175,36 @@ class MemoryStore:
         return Applied(now)
 
     def _refusal(self, command: Write, now: float) -> Refused | None:
-        item = alive(command.table, self._items.get(place_named(command)), now)
+        item = alive(command.table, self._table(command.table).get(place_named(command)), now)
         return None if allowed(command, item, now) else Refused(now, item)
 
     def _apply(self, command: Write, place: Place, now: float) -> Applied | Refused:
         table = command.table
-        before = self._items.get(place)
+        items = self._table(table)
+        before = items.get(place)
         item = alive(table, before, now)
         if not allowed(command, item, now):
             return Refused(now, item)
         after = outcome(command, item, now)
         if after is None:
-            del self._items[place]
+            self._remove(place)
             return Applied(now)
-        self._items[place] = after
+        items[place] = after
+        if table.sort is not None:
+            self._partitions.setdefault(place[:2], {})[place] = after
         if before is None:
             self._schedule(place, after[table.expires])
             self._expires[table.name] = table.expires
         if self._due[0] <= now:
             self._sweep(now)
         return Applied(now, after if type(command) is Add else None)
+
+    def _remove(self, place: Place) -> None:
+        del self._tables[place[0]][place]
+        if (partition := self._partitions.get(place[:2])) is not None:
+            del partition[place]
+            if not partition:
+                del self._partitions[place[:2]]
 
     def _schedule(self, place: Place, moment: float) -> None:
         """Look at this place when its time may be up; until then it may be written as often as it likes."""
@@ -188,12 +218,12 @@ class MemoryStore:
         places = self._buckets[self._due[0]]
         for _ in range(min(SWEEP, len(places))):
             place = places.pop()
-            item = self._items.get(place)
+            item = self._tables[place[0]].get(place)
             if item is None:
                 continue
             moment = item[self._expires[place[0]]]
             if moment <= now:
-                del self._items[place]
+                self._remove(place)
             else:
                 self._schedule(place, moment)
         if not places:
@@ -201,31 +231,49 @@ class MemoryStore:
 
     def _query(self, command: Query) -> Page:
         now = self._now()
-        table = command.table
-        with self._lock:
-            rows = [item for place, item in self._items.items() if place[0] == table.name]
-        rows = [item for item in rows if _asked_for(command, item, now)]
-        rows.sort(key=lambda item: [item[name] for name in table.key], reverse=command.reverse)
+        table, index = command.table, command.table.index(command.index)
+        order = ordering(table, index)
+
+        def place(item: Item) -> list[Any]:
+            return [item[name] for name in order]
+
+        rows = [item for item in self._among(command) if _asked_for(command, index or table, item, now)]
+        if command.after is not None:
+            start = place_of(table, command.after, index)
+            beyond = operator.lt if command.reverse else operator.gt
+            rows = [item for item in rows if beyond(place(item), start)]
+        rows.sort(key=place, reverse=command.reverse)
         page = rows[: command.limit]
-        return Page(now, tuple(page), cursor(table, page[-1]) if len(rows) > len(page) else None)
+        return Page(now, tuple(page), cursor(table, page[-1], index) if len(rows) > len(page) else None)
+
+    def _among(self, command: Query) -> list[Item]:
+        """The items that a query can find."""
+        table = command.table
+        key: Any = command.key
+        with self._lock:
+            if command.index or key is None:
+                return list(self._table(table).values())
+            if table.sort is not None:
+                return list(self._partitions.get((table.name, key), {}).values())
+            item = self._table(table).get((table.name, key, None))
+            return [] if item is None else [item]
 
 
 def _refuse(_: Any) -> Any:
     raise StoreClosed("the store was closed")
 
 
-def _asked_for(command: Query, item: Item, now: float) -> bool:
-    table = command.table
-    if alive(table, item, now) is None or command.key not in (None, item[table.partition]):
+def _asked_for(command: Query, by: Table | Index, item: Item, now: float) -> bool:
+    if alive(command.table, item, now) is None:
         return False
-    if table.sort is not None:
-        sort = item[table.sort]
-        if (command.low is not None and sort < command.low) or (
-            command.high is not None and sort > command.high
+    if command.key is not None and item.get(by.partition) != command.key:
+        return False
+    if by.sort is not None:
+        place = item.get(by.sort)
+        if (
+            place is None
+            or (command.low is not None and place < command.low)
+            or (command.high is not None and place > command.high)
         ):
-            return False
-    if command.after is not None:
-        place, start = [item[name] for name in table.key], place_of(table, command.after)
-        if place >= start if command.reverse else place <= start:
             return False
     return command.where is None or holds(command.where, item, now)

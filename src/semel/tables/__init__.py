@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from semel.errors import InvalidOption
+from semel.errors import InvalidOption, UsageError
 
 
 class Kind(StrEnum):
@@ -60,11 +60,13 @@ class Column(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Index(msgspec.Struct, frozen=True, kw_only=True):
-    """Another way to find items, by attributes of theirs."""
+    """Another way to find items, by attributes of theirs; an item that lacks one of these is not in it."""
 
     name: str
     partition: str
     sort: str | None = None
+    carries: tuple[str, ...] | None = None
+    """What of an item it gives besides its key and its end; None for everything."""
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,6 +135,16 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
         """Every attribute with what it holds, the key first; keys are text unless they say otherwise."""
         return dict.fromkeys(self.key, Kind.TEXT) | {self.expires: Kind.NUMBER} | self.attributes
 
+    def index(self, name: str) -> Index | None:
+        """The index of this name; None for no name, which is the table itself."""
+        if not name:
+            return None
+        for index in self.indexes:
+            if index.name == name:
+                return index
+        known = ", ".join(index.name for index in self.indexes) or "none"
+        raise UsageError(f"table {self.name} has no index {name!r}; it has {known}")
+
     def column(self, attribute: str) -> Column:
         """How an attribute is written here."""
         return self.columns.get(attribute) or Column(name=attribute)
@@ -140,6 +152,9 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
 
 # What an item's end is where it has none.
 FOREVER = float("inf")
+
+# Every row of a person, for whoever has to forget it. Rows that name nobody are not in it, and cost nothing.
+SUBJECT = Index(name="subject", partition="subject", carries=())
 
 LEDGER = Table(
     name="ledger",
@@ -157,9 +172,11 @@ LEDGER = Table(
         "encoding": Kind.TEXT,
         "error": Kind.TEXT,
         "version": Kind.NUMBER,
+        "subject": Kind.TEXT,
     },
     expires="expires_at",
     listed_by=("status",),
+    indexes=(SUBJECT,),
 )
 
 DOCUMENTS = Table(
@@ -167,12 +184,16 @@ DOCUMENTS = Table(
     partition="id",
     attributes={
         "body": Kind.OBJECT,
+        "ends": Kind.OBJECT,
         "version": Kind.NUMBER,
+        "token": Kind.TEXT,
         "created_at": Kind.NUMBER,
         "updated_at": Kind.NUMBER,
         "expires_at": Kind.NUMBER,
+        "subject": Kind.TEXT,
     },
     expires="expires_at",
+    indexes=(SUBJECT,),
 )
 
 JOURNAL = Table(
@@ -181,9 +202,32 @@ JOURNAL = Table(
     sort="entry",
     attributes={
         "key": Kind.TEXT,
-        "body": Kind.OBJECT,
+        "actor": Kind.TEXT,
         "at": Kind.NUMBER,
+        "body": Kind.OBJECT,
+        "token": Kind.TEXT,
+        "expires_at": Kind.NUMBER,
+        "subject": Kind.TEXT,
+    },
+    expires="expires_at",
+    indexes=(Index(name="actor-at", partition="actor", sort="at"), SUBJECT),
+)
+
+# A partition has the totals of one counter by period, and beside them what was charged under which token.
+COUNTERS = Table(
+    name="counters",
+    partition="counter",
+    sort="entry",
+    attributes={
+        "count": Kind.NUMBER,
+        "by": Kind.NUMBER,
+        "period": Kind.TEXT,
+        "token": Kind.TEXT,
+        "state": Kind.TEXT,
+        "updated_at": Kind.NUMBER,
         "expires_at": Kind.NUMBER,
     },
     expires="expires_at",
 )
+
+OWN = (LEDGER, DOCUMENTS, JOURNAL, COUNTERS)

@@ -91,9 +91,10 @@ SUPPORT_EVENTS = Table(
 SUPPORT_STATE = Table(
     name="support-state",
     title="rp_mw_conversation_state_{env}",
+    bare_keys=True,
     partition="conversation_id",
     attributes={
-        "updated_at": Kind.TEXT,
+        "updated_at": Kind.NUMBER,
         "expires_at": Kind.NUMBER,
         "last_processed_at": Kind.TEXT,
         "last_processed_message_id": Kind.TEXT,
@@ -104,15 +105,21 @@ SUPPORT_STATE = Table(
         "pending_flow": Kind.OBJECT,
         "last_auto_reply": Kind.OBJECT,
         "version": Kind.NUMBER,
+        "token": Kind.TEXT,
+        "ends": Kind.OBJECT,
     },
     expires="expires_at",
     ttl="expires_at",
-    columns={"expires_at": Column(name="expires_at", form=Form.SECONDS)},
+    columns={
+        "expires_at": Column(name="expires_at", form=Form.SECONDS),
+        "updated_at": Column(name="updated_at", form=Form.ISO),
+    },
 )
 
 SUPPORT_AUDIT = Table(
     name="support-audit",
     title="rp_mw_audit_actions_{env}",
+    bare_keys=True,
     partition="conversation_id",
     sort="ts_action_id",
     attributes={
@@ -130,6 +137,7 @@ SUPPORT_AUDIT = Table(
 ACTIVITIES = Table(
     name="household-activities",
     title="homeops-activities",
+    bare_keys=True,
     partition="chatId",
     sort="activityId",
     attributes={
@@ -150,16 +158,21 @@ ACTIVITIES = Table(
 RESPONSE_COUNTERS = Table(
     name="household-counters",
     title="homeops-response-counters",
+    bare_keys=True,
     partition="chatId",
     sort="date",
-    attributes={"count": Kind.NUMBER, "updatedAt": Kind.TEXT, "ttl": Kind.NUMBER},
+    attributes={"count": Kind.NUMBER, "updatedAt": Kind.NUMBER, "ttl": Kind.NUMBER},
     expires="ttl",
-    columns={"ttl": Column(name="ttl", form=Form.SECONDS)},
+    columns={
+        "ttl": Column(name="ttl", form=Form.SECONDS),
+        "updatedAt": Column(name="updatedAt", form=Form.ISO),
+    },
 )
 
 MESSAGES = Table(
     name="household-messages",
     title="homeops-messages",
+    bare_keys=True,
     partition="chatId",
     sort="messageId",
     attributes={

@@ -114,13 +114,16 @@ class Conditions:
         self._layout = layout
         self._known: dict[Shape, Guard] = {}
 
-    def guard(self, condition: Condition | None, use: Use, reading: Reading) -> tuple[Guard, list[Any]]:
-        """The guard of a condition, and the values to fill in."""
+    def guard(
+        self, condition: Condition | None, use: Use, reading: Reading, keys: tuple[Field, ...] = ()
+    ) -> tuple[Guard, list[Any]]:
+        """The guard of a condition, and the values to fill in; `keys` are those that a query goes by."""
         values: list[Any] = []
         shape: Shape = () if condition is None else self._shape(condition, reading, values)
-        guard = self._known.get((use, shape))
+        guard = self._known.get((use, keys, shape))
         if guard is None:
-            guard = self._known[use, shape] = Maker(self._layout, use).guard(condition, shape)
+            made = Maker(self._layout, use, keys).guard(condition, shape)
+            guard = self._known[use, keys, shape] = made
         return guard, values
 
     def _shape(self, condition: Condition, reading: Reading, values: list[Any]) -> Shape:
@@ -196,9 +199,11 @@ SHAPES: dict[type, Callable[[Conditions, Any, Reading, list[Any]], Shape]] = {
 class Maker:
     """Writes one expression."""
 
-    def __init__(self, layout: Layout, use: Use) -> None:
+    def __init__(self, layout: Layout, use: Use, keys: tuple[Field, ...] = ()) -> None:
         self._layout = layout
         self._use = use
+        # A filter may not name the keys of what is queried, and whoever asked looks again.
+        self._tacit = keys if use == "query" else ()
         self._taken = 0
         self._names = {"#p": layout.partition.name, "#x": layout.expires.name}
         self._values: dict[str, tuple[int, Encode]] = {}
@@ -225,7 +230,7 @@ class Maker:
     def _whole(self, absent: bool, asked: Asked) -> Asked:
         match self._use:
             case "query":
-                return both(NOT_OVER, asked)
+                return asked if self._layout.expires in self._tacit else both(NOT_OVER, asked)
             case "scan":
                 return both(NOT_OVER, NO_STAMP, asked)
             case "add" if absent:
@@ -250,8 +255,8 @@ class Maker:
             case (word, attribute, lacking, *more):
                 field = self._layout.fields[attribute]
                 make = getattr(self, f"_{word.replace(' ', '_')}")(*more)
-                if self._use == "query" and field in (self._layout.partition, self._layout.sort):
-                    return True  # a filter may not name keys there, and whoever asked looks again
+                if field in self._tacit:
+                    return True
                 return self._or_lacking(field, lacking, make)
         raise AssertionError(shape)
 

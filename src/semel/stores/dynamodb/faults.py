@@ -1,10 +1,12 @@
 """What DynamoDB's errors mean, and what to do about them."""
 
 import re
+from collections.abc import Iterable
 
 from semel import errors
 from semel.aws.errors import ServiceError
 from semel.stores.dynamodb.plan import too_large
+from semel.tables import OWN, Table
 
 # Who is not known is not permitted either.
 DENIED = frozenset(
@@ -18,8 +20,12 @@ DENIED = frozenset(
 )
 ACTION = re.compile(r"dynamodb:\w+")
 KEYS = re.compile(
-    r"key element|missing the key|number of (conditions on the keys|key)|type mismatch for key", re.IGNORECASE
+    r"key element|missing the key|number of (conditions on the keys|key)|type mismatch for (index )?key",
+    re.IGNORECASE,
 )
+NO_INDEX = re.compile(r"does not have the specified index", re.IGNORECASE)
+# An index of a large table takes hours to be filled.
+FILLING = re.compile(r"backfilling", re.IGNORECASE)
 TOO_LARGE = re.compile(
     r"(item size|size of the item|collection size).*(exceed|maximum)|exceeded.*item size", re.IGNORECASE
 )
@@ -31,15 +37,21 @@ class Place:
     def __init__(self, url: str, env: str) -> None:
         self._provision = f"semel provision --url {url} --env {env}"
 
-    def translated(self, error: ServiceError, operation: str, title: str) -> errors.SemelError:
+    def translated(
+        self, error: ServiceError, operation: str, title: str, tables: Iterable[Table] = ()
+    ) -> errors.SemelError:
         """The error as everybody else knows it."""
         code, message = error.code, error.message
         if code == "ResourceNotFoundException":
-            return errors.TableMissing(f"there is no table {title} (yet); run: {self._provision}")
+            return errors.TableMissing(f"there is no table {title} (yet); run: {self._making(tables)}")
         if code in DENIED:
             return self._denied(error, operation, title)
         if code == "ItemCollectionSizeLimitExceededException" or TOO_LARGE.search(message):
             return too_large(f"an item of {title}")
+        if code == "ValidationException" and NO_INDEX.search(message):
+            return errors.WrongSchema(f"{title}: {message}; run: {self._making(tables)}")
+        if code == "ValidationException" and FILLING.search(message):
+            return errors.StoreUnavailable(f"{title}: {message}; it can be read once it is ACTIVE")
         if code == "ValidationException" and KEYS.search(message):
             return errors.WrongSchema(
                 f"{title} has another key than it should have ({message}); compare it with what this prints: "
@@ -48,6 +60,12 @@ class Place:
         if code in ("ValidationException", "SerializationException"):
             return errors.UsageError(f"DynamoDB refuses this {operation} on {title}: {message}")
         return error
+
+    def _making(self, tables: Iterable[Table]) -> str:
+        """The command that makes these tables; semel's own it makes unasked."""
+        own = {table.name for table in OWN}
+        named = dict.fromkeys(table.name for table in tables if table.name not in own)
+        return self._provision + "".join(f" --table {name}" for name in named)
 
     def _denied(self, error: ServiceError, operation: str, title: str) -> errors.NotPermitted:
         named = ACTION.search(error.message)

@@ -102,7 +102,8 @@ class Layout:
         self.title = title(kept, env)
         # Its owner asks for a table as it is, though another one is kept in it.
         direct = kept.holds is not None and asked.name == kept.name
-        self._guest = kept.holds is not None and not direct
+        # What others write in it knows nothing of the table that is asked for.
+        self.guest = kept.holds is not None and not direct
         self._prefix = prefix(env, "") if kept.bare_keys and not direct else ""
         self._env = env
         columns = _ends(kept) if direct else kept.columns
@@ -251,7 +252,7 @@ class Layout:
                 known[field.attribute] = field.read(value)
         # An item without an end has none, whoever wrote it.
         known.setdefault(self.expires.attribute, FOREVER)
-        if self._guest:
+        if self.guest:
             self._host(known)
         return known
 

@@ -11,17 +11,15 @@ from semel.commands import (
     Item,
     Put,
     Query,
-    Sort,
     Transact,
     Update,
     Watch,
     Write,
-    holds,
-    place_of,
 )
 from semel.errors import UsageError
 from semel.stores.dynamodb.conditions import Conditions, Guard, Use
 from semel.stores.dynamodb.layout import Layout
+from semel.stores.dynamodb.queries import Path, Search, path
 from semel.stores.dynamodb.time import Reading
 from semel.stores.dynamodb.values import Value, number_value, size
 from semel.tables import Table
@@ -68,6 +66,7 @@ class Plan:
         self.title = self.layout.title
         self.conditions = Conditions(self.layout)
         self._changes: dict[Any, Change] = {}
+        self._paths: dict[str, Path] = {}
 
     # Reading
 
@@ -165,37 +164,12 @@ class Plan:
 
     # Several
 
-    def query(self, command: Query, reading: Reading) -> Request | None:
-        """Query or Scan, without where it begins and how far it looks; None where nothing is to be found."""
-        use: Use = "scan" if command.key is None else "query"
-        guard, values = self.conditions.guard(command.where, use, reading)
-        low, high = command.low, command.high
-        if guard.never or (low is not None and high is not None and _beyond(low, high)):
-            return None
-        names, filled = dict(guard.names), guard.filled(values, reading)
-        request: Request = {
-            "TableName": self.title,
-            "ConsistentRead": True,
-            "FilterExpression": guard.text,
-            "ExpressionAttributeNames": names,
-            "ExpressionAttributeValues": filled,
-        }
-        if command.key is not None:
-            request["KeyConditionExpression"] = self._range(command, names, filled)
-            request["ScanIndexForward"] = not command.reverse
-        return request
-
-    def _range(self, command: Query, names: dict[str, str], filled: dict[str, Value]) -> str:
-        layout = self.layout
-        names["#p"] = layout.partition.name
-        filled[":p"] = layout.partition.write(layout.bare(command.key or ""))
-        bounds = {":low": command.low, ":high": command.high}
-        bounds = {name: bound for name, bound in bounds.items() if bound is not None}
-        if layout.sort is None or not bounds:
-            return "#p = :p"
-        names["#s"] = layout.sort.name
-        filled |= {name: layout.sort.write(bound) for name, bound in bounds.items()}
-        return f"#p = :p AND #s {BOUNDED[tuple(bounds)]}"
+    def search(self, command: Query) -> Search:
+        """A query of this table or of one of its indexes."""
+        way = self._paths.get(command.index)
+        if way is None:
+            way = self._paths[command.index] = path(self.layout, self.table.index(command.index))
+        return Search(self.layout, self.conditions, way, command)
 
     def over(self, reading: Reading) -> Request:
         """Scan for the keys of what has expired."""
@@ -219,32 +193,6 @@ class Plan:
     def _now(self, reading: Reading) -> dict[str, Value]:
         return {":now": self.layout.expires.compared()(reading.earliest)}
 
-    def start(self, command: Query) -> dict[str, Value] | None:
-        """Where a later page begins."""
-        if command.after is None:
-            return None
-        key, *sort = place_of(self.table, command.after)
-        if command.key not in (None, key):
-            raise UsageError(f"not a cursor of this partition: {command.after!r}")
-        return self.layout.key(str(key), sort[0] if sort else None)
-
-    def within(self, command: Query, item: Item, reading: Reading) -> bool:
-        """Whether an item is what was asked for, also in what a filter could not say."""
-        if (
-            self.table.sort is not None
-            and command.key is None
-            and not _between(command, item[self.table.sort])
-        ):
-            return False
-        return command.where is None or holds(command.where, item, reading.earliest)
-
-
-BOUNDED = {
-    (":low", ":high"): "BETWEEN :low AND :high",
-    (":low",): ">= :low",
-    (":high",): "<= :high",
-}
-
 
 def _guarded(
     request: Request, guard: Guard, filled: dict[str, Value], names: dict[str, str] | None = None
@@ -266,18 +214,6 @@ def afresh(command: Add) -> Put:
     first = (command.once.get(command.attribute) or 0) + command.by
     item = command.once | command.set | {command.attribute: first}
     return Put(command.table, command.key, item, ABSENT, command.sort)
-
-
-def _beyond(one: Any, other: Any) -> bool:
-    try:
-        return bool(one > other)
-    except TypeError:
-        raise UsageError(f"a sort key of this table is not both {one!r} and {other!r}") from None
-
-
-def _between(command: Query, sort: Sort) -> bool:
-    below = command.low is not None and _beyond(command.low, sort)
-    return not below and not (command.high is not None and _beyond(sort, command.high))
 
 
 def check_count(command: Transact) -> None:

@@ -24,12 +24,12 @@ from semel.commands import (
     Put,
     Query,
     Refused,
+    Time,
     Transact,
     Update,
     Watch,
     Write,
     allowed,
-    cursor,
     holds,
 )
 from semel.ledger import random_token
@@ -139,6 +139,7 @@ class Desk:
             Query: self.query,
             Transact: self.transact,
             Batch: self.batch,
+            Time: self.time,
         }
 
     def _reading(self, operation: str, plan: Plan, request: Request) -> Ask:
@@ -147,7 +148,7 @@ class Desk:
     def _writing(self, operation: str, plan: Plan, make: Make) -> Ask:
         return Ask(operation, plan.title, make, self._time.read, write=True)
 
-    def open(self, plan: Plan, env: str) -> Steps[None]:
+    def open(self, plan: Plan, env: str) -> Steps[bool]:
         """Look at a table's stamp: is it there, may it be read, whose is it; and what time is it."""
         answer = yield self._reading("GetItem", plan, plan.stamp())
         stamp = answer.get("Item") or {}
@@ -157,6 +158,15 @@ class Desk:
         schema = int(stamp.get("schema", {}).get("N", SCHEMA))
         if schema > SCHEMA:
             raise errors.SchemaTooNew(schema, SCHEMA)
+        return True
+
+    def hear(self, plan: Plan, env: str) -> Steps[bool]:
+        """Look at a table's stamp to learn the time, which a refusal tells as well; whether it was seen."""
+        try:
+            yield from self.open(plan, env)
+        except ServiceError:
+            return False
+        return True
 
     # One item
 
@@ -258,22 +268,27 @@ class Desk:
     def query(self, command: Query) -> Steps[Page]:
         """Look until there are as many as were asked for, or no more."""
         plan, reading = self._plan_of(command.table), self._time.read()
-        request, start = plan.query(command, reading), plan.start(command)
-        operation = "Scan" if command.key is None else "Query"
-        look = max(command.limit + 1, 0 if command.where is None else FIRST_LOOK)
+        search = plan.search(command)
+        request, start = search.request(reading), search.start()
+        look = max(command.limit + 1, FIRST_LOOK if search.sifts else 0)
         found: list[Item] = []
         while request is not None:
             begin = {} if start is None else {"ExclusiveStartKey": start}
-            answer = yield self._reading(operation, plan, request | {"Limit": look} | begin)
+            answer = yield self._reading(search.operation, plan, request | {"Limit": look} | begin)
             living = [plan.layout.living(item, reading) for item in answer["Items"]]
-            found += [item for item in living if item is not None and plan.within(command, item, reading)]
+            found += [item for item in living if item is not None and search.wants(item, reading)]
             start = answer.get("LastEvaluatedKey")
             if start is None or len(found) >= command.limit:
                 break
             look *= MORE
-        page = tuple(found[: command.limit])
+        page = found[: command.limit]
         last = not page or (start is None and len(found) == len(page))
-        return Page(reading.earliest, page, None if last else cursor(command.table, page[-1]))
+        return Page(reading.earliest, search.page(page), None if last else search.cursor(page[-1]))
+
+    def time(self, _: Time) -> Steps[Found]:
+        """What time it is, as far as the latest answers have told."""
+        yield from ()
+        return Found(self._time.read().earliest, None)
 
     def reap(self, plan: Plan, limit: int) -> Steps[int]:
         """Remove what has expired, which DynamoDB does by itself and local engines do not."""

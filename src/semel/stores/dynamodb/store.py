@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from semel.aws.errors import ServiceError
 from semel.aws.transport import Transport
 from semel.clock import Clock
-from semel.commands import Found, Stored, Watch
+from semel.commands import Found, Stored, Time, Watch
 from semel.errors import SemelError, StoreClosed, UsageError
 from semel.loops import PerLoop
 from semel.stores.dynamodb.faults import Place
@@ -123,8 +123,10 @@ class DynamoDBStore:
         return reply
 
     def at_once(self, command: Stored) -> Any | None:
-        """Nothing: every answer takes a round trip."""
-        return None
+        """What time it is, where that is known; every other answer takes a round trip."""
+        if type(command) is not Time or self._closed or self._time.doubtful():
+            return None
+        return self._run(self._desk.time(command))
 
     async def aexecute(self, command: Stored) -> Any:
         """The same for a task."""
@@ -181,24 +183,34 @@ class DynamoDBStore:
         """The tables of a command that have to be looked at before it."""
         if self._closed:
             raise StoreClosed("the store was closed")
+        if type(command) is Time:
+            return [self._some_plan()] if self._time.doubtful() else []
         plans = [self._plan(table) for table in tables_of(command)]
         shut = [plan for plan in plans if plan.title not in self._open]
         return shut or (plans[:1] if self._time.doubtful() else [])
 
+    def _some_plan(self) -> Plan:
+        """A table to hear the time from: one that is in use, or else the ledger, even if there is none."""
+        used = [plan for plan in list(self._plans.values()) if plan.title in self._open]
+        return used[0] if used else self._plan(LEDGER)
+
+    def _look(self, command: Any, plan: Plan) -> Steps[bool]:
+        look = self._desk.hear if type(command) is Time else self._desk.open
+        return look(plan, self._env)
+
     def _open_up(self, command: Any) -> None:
         with self._opening:
             for plan in self._shut(command):
-                self._run(self._desk.open(plan, self._env))
-                self._opened(plan)
+                self._looked_at(plan, self._run(self._look(command, plan)))
 
     async def _aopen_up(self, command: Any) -> None:
         async with self._aopening.here():
             for plan in self._shut(command):
-                await self._arun(self._desk.open(plan, self._env))
-                self._opened(plan)
+                self._looked_at(plan, await self._arun(self._look(command, plan)))
 
-    def _opened(self, plan: Plan) -> None:
-        self._open.add(plan.title)
+    def _looked_at(self, plan: Plan, seen: bool) -> None:
+        if seen:
+            self._open.add(plan.title)
         self._time.settle()
 
     # Taking steps, for threads and for tasks
@@ -276,7 +288,8 @@ class DynamoDBStore:
     def _translated(self, error: ServiceError | UnicodeEncodeError, step: Any) -> Exception:
         if isinstance(error, UnicodeEncodeError):
             return UsageError(f"text with half a character in it cannot be written: {error.object!r:.80}")
-        return self._place.translated(error, step.operation, step.title)
+        tables = [plan.table for plan in list(self._plans.values()) if plan.title in step.title.split(", ")]
+        return self._place.translated(error, step.operation, step.title, tables)
 
     def _threads(self) -> "ThreadPoolExecutor":
         with self._hiring:

@@ -17,6 +17,8 @@ Encode: TypeAlias = Callable[[Any], Value]
 DIGITS = 10**38
 LARGEST = 9.9999999999999e125
 SMALLEST = 1e-130
+# Floats up to here that are whole are so to the last digit.
+EXACT = 2**53
 
 EPOCH = datetime.fromtimestamp(0, UTC)
 
@@ -29,7 +31,9 @@ def number(value: Any) -> str:
     if isinstance(value, float):
         if not isfinite(value) or abs(value) > LARGEST or 0 < abs(value) < SMALLEST:
             raise UsageError(f"{value} is no number that DynamoDB can hold")
-        return float.__repr__(value)
+        # A whole one as DynamoDB writes it: an engine that compares texts takes a resent one for the same.
+        whole = value.is_integer() and abs(value) < EXACT
+        return int.__repr__(int(value)) if whole else float.__repr__(value)
     if not isinstance(value, int):
         raise TypeError(value)
     if not -DIGITS < value < DIGITS:

@@ -17,15 +17,17 @@ from semel.commands import (
     Put,
     Query,
     Refused,
+    Time,
     Transact,
     Update,
     Watch,
     Write,
     alive,
 )
-from semel.errors import StoreThrottled, UsageError
+from semel.errors import StoreError, StoreThrottled, UsageError
 from semel.stores.postgres.forms import ASK_TIME, Form, Statement
 from semel.stores.postgres.plan import Plan, Row
+from semel.stores.postgres.refusers import Refusers
 from semel.tables import Table
 
 T = TypeVar("T")
@@ -44,13 +46,23 @@ class Trip(NamedTuple):
     """They take effect by themselves, and may have done so if no answer comes."""
     partial: bool = False
     """Something has taken effect before: whatever fails now, the command was not left undone."""
+    daring: bool = False
+    """It fails, and nothing of it takes effect, where one of its writes is refused."""
 
 
 class Collision(StoreThrottled):
     """The server gave up a trip for somebody else's sake. It is thrown into the talk, which may go on."""
 
 
+class Objection(StoreError):
+    """A write of a daring trip was refused, so the server has undone it. It is thrown into the talk too."""
+
+
 Rows: TypeAlias = list[Row]
+# For each write of a transaction what has refused it, if anything has.
+Refusals: TypeAlias = tuple[Refused | None, ...]
+# Rows by their places.
+Sight: TypeAlias = dict[tuple[Any, ...], Row]
 # The answer to a trip is the rows of each of its statements.
 Talk: TypeAlias = Generator[Trip, list[Rows], T]
 
@@ -64,29 +76,21 @@ class Prepared(NamedTuple):
     values: list[Any]
 
 
-class Frame(NamedTuple):
-    """The words around several statements that are made together or not at all."""
-
-    begin: Statement
-    commit: Statement
-    undo: Statement
-
-
-TRANSACTION = Frame((b"BEGIN", None), (b"COMMIT", None), (b"ROLLBACK", None))
-# Inside a transaction that is somebody else's to end.
-SAVEPOINT = Frame(
-    (b"SAVEPOINT semel", None), (b"RELEASE SAVEPOINT semel", None), (b"ROLLBACK TO SAVEPOINT semel", None)
-)
+# Whatever the default of the database is. Under a stricter one each of two writers who meet would begin anew.
+BEGIN: Statement = b"BEGIN ISOLATION LEVEL READ COMMITTED", None
+# Everything in it is read as it was at one moment, and nothing is locked or waited for.
+SNAPSHOT: Statement = b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", None
+COMMIT: Statement = b"COMMIT", None
 
 
 class Clerk:
     """Knows the tables, and turns commands into talk."""
 
-    def __init__(self, schema: str | None, imposed: Callable[[], float | None], frame: Frame) -> None:
+    def __init__(self, schema: str | None, imposed: Callable[[], float | None]) -> None:
         self._schema = schema
         self._imposed = imposed
-        self._frame = frame
         self._plans: dict[str, Plan] = {}
+        self._refusers = Refusers()
         self._talk: dict[type, Callable[[Any], Talk[Any]]] = {
             Get: self.look,
             Put: self._write,
@@ -96,17 +100,12 @@ class Clerk:
             Query: self._query,
             Transact: self._transact,
             Batch: self._batch,
+            Time: self._time,
         }
 
     def talk(self, command: Any) -> Talk[Any]:
         """The steps that carry a command out; their value is its reply."""
         return self._talk[type(command)](command)
-
-    def within(self, frame: Frame) -> "Clerk":
-        """The same clerk, in a transaction of somebody else's."""
-        clerk = Clerk(self._schema, self._imposed, frame)
-        clerk._plans = self._plans
-        return clerk
 
     def plan(self, table: Table) -> Plan:
         """The plan of a table."""
@@ -137,6 +136,10 @@ class Clerk:
         plan = self.plan(command.table)
         [rows] = yield Trip([plan.query(command, self._imposed())], commits=False)
         return plan.page(command, rows)
+
+    def _time(self, _command: Time) -> Talk[Found]:
+        [[[now]]] = yield Trip([(ASK_TIME, [self._imposed()])], commits=False)
+        return Found(now, None)
 
     # Writing
 
@@ -193,48 +196,65 @@ class Clerk:
             for start in range(0, len(several), ROWS)
         ]
 
+    # Several writes, all or none
+
     def _transact(self, command: Transact) -> Talk[Applied | Cancelled]:
-        prepared = [(write, *self.plan(write.table).write(write)) for write in command.writes]
-        # Everybody locks in this order, so that nobody waits for somebody who waits for him.
-        prepared.sort(key=lambda each: _place(each[0]))
+        """Dare to write everything in one trip, of which the server undoes all if one write is refused.
+
+        Only then is it looked up what has refused which; or before, where a refusal is to be expected.
+        """
+        prepared = self._in_order(command)
+        places = [_place(write) for write in command.writes]
+        look = self._refusers.expected(places)
         for _ in range(TRIES):
-            try:
-                now, found = yield from self._locked([write for write, _, _ in prepared])
-                refusals = tuple(self._refusal(write, found, now) for write in command.writes)
+            if look:
+                now, refusals = yield from self._refusals(command)
+                self._refusers.note(places, refusals)
                 if any(refusals):
-                    # Nothing was written, so a COMMIT ends it as well as a ROLLBACK would.
-                    yield Trip([self._frame.commit], commits=False)
                     return Cancelled(now, refusals)
-                answers = yield Trip(
-                    [(form.one, [now, *values]) for _, form, values in prepared], commits=False
-                )
-                # What was not there could not be locked, and may be there now.
-                if all(row[1] is not None for [row] in answers):
-                    yield Trip([self._frame.commit], commits=True)
-                    return Applied(now)
-            except Collision:
-                pass
-            yield Trip([self._frame.undo], commits=False)
+            try:
+                _, [row], *_ = yield self._daring(prepared)
+            except (Collision, Objection) as undone:
+                look = type(undone) is Objection
+            else:
+                self._refusers.relent(places)
+                return Applied(row[0])
         raise contended()
 
-    def _locked(self, writes: list[Write]) -> Talk[tuple[float, dict[Any, Row]]]:
-        """The time, and the rows that the writes are about, which nobody else changes from now on."""
-        tables: dict[str, list[Write]] = defaultdict(list)
-        for write in writes:
-            tables[write.table.name].append(write)
-        plans = [self.plan(several[0].table) for several in tables.values()]
-        locks = [plan.lock(several) for plan, several in zip(plans, tables.values(), strict=True)]
+    def _daring(self, prepared: list[tuple[Write, Form, list[Any]]]) -> Trip:
+        now = self._imposed()
+        writes = [(form.firm, [now, *values]) for _, form, values in prepared]
+        return Trip([BEGIN, *(writes or [(ASK_TIME, [now])]), COMMIT], commits=True, daring=True)
+
+    def _refusals(self, command: Transact) -> Talk[tuple[float, Refusals]]:
+        """The time, and what refuses each of the writes, as it was at that moment."""
+        tables = by_table(command.writes)
+        rows = [self.plan(several[0].table).rows(several) for several in tables.values()]
         time: Statement = ASK_TIME, [self._imposed()]
-        _, *answers, [[now]] = yield Trip([self._frame.begin, *locks, time], commits=False)
-        found = {
-            (name, *plan.place(row)): row
-            for name, plan, rows in zip(tables, plans, answers, strict=True)
+        _, [[now]], *answers, _ = yield Trip([SNAPSHOT, time, *rows, COMMIT], commits=False)
+        return now, self._judged(command, self._sight(tables, answers), now)
+
+    def _in_order(self, command: Transact) -> list[tuple[Write, Form, list[Any]]]:
+        """The writes with their statements, in the order of their places.
+
+        Everybody locks in this order, so that nobody waits for somebody who waits for him.
+        """
+        prepared = [(write, *self.plan(write.table).write(write)) for write in command.writes]
+        prepared.sort(key=lambda each: _place(each[0]))
+        return prepared
+
+    def _sight(self, tables: Iterable[str], answers: list[Rows]) -> Sight:
+        return {
+            (name, *self._plans[name].place(row)): row
+            for name, rows in zip(tables, answers, strict=True)
             for row in rows
         }
-        return now, found
 
-    def _refusal(self, write: Write, found: dict[Any, Row], now: float) -> Refused | None:
-        plan, row = self.plan(write.table), found.get(_place(write))
+    def _judged(self, command: Transact, found: Sight, now: float) -> Refusals:
+        return tuple(self._refusal(write, found.get(_place(write)), now) for write in command.writes)
+
+    def _refusal(self, write: Write, row: Row | None, now: float) -> Refused | None:
+        plan = self.plan(write.table)
         item = None if row is None else alive(write.table, plan.item(row), now)
         return plan.refusal(write, item, now)
 
@@ -266,6 +286,14 @@ def _place(write: Write) -> tuple[Any, ...]:
     if write.table.sort is None:
         return write.table.name, write.key
     return write.table.name, write.key, write.sort
+
+
+def by_table(writes: Iterable[Write]) -> dict[str, list[Write]]:
+    """The writes by the names of their tables."""
+    tables: dict[str, list[Write]] = defaultdict(list)
+    for write in writes:
+        tables[write.table.name].append(write)
+    return tables
 
 
 def contended() -> StoreThrottled:

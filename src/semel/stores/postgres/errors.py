@@ -6,7 +6,7 @@ import psycopg
 
 from semel import errors
 from semel.stores.postgres.address import PATIENCE_SECONDS, Address
-from semel.stores.postgres.clerk import Collision, Trip
+from semel.stores.postgres.clerk import Collision, Objection, Trip
 
 # What reaches the server by way of a connection.
 DRIVER_ERRORS = (psycopg.Error, OSError)
@@ -58,6 +58,9 @@ UNNAMED = errors.StoreError, "it answered with an error"
 # After these the session is gone: nobody can tell how far it came.
 LOST_CLASSES = ("08", "57P", "58", "25P03", "25P04")
 
+# What `writings.MADE` fails with. Anything else that does is found when it is looked up who objected.
+OBJECTION = "22P02"
+
 # Of a connection that the server refuses, the driver has only the words.
 REFUSALS = {
     r"password authentication failed|no password supplied": "28P01",
@@ -80,6 +83,8 @@ def translated(error: Exception, address: Address, trip: Trip = NO_EFFECT) -> er
     """What an error on a trip means."""
     code: str = getattr(error, "sqlstate", None) or "08000"
     words = str(error).strip()
+    if trip.daring and code == OBJECTION:
+        return Objection(words)
     lost = code.startswith(LOST_CLASSES)
     kind, advice = LOST if lost else MEANINGS.get(code) or CLASSES.get(code[:2]) or UNNAMED
     doubtful = trip.partial and kind is errors.StoreUnavailable

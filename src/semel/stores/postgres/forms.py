@@ -5,6 +5,7 @@ same shape. `o` is always a row of the table.
 """
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, TypeAlias
 
 from semel.stores.postgres.values import Cells, quoted
@@ -19,18 +20,28 @@ BELL = "_bell"
 
 # Read once in a statement, so that nothing in it is decided by two different times.
 TIME = "coalesce($1::float8, extract(epoch FROM clock_timestamp())::float8)"
+# The same in every statement of a transaction: when it began.
+TIME_OF_ALL = "coalesce($1::float8, extract(epoch FROM transaction_timestamp())::float8)"
 ASK_TIME = f"SELECT {TIME}".encode()
 
 
 class Form:
     """A statement for every command of one shape."""
 
-    def __init__(self, cells: Cells, keyed: int, body: str, body_of_many: str = "") -> None:
+    def __init__(
+        self, cells: Cells, keyed: int, body: str, body_of_many: str = "", body_of_firm: str = ""
+    ) -> None:
         self._cells = cells
         self._keyed = keyed
         self._body_of_many = body_of_many or body
+        self._body_of_firm = body_of_firm or body
         self._many: dict[tuple[bool, ...], bytes] = {}
         self.one = _whole(cells.one(), body)
+
+    @cached_property
+    def firm(self) -> bytes:
+        """The statement for one write of several: it fails where the write is refused, and they all do."""
+        return _whole(self._cells.one(), self._body_of_firm, TIME_OF_ALL)
 
     def values(self, *parts: Any) -> list[Any]:
         """The values of a command, in the order of the cells."""
@@ -53,8 +64,8 @@ class Form:
         return sql, [now, *told]
 
 
-def _whole(values: str, body: str) -> bytes:
-    return f"WITH n AS MATERIALIZED (SELECT {TIME} AS now), {values}{body}".encode()
+def _whole(values: str, body: str, time: str = TIME) -> bytes:
+    return f"WITH n AS MATERIALIZED (SELECT {time} AS now), {values}{body}".encode()
 
 
 class Tabled:
@@ -79,9 +90,9 @@ class Tabled:
             columns.append(f"{column} AS {quoted(name)}")
         return ", ".join(columns)
 
-    def order(self, row: str, direction: str = "") -> str:
-        """The key of a row, to sort by."""
-        return ", ".join(f"{row}.{quoted(name)}{direction}" for name in self.table.key)
+    def order(self, row: str, direction: str = "", names: Sequence[str] = ()) -> str:
+        """The key of a row, or these of its columns, to sort by."""
+        return ", ".join(f"{row}.{quoted(name)}{direction}" for name in names or self.table.key)
 
 
 def qualified(title: str, schema: str | None) -> str:

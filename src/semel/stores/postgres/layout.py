@@ -1,6 +1,6 @@
 """How a table is laid out: its definition, its indexes, and what to do where some of it is missing."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from semel.errors import WrongSchema
@@ -36,6 +36,7 @@ class Layout:
     def __init__(self, table: Table) -> None:
         self.table = table
         self.title = PREFIX + table.name
+        self._needed = (*table.key, table.expires)
         self._types = {name: COLUMN_TYPES[kind] for name, kind in table.kinds.items()}
 
     def columns(self) -> dict[str, str]:
@@ -45,9 +46,8 @@ class Layout:
 
     def definition(self) -> str:
         """The statement that makes the table where there is none."""
-        needed = (*self.table.key, self.table.expires)
         lines = [
-            f"{quoted(name)} {kind}{' NOT NULL' if name in needed else ''}"
+            f"{quoted(name)} {kind}{' NOT NULL' if name in self._needed else ''}"
             for name, kind in self._types.items()
         ]
         lines += [f"{BELL} smallint NOT NULL DEFAULT 0", f"PRIMARY KEY ({_listed(self.table.key)})"]
@@ -57,17 +57,23 @@ class Layout:
     def indexes(self) -> dict[str, str]:
         """The statements that make its indexes where they are missing, by their names."""
         table = self.table
-        columns: list[tuple[str, ...]] = [(table.expires,)]
-        # With the key behind them, so that a list comes in the order of its pages.
-        columns += [(name, *table.key) for name in table.listed_by]
-        columns += [tuple(filter(None, (index.partition, index.sort))) for index in table.indexes]
-        statements: dict[str, str] = {}
-        for names in columns:
-            index = "_".join((self.title, *names)).encode()[:LONGEST_NAME].decode(errors="ignore")
-            rest = f" WHERE {UNUSUAL[names[0]]}" if names[0] in UNUSUAL else ""
-            on = f"{quoted(self.title)} ({_listed(names)}){rest}"
-            statements[index] = f"CREATE INDEX IF NOT EXISTS {quoted(index)} ON {on};"
-        return statements
+        made = [self._index(table.expires, (table.expires,))]
+        for name in table.listed_by:
+            unusual = [UNUSUAL[name]] if name in UNUSUAL else []
+            made.append(self._index("_".join((name, *table.key)), (name, *table.key), unusual))
+        for index in table.indexes:
+            names = [name for name in (index.partition, index.sort) if name is not None]
+            # Who lacks one of them is not in it: such a row costs nothing.
+            there = [f"{quoted(name)} IS NOT NULL" for name in names if name not in self._needed]
+            made.append(self._index(index.name, (*names, *table.key), there))
+        return dict(made)
+
+    def _index(self, name: str, columns: tuple[str, ...], only: Sequence[str] = ()) -> tuple[str, str]:
+        """The name of an index, and its statement. With the key at its end it has the order of pages."""
+        title = f"{self.title}_{name}".encode()[:LONGEST_NAME].decode(errors="ignore")
+        where = f" WHERE {' AND '.join(only)}" if only else ""
+        on = f"{quoted(self.title)} ({_listed(tuple(dict.fromkeys(columns)))}){where}"
+        return title, f"CREATE INDEX IF NOT EXISTS {quoted(title)} ON {on};"
 
     def missing(self, found: Found) -> list[str]:
         """The columns that are not there."""
@@ -92,7 +98,7 @@ class Layout:
 
     def _addition(self, name: str) -> str:
         kind = self._types.get(name, "smallint NOT NULL DEFAULT 0")
-        if name in (*self.table.key, self.table.expires):
+        if name in self._needed:
             raise WrongSchema(f"table {self.title} has no column {name}: it is not a table of semel's")
         return f"ALTER TABLE {quoted(self.title)} ADD COLUMN IF NOT EXISTS {quoted(name)} {kind};"
 

@@ -44,7 +44,8 @@ class Plan:
         self._numbers = tuple(name for name, kind in self._kinds.items() if kind is Kind.NUMBER)
         self._unpacked = tuple((name, UNPACK[kind]) for name, kind in self._kinds.items() if kind in UNPACK)
         self._readings = readings = Readings(table, schema)
-        self._get, self._mark, self._lock = readings.get(), readings.mark(), readings.lock()
+        self._get, self._mark = readings.get(), readings.mark()
+        self._rows, self._lock = readings.rows(), readings.lock()
         self._reap = readings.reap()
         writings = Writings(table, schema)
         self._make: dict[type, Callable[[Any, Shape], Form]] = {
@@ -145,8 +146,12 @@ class Plan:
         """The statement that reads one item, and asks to be told of the next write to it."""
         return self._mark.one, [now, *self._mark.values(self._named(command))]
 
+    def rows(self, writes: list[Write]) -> Statement:
+        """The statement that reads the rows of several writes."""
+        return self._rows.many(None, [self._rows.values(self._named(write)) for write in writes])
+
     def lock(self, writes: list[Write]) -> Statement:
-        """The statement that reads the rows of several writes and keeps others from changing them."""
+        """The same, which keeps others from changing them."""
         return self._lock.many(None, [self._lock.values(self._named(write)) for write in writes])
 
     def reap(self, limit: int, now: float | None) -> Statement:
@@ -155,11 +160,12 @@ class Plan:
 
     def query(self, query: Query, now: float | None) -> Statement:
         """The statement that reads a page, and one item more."""
-        place = [] if query.after is None else place_of(self.table, query.after)
+        index = self.table.index(query.index)
+        place = [] if query.after is None else place_of(self.table, query.after, index)
         when: Values = []
         where = () if query.where is None else shape_of(query.where, when)
         asked = tuple(map(type, (query.key, query.low, query.high)))
-        shape = (Query, *asked, bool(place), query.reverse, where)
+        shape = (Query, query.index, *asked, bool(place), query.reverse, where)
         form = self._forms.get(shape)
         if form is None:
             form = self._forms[shape] = self._readings.query(query, place, where)
@@ -169,8 +175,8 @@ class Plan:
     def page(self, query: Query, rows: list[Row]) -> Page:
         """The page of a query's rows."""
         items = [item for row in rows if (item := self.item(row[1:])) is not None]
-        page = tuple(items[: query.limit])
-        return Page(rows[0][0], page, cursor(self.table, page[-1]) if len(items) > len(page) else None)
+        page, index = tuple(items[: query.limit]), self.table.index(query.index)
+        return Page(rows[0][0], page, cursor(self.table, page[-1], index) if len(items) > len(page) else None)
 
     def _named(self, command: Get | Watch | Write) -> Row:
         named = (command.key, command.sort)[: len(self.table.key)]

@@ -20,7 +20,7 @@ from semel.clock import Clock
 from semel.errors import StoreClosed, StoreThrottled
 from semel.sockets import ear
 from semel.stores.postgres.address import PATIENCE_SECONDS, Address
-from semel.stores.postgres.clerk import Collision, Rows, Talk, Trip
+from semel.stores.postgres.clerk import Collision, Objection, Rows, Talk, Trip
 from semel.stores.postgres.errors import DRIVER_ERRORS, translated, unreachable
 from semel.stores.postgres.forms import Statement
 from semel.stores.postgres.phrases import Phrases
@@ -91,8 +91,7 @@ class Lines(Generic[C]):
 
     def _connected(self, connection: C) -> Line[C]:
         line = Line(connection, self.clock)
-        if self.address.prepare_threshold is not None:
-            line.phrases = Phrases(connection, self.address.prepare_threshold)
+        line.phrases = Phrases(connection, self.address.prepare_threshold)
         self._open.add(line)
         return line
 
@@ -261,9 +260,10 @@ def converse(line: Line[psycopg.Connection[Any]], talk: Talk[T], trip: Trip, add
             return value
         except DRIVER_ERRORS as error:
             told = translated(error, address, trip)
-            if not isinstance(told, Collision):
+            if isinstance(told, Collision):
+                line.clock.wait(threading.Event(), random.uniform(0, PAUSE_SECONDS))
+            elif not isinstance(told, Objection):
                 raise told from error
-            line.clock.wait(threading.Event(), random.uniform(0, PAUSE_SECONDS))
             trip = talk.throw(told)
 
 
@@ -279,9 +279,10 @@ async def aconverse(
             return value
         except DRIVER_ERRORS as error:
             told = translated(error, address, trip)
-            if not isinstance(told, Collision):
+            if isinstance(told, Collision):
+                await line.clock.wait_async(asyncio.Event(), random.uniform(0, PAUSE_SECONDS))
+            elif not isinstance(told, Objection):
                 raise told from error
-            await line.clock.wait_async(asyncio.Event(), random.uniform(0, PAUSE_SECONDS))
             trip = talk.throw(told)
 
 
@@ -292,6 +293,8 @@ def _ask(line: Line[psycopg.Connection[Any]], statements: list[Statement]) -> li
             return [line.connection.wait(phrases.say(sql, values))]
         line.cursor.execute(sql, values, binary=True)
         return [[] if values is None else line.cursor.fetchall()]
+    if line.phrases:
+        return line.connection.wait(line.phrases.say_together(statements))
     cursors = [RawCursor(line.connection, row_factory=tuple_row) for _ in statements]
     with line.connection.pipeline():
         for cursor, (sql, values) in zip(cursors, statements, strict=True):
@@ -309,6 +312,8 @@ async def _aask(line: Line[psycopg.AsyncConnection[Any]], statements: list[State
             return [await line.connection.wait(phrases.say(sql, values))]
         await line.cursor.execute(sql, values, binary=True)
         return [[] if values is None else await line.cursor.fetchall()]
+    if line.phrases:
+        return await line.connection.wait(line.phrases.say_together(statements))
     cursors = [AsyncRawCursor(line.connection, row_factory=tuple_row) for _ in statements]
     async with line.connection.pipeline():
         for cursor, (sql, values) in zip(cursors, statements, strict=True):

@@ -1,11 +1,12 @@
 """The statements that read, and the one that tidies up."""
 
-from typing import Any
+from collections.abc import Iterator
 
-from semel.commands import Query, Sort
+from semel.commands import Bound, Query, ordering
 from semel.stores.postgres.conditions import Clauses, Shape
 from semel.stores.postgres.forms import BELL, Form, Tabled
 from semel.stores.postgres.values import HEAD, Cells, check_kind, quoted
+from semel.tables import Index
 
 
 class Readings(Tabled):
@@ -29,13 +30,15 @@ class Readings(Tabled):
             f"ON m.{quoted(self.table.partition)} IS NULL AND {self.here} AND {self.alive}",
         )
 
+    def rows(self, locking: str = "") -> Form:
+        """Reads many rows, expired ones too."""
+        return self._form(
+            self._key(), f" SELECT {self.columns('o')} FROM v JOIN {self.name} o ON {self.here}{locking}"
+        )
+
     def lock(self) -> Form:
         """Reads many rows, expired ones too, in the order of their keys, and locks them."""
-        return self._form(
-            self._key(),
-            f" SELECT {self.columns('o')} FROM v JOIN {self.name} o ON {self.here} "
-            f"ORDER BY {self.order('o')} FOR UPDATE OF o",
-        )
+        return self.rows(f" ORDER BY {self.order('o')} FOR UPDATE OF o")
 
     def reap(self) -> Form:
         """Deletes some expired rows, passing over those that somebody is writing; counts them."""
@@ -51,30 +54,42 @@ class Readings(Tabled):
             f"AND ({self.order('o')}) IN ({expired}) RETURNING 1) SELECT count(*) FROM d",
         )
 
-    def query(self, query: Query, place: list[str | int], where: Shape) -> Form:
+    def query(self, query: Query, place: list[str | float], where: Shape) -> Form:
         """Reads a page, and one item more where there is one. The head is (key, low, high, limit, *place)."""
-        cells, table = Cells(), self.table
-        bounds: list[tuple[str, str, int, Sort]] = [(table.partition, "=", 0, query.key)]
-        if table.sort is not None:
-            bounds += [(table.sort, ">=", 1, query.low), (table.sort, "<=", 2, query.high)]
-        clauses = [self.alive]
-        clauses += [self._bound(cells, *bound) for bound in bounds if bound[-1] is not None]
+        cells, index = Cells(), self.table.index(query.index)
+        order = ordering(self.table, index)
+        clauses = [self.alive, *self._bounds(cells, query, index)]
         if place:
-            beyond = [cells.value(self.kinds[name], str, HEAD, at) for at, name in enumerate(table.key, 4)]
-            clauses.append(f"({self.order('o')}) {'<' if query.reverse else '>'} ({', '.join(beyond)})")
+            beyond = [cells.value(self.kinds[name], str, HEAD, at) for at, name in enumerate(order, 4)]
+            clauses.append(
+                f"({self.order('o', '', order)}) {'<' if query.reverse else '>'} ({', '.join(beyond)})"
+            )
         if where:
             clauses.append(Clauses(self.kinds, cells).write(where))
         direction = " DESC" if query.reverse else ""
         rows = (
             f"SELECT {self.columns('o')} FROM {self.name} o, v WHERE {' AND '.join(clauses)} "
-            f"ORDER BY {self.order('o', direction)} LIMIT {cells.count(3)}"
+            f"ORDER BY {self.order('o', direction, order)} LIMIT {cells.count(3)}"
         )
-        order = self.order("r", direction)
+        again = self.order("r", direction, order)
         return self._form(
-            cells, f" SELECT n.now, r.* FROM n LEFT JOIN LATERAL ({rows}) r ON TRUE ORDER BY {order}"
+            cells, f" SELECT n.now, r.* FROM n LEFT JOIN LATERAL ({rows}) r ON TRUE ORDER BY {again}"
         )
 
-    def _bound(self, cells: Cells, name: str, operator: str, place: int, value: Any) -> str:
+    def _bounds(self, cells: Cells, query: Query, index: Index | None) -> Iterator[str]:
+        """Which partition of the table, or of an index, and what part of it."""
+        by = self.table if index is None else index
+        if query.key is not None:
+            yield self._bound(cells, by.partition, "=", 0, query.key)
+        if by.sort is None:
+            return
+        if index is not None:
+            yield f"o.{quoted(by.sort)} IS NOT NULL"
+        for operator, place, value in ((">=", 1, query.low), ("<=", 2, query.high)):
+            if value is not None:
+                yield self._bound(cells, by.sort, operator, place, value)
+
+    def _bound(self, cells: Cells, name: str, operator: str, place: int, value: Bound) -> str:
         check_kind(name, self.kinds[name], value)
         return f"o.{quoted(name)} {operator} {cells.value(self.kinds[name], type(value), HEAD, place)}"
 

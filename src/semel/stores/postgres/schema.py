@@ -19,10 +19,8 @@ from semel.stores.postgres.forms import PREFIX, Statement, qualified
 from semel.stores.postgres.layout import NOTHING, Found, Layout
 from semel.stores.postgres.pool import Line, converse
 from semel.stores.postgres.values import literal, quoted
-from semel.tables import DOCUMENTS, JOURNAL, LEDGER, Table
+from semel.tables import OWN, Table
 
-# What semel keeps by itself; a caller may name more tables.
-KEPT = (LEDGER, DOCUMENTS, JOURNAL)
 META = PREFIX + "meta"
 
 _FOLDER = files(__package__) / "schema"
@@ -295,4 +293,4 @@ def _statement(name: str) -> str:
 
 def layouts_of(tables: Iterable[Table]) -> list[Layout]:
     """The layouts of semel's own tables and of these."""
-    return [Layout(table) for table in {table.name: table for table in (*KEPT, *tables)}.values()]
+    return [Layout(table) for table in {table.name: table for table in (*OWN, *tables)}.values()]

@@ -6,14 +6,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import psycopg
 
 from semel.clock import Clock
-from semel.commands import Found, Get, Query, Stored, Watch
+from semel.commands import Found, Get, Query, Stored, Time, Watch
 from semel.errors import StoreClosed
 from semel.loops import PerLoop
 from semel.stores.postgres.address import Address
-from semel.stores.postgres.clerk import SAVEPOINT, TRANSACTION, Clerk, Talk
+from semel.stores.postgres.clerk import Clerk, Talk
+from semel.stores.postgres.guest import Guest
 from semel.stores.postgres.housekeeper import Housekeeper
 from semel.stores.postgres.pool import AsyncPool, Pool, aconverse, converse
 from semel.stores.postgres.schema import inspect, layouts_of, opened
+from semel.stores.postgres.time import ServerTime
 from semel.stores.postgres.within import Within
 from semel.stores.shared import STORES, made, place_named
 from semel.stores.waiting import WaitingRoom
@@ -27,7 +29,7 @@ T = TypeVar("T")
 # To ask to be told is to write. After a shorter wait it is likelier that the work is done before that pays.
 WORTH_A_MARK = 0.03
 
-READINGS = frozenset({Get, Query})
+READINGS = frozenset({Get, Query, Time})
 
 
 class PostgresStore:
@@ -47,7 +49,8 @@ class PostgresStore:
         self._address = address if isinstance(address, Address) else Address.from_url(address)
         self._env = env
         self._layouts = layouts_of(tables)
-        self._clerk = Clerk(self._address.schema, self._clock.imposed, TRANSACTION)
+        self._clerk = Clerk(self._address.schema, self._clock.imposed)
+        self._time = ServerTime(self._clock)
         self._checked = False
         self._connect()
         STORES.add(self)
@@ -69,22 +72,24 @@ class PostgresStore:
         """Carry the command out and answer it."""
         if type(command) is Watch:
             return self._watch(command)
-        reply = self._told(self._clerk.talk(command))
-        if type(command) not in READINGS:
-            self._written(command, reply)
+        reply = self.at_once(command)
+        if reply is None:
+            reply = self._told(self._clerk.talk(command))
+            self._answered(command, reply)
         return reply
 
     def at_once(self, command: Stored) -> Any | None:
-        """Nothing: every answer comes over a network."""
-        return None
+        """The time, where it was heard lately; every other answer comes over a network."""
+        return self._time.tell() if type(command) is Time else None
 
     async def aexecute(self, command: Stored) -> Any:
         """The same as `execute`, awaited."""
         if type(command) is Watch:
             return await self._awatch(command)
-        reply = await self._atold(self._clerk.talk(command))
-        if type(command) not in READINGS:
-            self._written(command, reply)
+        reply = self.at_once(command)
+        if reply is None:
+            reply = await self._atold(self._clerk.talk(command))
+            self._answered(command, reply)
         return reply
 
     def within(self, connection: "psycopg.Connection[Any] | psycopg.AsyncConnection[Any]") -> Within:
@@ -92,7 +97,8 @@ class PostgresStore:
 
         What it writes is committed, or rolled back, together with what the caller writes there.
         """
-        store = Within(connection, self._clerk.within(SAVEPOINT), self._opening, self._address, self._clock)
+        clerk, clock, time = Guest(self._clerk), self._clock, self._time
+        store = Within(connection, clerk, self._opening, self._address, clock=clock, time=time)
         store.overflow = self.overflow
         return store
 
@@ -144,7 +150,7 @@ class PostgresStore:
             self._checked = True
         return (yield from talk)
 
-    # Waiting and tidying
+    # Answers, waiting and tidying
 
     def _watch(self, command: Watch) -> Found:
         self._housekeeper.listen()
@@ -171,8 +177,11 @@ class PostgresStore:
 
         return look
 
-    def _written(self, command: Any, reply: Any) -> None:
-        """Wake whoever waits in this process, and count what was written."""
+    def _answered(self, command: Any, reply: Any) -> None:
+        """Note the time; of what was written tell whoever waits in this process, and the housekeeper."""
+        self._time.hear(reply)
+        if type(command) in READINGS:
+            return
         for write in made(command, reply):
             self._housekeeper.owe()
             self._room.ring(place_named(write))

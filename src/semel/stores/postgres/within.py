@@ -7,11 +7,12 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from semel.clock import Clock
-from semel.commands import Found, Stored, Watch
+from semel.commands import Found, Stored, Time, Watch
 from semel.errors import UsageError
 from semel.stores.postgres.address import Address
 from semel.stores.postgres.clerk import Clerk, Talk, Trip
 from semel.stores.postgres.pool import Line, aconverse, converse
+from semel.stores.postgres.time import ServerTime
 from semel.stores.waiting import WaitingRoom
 
 if TYPE_CHECKING:
@@ -32,7 +33,9 @@ class Within:
         clerk: Clerk,
         opening: "Callable[[Talk[Any]], Talk[Any]]",
         address: Address,
+        *,
         clock: Clock,
+        time: ServerTime,
     ) -> None:
         self.overflow: Overflow | None = None
         self._connection = connection
@@ -40,6 +43,7 @@ class Within:
         self._opening = opening
         self._address = address
         self._clock = clock
+        self._time = time
         self._room = WaitingRoom(clock)
 
     def execute(self, command: Stored) -> Any:
@@ -48,17 +52,27 @@ class Within:
             return self._room.watch(
                 command.key, command.seconds, lambda: self._told(self._clerk.look(command))
             )
-        return self._told(self._clerk.talk(command))
+        reply = self.at_once(command)
+        if reply is None:
+            reply = self._told(self._clerk.talk(command))
+            self._time.hear(reply)
+        return reply
 
     def at_once(self, command: Stored) -> Any | None:
-        """Nothing: every answer comes over a network."""
-        return None
+        """The time, where it was heard lately; every other answer comes over a network."""
+        return self._time.tell() if type(command) is Time else None
 
     async def aexecute(self, command: Stored) -> Any:
         """The same as `execute`, awaited."""
-        if not isinstance(command, Watch):
-            return await self._atold(self._clerk.talk(command))
+        if isinstance(command, Watch):
+            return await self._awatch(command)
+        reply = self.at_once(command)
+        if reply is None:
+            reply = await self._atold(self._clerk.talk(command))
+            self._time.hear(reply)
+        return reply
 
+    async def _awatch(self, command: Watch) -> Found:
         async def look() -> Found:
             return await self._atold(self._clerk.look(command))
 

@@ -23,6 +23,10 @@ Step: TypeAlias = Callable[[str], str]
 FOREVER = "'Infinity'::float8"
 NULL = "NULL"
 
+# Fails where nothing was written, so that the server undoes the whole transaction; its log has these words.
+REFUSED = "semel takes this transaction back: a condition in it does not hold"
+MADE = f"(CASE WHEN w._rings IS NULL THEN '{REFUSED}' ELSE '1' END)::int"
+
 # PostgreSQL refuses a longer notification, and the write with it. Who waits for such a key looks by himself.
 LONGEST_NOTE = 7999
 
@@ -175,7 +179,10 @@ class Writings(Tabled):
             rest = f", s1 AS ({insert}), w AS (SELECT * FROM s0 UNION ALL SELECT * FROM s1)"
         one = f", s0 AS ({step('v')}){rest} {self._answer(whole)}"
         many = f"{self._locked(allowing)}, s0 AS ({step('l v')}){rest} {self._answers(whole)}"
-        return Form(cells, self.keyed, one, many)
+        firm = (
+            f", s0 AS ({step('v')}){rest} SELECT n.now, {self._ringing()}, {MADE} FROM n LEFT JOIN w ON TRUE"
+        )
+        return Form(cells, self.keyed, one, many, firm)
 
     def _answer(self, whole: bool) -> str:
         """One row: what was made, or else what was in the way."""

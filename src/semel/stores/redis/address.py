@@ -23,6 +23,7 @@ TLS = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs", "ssl_chec
 KNOWN = (
     "cluster",
     "prefix",
+    "slots",
     "socket_connect_timeout",
     "socket_timeout",
     "wait_replicas",
@@ -51,6 +52,8 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
     tls: dict[str, Any] | None = None
     cluster: bool = False
     prefix: str = "semel"
+    scoped: bool = False
+    """Whether everything of a scope lies in one slot, and not everything of a partition."""
     answer_seconds: float = ANSWER_SECONDS
     connect_seconds: float = CONNECT_SECONDS
     wait_replicas: int = 0
@@ -89,6 +92,7 @@ def parse(url: str) -> Address:
         tls=_tls(parts.scheme, given),
         cluster=_flag(given, "cluster"),
         prefix=given.get("prefix", "semel"),
+        scoped=_scoped(given),
         answer_seconds=_seconds(given, "socket_timeout", ANSWER_SECONDS),
         connect_seconds=_seconds(given, "socket_connect_timeout", CONNECT_SECONDS),
         wait_replicas=_count(given, "wait_replicas"),
@@ -144,6 +148,13 @@ def _flag(given: dict[str, str], name: str) -> bool:
     if word not in ("yes", "no", "true", "false", "1", "0"):
         _refuse(f"{name} is yes or no")
     return word in ("yes", "true", "1")
+
+
+def _scoped(given: dict[str, str]) -> bool:
+    word = given.get("slots", "partition")
+    if word not in ("partition", "scope"):
+        _refuse("slots is partition or scope: what shares a slot of a cluster")
+    return word == "scope"
 
 
 def _count(given: dict[str, str], name: str) -> int:

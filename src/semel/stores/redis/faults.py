@@ -19,6 +19,7 @@ REFUSALS: dict[str, tuple[type[errors.SemelError], str]] = {
     "CLUSTERDOWN": (errors.StoreUnavailable, "part of the cluster is down; see CLUSTER INFO"),
     "CROSSSLOT": (errors.InvalidOption, "it is a node of a cluster: add cluster=yes to the URL"),
     "DENIED": (errors.NotPermitted, "it lets nobody in without a password (protected mode)"),
+    "LATE": (errors.StoreUnavailable, "it was not made, and may be sent again"),
     "LOADING": (errors.StoreUnavailable, "it is still reading its data; try again when it has"),
     "MASTERDOWN": (errors.StoreUnavailable, "it is a replica without its primary"),
     "MISCONF": (errors.StoreUnavailable, "it cannot save to its disk; see its log"),

@@ -18,7 +18,7 @@ from semel.sockets import ear
 from semel.stores.redis.address import Address, Node
 from semel.stores.redis.answers import read
 from semel.stores.redis.faults import lost, unreachable
-from semel.stores.redis.talk import Dialogue, Exchange
+from semel.stores.redis.servers import Dialogue, Exchange
 
 if TYPE_CHECKING:
     import asyncio

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias
-from urllib.parse import unquote
 
 import msgspec
 
@@ -30,105 +29,36 @@ from semel.commands import (
     Watch,
     Write,
     holds,
+    outcome,
     place_of,
 )
-from semel.errors import UsageError
-from semel.stores.redis.scripts import PAGE, READ, WRITE, Script
+from semel.errors import RecordCorrupt, UsageError
+from semel.stores.redis.asks import Ask, Bounds, told
+from semel.stores.redis.indexes import KEPT, Entry, Indexes
+from semel.stores.redis.names import Naming
+from semel.stores.redis.orders import Binary, Clause, Order
+from semel.stores.redis.scripts import PAGE, READ
 from semel.stores.shared import PYTHON_TYPES
 from semel.tables import FOREVER, Kind, Table
 
 # Lua's numbers are floats, which have every whole number up to here; larger ones travel, and stay, as text.
 EXACT = 2**53
 
-Clause: TypeAlias = tuple[Any, ...]
-# Arguments of a script that MessagePack as Redis speaks it cannot carry.
-Binary: TypeAlias = list[bytes]
 Packer: TypeAlias = Callable[[Any, Binary], Any]
 
 
-class Ask(msgspec.Struct, frozen=True):
-    """One command for the server that has its key; `rest` is what follows a script's text or digest."""
-
-    key: bytes
-    rest: tuple[bytes, ...]
-    script: Script | None = None
-
-    def packed(self, taught: bool = True) -> bytes:
-        """The command as it is sent, with the script itself to a server that does not know it yet."""
-        if self.script is None:
-            return packed(self.rest)
-        if taught:
-            return packed((b"EVALSHA", self.script.digest, *self.rest))
-        return packed((b"EVAL", self.script.text, *self.rest))
+# What is never so: a write that is only asked where it would bring its item.
+NEVER: Clause = ("never",)
 
 
-def packed(words: Sequence[bytes]) -> bytes:
-    """A command in the protocol of Redis."""
-    return b"".join([b"*%d\r\n" % len(words), *[b"$%d\r\n%b\r\n" % (len(word), word) for word in words]])
+class Step(NamedTuple):
+    """A write, what has to lead to the item that it leaves, and what has to be so still for it to be made."""
 
-
-# What write.lua is told. What is left out here is nil there.
-
-
-class Order(msgspec.Struct, omit_defaults=True):
-    """One write."""
-
-    make: str
-    expires: str
-    when: Clause | None = None
-    set: dict[str, Any] = {}
-    gone: Sequence[str] = ()
-    once: dict[str, Any] = {}
-    count: str | None = None
-    by: float | str | None = None
-    member: str | None = None
-    score: int | None = None
-
-
-class Orders(msgspec.Struct, omit_defaults=True):
-    """Several writes, and how they are made."""
-
-    writes: Sequence[Order]
-    publish: str
-    now: float | None = None
-    together: bool = False
-    confirm: bool = False
-
-
-class Manner(msgspec.Struct, frozen=True):
-    """How a store has all its writes made."""
-
-    publish: str = "PUBLISH"
-    confirm: bool = False
-
-
-ENCODER = msgspec.msgpack.Encoder()
-HEAD = msgspec.msgpack.Decoder(tuple[float, list[int | list[int]]])
-
-
-class Outcome(NamedTuple):
-    """What became of one write or reading: whether it was made, and the item's names and values, if any."""
-
-    made: bool
-    flat: list[bytes] | None
-
-
-def outcomes(reply: Any) -> tuple[float, list[Outcome]]:
-    """The time, and what became of each."""
-    head, body = (reply, b"") if type(reply) is bytes else reply[:2]
-    now, each = HEAD.decode(head)
-    start, found = 0, []
-    for outcome in each:
-        if type(outcome) is int:
-            found.append(Outcome(outcome == 1, None))
-            continue
-        flat = []
-        for length in outcome[1:]:  # type: ignore[index]  # it is a list
-            end = start + length
-            flat.append(body[start:end])
-            start = end
-        found.append(Outcome(outcome[0] == 1, flat))  # type: ignore[index]
-    return now, found
+    write: Write
+    entries: tuple[Entry, ...] = ()
+    end: float | After | None = None
+    """When that item ends."""
+    still: Clause | None = None
 
 
 class Shape(NamedTuple):
@@ -142,16 +72,19 @@ class Shape(NamedTuple):
 class Plan:
     """Everything about one table that does not change from command to command."""
 
-    def __init__(self, table: Table, prefix: str) -> None:
+    def __init__(self, table: Table, prefix: str, scoped: bool = False) -> None:
         self.table = table
         self.kinds = table.kinds
         self.sorted = table.sort is not None
         self.numbered = table.sort is not None and self.kinds[table.sort] is Kind.NUMBER
-        self.head = f"{prefix}:{table.name}:{{"
+        self._naming = Naming(prefix, table.name, scoped)
+        self.indexes = Indexes(table, self._naming)
         self._columns = {name.encode(): (name, UNPACK[kind]) for name, kind in self.kinds.items()}
         self._quick = {
             word: (name, QUICK.get(unpack, unpack)) for word, (name, unpack) in self._columns.items()
         }
+        # The script's own, of which nobody else knows.
+        self._quick[KEPT.encode()] = (KEPT, bytes)
         self._shapes: dict[tuple[Any, ...], Shape] = {}
         self._makes: dict[type, Callable[[Any, Binary], Order]] = {
             Put: self._put,
@@ -171,7 +104,7 @@ class Plan:
             AnyOf: self._any,
         }
 
-    # Names. The braces are Redis' own: keys that have the same text between them are kept together.
+    # Names
 
     def keys(self, command: Get | Watch | Write) -> tuple[bytes, ...]:
         """The key of an item, and that of its partition's index where there is a sort key."""
@@ -181,14 +114,12 @@ class Plan:
         return index + b":" + self.member(command.sort).encode(), index
 
     def partition(self, key: str) -> bytes:
-        """The key of a partition: the only item in it, or the index of all."""
-        if "}" in key or "%" in key:
-            key = escaped(key)
-        elif not key:
+        """The key of a partition: the only item in it, or the order of all."""
+        if not key:
             raise UsageError(f"the key {self.table.partition!r} of table {self.table.name} is empty")
-        return f"{self.head}{key}}}".encode()
+        return self._naming.partition(key).encode()
 
-    def member(self, sort: Sort) -> str:
+    def member(self, sort: Sort | float) -> str:
         """A sort key as text."""
         if type(sort) is not (int if self.numbered else str):
             kind = "a whole number" if self.numbered else "a text"
@@ -203,14 +134,14 @@ class Plan:
 
     def place(self, name: str) -> tuple[str, Sort] | None:
         """The partition and sort key of an item's key; None for a key that is no item's."""
-        partition, brace, rest = name.removeprefix(self.head).partition("}")
-        if not name.startswith(self.head) or not brace or rest[:1] != (":" if self.sorted else ""):
+        parsed = self._naming.parse(name)
+        if parsed is None or parsed[1][:1] != (":" if self.sorted else ""):
             return None
+        partition, ending = parsed
         try:
-            sort = self.sort_of(rest[1:].encode()) if self.sorted else None
+            return partition, self.sort_of(ending[1:].encode()) if self.sorted else None
         except ValueError:
             return None
-        return unquote(partition) if "%" in partition else partition, sort
 
     # Reading
 
@@ -230,6 +161,8 @@ class Plan:
                 item[name] = unpack(value)
         except UNREADABLE:
             self._read_carefully(flat, item)
+        if self.indexes:
+            item.pop(KEPT, None)
         return item
 
     def _read_carefully(self, flat: Sequence[bytes], item: Item) -> None:
@@ -248,6 +181,42 @@ class Plan:
         return not (isinstance(moment, int | float) and moment <= now)
 
     # Writing
+
+    def step(self, command: Write, now: float | None = None) -> "Step":
+        """A write that may move its item in an index; where it alone does not tell where to, it is asked."""
+        known = self.indexes.known(command)  # type: ignore[arg-type]  # a Delete touches nothing
+        if known is None:
+            return Step(command, still=NEVER)
+        if now is not None:
+            command = self.indexes.dated(command, now)
+            known = self.indexes.known(command)  # type: ignore[arg-type]
+        end = (known or {}).get(self.table.expires)
+        return Step(command, self.indexes.entries(known or {}), FOREVER if end is None else end)
+
+    def step_from(self, command: Write, before: Item | None, now: float) -> "Step":
+        """The same write, to be made only if the item still has the places that it had."""
+        self._refuse_unreadable(command, before or {})
+        command = self.indexes.dated(command, now)
+        after = outcome(command, before, now) or {}
+        end = after.get(self.table.expires)
+        entries = () if end is None else self.indexes.entries(after)
+        return Step(command, entries, end, self._still(command, before))
+
+    def _refuse_unreadable(self, command: Write, before: Item) -> None:
+        for name in (*self.indexes.attributes, self.table.expires):
+            if isinstance(before.get(name), bytes):
+                raise RecordCorrupt(command.key, f"its {name!r} is no {self.kinds[name]}")
+
+    def _still(self, command: Write, before: Item | None) -> Clause:
+        if before is None:
+            return ("absent",)
+        names = self.indexes.attributes
+        if self.table.expires not in (command.set if isinstance(command, Update | Add) else ()):
+            names = (*names, self.table.expires)
+        return "all", [self._as_it_was(name, before.get(name)) for name in names]
+
+    def _as_it_was(self, name: str, value: Any) -> Clause:
+        return ("lacks", name) if value is None else ("equals", name, self._compared(name, value, []))
 
     def order(self, command: Write, binary: Binary) -> Order:
         """What write.lua is told of one write."""
@@ -385,11 +354,11 @@ class Plan:
 
     # Pages
 
-    def page(self, index: bytes, bounds: "Bounds", count: int, now: float | None) -> Ask:
+    def page(self, index: bytes, bounds: Bounds, count: int, now: float | None) -> Ask:
         """Read so many items of a partition."""
         return Ask(index, (b"1", index, told(now), *bounds, b"%d" % count), PAGE)
 
-    def bounds(self, query: Query) -> "Bounds":
+    def bounds(self, query: Query) -> Bounds:
         """The range of sort keys that a page can come from."""
         after = None if query.after is None else self._within(query)
         low = None if query.low is None else self.member(query.low)
@@ -406,7 +375,7 @@ class Plan:
             later = after is not None and (query.low is None or after >= query.low)  # type: ignore[operator]
         return bounds.beyond(self.member(after).encode()) if later else bounds
 
-    def _within(self, query: Query) -> Sort:
+    def _within(self, query: Query) -> str | float:
         place = place_of(self.table, query.after or "")
         if place[0] != query.key:
             raise UsageError(f"not a cursor of partition {query.key!r}: {query.after!r}")
@@ -415,19 +384,7 @@ class Plan:
     def pattern(self, query: Query) -> bytes:
         """What the keys of a whole table's items, or of those with the prefix asked for, look like."""
         prefix = "" if query.where is None else _prefix(query.where, self.table.partition)
-        return (globbed(self.head + escaped(prefix)) + "*").encode()
-
-
-class Bounds(NamedTuple):
-    """How a range of an index is read."""
-
-    command: bytes
-    first: bytes
-    last: bytes
-
-    def beyond(self, member: bytes) -> "Bounds":
-        """The rest of the range after this one."""
-        return self._replace(first=b"(" + member)
+        return self._naming.pattern(prefix)
 
 
 class Spot(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -446,35 +403,6 @@ def spot_of(after: str) -> Spot:
         return msgspec.json.decode(after, type=Spot)
     except msgspec.DecodeError as error:
         raise UsageError(f"not a cursor of an earlier page: {after!r}") from error
-
-
-def write_ask(
-    plans: Sequence[Plan], writes: Sequence[Write], now: float | None, manner: Manner, together: bool = False
-) -> Ask:
-    """Writes in one run of one script."""
-    binary: Binary = []
-    keys: list[bytes] = []
-    orders = []
-    for plan, write in zip(plans, writes, strict=True):
-        keys += plan.keys(write)
-        orders.append(plan.order(write, binary))
-    told = ENCODER.encode(Orders(orders, manner.publish, now, together, manner.confirm))
-    return Ask(keys[0], (b"%d" % len(keys), *keys, told, *binary), WRITE)
-
-
-def told(now: float | None) -> bytes:
-    """The time as a script is told; nothing leaves it to the server."""
-    return b"" if now is None else repr(now).encode()
-
-
-def escaped(partition: str) -> str:
-    """A partition as it stands between braces: the first closing one ends it."""
-    return partition.replace("%", "%25").replace("}", "%7D")
-
-
-def globbed(text: str) -> str:
-    """A text as a pattern that matches nothing else."""
-    return "".join("\\" + sign if sign in "*?[]\\^-" else sign for sign in text)
 
 
 def _prefix(condition: Condition, partition: str) -> str:

@@ -8,13 +8,14 @@ from semel.clock import Clock
 from semel.errors import NotPermitted, StoreError, WrongSchema
 from semel.model import Problem
 from semel.stores.redis.address import Node, parse
+from semel.stores.redis.asks import Ask
 from semel.stores.redis.lines import Lines, converse
-from semel.stores.redis.plan import Ask
-from semel.stores.redis.talk import Dialogue, Talk
+from semel.stores.redis.servers import Dialogue
+from semel.stores.redis.talk import Talk
 
 T = TypeVar("T")
 
-UNSTAMPED = [None, None]
+UNSTAMPED = [None, None, None]
 
 
 def provision(url: str, env: str) -> list[str]:
@@ -48,7 +49,7 @@ def _talked(url: str, env: str, steps: Callable[[Talk], Dialogue[T]]) -> T:
 
 
 def _stamp(talk: Talk) -> Dialogue[list[bytes | None]]:
-    words = (b"HMGET", talk.stamp, b"environment", b"schema")
+    words = (b"HMGET", talk.stamp, b"environment", b"schema", b"slots")
     [stamped] = yield from talk.send([Ask(talk.stamp, words)])
     return list(stamped)
 
@@ -64,7 +65,7 @@ def _misstamped(talk: Talk, stamped: list[bytes | None], env: str) -> Iterator[P
     try:
         talk.check(stamped)
     except WrongSchema as error:
-        yield Problem(str(error), "choose a prefix that nobody else uses")
+        yield Problem(str(error), "open it as it was made, or choose a prefix that nobody else uses")
     except StoreError as error:
         yield Problem(
             str(error), f"open it for the environment that it belongs to, or use ?prefix=, not {prefix!r}"

@@ -19,6 +19,8 @@ def _script(name: str) -> Script:
     return Script(text, hashlib.sha1(text, usedforsecurity=False).hexdigest().encode())
 
 
+DOUBT = _script("doubt")
+INDEX = _script("index")
 OPEN = _script("open")
 PAGE = _script("page")
 READ = _script("read")

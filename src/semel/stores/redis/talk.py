@@ -1,13 +1,9 @@
-"""What is said to the servers, and in what order: generators, which do no I/O themselves.
+"""What a store has to say to its servers, command by command: generators, which do no I/O themselves."""
 
-Each yields an `Exchange` and is sent the answers to it; sync and async carry the same ones out (see `lines`).
-"""
-
-from collections.abc import Callable, Generator, Iterable, Sequence
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NoReturn, TypeAlias
 
 import msgspec
-from redis.exceptions import AskError, MovedError, NoScriptError, ResponseError
 
 from semel.clock import Clock
 from semel.commands import (
@@ -24,6 +20,7 @@ from semel.commands import (
     Put,
     Query,
     Refused,
+    Time,
     Transact,
     Update,
     Watch,
@@ -33,21 +30,24 @@ from semel.commands import (
 )
 from semel.errors import (
     SchemaTooNew,
-    SemelError,
+    StoreError,
     StoreOutcomeUnknown,
+    StoreThrottled,
     StoreUnavailable,
     UsageError,
     WrongEnvironment,
     WrongSchema,
 )
-from semel.stores.redis.address import Address, Node
-from semel.stores.redis.faults import refusal
-from semel.stores.redis.plan import Ask, Manner, Outcome, Plan, Spot, outcomes, packed, spot_of, write_ask
+from semel.stores.redis.address import Address
+from semel.stores.redis.asks import Ask
+from semel.stores.redis.indexes import LATE_SECONDS, Entry, Way
+from semel.stores.redis.orders import Manner, Outcome, outcomes
+from semel.stores.redis.plan import Plan, Spot, Step, spot_of
+from semel.stores.redis.runs import enter_asks, write_ask
 from semel.stores.redis.scripts import OPEN
-from semel.stores.redis.slots import Slots, key_slot
+from semel.stores.redis.servers import Dialogue, Servers
+from semel.stores.redis.slots import key_slot
 from semel.tables import Table
-
-T = TypeVar("T")
 
 SCHEMA = 1
 
@@ -57,36 +57,28 @@ RUN = 50
 MOST_READ, LEAST_READ = 1000, 100
 # How far SCAN goes in one step: a little at first, more where it finds little, and never for long.
 FIRST_STEP, LAST_STEP = 10, 10_000
-# A slot moves seldom, and never so often within one command.
-REDIRECTIONS = 5
+# What the server's clock was is told from memory for so long; no other clock runs away from it in that time.
+HEARD_SECONDS = 60.0
+# So often a write that moves an item in an index is thought over, each time because another one was quicker.
+THOUGHTS = 100
 
 
-class Exchange(msgspec.Struct, frozen=True):
-    """Bytes for one server, and how many answers they have."""
-
-    node: Node
-    data: bytes
-    count: int
-    writes: bool = False
-    """Whether what is lost may have been made."""
+Run: TypeAlias = tuple[Sequence[Plan], Sequence[Step]]
 
 
-Dialogue: TypeAlias = Generator[Exchange, list[Any], T]
-
-
-class Talk:
-    """What a store has to say, and what it knows of its servers."""
+class Talk(Servers):
+    """What a store has to say."""
 
     def __init__(self, address: Address, env: str, clock: Clock) -> None:
-        self.address = address
-        self.slots: Slots | None = None
+        super().__init__(address)
         self._env = env
         self._imposed = clock.imposed
+        self._monotonic = clock.monotonic
+        self._heard: tuple[float, float] | None = None
         self._open = False
         self._plans: dict[str, Plan] = {}
-        self._manner = Manner("SPUBLISH" if address.cluster else "PUBLISH", address.wait_replicas > 0)
-        wait = (b"WAIT", b"%d" % address.wait_replicas, b"%d" % (address.wait_seconds * 1000))
-        self._wait = packed(wait) if address.wait_replicas else b""
+        publish = "SPUBLISH" if address.cluster else "PUBLISH"
+        self._manner = Manner(publish, address.wait_replicas > 0, address.cluster)
         self._perform: dict[type, Callable[[Any], Dialogue[Any]]] = {
             Get: self._get,
             Watch: self._get,
@@ -97,6 +89,7 @@ class Talk:
             Query: self._query,
             Transact: self._transact,
             Batch: self._batch,
+            Time: self._time,
         }
 
     def perform(self, command: Any) -> Dialogue[Any]:
@@ -104,15 +97,34 @@ class Talk:
         try:
             if not self._open:
                 yield from self.open()
-            return (yield from self._perform[type(command)](command))
+            reply = yield from self._perform[type(command)](command)
         except UnicodeEncodeError as error:
             raise UsageError(f"not a text that UTF-8 can write: {error.object!r}") from error
+        if type(command) is not Time and type(reply) is not Many:
+            self._heard = reply.now, self._monotonic()
+        return reply
+
+    def told(self) -> float | None:
+        """The servers' time, as far as it is known without asking."""
+        imposed = self._imposed()
+        if imposed is not None or self._heard is None:
+            return imposed
+        now, heard = self._heard
+        since = self._monotonic() - heard
+        return now + since if since <= HEARD_SECONDS else None
+
+    def _time(self, _command: Time) -> Dialogue[Found]:
+        told = self.told()
+        if told is None:
+            told = yield from self._now()
+            self._heard = told, self._monotonic()
+        return Found(told, None)
 
     def plan(self, table: Table) -> Plan:
         """The plan of a table."""
         plan = self._plans.get(table.name)
         if plan is None:
-            plan = self._plans.setdefault(table.name, Plan(table, self.address.prefix))
+            plan = self._plans.setdefault(table.name, Plan(table, self.address.prefix, self.address.scoped))
         if plan.table is not table and plan.table != table:
             raise UsageError(f"this store has another table named {table.name!r}")
         return plan
@@ -126,69 +138,146 @@ class Talk:
 
     def open(self) -> Dialogue[None]:
         """Stamp what is new; refuse what is another environment's, or a newer semel's."""
-        ask = Ask(self.stamp, (b"1", self.stamp, self._env.encode(), b"%d" % SCHEMA), OPEN)
+        slots = b"scope" if self.address.scoped else b""
+        ask = Ask(self.stamp, (b"1", self.stamp, self._env.encode(), b"%d" % SCHEMA, slots), OPEN)
         [found] = yield from self.send([ask])
         self.check(found)
         self._open = True
 
     def check(self, stamped: list[bytes | None]) -> None:
         """Refuse a stamp that is not this store's."""
-        environment, schema = stamped
+        environment, schema, slots = stamped
         if environment is None or schema is None or not schema.isdigit():
             raise WrongSchema(f"{self.stamp.decode()!r} is no stamp of semel's: choose another ?prefix=...")
         if int(schema) > SCHEMA:
             raise SchemaTooNew(int(schema), SCHEMA)
         if environment.decode() != self._env:
             raise WrongEnvironment(environment.decode(), self._env)
+        if slots != (b"scope" if self.address.scoped else None):
+            self._refuse_slots()
+
+    def _refuse_slots(self) -> NoReturn:
+        made, remedy = "with slots=scope", "add slots=scope to"
+        if self.address.scoped:
+            made, remedy = "without slots=scope", "take slots=scope out of"
+        raise WrongSchema(
+            f"prefix {self.address.prefix!r} was made {made}, and its keys are named by that: "
+            f"{remedy} the URL, or begin anew with another ?prefix=..."
+        )
 
     # One item
 
     def _get(self, command: Get | Watch) -> Dialogue[Found]:
         plan = self.plan(command.table)
-        reply = yield from self._one(plan.get(plan.keys(command), self._imposed()))
+        reply = yield from self.one(plan.get(plan.keys(command), self._imposed()))
         now, [outcome] = outcomes(reply)
         item = None if outcome.flat is None else plan.item(outcome.flat, command.key, command.sort)
         return Found(now, item if item is not None and plan.alive(item, now) else None)
 
     def _write(self, command: Write) -> Dialogue[Applied | Refused]:
         plan = self.plan(command.table)
-        ask = write_ask([plan], [command], self._imposed(), self._manner)
-        reply = yield from self._one(ask, writes=True)
-        now, [outcome] = outcomes(reply)
+        if plan.indexes.touched(command):
+            steps = yield from self._steps((command,))
+        else:  # as nearly every write, and by the shortest way
+            ask = write_ask((plan,), (Step(command),), self._imposed(), self._manner)
+            now, [outcome] = outcomes((yield from self.one(ask, writes=True)))
+            if not outcome.again:
+                return _answered(plan, command, now, outcome)
+            steps = [plan.step_from(command, _item(plan, command, outcome), now)]
+        now, [outcome] = yield from self._made((command,), steps)
         return _answered(plan, command, now, outcome)
+
+    # Writes
+
+    def _made(
+        self, writes: Sequence[Write], steps: list[Step], together: bool = False
+    ) -> Dialogue[tuple[float, list[Outcome]]]:
+        """Make writes in one run, thinking those over whose items have moved in an index meanwhile."""
+        plans = self._plans_of(writes)
+        for _ in range(THOUGHTS):
+            [ask] = yield from self._entered([(plans, steps)], together)
+            now, found = outcomes((yield from self.one(ask, writes=True)))
+            if not any(outcome.again for outcome in found):
+                return now, found
+            for place, (plan, write, outcome) in enumerate(zip(plans, writes, found, strict=True)):
+                if outcome.again:
+                    steps[place] = plan.step_from(write, _item(plan, write, outcome), now)
+        raise StoreThrottled(
+            f"{THOUGHTS} times somebody else moved {writes[0].key!r} in an index of table "
+            f"{writes[0].table.name} first; nothing was written"
+        )
+
+    def _plans_of(self, writes: Sequence[Write]) -> list[Plan]:
+        return [self.plan(write.table) for write in writes]
+
+    def _steps(self, writes: Sequence[Write]) -> Dialogue[list[Step]]:
+        steps = []
+        for plan, write in zip(self._plans_of(writes), writes, strict=True):
+            if not plan.indexes.touched(write):
+                steps.append(Step(write))
+                continue
+            now = (yield from self._time(Time())).now if plan.indexes.undated(write) else None
+            steps.append(plan.step(write, now))
+        return steps
+
+    def _entered(self, runs: Sequence[Run], together: bool = False) -> Dialogue[list[Ask]]:
+        """Runs of the script, once indexes in other slots lead to what they will leave."""
+        now, manner = self._imposed(), self._manner
+        asks = [write_ask(*run, now, manner, together=together) for run in runs]
+        entering = [
+            ask for run, made in zip(runs, asks, strict=True) for ask in enter_asks(*run, made, now, manner)
+        ]
+        if not entering:
+            return asks
+        try:
+            replies = yield from self.send(entering, writes=True)
+        except StoreOutcomeUnknown as error:
+            raise StoreUnavailable(f"nothing was written, as an index could not be: {error}") from error
+        late = min(outcomes(reply)[0] for reply in replies) + LATE_SECONDS
+        return [write_ask(*run, now, manner, together=together, late=late) for run in runs]
 
     # Several items
 
     def _batch(self, command: Batch) -> Dialogue[Many]:
-        runs = self._runs(command.writes)
-        asks = [self._run([command.writes[place] for place in run]) for run in runs]
+        groups, runs = self._groups(command.writes), []
+        for group in groups:
+            writes = [command.writes[place] for place in group]
+            runs.append((self._plans_of(writes), (yield from self._steps(writes))))
+        replies = yield from self.send((yield from self._entered(runs)), writes=True)
         answers: dict[int, Applied | Refused] = {}
-        for run, reply in zip(runs, (yield from self.send(asks, writes=True)), strict=True):
+        again: list[int] = []
+        for group, reply in zip(groups, replies, strict=True):
             now, found = outcomes(reply)
-            for place, outcome in zip(run, found, strict=True):
+            for place, outcome in zip(group, found, strict=True):
                 write = command.writes[place]
                 answers[place] = _answered(self.plan(write.table), write, now, outcome)
+                again += [place] if outcome.again else []
+        for place in again:
+            answers[place] = yield from self._rest(command.writes[place])
         return Many(tuple(answers[place] for place in range(len(command.writes))))
 
-    def _runs(self, writes: Sequence[Write]) -> list[list[int]]:
-        """Which writes go into one run of a script: those whose keys are on one server."""
+    def _rest(self, command: Write) -> Dialogue[Applied | Refused]:
+        """One write of a batch, of which others were made already."""
+        try:
+            return (yield from self._write(command))
+        except (StoreUnavailable, StoreThrottled) as error:
+            raise StoreOutcomeUnknown(f"part of it was made before this: {error}") from error
+
+    def _groups(self, writes: Sequence[Write]) -> list[list[int]]:
+        """Which writes go into one run of the script: those whose keys are in one slot."""
         groups: dict[int, list[int]] = {}
         for place, write in enumerate(writes):
             slot = key_slot(self.plan(write.table).partition(write.key)) if self.address.cluster else 0
             groups.setdefault(slot, []).append(place)
         return [group[at : at + RUN] for group in groups.values() for at in range(0, len(group), RUN)]
 
-    def _run(self, writes: Sequence[Write], together: bool = False) -> Ask:
-        plans = [self.plan(write.table) for write in writes]
-        return write_ask(plans, writes, self._imposed(), self._manner, together)
-
     def _transact(self, command: Transact) -> Dialogue[Applied | Cancelled]:
         if not command.writes:
-            return Applied((yield from self._now(self.address.home)))
+            return Applied((yield from self._now()))
         if self.address.cluster:
             self._refuse_apart(command.writes)
-        [reply] = yield from self.send([self._run(command.writes, together=True)], writes=True)
-        now, found = outcomes(reply)
+        steps = yield from self._steps(command.writes)
+        now, found = yield from self._made(command.writes, steps, together=True)
         if all(outcome.made for outcome in found):
             return Applied(now)
         refusals = []
@@ -205,17 +294,24 @@ class Talk:
             slots.setdefault(slot, []).append(f"{write.key!r} of {write.table.name}")
         if len(slots) > 1:
             apart = "; ".join(f"slot {slot}: {', '.join(keys)}" for slot, keys in slots.items())
+            remedy = "or the store be made with slots=scope, which keeps all of a scope in one slot"
+            if self.address.scoped:
+                remedy = "or at least their scope"
             raise UsageError(
                 f"a cluster keeps these items in different slots, and a transaction needs one ({apart}); "
-                "items that change together have to share their partition key"
+                f"items that change together have to share their partition key, {remedy}"
             )
 
     # Pages
 
     def _query(self, query: Query) -> Dialogue[Page]:
         plan = self.plan(query.table)
+        if query.index:
+            return (yield from self._by_index(plan, query))
         if query.key is None:
             return (yield from self._whole(plan, query))
+        if not isinstance(query.key, str):
+            raise UsageError(f"the key of table {query.table.name} is a text, not {query.key!r}")
         if plan.sorted:
             return (yield from self._partition(plan, query, query.key))
         found = yield from self._get(Get(query.table, query.key))
@@ -226,20 +322,52 @@ class Talk:
         index, bounds = plan.partition(key), plan.bounds(query)
         items: list[Item] = []
         while True:
-            want = min(query.limit - len(items) + 1, MOST_READ)
-            if query.where is not None:
-                want = max(want, LEAST_READ)
+            want = _to_read(query, items)
             [reply] = yield from self.send([plan.page(index, bounds, want, self._imposed())])
             now, found = outcomes(reply)
-            for _, flat in found:
+            for _, flat, _ in found:
                 item = plan.item(flat[1:], key, plan.sort_of(flat[0])) if flat else {}
                 if _wanted(plan, query, item, now):
                     items.append(item)
-            if len(items) > query.limit:
-                return Page(now, tuple(items[: query.limit]), cursor(query.table, items[query.limit - 1]))
-            if reply[2] < want:
-                return Page(now, tuple(items), None)
+            if len(items) > query.limit or reply[2] < want:
+                return _page(query, items, now)
             bounds = bounds.beyond(reply[3])
+
+    def _by_index(self, plan: Plan, query: Query) -> Dialogue[Page]:
+        """Read entries, and the items that they lead to; those that lead nowhere are told of."""
+        way = plan.indexes.way(query.index)
+        key, bounds = way.key(query.key), way.bounds(query)
+        items: list[Item] = []
+        while True:
+            want = _to_read(query, items)
+            head, members = yield from self.one(way.page(key, bounds, want, self._imposed()))
+            now, _ = outcomes(head)
+            astray = []
+            for member, item in zip(members, (yield from self._targets(plan, way, members)), strict=True):
+                if not plan.alive(item, now) or not way.leads_to(item, Entry(key, member.decode())):
+                    astray.append(member)
+                elif _wanted(plan, query, item, now):
+                    items.append(item)
+            if astray:
+                yield from self._doubt(way.doubt(key, astray, now, self._imposed()))
+            if len(items) > query.limit or len(members) < want:
+                return _page(query, items, now)
+            bounds = bounds.beyond(members[-1])
+
+    def _targets(self, plan: Plan, way: Way, members: list[bytes]) -> Dialogue[list[Item]]:
+        """The items that entries lead to, in their order; an empty one is none."""
+        gets = [Get(plan.table, *way.target(member.decode())) for member in members]
+        replies = yield from self.send([plan.get(plan.keys(get), self._imposed()) for get in gets])
+        found = [outcomes(reply)[1][0].flat for reply in replies]
+        return [
+            plan.item(flat, get.key, get.sort) if flat else {} for get, flat in zip(gets, found, strict=True)
+        ]
+
+    def _doubt(self, ask: Ask) -> Dialogue[None]:
+        try:
+            yield from self.one(ask)
+        except StoreError:  # whoever reads them next will tell
+            return
 
     def _whole(self, plan: Plan, query: Query) -> Dialogue[Page]:
         """Every item of a table, by SCAN: no write pays for an index that only operators would use."""
@@ -249,7 +377,7 @@ class Talk:
         if spot.node not in names:
             raise UsageError("the cluster has changed since the page before; begin again")
         walk = _Walk(plan, query, spot)
-        now = yield from self._now(nodes[0])
+        now = yield from self._now()
         for place in range(names.index(spot.node), len(nodes)):
             while walk.cursor is not None or walk.keys:
                 if walk.keys:
@@ -264,139 +392,13 @@ class Talk:
             walk.cursor = 0
         return walk.page(now, None)
 
-    def _now(self, node: Node) -> Dialogue[float]:
+    def _now(self) -> Dialogue[float]:
         imposed = self._imposed()
         if imposed is not None:
             return imposed
-        [(seconds, microseconds)] = yield from self.on(node, [Ask(b"", (b"TIME",))])
+        # Any node would do; there is always one that has the stamp.
+        [(seconds, microseconds)] = yield from self.send([Ask(self.stamp, (b"TIME",))])
         return int(seconds) + int(microseconds) / 1e6
-
-    # To the server that has the keys
-
-    def _one(self, ask: Ask, writes: bool = False) -> Dialogue[Any]:
-        """The answer to one, by the shortest way, as nearly all that is asked goes this one."""
-        if not self.address.cluster and not (writes and self._wait):
-            [reply] = yield Exchange(self.address.home, ask.packed(), 1, writes)
-            if not isinstance(reply, ResponseError):
-                return reply
-            if type(reply) is not NoScriptError:
-                raise refusal(reply, self.address.home, writes=writes)
-        [reply] = yield from self.send([ask], writes)
-        return reply
-
-    def send(self, asks: Sequence[Ask], writes: bool = False) -> Dialogue[list[Any]]:
-        """The answers to these, from whichever servers; what a server refuses is raised."""
-        if not self.address.cluster:
-            return (yield from self.on(self.address.home, asks, writes))
-        answers: list[Any] = [None] * len(asks)
-        waiting = list(range(len(asks)))
-        try:
-            for _ in range(REDIRECTIONS):
-                waiting = yield from self._round(asks, writes, waiting, answers)
-                if not waiting:
-                    return _granted(answers, self.address.home, writes)
-        except StoreUnavailable as error:
-            raise _partly(error, answers) if writes else error from error
-        raise StoreUnavailable(f"the cluster at {self.address.home} sent its caller from node to node")
-
-    def on(self, node: Node, asks: Sequence[Ask], writes: bool = False) -> Dialogue[list[Any]]:
-        """The answers of one server."""
-        return _granted((yield from self._exchange(node, asks, writes)), node, writes)
-
-    def _exchange(self, node: Node, asks: Sequence[Ask], writes: bool) -> Dialogue[list[Any]]:
-        """Ask, and ask again with the scripts themselves where a server does not know them."""
-        replies = yield from self._ask(node, [ask.packed() for ask in asks], writes)
-        unknown = [place for place, reply in enumerate(replies) if type(reply) is NoScriptError]
-        if not unknown:
-            return replies
-        taught: set[Any] = set()
-        again = []
-        for place in unknown:
-            again.append(asks[place].packed(taught=asks[place].script in taught))
-            taught.add(asks[place].script)
-        for place, reply in zip(unknown, (yield from self._ask(node, again, writes)), strict=True):
-            replies[place] = reply
-        return replies
-
-    def _ask(self, node: Node, commands: list[bytes], writes: bool) -> Dialogue[list[Any]]:
-        if not (writes and self._wait):
-            return (yield Exchange(node, b"".join(commands), len(commands), writes))
-        *replies, replicas = yield Exchange(
-            node, b"".join([*commands, self._wait]), len(commands) + 1, writes
-        )
-        made = not all(isinstance(reply, ResponseError) for reply in replies)
-        if made and (not isinstance(replicas, int) or replicas < self.address.wait_replicas):
-            raise StoreOutcomeUnknown(
-                f"{replicas} replicas of Redis at {node} confirmed it in {self.address.wait_seconds:g} s; "
-                f"wait_replicas asks for {self.address.wait_replicas}: a failover may undo it"
-            )
-        return replies
-
-    # A cluster
-
-    def _round(
-        self, asks: Sequence[Ask], writes: bool, waiting: list[int], answers: list[Any]
-    ) -> Dialogue[list[int]]:
-        """Ask the nodes that should know; which asks have to go elsewhere."""
-        slots = self.slots or (yield from self.refresh())
-        groups: dict[Node, list[int]] = {}
-        for place in waiting:
-            groups.setdefault(self._owner(slots, asks[place]), []).append(place)
-        elsewhere: list[int] = []
-        for node, group in groups.items():
-            try:
-                replies = yield from self._exchange(node, [asks[place] for place in group], writes)
-            except StoreUnavailable:
-                # It was not reached, so it was sent nothing; another one may have its slots by now.
-                if (yield from self.refresh()).owner(asks[group[0]].key) in (node, None):
-                    raise
-                elsewhere += group
-                continue
-            for place, reply in zip(group, replies, strict=True):
-                answers[place] = yield from self._followed(asks[place], reply, node, writes)
-                if answers[place] is None:
-                    elsewhere.append(place)
-        return elsewhere
-
-    def _owner(self, slots: Slots, ask: Ask) -> Node:
-        node = slots.owner(ask.key)
-        if node is None:
-            self.slots = None  # it may be told better next time
-            raise StoreUnavailable(f"no node of the cluster at {self.address.home} has the slot of a key")
-        return node
-
-    def _followed(self, ask: Ask, reply: Any, node: Node, writes: bool) -> Dialogue[Any]:
-        """The answer, or None where another node has the slot now."""
-        if not isinstance(reply, AskError):
-            return reply
-        # An empty host is the one that answered.
-        other = Node(reply.host or node.host, reply.port)
-        if isinstance(reply, MovedError):
-            if self.slots is not None:
-                self.slots.move(reply.slot_id, other)
-            return None
-        _, reply = yield from self._ask(other, [packed((b"ASKING",)), ask.packed(taught=False)], writes)
-        return reply
-
-    def refresh(self) -> Dialogue[Slots]:
-        """Ask any node of the cluster who has which slots."""
-        known = self.slots.nodes if self.slots else []
-        for node in dict.fromkeys([*known, self.address.home]):
-            try:
-                [reply] = yield from self.on(node, [Ask(b"", (b"CLUSTER", b"SLOTS"))])
-            except StoreUnavailable as error:
-                last = error
-            else:
-                self.slots = Slots.told(reply, node)
-                return self.slots
-        raise last
-
-    def nodes(self) -> Dialogue[list[Node]]:
-        """Every server that has items."""
-        if not self.address.cluster:
-            return [self.address.home]
-        slots = self.slots or (yield from self.refresh())
-        return slots.nodes
 
 
 class _Walk:
@@ -468,22 +470,24 @@ def _wanted(plan: Plan, query: Query, item: Item, now: float) -> bool:
     return query.where is None or holds(query.where, item, now)
 
 
+def _to_read(query: Query, items: list[Item]) -> int:
+    """How many to read at a time: what is lacking and one more, or several where they are filtered."""
+    want = min(query.limit - len(items) + 1, MOST_READ)
+    return want if query.where is None else max(want, LEAST_READ)
+
+
+def _page(query: Query, items: list[Item], now: float) -> Page:
+    """A page of these, of which one more than there is room for says that there are others."""
+    if len(items) <= query.limit:
+        return Page(now, tuple(items), None)
+    index = query.table.index(query.index)
+    return Page(now, tuple(items[: query.limit]), cursor(query.table, items[query.limit - 1], index))
+
+
 def _answered(plan: Plan, command: Write, now: float, outcome: Outcome) -> Applied | Refused:
-    made, flat = outcome
-    item = None if flat is None else plan.item(flat, command.key, command.sort)
-    return Applied(now, item) if made else Refused(now, item)
+    item = _item(plan, command, outcome)
+    return Applied(now, item) if outcome.made else Refused(now, item)
 
 
-def _granted(replies: list[Any], node: Node, writes: bool) -> list[Any]:
-    """The replies, if no server refused; one that did may have been one of several."""
-    for reply in replies:
-        if isinstance(reply, ResponseError):
-            raised = refusal(reply, node, writes=writes)
-            raise _partly(raised, replies) if writes else raised
-    return replies
-
-
-def _partly(error: SemelError, answers: list[Any]) -> SemelError:
-    """What to raise for an error that stopped several writes, of which some may have been made."""
-    made = any(answer is not None and not isinstance(answer, ResponseError) for answer in answers)
-    return StoreOutcomeUnknown(f"part of it was made before this: {error}") if made else error
+def _item(plan: Plan, command: Write, outcome: Outcome) -> Item | None:
+    return None if outcome.flat is None else plan.item(outcome.flat, command.key, command.sort)

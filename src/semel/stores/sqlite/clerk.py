@@ -13,18 +13,24 @@ from semel.commands import (
     Batch,
     Cancelled,
     Delete,
+    Found,
+    Get,
     Item,
     Many,
+    Page,
     Put,
+    Query,
     Refused,
     Transact,
     Update,
     Write,
     allowed,
+    holds,
     outcome,
 )
+from semel.commands import cursor as next_page
 from semel.stores.sqlite.file import lay_out
-from semel.stores.sqlite.plan import Plan
+from semel.stores.sqlite.plan import Plan, select
 
 # For every row written up to two expired ones are removed, so that a store that is only ever written stays
 # as small as what is alive in it; in bites of this many at least, as looking for them costs a little too.
@@ -33,9 +39,9 @@ BITE = 64
 
 
 class Define(msgspec.Struct, frozen=True):
-    """Make a table where it is missing."""
+    """Make tables, or what they lack."""
 
-    plan: Plan
+    plans: tuple[Plan, ...]
 
 
 class Reap(msgspec.Struct, frozen=True):
@@ -51,6 +57,8 @@ class Clerk:
         self._plans = plans
         self._owed = 0
         self._carry_out: dict[type, Callable[[sqlite3.Cursor, Any, float], Any]] = {
+            Get: self._get,
+            Query: self._query,
             Put: self._write,
             Update: self._write,
             Add: self._write,
@@ -70,6 +78,12 @@ class Clerk:
         if self._owed >= BITE:
             bite, self._owed = self._owed, 0
             self._reap(cursor, Reap(bite), now)
+
+    def _get(self, cursor: sqlite3.Cursor, command: Get, now: float) -> Found:
+        return Found(now, _alive(cursor, self._plans[command.table.name], command, now))
+
+    def _query(self, cursor: sqlite3.Cursor, command: Query, now: float) -> Page:
+        return page(cursor, self._plans[command.table.name], command, now)
 
     def _write(self, cursor: sqlite3.Cursor, command: Write, now: float) -> Applied | Refused:
         plan = self._plans[command.table.name]
@@ -117,7 +131,8 @@ class Clerk:
         return None if allowed(command, item, now) else Refused(now, item)
 
     def _define(self, cursor: sqlite3.Cursor, command: Define, now: float) -> None:
-        lay_out(cursor.connection, command.plan)
+        for plan in command.plans:
+            lay_out(cursor.connection, plan)
 
     def _reap(self, cursor: sqlite3.Cursor, command: Reap, now: float) -> int:
         reaped = 0
@@ -126,7 +141,20 @@ class Clerk:
         return reaped
 
 
-def _alive(cursor: sqlite3.Cursor, plan: Plan, command: Write, now: float) -> Item | None:
+def page(rows: sqlite3.Cursor, plan: Plan, query: Query, now: float) -> Page:
+    """A page of items; the cursor is left where the next page begins."""
+    items: list[Item] = []
+    for row in rows.execute(*select(plan, query, now)):
+        item = plan.item(row)
+        if query.where is not None and not holds(query.where, item, now):
+            continue
+        if len(items) == query.limit:
+            return Page(now, tuple(items), next_page(query.table, items[-1], query.table.index(query.index)))
+        items.append(item)
+    return Page(now, tuple(items), None)
+
+
+def _alive(cursor: sqlite3.Cursor, plan: Plan, command: Get | Write, now: float) -> Item | None:
     row = cursor.execute(plan.select, plan.place(command)).fetchone()
     return None if row is None or row[plan.expires] <= now else plan.item(row)
 

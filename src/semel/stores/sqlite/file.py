@@ -79,16 +79,23 @@ class File(msgspec.Struct, frozen=True):
 def lay_out(connection: sqlite3.Connection, plan: Plan) -> None:
     """Make a table, or what it lacks of columns and indexes."""
     connection.execute(plan.definition())
-    for name in missing(connection, plan):
+    found = _columns(connection, plan)
+    for name in [name for name in plan.columns if name not in found]:
         connection.execute(f"ALTER TABLE {plan.name} ADD COLUMN {plan.column(name)}")
-    for statement in plan.indexes():
+    for statement in plan.indexes().values():
         connection.execute(statement)
 
 
-def missing(connection: sqlite3.Connection, plan: Plan) -> list[str]:
-    """The columns that the file does not have yet: all of them where there is no such table."""
-    found = {row[1] for row in connection.execute(f"PRAGMA table_info({plan.name})")}
-    return [name for name in plan.columns if name not in found]
+def complete(connection: sqlite3.Connection, plan: Plan) -> bool:
+    """Whether the file has all of a table; it may be one that an earlier semel made."""
+    # Only what reads the file makes a connection notice that its schema was changed; a PRAGMA does not.
+    connection.execute("SELECT 1 FROM sqlite_master").fetchone()
+    indexes = {row[1] for row in connection.execute(f"PRAGMA index_list({plan.name})")}
+    return plan.kinds.keys() <= _columns(connection, plan) and plan.indexes().keys() <= indexes
+
+
+def _columns(connection: sqlite3.Connection, plan: Plan) -> set[str]:
+    return {row[1] for row in connection.execute(f"PRAGMA table_info({plan.name})")}
 
 
 def _lay_out_ledger(connection: sqlite3.Connection) -> None:
@@ -171,7 +178,11 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 # Errors
 
-LOCKED = f"another process has kept it locked for {BUSY_SECONDS:g} s; is a transaction left open?"
+LOCKED = (
+    f"another transaction has kept it locked for {BUSY_SECONDS:g} s: is one left open? "
+    "What belongs into one of yours is written by within(connection)"
+)
+BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 ADVICE = {
     sqlite3.SQLITE_BUSY: LOCKED,
     sqlite3.SQLITE_LOCKED: LOCKED,

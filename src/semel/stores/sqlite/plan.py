@@ -14,14 +14,14 @@ from semel.commands import (
     Item,
     OneOf,
     Query,
-    Sort,
     Watch,
     Write,
+    ordering,
     place_of,
 )
 from semel.errors import UsageError
 from semel.stores.shared import PYTHON_TYPES
-from semel.tables import Kind, Table
+from semel.tables import Index, Kind, Table
 
 Row: TypeAlias = tuple[Any, ...]
 Clause: TypeAlias = tuple[str, tuple[Any, ...]]
@@ -148,14 +148,24 @@ class Plan:
         columns.append(f"PRIMARY KEY ({listed(self.table.key)})")
         return f"CREATE TABLE IF NOT EXISTS {self.name} ({', '.join(columns)}) WITHOUT ROWID"
 
-    def indexes(self) -> Iterator[str]:
-        """The statements that make its indexes where they are missing."""
-        names: list[tuple[str, ...]] = [(name,) for name in (self.table.expires, *self.table.listed_by)]
-        names += [tuple(filter(None, (index.partition, index.sort))) for index in self.table.indexes]
-        for each in names:
-            name = quoted("_".join((PREFIX + self.table.name, *each)))
-            rest = f" WHERE {unusual(each[0])}" if each[0] in USUAL else ""
-            yield f"CREATE INDEX IF NOT EXISTS {name} ON {self.name} ({listed(each)}){rest}"
+    def indexes(self) -> dict[str, str]:
+        """The names of its indexes, and the statements that make them where they are missing."""
+        table = self.table
+        made = [self._index("", table.expires)]
+        made += [self._index(unusual(name) if name in USUAL else "", name) for name in table.listed_by]
+        made += [self._index(self._present(by.partition), *_places(by)) for by in table.indexes]
+        return dict(made)
+
+    def _present(self, name: str) -> str:
+        """An item without the attribute is not in its index, and costs no second write."""
+        # That a query for one value of it may use the index, SQLite sees by itself; but not if the column is
+        # never empty anyway.
+        return "" if name in self.table.key else f"{quoted(name)} IS NOT NULL"
+
+    def _index(self, where: str, *names: str) -> tuple[str, str]:
+        name = "_".join((PREFIX + self.table.name, *names))
+        partial = f" WHERE {where}" if where else ""
+        return name, f"CREATE INDEX IF NOT EXISTS {quoted(name)} ON {self.name} ({listed(names)}){partial}"
 
     def column(self, name: str) -> str:
         """A column's definition."""
@@ -178,79 +188,89 @@ def listed(names: tuple[str, ...]) -> str:
     return ", ".join(map(quoted, names))
 
 
+def _places(index: Index) -> tuple[str, ...]:
+    return (index.partition,) if index.sort is None else (index.partition, index.sort)
+
+
 def unusual(attribute: str) -> str:
     """The words that a partial index and whoever wants to use it have in common."""
     return f"{quoted(attribute)} <> '{USUAL[attribute]}'"
 
 
+class Way:
+    """How a query gets at its rows: by the primary key, or by an index."""
+
+    def __init__(self, table: Table, query: Query) -> None:
+        self.index = table.index(query.index)
+        by = self.index or table
+        self.partition, self.sort = by.partition, by.sort
+        self.order = tuple(dict.fromkeys(ordering(table, self.index)))
+        self.after = None if query.after is None else self._place(table, query.after)
+        # In one partition its attribute orders nothing, and only without it SQLite sees the index's order.
+        self.rest = tuple(name for name in self.order if name != self.partition) or self.order
+
+    def _place(self, table: Table, after: str) -> dict[str, Any]:
+        return dict(zip(ordering(table, self.index), place_of(table, after, self.index), strict=True))
+
+
 def select(plan: Plan, query: Query, now: float) -> tuple[str, list[Any]]:
     """A SELECT of at least the rows asked for, in order; what it cannot say is for `holds` to check."""
+    way = Way(plan.table, query)
     # The + keeps SQLite from choosing the index on expiry, which would find nearly every row.
-    clauses: list[Clause] = [(f"+{quoted(plan.table.expires)} > ?", (now,))]
-    clauses += _range(plan.table, query)
+    clauses: list[Clause] = [(f"+{quoted(plan.table.expires)} > ?", (now,)), *_range(way, query)]
     if query.where is not None:
-        clauses += _narrowed(query.where, plan.columns)
+        # Nor does a filter lead away from the index that was asked for.
+        clauses += _narrowed(query.where, plan.columns, "" if way.index is None else "+")
     direction = " DESC" if query.reverse else ""
-    order = ", ".join(quoted(name) + direction for name in plan.table.key)
+    order = ", ".join(quoted(name) + direction for name in (way.order if query.key is None else way.rest))
     where = " AND ".join(text for text, _ in clauses)
     sql = f"SELECT {listed(plan.columns)} FROM {plan.name} WHERE {where} ORDER BY {order}"
     return sql, [value for _, values in clauses for value in values]
 
 
-def _range(table: Table, query: Query) -> Iterator[Clause]:
-    """The range of keys that a page can come from."""
-    place = None if query.after is None else place_of(table, query.after)
-    within: Sort = None
+def _range(way: Way, query: Query) -> Iterator[Clause]:
+    """The range of the primary key, or of an index, that a page can come from."""
     if query.key is not None:
-        yield f"{quoted(table.partition)} = ?", (query.key,)
-        if place is not None and place[0] == query.key:
-            within = place[-1]
-    if place is not None and (within is None or table.sort is None):
-        beyond = "<" if query.reverse else ">"
-        yield f"({listed(table.key)}) {beyond} ({', '.join('?' * len(place))})", tuple(place)
-    if table.sort is not None:
-        for operator, value in _bounds(query, within):
-            yield f"{quoted(table.sort)} {operator} ?", (value,)
-
-
-def _bounds(query: Query, after: Sort) -> Iterator[tuple[str, str | int]]:
-    """The bounds of the sort key; a later page begins at its own beginning, not by skipping from `low`."""
-    low, high = (">=", query.low), ("<=", query.high)
-    if after is not None and query.reverse:
-        high = ("<", after) if query.high is None or not _beyond(after, query.high) else high
-    elif after is not None:
-        low = (">", after) if query.low is None or not _beyond(query.low, after) else low
-    for operator, value in (low, high):
+        yield f"{quoted(way.partition)} = ?", (query.key,)
+    if way.after is not None:
+        yield _beyond(way, way.after, query)
+    if way.sort is None:
+        return
+    if way.index is not None and query.after is query.low is query.high is None:
+        yield f"{quoted(way.sort)} IS NOT NULL", ()
+    for operator, value in ((">=", query.low), ("<=", query.high)):
         if value is not None:
-            yield operator, value
+            # SQLite begins a range at one bound: the + hides the first page's from a later one.
+            passed = way.after is not None and (operator == "<=") is query.reverse
+            yield f"{'+' if passed else ''}{quoted(way.sort)} {operator} ?", (value,)
 
 
-def _beyond(one: Any, other: Any) -> bool:
-    """Whether one sort key comes after another of the same table."""
-    try:
-        return bool(one > other)
-    except TypeError:
-        raise UsageError(f"a sort key of this table is not both {one!r} and {other!r}") from None
+def _beyond(way: Way, after: dict[str, Any], query: Query) -> Clause:
+    """What comes after the last item of the page before."""
+    names = way.rest if after.get(way.partition, query.key) == query.key else way.order
+    operator = "<" if query.reverse else ">"
+    values = tuple(after[name] for name in names)
+    return f"({listed(names)}) {operator} ({', '.join('?' * len(values))})", values
 
 
-def _narrowed(condition: Condition, columns: tuple[str, ...]) -> Iterator[Clause]:
-    """What of a condition an index can be asked; the rest is left out."""
+def _narrowed(condition: Condition, columns: tuple[str, ...], hidden: str) -> Iterator[Clause]:
+    """What of a condition an index can be asked, or is not to be; the rest is left out."""
     match condition:
         case AllOf(conditions):
             for each in conditions:
-                yield from _narrowed(each, columns)
+                yield from _narrowed(each, columns, hidden)
         case Equals(attribute, value) if attribute in columns:
-            yield f"{quoted(attribute)} = ?", (value,)
+            yield f"{hidden}{quoted(attribute)} = ?", (value,)
             if value != USUAL.get(attribute, value):
                 yield unusual(attribute), ()
         case OneOf(attribute, values) if attribute in columns:
-            yield f"{quoted(attribute)} IN ({', '.join('?' * len(values))})", tuple(values)
+            yield f"{hidden}{quoted(attribute)} IN ({', '.join('?' * len(values))})", tuple(values)
             if attribute in USUAL and USUAL[attribute] not in values:
                 yield unusual(attribute), ()
         case Begins(attribute, value) if attribute in columns:
-            yield f"{quoted(attribute)} >= ?", (value,)
+            yield f"{hidden}{quoted(attribute)} >= ?", (value,)
             if (end := after_prefix(value)) is not None:
-                yield f"{quoted(attribute)} < ?", (end,)
+                yield f"{hidden}{quoted(attribute)} < ?", (end,)
 
 
 def after_prefix(prefix: str) -> str | None:

@@ -4,7 +4,7 @@ import os
 import sqlite3
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -19,30 +19,30 @@ from semel.commands import (
     Delete,
     Found,
     Get,
-    Item,
     Page,
     Put,
     Query,
     Refused,
     Stored,
+    Time,
     Transact,
     Update,
     Watch,
     Write,
-    cursor,
     holds,
 )
 from semel.drive import Glance
-from semel.errors import StoreClosed, StoreUnavailable, UsageError
+from semel.errors import StoreClosed, StoreUnavailable, TableMissing, UsageError
 from semel.stores.shared import place_named, tables_of, wake
-from semel.stores.sqlite.clerk import Clerk, Define, Reap
-from semel.stores.sqlite.file import BUSY_SECONDS, File, missing, prepare, translated
-from semel.stores.sqlite.plan import Plan, select
+from semel.stores.sqlite.clerk import Clerk, Define, Reap, page
+from semel.stores.sqlite.file import BUSY_SECONDS, File, complete, prepare, translated
+from semel.stores.sqlite.plan import Plan
 from semel.stores.sqlite.readers import Readers
 from semel.stores.sqlite.time import file_time
+from semel.stores.sqlite.within import Within
 from semel.stores.sqlite.writer import Job, Writer
 from semel.stores.waiting import WaitingRoom
-from semel.tables import LEDGER, Table
+from semel.tables import OWN, Table
 
 if TYPE_CHECKING:
     from semel.codecs import Overflow
@@ -71,7 +71,8 @@ class SQLiteStore:
         self._readers = Readers(self._file)
         self._row = self._readers.row
         self._now: Callable[[], float] = self._clock.now
-        self._writer = Writer(self._file, Clerk(self._plans), self._time, self._hire, self._ring)
+        self._clerk = Clerk(self._plans)
+        self._writer = Writer(self._file, self._clerk, self._time, self._hire, self._ring)
         self._carry_out: dict[type, Callable[[Any], Any]] = {
             Get: self._get,
             Put: self._put,
@@ -82,6 +83,7 @@ class SQLiteStore:
             Transact: self._write,
             Batch: self._write,
             Watch: self._watch,
+            Time: self._tell,
         }
         self._begin_anew()
         try:
@@ -104,7 +106,7 @@ class SQLiteStore:
                 self._now = file_time(connection, self._clock)
         except sqlite3.Error as error:
             raise translated(error, self._file.path) from error
-        self._learn(LEDGER)
+        self._lay_out(OWN)
 
     def _time(self) -> float:
         return self._now()
@@ -121,17 +123,19 @@ class SQLiteStore:
         return self._carry_out[type(command)](command)
 
     def at_once(self, command: Stored) -> Any | None:
-        """The answer to a `Get`, or to a `Put` that is refused by what is there: no lock is waited for."""
+        """What takes no lock: the time, a `Get`, and a `Put` that is refused by what is there."""
         if type(command) is Put:
             return self._refused(command) if command.table.name in self._plans else None
         if type(command) is Get:
             return self._get(command) if command.table.name in self._plans else None
-        return None
+        return self._tell(command) if type(command) is Time else None
 
     async def aexecute(self, command: Stored) -> Any:
         """The same as `execute`; what takes time is done by the store's own threads."""
         import asyncio
 
+        if isinstance(command, Time):
+            return self._tell(command)
         in_thread = asyncio.get_running_loop().run_in_executor
         for table in tables_of(command):
             if table.name not in self._plans:
@@ -151,6 +155,15 @@ class SQLiteStore:
         # What is done is done by any clock, and this one is the quickest to read.
         row, now = self._row, self._clock.now
         return lambda key: row(sql, (key, now()))
+
+    def within(self, connection: sqlite3.Connection) -> Within:
+        """This store inside the transaction that is open on a connection of the caller's to the same file.
+
+        What it writes is committed, or rolled back, together with what the caller writes there.
+        """
+        store = Within(connection, self._clerk, self._join, self._time, self._file.path)
+        store.overflow = self.overflow
+        return store
 
     def reap(self, limit: int = 500) -> int:
         """Remove up to so many expired items now; writes do it too, in proportion to what they write."""
@@ -199,18 +212,13 @@ class SQLiteStore:
 
     def _query(self, command: Query) -> Page:
         plan = self._learn(command.table)
-        now = self._now()
-        sql, values = select(plan, command, now)
-        items: list[Item] = []
-        with self._readers.connection() as connection, closing(connection.execute(sql, values)) as rows:
-            for row in rows:
-                item = plan.item(row)
-                if command.where is not None and not holds(command.where, item, now):
-                    continue
-                if len(items) == command.limit:
-                    return Page(now, tuple(items), cursor(command.table, items[-1]))
-                items.append(item)
-        return Page(now, tuple(items), None)
+        with self._readers.connection() as connection, closing(connection.cursor()) as rows:
+            return page(rows, plan, command, self._now())
+
+    def _tell(self, _command: Time) -> Found:
+        if self._closed:
+            raise StoreClosed("the store was closed")
+        return Found(self._now(), None)
 
     def _watch(self, command: Watch) -> Found:
         return self._room.watch(place_named(command), command.seconds, lambda: self._get(command))
@@ -240,17 +248,35 @@ class SQLiteStore:
 
     def _learn(self, table: Table) -> Plan:
         """The plan of a table, which is made in the file if this is its first use."""
-        plan = self._plans.get(table.name)
-        if plan is None:
-            plan = Plan(table)
-            with self._readers.connection() as connection:
-                incomplete = missing(connection, plan)
-            if incomplete:
-                self._writer.submit(Define(plan))
-            plan = self._plans.setdefault(table.name, plan)
+        if table.name not in self._plans:
+            self._lay_out((table,))
+        plan = self._plans[table.name]
         if plan.table is not table and plan.table != table:
             raise UsageError(f"this store has another table named {table.name!r}")
         return plan
+
+    def _lay_out(self, tables: Iterable[Table]) -> None:
+        """Make what the file lacks of these tables, all at once, and know them from here on."""
+        plans = [Plan(table) for table in tables]
+        if lacking := self._lacking(plans):
+            self._writer.submit(Define(lacking))
+        for plan in plans:
+            self._plans.setdefault(plan.table.name, plan)
+
+    def _lacking(self, plans: Iterable[Plan]) -> tuple[Plan, ...]:
+        with self._readers.connection() as connection:
+            return tuple(plan for plan in plans if not complete(connection, plan))
+
+    def _join(self, table: Table) -> None:
+        """Know a table inside a transaction of the caller's: as that may hold the file, none is made."""
+        if self._closed:
+            raise StoreClosed("the store was closed")
+        if table.name not in self._plans and self._lacking([Plan(table)]):
+            raise TableMissing(
+                f"{self._file.path} has no table {table.name} yet, or not all of it, and it cannot be made "
+                "inside your transaction: use it once before you begin, as by reading any item of it"
+            )
+        self._learn(table)
 
     def _threads(self, count: int) -> ThreadPoolExecutor:
         """Threads of the store's own: asyncio's are the caller's, who may have filled them."""

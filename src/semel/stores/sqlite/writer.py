@@ -249,12 +249,13 @@ class Writer:
 
     def _settle(self, batch: list[Job]) -> None:
         try:
+            # Before the writers are told: whoever is told and then waits is not to be woken by its own write.
+            for job in batch:
+                self._written(job)
             settle(batch)
         except BaseException:
             settle(batch)
             raise
-        for job in batch:
-            self._written(job)
 
     def _fail(self, batch: list[Job], error: Exception, committing: bool) -> None:
         told = doubtful if committing else translated

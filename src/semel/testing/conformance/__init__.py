@@ -20,6 +20,7 @@ pytest.register_assert_rewrite(
             "faults",
             "flow",
             "harness",
+            "indexes",
             "moves",
             "queries",
             "races",
@@ -32,14 +33,23 @@ pytest.register_assert_rewrite(
 from semel.testing.conformance.commands import CommandTests, TransactTests  # noqa: E402
 from semel.testing.conformance.faults import FaultTests  # noqa: E402
 from semel.testing.conformance.flow import FlowTests  # noqa: E402
-from semel.testing.conformance.harness import LINES, NOTES, TABLES, THINGS, Harness, Runner  # noqa: E402
+from semel.testing.conformance.harness import (  # noqa: E402
+    ENTRIES,
+    LINES,
+    NOTES,
+    TABLES,
+    THINGS,
+    Harness,
+    Runner,
+)
+from semel.testing.conformance.indexes import IndexTests  # noqa: E402
 from semel.testing.conformance.moves import MoveTests  # noqa: E402
 from semel.testing.conformance.queries import QueryTests  # noqa: E402
 from semel.testing.conformance.races import RaceTests  # noqa: E402
 from semel.testing.conformance.records import LimitTests, MarkTests, RecordTests  # noqa: E402
 from semel.testing.conformance.values import ExpiryTests, GlanceTests, ValueTests  # noqa: E402
 
-__all__ = ["LINES", "NOTES", "TABLES", "THINGS", "Harness", "Runner", "StoreConformance"]
+__all__ = ["ENTRIES", "LINES", "NOTES", "TABLES", "THINGS", "Harness", "Runner", "StoreConformance"]
 
 
 class StoreConformance(
@@ -49,6 +59,7 @@ class StoreConformance(
     ExpiryTests,
     GlanceTests,
     QueryTests,
+    IndexTests,
     RaceTests,
     MoveTests,
     RecordTests,

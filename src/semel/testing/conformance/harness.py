@@ -16,7 +16,7 @@ from semel.flow import Work
 from semel.ledger import LedgerSteps
 from semel.model import Claimed, Outcome
 from semel.running import Run
-from semel.tables import LEDGER, Kind, Table
+from semel.tables import LEDGER, Index, Kind, Table
 from semel.testing.clock import FakeClock
 from semel.testing.faulty import Faulty
 
@@ -45,7 +45,19 @@ LINES = Table(
     expires="gone_at",
     forever="a table whose items may stay",
 )
-TABLES = (THINGS, NOTES, LINES)
+ENTRIES = Table(
+    name="conformance_entries",
+    partition="owner",
+    sort="place",
+    attributes=ATTRIBUTES,
+    expires="gone_at",
+    indexes=(
+        Index(name="text-due", partition="text", sort="due"),
+        Index(name="count-text", partition="count", sort="text"),
+        Index(name="text", partition="text", carries=()),
+    ),
+)
+TABLES = (THINGS, NOTES, LINES, ENTRIES)
 
 LONG = 10_000.0
 # Fake time runs as fast as threads can wait; so long it does not run out while one of them does its work.
@@ -194,4 +206,4 @@ def raw(runner: Runner, ledger: LedgerSteps, key: str) -> Item | None:
 
 def writes(seen: Sequence[Stored]) -> int:
     """How many of the commands were not readings."""
-    return sum(type(command).__name__ not in {"Get", "Query", "Watch"} for command in seen)
+    return sum(type(command).__name__ not in {"Get", "Query", "Time", "Watch"} for command in seen)

@@ -1,0 +1,44 @@
+"""The server's time, told without asking: as it was heard with an answer, and what has passed since."""
+
+from typing import Any
+
+from semel.clock import Clock
+from semel.commands import Found, Many
+
+# So long two clocks drift apart by less than an answer is late.
+FRESH_SECONDS = 60.0
+
+
+class ServerTime:
+    """What the server's clock says now, as far as its answers tell."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        # How far its clock is ahead of ours that never jumps, and when that was heard.
+        self._heard = (float("-inf"), float("-inf"))
+
+    def hear(self, reply: Any) -> None:
+        """Note the time of a reply that has just come.
+
+        It is the time when its statement began, which may then have waited for a lock. So of those that were
+        heard lately the one counts that was least late.
+        """
+        if type(reply) is Many:
+            if not reply.replies:
+                return
+            reply = reply.replies[-1]
+        came = self._clock.monotonic()
+        heard = (reply.now - came, came)
+        if heard > self._heard or not self._fresh(came):
+            self._heard = heard
+
+    def tell(self) -> Found | None:
+        """The time; None where the server has to be asked."""
+        imposed = self._clock.imposed()
+        if imposed is not None:
+            return Found(imposed, None)
+        monotonic = self._clock.monotonic()
+        return Found(monotonic + self._heard[0], None) if self._fresh(monotonic) else None
+
+    def _fresh(self, monotonic: float) -> bool:
+        return monotonic - self._heard[1] <= FRESH_SECONDS
