@@ -1,0 +1,63 @@
+"""Redaction: nothing personal in what is stored or logged.
+
+    what                          becomes         such as
+    links                         ***             https://..., www...., bit.ly/3xYz, anything with ://
+    e-mail addresses              ***@***         ann+shop@example.com, "ann b"@example.com, jörg@müller.de
+    tracking numbers              ***             1Z999AA10123456784, RB123456785GB, tracking no. AB-12345
+    order numbers                 ***1234         #12345, order 12345, Bestellnr. A-10023, ORD-2026-000123
+    phone numbers                 ***-***-1234    +49 171 2345678, (202) 555-0123, tel: 555-0123
+
+They are looked for in this order, and what one kind has taken no later kind reads, so a number inside a link
+goes with the link. Of phone and order numbers the last four digits stay; of an order number with four digits
+or fewer nothing does. Redacting twice gives what redacting once gives.
+
+When in doubt, mask:
+
+- An order number follows a word for "order", in some twenty languages; or it is "#" and four digits or more;
+  or it looks like ORD-..., PO-... or Amazon's 3-7-7 digits.
+- A tracking number follows a word for "tracking"; or it has a carrier's form and, where there is one, the
+  right check digit (UPS, USPS, FedEx, DHL, the posts' S10, and a few that begin with letters of their own).
+- A phone number follows "+" or a word such as "phone"; or it is valid in one of the redactor's regions. Most
+  bare numbers of 8 to 11 digits are valid somewhere, so they go too, unless they read as something else: a
+  date, a time (also ten digits from 15 to 19..., the seconds since 1970), an amount with its currency, a
+  quantity with its unit or in round thousands, "invoice 48213377", a decimal fraction, a ZIP code.
+
+Digits of any script, full-width letters, odd blanks and dashes, percent-encoding and characters that cannot
+be seen are read as what they stand for. Not read: HTML entities, base64, numbers in words, addresses spelled
+out ("ann at example dot com") or without a dot (root@localhost). Names, streets and cards are not looked for.
+
+Each kind has a module, which finds its marks on a `page`; `redactor` asks them in their order.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+from semel.redact.digests import PSEUDONYM_DIGITS, Digest, digest, pseudonym
+from semel.redact.masks import EMAIL_MASK, MASK
+from semel.redact.plans import REGIONS
+
+if TYPE_CHECKING:
+    from semel.redact.logs import RedactingFilter
+    from semel.redact.redactor import Redactor
+
+__all__ = [
+    "EMAIL_MASK",
+    "MASK",
+    "PSEUDONYM_DIGITS",
+    "REGIONS",
+    "Digest",
+    "RedactingFilter",
+    "Redactor",
+    "digest",
+    "pseudonym",
+]
+
+# Imported when asked for: the rules take long to compile, and logging to load; a digest waits for neither.
+_LATER: Final = {"RedactingFilter": "semel.redact.logs", "Redactor": "semel.redact.redactor"}
+
+if not TYPE_CHECKING:  # or any name at all would pass as one of this module
+
+    def __getattr__(name: str) -> Any:
+        if name not in _LATER:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(_LATER[name]), name)

@@ -1,0 +1,127 @@
+"""The page: a text, the same text as the rules read it, and what is to be masked in it."""
+
+import re
+import string
+import unicodedata
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+from semel.redact.masks import KEPT
+
+Span: TypeAlias = tuple[int, int]
+Mark: TypeAlias = tuple[int, int, str]
+Rule: TypeAlias = Callable[[str], list[Mark]]
+
+# What has been masked or set aside reads as this: no letter, no digit, and nothing that joins two.
+TAKEN: Final = "\0"
+
+# Unicode's default-ignorable characters, and the key cap of an emoji digit.
+_UNSEEN: Final = (
+    "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u20e3"
+    "\u3164\ufe00-\ufe0f\ufeff\uffa0\U000e0000-\U000e0fff"
+)
+_UNSEEN_ONLY: Final = re.compile(f"[{_UNSEEN}]")
+_UNSEEN_OR_PERCENT: Final = re.compile(rf"[{_UNSEEN}]|%[2-7][0-9A-Fa-f]")
+
+# Neither a link nor an address goes on after these.
+CJK_MARKS: Final = "。\uff0c、\uff1b\uff01\uff1f\uff08\uff09【】「」『』《》"
+QUOTE_MARKS: Final = "“”„\u2018«»\u2039\u203a…"
+
+# What rules give a meaning to, and other forms of it are read as. Other punctuation stays what it is.
+_FOLDED: Final = frozenset(f"@.+-#_/:()=%&{string.ascii_letters}{string.digits}")
+
+
+class _Folding(dict[int, str]):
+    # Characters one by one, so that places stay the same.
+    def __missing__(self, code: int) -> str:
+        char = chr(code)
+        folded = self[code] = _folded(char) if code > 0x7F else char
+        return folded
+
+
+def _folded(char: str) -> str:
+    category = unicodedata.category(char)
+    if category == "Nd":
+        return str(unicodedata.decimal(char))
+    if category == "Zs":
+        return " "
+    if category == "Pd" or char == "\u2212":
+        return "-"
+    plain = unicodedata.normalize("NFKC", char)
+    return plain if plain in _FOLDED else char
+
+
+_FOLDING: Final = _Folding()
+
+
+def read(text: str, percent: bool) -> tuple[str, list[int] | None]:
+    """The text as the rules read it and, where characters were dropped, the place of each that is left."""
+    if text.isascii() and not percent:
+        return text, None
+    text = text.translate(_FOLDING)
+    rewritten = _UNSEEN_OR_PERCENT if percent else _UNSEEN_ONLY
+    if not rewritten.search(text):
+        return text, None
+    chars: list[str] = []
+    places: list[int] = []
+    end = 0
+    for found in rewritten.finditer(text):
+        chars.append(text[end : found.start()])
+        places.extend(range(end, found.start()))
+        end = found.end()
+        if found[0][0] == "%":
+            chars.append(chr(int(found[0][1:], 16)))
+            places.append(found.start())
+    chars.append(text[end:])
+    places.extend(range(end, len(text) + 1))
+    return "".join(chars), places
+
+
+class Page:
+    """A text, and `plain`: what the rules still have to read of it."""
+
+    def __init__(self, text: str, percent: bool = False) -> None:
+        self._text = text
+        self._marks: list[Mark] = []
+        self.plain, self._places = read(text, percent)
+        self.hide(KEPT)
+
+    def mark(self, *rules: Rule) -> None:
+        """Take out what each rule finds, one rule after another."""
+        for rule in rules:
+            if marks := rule(self.plain):
+                self._marks += marks
+                taken = [(start, end, TAKEN * (end - start)) for start, end, _ in marks]
+                self.plain = _put(self.plain, taken)
+
+    def hide(self, pattern: re.Pattern[str]) -> None:
+        """Set aside what stays as it is, and is not to be read."""
+        self.plain = pattern.sub(lambda found: TAKEN * len(found[0]), self.plain)
+
+    def written(self) -> str:
+        """The text with its masks."""
+        if not self._marks:
+            return self._text
+        marks = sorted(self._marks)
+        if self._places is not None:
+            marks = [(self._places[start], self._places[end], mask) for start, end, mask in marks]
+        return _put(self._text, marks)
+
+
+def united(spans: list[Span]) -> list[Span]:
+    """The spans in order, with those that overlap made one."""
+    apart: list[Span] = []
+    for start, end in sorted(spans):
+        if apart and start < apart[-1][1]:
+            apart[-1] = (apart[-1][0], max(end, apart[-1][1]))
+        else:
+            apart.append((start, end))
+    return apart
+
+
+def _put(text: str, marks: list[Mark]) -> str:
+    pieces, done = [], 0
+    for start, end, mask in marks:
+        pieces += [text[done:start], mask]
+        done = end
+    return "".join([*pieces, text[done:]])

@@ -1,0 +1,101 @@
+"""The redactor: the rules in their order, for a text, nested data, an excerpt and a log."""
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from semel.errors import InvalidOption
+from semel.extras import require
+from semel.redact.data import masked
+from semel.redact.digits import MANY_DIGITS
+from semel.redact.emails import emails
+from semel.redact.links import links
+from semel.redact.masks import ANY_MASK, MASK
+from semel.redact.orders import orders
+from semel.redact.ordinary import CODE
+from semel.redact.page import Page
+from semel.redact.parcels import parcels
+from semel.redact.plans import REGIONS, numbering
+from semel.redact.runs import numbers
+
+if TYPE_CHECKING:
+    from semel.redact.logs import RedactingFilter
+
+# The excerpt that may be kept for debugging.
+_EXCERPT_LENGTH: Final = 80
+
+# Ordinary text takes two rounds. What takes more was made to, and goes as a whole.
+_MOST_ROUNDS: Final = 16
+
+
+class Redactor(msgspec.Struct, frozen=True):
+    """Masks e-mail addresses, phone, order and tracking numbers, and links.
+
+    `regions` are the countries (ISO 3166) whose phone numbers are known without a "+". With fewer of them,
+    more bare numbers are left alone.
+    """
+
+    regions: tuple[str, ...] = REGIONS
+
+    def __post_init__(self) -> None:
+        """Refuse a region that has no numbering plan."""
+        known = require("phonenumbers", "privacy").SUPPORTED_REGIONS
+        for region in self.regions:
+            if region not in known:
+                raise InvalidOption(
+                    f"{region!r} is no region with phone numbers: use codes such as 'DE' or 'US'"
+                )
+
+    def text(self, value: str) -> str:
+        """The text with everything personal masked."""
+        # A mask may free a neighbour that was not read as a number before, so the outcome is read again.
+        for _ in range(_MOST_ROUNDS):
+            before, value = value, self._masked_once(value)
+            if value == before:
+                return before
+        return MASK
+
+    def json(self, value: Any) -> Any:
+        """A copy of nested data with every text in it masked, names of members included.
+
+        A value under a name such as `phone`, `email`, `order_id` or `tracking_number` is masked whatever it
+        looks like, numbers too; all other numbers stay. Bytes, and objects of other types than JSON's, dates
+        and UUIDs, become a word for them, such as "<12 bytes>". Data nested more than 100 levels deep, or
+        inside itself, is a UsageError.
+        """
+        return masked(value, self.text)
+
+    def excerpt(self, value: str, length: int = _EXCERPT_LENGTH) -> str:
+        """The beginning of the masked text, on one line, in at most so many characters."""
+        if length < 1:
+            raise InvalidOption(f"an excerpt has at least one character, not {length}")
+        # Masked before the lines are joined, because a line's end separates numbers; and after, for a number
+        # that was broken over two lines.
+        line = self.text(" ".join(self.text(value).split()))
+        if len(line) <= length:
+            return line
+        end = length - 1
+        for mask in ANY_MASK.finditer(line):
+            if mask.start() < end < mask.end():
+                end = mask.start()
+        return line[:end].rstrip() + "…"
+
+    def filter(self) -> "RedactingFilter":
+        """A filter for a logging handler."""
+        from semel.redact.logs import RedactingFilter
+
+        return RedactingFilter(self)
+
+    def _masked_once(self, text: str) -> str:
+        page = Page(text)
+        page.mark(links, emails)
+        if "%" in text:
+            # Only now, since a link goes on after %20, and would end at a blank.
+            page = Page(page.written(), percent=True)
+            page.mark(links, emails)
+        page.mark(parcels, orders)
+        if MANY_DIGITS.search(page.plain):
+            page.hide(CODE)
+            known = numbering(tuple(self.regions))
+            page.mark(lambda plain: numbers(plain, known))
+        return page.written()

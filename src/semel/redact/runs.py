@@ -1,0 +1,170 @@
+"""Runs of digits: phone numbers, and tracking numbers of digits alone."""
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from semel.redact.digits import DIGITS, digits_of
+from semel.redact.masks import MASK
+from semel.redact.ordinary import ordinary_end
+from semel.redact.page import Mark, Span
+from semel.redact.parcels import is_numbered_parcel
+from semel.redact.phones import EXTENSION, FEWEST, MOST, PHONE_SHAPE, is_labelled, phone_mask
+from semel.redact.plans import Numbering
+
+# Nobody writes a phone number in more groups, and to try them takes long in a table of numbers.
+_MOST_GROUPS: Final = 9
+_LONGEST_PARCEL: Final = 34
+
+# Seven digits or more, and what people write between them.
+_RUN: Final = re.compile(r"\d(?:[ \t().\-/+]{0,4}\d){6,}")
+
+# A word that somebody forgot to put a blank before; a hexadecimal code may look like a short one.
+_GLUED_WORD: Final = re.compile(r"(?![a-f]+(?![a-z]))[a-z]{4,}(?![0-9a-z])", re.IGNORECASE)
+
+
+def numbers(plain: str, numbering: Numbering) -> list[Mark]:
+    """Every phone number, and every tracking number of digits alone."""
+    marks: list[Mark] = []
+    read = 0
+    for run in _RUN.finditer(plain):
+        groups: list[Span] = []
+        for found in DIGITS.finditer(plain, *run.span()):
+            if found.start() < read:
+                continue
+            read = ordinary_end(plain, found.start(), numbering)
+            if read == found.start():
+                groups.append(found.span())
+            else:
+                marks += _Run(plain, groups, numbering).marks()
+                groups = []
+        marks += _Run(plain, groups, numbering).marks()
+    return marks
+
+
+class _Run:
+    # Groups of digits that may be one number, several, or a number and something beside it.
+    def __init__(self, plain: str, groups: list[Span], numbering: Numbering) -> None:
+        self._plain = plain
+        self._groups = _unlettered(plain, groups)
+        self._numbering = numbering
+
+    def marks(self) -> list[Mark]:
+        marks: list[Mark] = []
+        at = begin = 0
+        while at < len(self._groups):
+            end = self._announced_end(at)
+            if end is None:
+                at += 1
+                continue
+            marks += [*self._loose_marks(begin, at), self._phone(at, end)]
+            at = begin = end
+        return marks + self._loose_marks(begin, at)
+
+    def _announced_end(self, at: int) -> int | None:
+        # Where the number ends that a "+" or a word announces: the longest valid one, or else the longest.
+        plus = self._follows_plus(at)
+        if not plus and (at > 0 or not is_labelled(self._plain, self._groups[0][0])):
+            return None
+        possible = [found for found in self._numbers_from(at, len(self._groups)) if len(found[1]) <= MOST]
+        is_valid = self._numbering.is_international if plus else self._numbering.knows
+        longest = possible[-1][0] if possible else None
+        return next((end for end, digits in reversed(possible) if is_valid(digits)), longest)
+
+    def _follows_plus(self, at: int) -> bool:
+        start = self._groups[at][0]
+        before = self._plain[max(start - 3, 0) : start].rstrip(" (")
+        # Between two digits, as in a form's "0171+2345678", it stands for a blank.
+        return before.endswith("+") and not before[-2:-1].isdigit()
+
+    def _loose_marks(self, begin: int, stop: int) -> list[Mark]:
+        # Where numbers overlap, nobody can tell which of them is meant: then all of it goes, as the longest.
+        marks: list[Mark] = []
+        start, end, longest, is_phone = begin, begin, 0, False
+        for at in range(begin, stop):
+            found = self._longest_from(at, stop, end)
+            if found is None:
+                continue
+            if at >= end:
+                marks += self._marked(start, end, is_phone)
+                start, longest = at, 0
+            end = found[0]
+            length = self._groups[end - 1][1] - self._groups[at][0]
+            if length > longest:
+                longest, is_phone = length, found[1]
+        return marks + self._marked(start, end, is_phone)
+
+    def _marked(self, at: int, end: int, is_phone: bool) -> list[Mark]:
+        if at == end:
+            return []
+        return [self._phone(at, end) if is_phone else (*self._span(at, end), MASK)]
+
+    def _longest_from(self, at: int, stop: int, beyond: int) -> tuple[int, bool] | None:
+        for end, digits in reversed([*self._numbers_from(at, stop)]):
+            if end <= beyond:
+                return None
+            if self._is_phone(at, end, digits):
+                return end, True
+            if is_numbered_parcel(digits, end == at + 1):
+                return end, False
+        return None
+
+    def _numbers_from(self, at: int, stop: int) -> Iterator[tuple[int, str]]:
+        # Every number of seven digits or more that begins with this group. A dot alone does not part two.
+        if not self._parts(at):
+            return
+        digits = ""
+        for end in range(at + 1, stop + 1):
+            digits += self._plain[slice(*self._groups[end - 1])]
+            if len(digits) > _LONGEST_PARCEL:
+                return
+            few = end - at <= _MOST_GROUPS or end - at == len(self._groups)
+            if few and len(digits) >= FEWEST and self._parts(end):
+                yield end, digits
+
+    def _parts(self, at: int) -> bool:
+        return not 0 < at < len(self._groups) or _between(self._plain, self._groups, at) != "."
+
+    def _is_phone(self, at: int, end: int, digits: str) -> bool:
+        if len(digits) > MOST:
+            return False
+        start, stop = self._span(at, end)
+        return PHONE_SHAPE.fullmatch(self._plain, start, stop) is not None or self._numbering.knows(digits)
+
+    def _span(self, at: int, end: int) -> Span:
+        first, stop = self._groups[at][0], self._groups[end - 1][1]
+        start = first
+        while start > 0 and self._plain[start - 1] in "+(":
+            start -= 1
+        # An opening bracket belongs to the number if its closing one does; a plus always does.
+        closed = self._plain.count(")", first, stop)
+        while start < first and self._plain[start] == "(" and self._plain.count("(", start, stop) > closed:
+            start += 1
+        return start, stop
+
+    def _phone(self, at: int, end: int) -> Mark:
+        start, stop = self._span(at, end)
+        extension = EXTENSION.match(self._plain, stop)
+        return start, extension.end() if extension else stop, phone_mask(digits_of(self._plain[start:stop]))
+
+
+def _between(plain: str, groups: list[Span], at: int) -> str:
+    return plain[groups[at - 1][1] : groups[at][0]]
+
+
+def _unlettered(plain: str, groups: list[Span]) -> list[Span]:
+    # Without the words at either end that a letter touches: those are codes, such as a hash or "12345678x9".
+    if not groups:
+        return []
+    first, last = 0, len(groups)
+    blanks = [at for at in range(1, last) if " " in _between(plain, groups, at)]
+    start, end = groups[0][0], groups[-1][1]
+    if _is_letter(plain, start - 1) and not is_labelled(plain, start):
+        first = blanks[0] if blanks else last
+    if _is_letter(plain, end) and not EXTENSION.match(plain, end) and not _GLUED_WORD.match(plain, end):
+        last = blanks[-1] if blanks else 0
+    return groups[first:last]
+
+
+def _is_letter(plain: str, place: int) -> bool:
+    return 0 <= place < len(plain) and plain[place].isascii() and plain[place].isalpha()
