@@ -11,6 +11,10 @@ import pytest
 import semel
 from semel import lifecycle
 from semel.cli import main
+from semel.commands import Update, write
+from semel.drive import drive
+from semel.model import RECORD_VERSION
+from semel.tables import LEDGER
 from semel.testing import FakeClock
 
 
@@ -130,6 +134,14 @@ def test_a_long_result_is_cut_in_the_table_and_whole_in_show(run, ledger, url):
     assert json.loads(run("ledger", "show", "long", "--json")[1])["result"] == "x" * 1000
 
 
+def test_a_record_that_cannot_be_read_is_named(run, ledger, url):
+    with semel.connect(url) as s:
+        drive(write(Update(LEDGER, s.ledger.get("charge:1").id, {"version": RECORD_VERSION + 1})), s.store)
+    page = json.loads(run("ledger", "list", "--json")[1])
+    assert (len(page["records"]), page["unreadable"]) == (5, ["charge:1"])
+    assert "charge:1 cannot be read; semel ledger forget removes it for good." in run("ledger", "list")[1]
+
+
 def test_list_sees_one_environment_and_scope(run, ledger):
     code, out, _ = run("ledger", "list", "--scope", "another")
     assert (code, out) == (0, "No records.\n")
@@ -139,7 +151,9 @@ def test_list_sees_one_environment_and_scope(run, ledger):
 
 
 def test_an_unknown_status_is_a_usage_error(run, ledger):
-    assert run("ledger", "list", "--status", "lost")[0] == 2
+    code, _, err = run("ledger", "list", "--status", "lost")
+    assert (code, err.count("\n")) == (2, 1)
+    assert err.startswith("semel: Invalid value for '--status'")
 
 
 # show

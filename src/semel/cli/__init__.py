@@ -7,14 +7,31 @@ from semel.extras import require
 
 
 def main() -> None:
-    """Run the command; an error of semel's is one line on stderr."""
+    """Run the command; an error of semel's, or a call that is wrong in itself, is one line on stderr."""
     try:
         require("typer", "cli")
         require("rich", "cli")
         from semel.cli.app import app
 
-        app(prog_name="semel")
+        sys.exit(app(prog_name="semel", standalone_mode=False))
     except errors.SemelError as error:
         print(f"semel: {error}", file=sys.stderr)
         # 2 is what every command line says to a call that was wrong in itself.
         sys.exit(2 if isinstance(error, errors.UsageError) else 1)
+    except Exception as error:
+        # Typer's own errors, whose class has moved from one version to the next.
+        if not hasattr(error, "format_message"):
+            raise
+        _tell(error, error.format_message())
+        sys.exit(getattr(error, "exit_code", 1))
+
+
+def _tell(error: Exception, message: str) -> None:
+    """Say in one line what is wrong with a call, and where to read how it is made."""
+    if type(error).__name__ == "NoArgsIsHelpError":  # it is no error, and its message is the help itself
+        if message:
+            print(message, file=sys.stderr)
+        return
+    context = getattr(error, "ctx", None)
+    hint = f" (see {context.command_path} --help)" if context else ""
+    print(f"semel: {' '.join(message.split()).rstrip('.')}{hint}", file=sys.stderr)

@@ -5,13 +5,19 @@ from typing import Annotated
 
 import typer
 
-from semel.cli import cost, demo, ledger, provision
+from semel.cli import cost, counter, demo, document, gate, journal, ledger, provision, subject, switch
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.command("demo")(demo.demo)
 app.command("provision")(provision.provision)
 app.command("cost")(cost.cost)
+app.command("forget-subject")(subject.forget_subject)
 app.add_typer(ledger.app, name="ledger")
+app.add_typer(document.app, name="document")
+app.add_typer(journal.app, name="journal")
+app.add_typer(counter.app, name="counter")
+app.add_typer(gate.app, name="gate")
+app.add_typer(switch.app, name="switch")
 
 
 def _say_version(asked: bool) -> None:
@@ -35,5 +41,5 @@ def semel(
 
     semel ledger list --url sqlite:///semel.db
 
-    SEMEL_URL saves naming it each time.
+    SEMEL_URL saves naming it each time; SEMEL_ENV and SEMEL_SCOPE likewise.
     """

@@ -24,6 +24,10 @@ def cost(
     read_first: Annotated[
         bool, typer.Option("--read-first", help="Look for a duplicate before claiming its key.")
     ] = False,
+    subjects: Annotated[
+        bool,
+        typer.Option("--subjects", help="Each names the person it is about, by whom it can be forgotten."),
+    ] = False,
     region: Annotated[str, typer.Option(help="Whose prices.")] = "us-east-1",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -41,6 +45,7 @@ def cost(
         ttl=ttl_days * DAY,
         seconds=work_seconds,
         read_first=read_first,
+        subjects=subjects,
     )
     found = estimate(workload, region)
     if as_json:

@@ -2,13 +2,13 @@
 
 import json
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from semel import errors
-from semel.cli.ledger import AsJson, Env, Url
+from semel.cli.opening import AsJson, Env, Url, print_json
 from semel.clock import Clock
 from semel.extras import require
 from semel.model import Problem
@@ -144,8 +144,3 @@ def tell(done: list[str], place: Place, as_json: bool) -> None:
 def counted(place: Place) -> str:
     """The tables in words."""
     return f"its tables ({', '.join(table.name for table in place.tables)})"
-
-
-def print_json(value: Any) -> None:
-    """Print a value for programs."""
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))

@@ -98,8 +98,11 @@ def cut(text: str) -> str:
 
 
 def moment(seconds: float) -> str:
-    """A moment as ISO 8601 in UTC."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+    """A moment as ISO 8601 in UTC; one beyond the calendar stays seconds, and is still shown."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+    except (ValueError, OverflowError, OSError):
+        return f"{seconds:.0f} s"
 
 
 def span(seconds: float) -> str:

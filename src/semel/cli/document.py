@@ -1,0 +1,89 @@
+"""`semel document`: look at a document, and let go of what is over."""
+
+from typing import Annotated, Any, TypeAlias
+
+import typer
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
+from semel import errors
+from semel.cli import views
+from semel.cli.opening import AsJson, Env, Scope, Url, absent, connected, number, print_json
+from semel.documents import Document
+
+app = typer.Typer(no_args_is_help=True, help="Look at a document, and let go of what is over.")
+
+KeyText: TypeAlias = Annotated[str, typer.Argument(metavar="KEY", help="The key, as its program writes it.")]
+
+
+@app.command()
+def show(
+    key: KeyText, *, url: Url = None, env: Env = "dev", scope: Scope = "", as_json: AsJson = False
+) -> None:
+    """Show a document: its version, its fields, and when each of them ends."""
+    with connected(url, env, scope) as s:
+        document = s.documents.get(key)
+    if document is None:
+        raise absent("document", key)
+    if as_json:
+        print_json(for_programs(document))
+    else:
+        Console(highlight=False).print(for_people(document))
+
+
+@app.command()
+def delete(
+    key: KeyText,
+    *,
+    yes: Annotated[bool, typer.Option("--yes", help="Yes, it is to be gone.")] = False,
+    url: Url = None,
+    env: Env = "dev",
+    scope: Scope = "",
+) -> None:
+    """Delete a document."""
+    if not yes:
+        raise errors.UsageError(f"once {key!r} is deleted, nothing brings it back: say --yes")
+    with connected(url, env, scope) as s:
+        if not s.documents.delete(key):
+            raise absent("document", key)
+    typer.echo(f"{key} is deleted.")
+
+
+@app.command()
+def prune(*, url: Url = None, env: Env = "dev", scope: Scope = "") -> None:
+    """Remove fields whose own end has come, from documents that nobody has written since.
+
+    Readers do not see them in any case; this is for what must be gone from the disk too.
+    """
+    with connected(url, env, scope) as s:
+        pruned = s.documents.prune()
+    typer.echo(f"Pruned {number(pruned, 'document')}.")
+
+
+def for_people(document: Document[dict[str, Any]]) -> Group:
+    """What there is to say of a document, and its fields."""
+    about = Table.grid(padding=(0, 2))
+    about.add_column(style="dim", no_wrap=True)
+    about.add_column(overflow="fold")
+    for name in ("key", "version", "expires_at"):
+        about.add_row(name, Text(str(for_programs(document)[name])))
+    fields = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for name in ("field", "value"):
+        fields.add_column(name, overflow="fold")
+    fields.add_column("ends", no_wrap=True)
+    for name, value in document.value.items():
+        end = document.ends.get(name)
+        fields.add_row(Text(name), Text(views.compact(value)), "" if end is None else views.moment(end))
+    return Group(about, fields) if document.value else Group(about)
+
+
+def for_programs(document: Document[dict[str, Any]]) -> dict[str, Any]:
+    """A document as JSON."""
+    return {
+        "key": document.key,
+        "version": document.version,
+        "expires_at": views.moment(document.expires_at),
+        "ends": {name: views.moment(end) for name, end in document.ends.items()},
+        "value": document.value,
+    }

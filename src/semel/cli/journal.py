@@ -1,0 +1,127 @@
+"""`semel journal`: what happened, in the order of time."""
+
+from datetime import datetime
+from typing import Annotated, Any, TypeAlias
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from semel import errors
+from semel.cli import views
+from semel.cli.opening import After, AsJson, Env, Limit, Scope, Url, connected, print_json, tell_more
+from semel.journal import Entries, Entry
+
+app = typer.Typer(no_args_is_help=True, help="Look up what happened, in the order of time.")
+
+Since: TypeAlias = Annotated[
+    str | None, typer.Option(metavar="ISO", help="From this moment on, such as 2026-10-25T08:00Z.")
+]
+Until: TypeAlias = Annotated[
+    str | None, typer.Option(metavar="ISO", help="Up to this moment, which is included.")
+]
+Reverse: TypeAlias = Annotated[bool, typer.Option("--reverse", help="The latest first.")]
+
+
+@app.command("list")
+def list_entries(
+    owner: Annotated[str, typer.Argument(metavar="OWNER", help="Whose entries: a conversation, say.")],
+    *,
+    since: Since = None,
+    until: Until = None,
+    reverse: Reverse = False,
+    limit: Limit = 20,
+    after: After = None,
+    url: Url = None,
+    env: Env = "dev",
+    scope: Scope = "",
+    as_json: AsJson = False,
+) -> None:
+    """List an owner's entries, a page at a time.
+
+    The latest five: semel journal list chat:42 --reverse --limit 5
+    """
+    first, last = moment("--since", since), moment("--until", until)
+    with connected(url, env, scope) as s:
+        page = s.journal.list(owner, since=first, until=last, reverse=reverse, limit=limit, after=after)
+    tell(page, as_json, owners=False)
+
+
+@app.command("by")
+def by_actor(
+    actor: Annotated[str, typer.Argument(metavar="ACTOR", help="Who did it.")],
+    *,
+    since: Since = None,
+    until: Until = None,
+    reverse: Reverse = False,
+    limit: Limit = 20,
+    after: After = None,
+    url: Url = None,
+    env: Env = "dev",
+    scope: Scope = "",
+    as_json: AsJson = False,
+) -> None:
+    """List what one actor did, whoever owns it, a page at a time.
+
+    It comes from an index, which in DynamoDB may lag a moment behind.
+
+    semel journal by assistant --since 2026-10-25T08:00Z
+    """
+    first, last = moment("--since", since), moment("--until", until)
+    with connected(url, env, scope) as s:
+        page = s.journal.by_actor(actor, since=first, until=last, reverse=reverse, limit=limit, after=after)
+    tell(page, as_json, owners=True)
+
+
+def moment(option: str, text: str | None) -> datetime | None:
+    """The moment that an option names."""
+    if text is None:
+        return None
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise errors.UsageError(f"{option} {text} is no moment: write one as 2026-10-25T08:00Z") from None
+    if at.tzinfo is None:
+        raise errors.UsageError(
+            f"{option} {text} has no time zone: write {at.isoformat(timespec='minutes')}Z, or +02:00 for Z"
+        )
+    return at
+
+
+def tell(page: Entries, as_json: bool, *, owners: bool) -> None:
+    """Print a page."""
+    if as_json:
+        print_json({"entries": [for_programs(entry) for entry in page.entries], "after": page.after})
+        return
+    Console(highlight=False).print(for_people(page.entries, owners) if page.entries else "No entries.")
+    tell_more(page.after)
+
+
+def for_people(entries: tuple[Entry, ...], owners: bool) -> Table:
+    """Entries for looking over; none of their text is cut."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("at", no_wrap=True)
+    for name in ("owner" if owners else "actor", "what"):
+        table.add_column(name, overflow="fold")
+    for entry in entries:
+        who = entry.owner if owners else entry.actor
+        told = Text(views.compact(entry.body))
+        table.add_row(_at(entry) or "", Text("" if who is None else str(who)), told)
+    return table
+
+
+def for_programs(entry: Entry) -> dict[str, Any]:
+    """An entry as JSON."""
+    return {
+        "owner": entry.owner,
+        "id": entry.id,
+        "at": _at(entry),
+        "actor": entry.actor,
+        "key": entry.key,
+        "body": entry.body,
+    }
+
+
+def _at(entry: Entry) -> str | None:
+    return None if entry.at is None else views.moment(entry.at)

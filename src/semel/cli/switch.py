@@ -1,0 +1,78 @@
+"""`semel switch`: stop work at once, everywhere, and let it go on."""
+
+from typing import Annotated, Any, TypeAlias
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from semel.cli import views
+from semel.cli.opening import AsJson, Env, Url, connected, print_json
+from semel.switches import Switch
+
+app = typer.Typer(no_args_is_help=True, help="Stop work at once, everywhere, and let it go on.")
+
+Name: TypeAlias = Annotated[str, typer.Argument(metavar="NAME", help="The switch, as its gate names it.")]
+Reason: TypeAlias = Annotated[str, typer.Option(metavar="TEXT", help="Why, for whoever looks later.")]
+
+
+@app.command("list")
+def list_switches(*, url: Url = None, env: Env = "dev", as_json: AsJson = False) -> None:
+    """List the switches that were ever turned: how each stands, since when, and why."""
+    with connected(url, env) as s:
+        switches = s.switches.list()
+    if as_json:
+        print_json({"switches": [_for_programs(name, each) for name, each in sorted(switches.items())]})
+    elif switches:
+        Console(highlight=False).print(_for_people(switches))
+    else:
+        typer.echo(f"No switch was ever turned in environment {env}.")
+
+
+@app.command("on")
+def turn_on(name: Name, *, reason: Reason = "", url: Url = None, env: Env = "dev") -> None:
+    """Turn a switch on, for every worker of the environment and in all its scopes.
+
+    A gate with KillSwitch(NAME) refuses everything within a second.
+
+    semel switch on sending --reason "wrong prices in the replies"
+    """
+    _turn(name, True, reason, url, env)
+
+
+@app.command("off")
+def turn_off(name: Name, *, reason: Reason = "", url: Url = None, env: Env = "dev") -> None:
+    """Turn a switch off, for every worker of the environment and in all its scopes."""
+    _turn(name, False, reason, url, env)
+
+
+def _turn(name: str, on: bool, reason: str, url: str | None, env: str) -> None:
+    with connected(url, env) as s:
+        known = name in s.switches.list()
+        s.switches.turn(name, on=on, reason=reason)
+    typer.echo(f"{name} is {_word(on)} for every worker of environment {env}.")
+    if not known:
+        # A name that is mistyped stops nothing, and nobody would notice.
+        typer.echo("It was never turned before: see that a gate asks for it by this very name.")
+
+
+def _word(on: bool) -> str:
+    return "on" if on else "off"
+
+
+def _for_people(switches: dict[str, Switch]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("switch", overflow="fold")
+    for name in ("is", "since"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("why", overflow="fold")
+    for name, each in sorted(switches.items()):
+        state = Text(_word(each.on), "bold yellow" if each.on else "")
+        table.add_row(Text(name), state, views.moment(each.since), Text(each.reason))
+    return table
+
+
+def _for_programs(name: str, switch: Switch) -> dict[str, Any]:
+    since = views.moment(switch.since)
+    return {"name": name, "on": switch.on, "since": since, "reason": switch.reason}
