@@ -5,10 +5,11 @@ Every figure is microseconds per call; every ratio compares rounds that ran side
 
 import argparse
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from bench import Contender, bare, ours, prove, rivals
+from bench import Contender, bare, decisions, ours, prove, rivals
 from bench.timing import Bar, Ratio, Table, conclude
 
 PACKAGES = ("semel", "msgspec", *rivals.PACKAGES)
@@ -29,6 +30,7 @@ def tables(number: int, repeat: int, keys: int, progress: Callable[[int], None])
         rivals.table("replay, in memory", "replay", memory, number, repeat),
         rivals.table("first, on disk", "first", disk, number, repeat),
         rivals.table("replay, on disk", "replay", (*_replays(), *rivals.ON_DISK), number, repeat),
+        decisions.on_sqlite(number, repeat, time.perf_counter),
         ours.batch_table(max(3, repeat // 5)),
         ours.scale_table(10_000, keys, number, repeat, progress),
         rivals.import_table(repeat),

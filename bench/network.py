@@ -17,12 +17,12 @@ from importlib import import_module
 from typing import Any
 
 import semel
-from bench import Contender, Effect, Pair, charge, new_order, prove
+from bench import Contender, Effect, Pair, charge, decisions, new_order, prove
 from bench.rivals import LambdaContext, _canonical, _pair, absent, subject
 from bench.timing import Bar, Table, Timing, compare, conclude, fresh, tabulate
 from semel.clock import Clock
-from semel.provision import OWN
 from semel.provision.places import Place, opened
+from semel.tables import OWN
 from tests.servers.dynamodb import dynoxide
 from tests.servers.postgres import postgres
 from tests.servers.redis import redis_server
@@ -80,13 +80,16 @@ class Recorded:
         return self._transport.call(operation, request, write=write)
 
 
+def _watch_dynamodb(store: Any, sent: list[Any]) -> None:
+    store._transport = Recorded(store._transport, sent)
+
+
 def recorded(url: str) -> list[tuple[str, dict[str, Any]]]:
     """The requests that semel makes for a first call and a replay of it."""
     sent: list[tuple[str, dict[str, Any]]] = []
     with semel.connect(url, env=ENV, scope=os.urandom(4).hex()) as s:
         s.ledger.get("warm")
-        store: Any = s.store
-        store._transport = Recorded(store._transport, sent)
+        _watch_dynamodb(s.store, sent)
         protected = s.once("charge:{order[id]}")(charge)
         protected(new_order(0))
         protected(new_order(0))
@@ -323,21 +326,25 @@ def _watch_redis(store: Any, sent: list[Any]) -> None:
     store._lines.exchange = noting
 
 
-def _words(data: bytes) -> list[bytes]:
-    """A command as Redis reads it, in its words."""
-    head, _, rest = data.partition(b"\r\n")
-    words: list[bytes] = []
-    for _ in range(int(head[1:])):
-        size, _, rest = rest.partition(b"\r\n")
-        words.append(rest[: int(size[1:])])
-        rest = rest[int(size[1:]) + 2 :]
-    return words
+def _commands(data: bytes) -> list[list[bytes]]:
+    """Commands as Redis reads them, in their words."""
+    commands: list[list[bytes]] = []
+    while data:
+        head, _, data = data.partition(b"\r\n")
+        words: list[bytes] = []
+        for _ in range(int(head[1:])):
+            size, _, data = data.partition(b"\r\n")
+            words.append(data[: int(size[1:])])
+            data = data[int(size[1:]) + 2 :]
+        commands.append(words)
+    return commands
 
 
 @contextmanager
 def open_redis_py(effect: Effect, url: str) -> Iterator[Pair]:
     """The same scripts with the same arguments, by redis-py."""
-    (claim, complete, again) = [w for w in map(_words, _watched(url, _watch_redis)) if w[0] == b"EVALSHA"]
+    sent = [words for data in _watched(url, _watch_redis) for words in _commands(data)]
+    (claim, complete, again) = [words for words in sent if words[0] == b"EVALSHA"]
     client = import_module("redis").Redis.from_url(url.partition("?")[0])
     keys = _numbered()
 
@@ -443,21 +450,52 @@ def timed(title: str, which: str, contenders: Sequence[Contender], number: int, 
     return tabulate(title, timings, contenders[0].name, notes)
 
 
+def decided(servers: dict[str, str], number: int, repeat: int) -> list[Table]:
+    """Decisions of the gate beside bare transactions of the same size."""
+    dynamo, sql = (
+        f"dynamodb://us-east-1?endpoint={servers['DynamoDB']}",
+        f"{servers['PostgreSQL']}?schema=bench",
+    )
+    fast = f"{servers['Redis']}?prefix=bench"
+    client = partial(_client, servers["DynamoDB"])
+    bare = {
+        "DynamoDB": (dynamo, partial(decisions.open_boto3, dynamo, client, _watch_dynamodb, _for_boto)),
+        "PostgreSQL": (sql, partial(decisions.open_psycopg, sql, _watch_postgres)),
+        "Redis": (fast, partial(decisions.open_redis_py, fast, _watch_redis, _commands)),
+    }
+    return [
+        decisions.table(
+            f"{name}, CPU",
+            one,
+            decisions.semel_on(url),
+            number=number,
+            repeat=repeat,
+            timer=time.process_time,
+        )
+        for name, (url, one) in bare.items()
+    ]
+
+
 def tables(number: int, repeat: int) -> list[Table]:
     """Start the servers, prove every contender that can be proven, and time them all."""
     os.environ |= {name: os.environ.get(name, value) for name, value in ENVIRONMENT.items()}
     done: list[Table] = []
     with ExitStack() as servers:
-        endpoint = servers.enter_context(dynoxide())
+        started = {
+            "DynamoDB": (endpoint := servers.enter_context(dynoxide())),
+            "PostgreSQL": servers.enter_context(postgres()),
+            "Redis": servers.enter_context(redis_server()),
+        }
         places = {
             "DynamoDB": dynamodb(endpoint),
-            "PostgreSQL": on_postgres(servers.enter_context(postgres())),
-            "Redis": on_redis(servers.enter_context(redis_server())),
+            "PostgreSQL": on_postgres(started["PostgreSQL"]),
+            "Redis": on_redis(started["Redis"]),
         }
         alone = [one for several in places.values() for one in several if one.name.startswith("idemkit")]
         for name, contenders in places.items():
             quiet = [one for one in contenders if one not in alone]
             done += [timed(f"{which}, {name}, CPU", which, quiet, number, repeat) for which in WHICH]
+        done += decided(started, number, repeat)
         done.append(cold_starts(endpoint, repeat))
         # Its threads go on after its rounds, and would count into everybody else's.
         for name, contenders in places.items():

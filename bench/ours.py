@@ -11,7 +11,7 @@ import semel
 from bench import Contender, Effect, Pair, bare, new_order
 from bench.timing import Fresh, Row, Table, compare, tabulate
 from semel.commands import Batch, Put
-from semel.ledger import DAY, LEASE, Terms, _opening
+from semel.ledger import DAY, LEASE, Terms, opening
 from semel.tables import LEDGER
 
 BATCH = 1_000
@@ -95,7 +95,7 @@ def batch_table(repeat: int) -> Table:
 def fill(s: semel.Semel, count: int, progress: Callable[[int], None]) -> None:
     """Write `count` finished records, in batches."""
     ledger = s.ledger.steps
-    item = _opening(Terms(LEASE, DAY * 30, "f" * 64), "0" * 32)
+    item = opening(Terms(LEASE, DAY * 30, "f" * 64), "0" * 32)
     item |= {"status": "COMPLETED", "result": b'{"id":"ch_1"}', "encoding": "json"}
     for start in range(0, count, FILL):
         names = (ledger.name(f"charge:order-{number:x}") for number in range(start, min(start + FILL, count)))
