@@ -100,12 +100,12 @@ $(VENV)/.set-run: $(VENV)/.uv pyproject.toml constraints.txt
 
 $(VENV)/.set-test: $(VENV)/.uv pyproject.toml constraints.txt tests/servers/install.py
 	@echo 'Installing semel and what its tests need ...'
-	@$(INSTALL) -e '.[boto,cli,crypto,postgres,pydantic,redis]' --group test
+	@$(INSTALL) -e '.[boto,cli,crypto,postgres,privacy,pydantic,redis,zones]' --group test
 	@$(BIN)/python -m tests.servers.install
 	@touch $@ $(VENV)/.set-run
 
 $(VENV)/.set-bench: $(VENV)/.uv pyproject.toml constraints.txt
 	@echo 'Installing semel and what its benchmarks need ...'
-	@$(INSTALL) -e '.[boto,cli,crypto,postgres,pydantic,redis]' --group bench
+	@$(INSTALL) -e '.[boto,cli,crypto,postgres,privacy,pydantic,redis,zones]' --group bench
 	@$(BIN)/python -m tests.servers.install
 	@touch $@ $(VENV)/.set-run

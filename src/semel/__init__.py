@@ -5,6 +5,7 @@ from semel.codecs import Codec, Encryption, Overflow
 from semel.connect import AsyncSemel, Semel, connect
 from semel.errors import (
     AlreadyDone,
+    CapReached,
     ClaimLost,
     FailedBefore,
     InProgress,
@@ -31,6 +32,7 @@ from semel.errors import (
     TableMissing,
     TemplateError,
     UsageError,
+    VersionConflict,
     WrongEnvironment,
     WrongSchema,
 )
@@ -73,6 +75,7 @@ __all__ = [
     "AsyncLedger",
     "AsyncSemel",
     "Busy",
+    "CapReached",
     "ClaimLost",
     "Claimed",
     "Clock",
@@ -125,6 +128,7 @@ __all__ = [
     "Undecided",
     "Unknown",
     "UsageError",
+    "VersionConflict",
     "What",
     "WrongEnvironment",
     "WrongSchema",

@@ -37,8 +37,9 @@ ZLIB_LEVEL: Final = 6
 # 96 bits, the length that AES-GCM is made for. They are random, so a key is good for 2^32 results.
 NONCE_BYTES: Final = 12
 
-# Why a completed record has no body. "mark": it was only marked as done; "dropped": its result was removed.
-Reason: TypeAlias = Literal["too-large", "not-serialisable", "overflow-failed", "dropped", "mark"]
+# Why a completed record has no body. "mark": it was only marked as done; "dropped" and "erased": its result
+# was removed, by itself or with all else about a person.
+Reason: TypeAlias = Literal["too-large", "not-serialisable", "overflow-failed", "dropped", "erased", "mark"]
 
 Decoder: TypeAlias = msgspec.json.Decoder[Any]
 

@@ -1,7 +1,10 @@
 """`connect`: a store by its URL, and everything that works on it."""
 
+import functools
 import threading
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
+
+import msgspec
 
 from semel import errors
 from semel.clock import Clock
@@ -11,9 +14,29 @@ from semel.events import Events, Listener
 from semel.facades import AsyncLedger, Ledger
 from semel.flow import Service
 from semel.heartbeat import Heart
-from semel.keys import fingerprint
-from semel.ledger import LedgerSteps, Seconds
+from semel.keys import fingerprint, prefix
+from semel.ledger import DAY, LedgerSteps, Seconds, seconds
 from semel.once import Once
+from semel.realm import Realm
+
+if TYPE_CHECKING:
+    from semel.erasure import Erasure, ErasureSteps, Told
+    from semel.gate import GateSteps, Rule
+    from semel.redact import Digest, Redactor
+    from semel.state import (
+        AsyncCounters,
+        AsyncDocuments,
+        AsyncGate,
+        AsyncJournal,
+        AsyncSwitches,
+        Counters,
+        Documents,
+        Gate,
+        Journal,
+        Switches,
+    )
+    from semel.switches import Board, SwitchSteps
+    from semel.transaction import Rules, Transaction
 
 # The store of each URL scheme: the module is imported when it is asked for, and no sooner.
 STORES = {
@@ -37,6 +60,7 @@ def connect(
     overflow: Overflow | None = None,
     max_result_bytes: int | None = None,
     horizon: Seconds | None = None,
+    redact: "Redactor | None" = None,
     on_event: Listener | None = None,
     clock: Clock | None = None,
 ) -> "Semel":
@@ -44,7 +68,8 @@ def connect(
 
     `env` and `scope` are part of every key: environments and tenants do not see each other's. `secret` makes
     fingerprints that cannot be guessed from outside. Results larger than `max_result_bytes` go to `overflow`.
-    `horizon` is how long whoever calls goes on retrying; a shorter `ttl` is refused.
+    `horizon` is how long whoever calls goes on retrying; a shorter `ttl` is refused. `redact` takes what is
+    personal out of errors, journal entries and logged details before they are kept.
     """
     clock = clock or Clock()
     store = open_store(url, env=env, clock=clock)
@@ -57,7 +82,15 @@ def connect(
     compress_over = room if getattr(store, "plain_results", False) else COMPRESS_OVER
     codec = Codec(max_bytes=room, compress_over=compress_over, encryption=encryption)
     return Semel(
-        store, env=env, scope=scope, codec=codec, events=events, secret=secret, clock=clock, horizon=horizon
+        store,
+        env=env,
+        scope=scope,
+        codec=codec,
+        events=events,
+        secret=secret,
+        redact=redact,
+        clock=clock,
+        horizon=horizon,
     )
 
 
@@ -86,6 +119,32 @@ def open_store(url: str, *, env: str, clock: Clock) -> Store:
     return store
 
 
+def _checked(secret: bytes | None) -> bytes | None:
+    if secret is not None and (not isinstance(secret, bytes) or not secret):
+        what = type(secret).__name__ if secret else "nothing"
+        raise errors.InvalidOption(
+            f"a secret is bytes that nobody can guess, such as 32 from secrets.token_bytes(32), not {what}"
+        )
+    return secret
+
+
+class Shared(msgspec.Struct, frozen=True):
+    """What all scopes of one store have in common."""
+
+    store: Store
+    env: str
+    codec: Codec
+    events: Events
+    secret: bytes | None
+    redact: "Redactor | None"
+    clock: Clock
+    horizon: Seconds | None
+    heart: Heart
+    stopping: threading.Event
+    board: "list[Board]"
+    """The switches as this process sees them, once it has asked for them."""
+
+
 class Semel:
     """A ledger and what stands on it."""
 
@@ -98,51 +157,175 @@ class Semel:
         codec: Codec | None = None,
         events: Events | None = None,
         secret: bytes | None = None,
+        redact: "Redactor | None" = None,
         clock: Clock | None = None,
         horizon: Seconds | None = None,
-        heart: Heart | None = None,
-        stopping: threading.Event | None = None,
     ) -> None:
-        self.store = store
-        self.events = events or Events()
-        self.env = env
-        self._codec = codec or Codec()
-        self._secret = secret
-        self._clock = clock or Clock()
-        self._heart = heart or Heart(store, self._clock)
-        self._stopping = stopping or threading.Event()
-        self._horizon = horizon
-        steps = LedgerSteps(env=env, scope=scope, codec=self._codec, events=self.events, horizon=horizon)
+        clock, events = clock or Clock(), events or Events()
+        if redact is not None:
+            events.scrub = redact.text
+        self._open(
+            Shared(
+                store,
+                env,
+                codec or Codec(),
+                events,
+                _checked(secret),
+                redact,
+                clock,
+                horizon,
+                Heart(store, clock),
+                threading.Event(),
+                [],
+            ),
+            scope,
+        )
+
+    def _open(self, shared: Shared, scope: str) -> None:
+        self._shared = shared
+        self.store = store = shared.store
+        self.events = shared.events
+        self.env = shared.env
+        realm = Realm(
+            prefix=prefix(shared.env, scope),
+            env=shared.env,
+            events=shared.events,
+            horizon=0.0 if shared.horizon is None else seconds(shared.horizon),
+            secret=shared.secret,
+            redactor=shared.redact,
+        )
+        steps = LedgerSteps(
+            env=shared.env,
+            scope=scope,
+            codec=shared.codec,
+            events=shared.events,
+            horizon=shared.horizon,
+            subjects=realm.subject,
+        )
+        self._realm = realm
         self.ledger = Ledger(steps, store)
-        self.once = Once(Service(steps, store, self._clock, self._heart, secret, self._stopping.is_set))
+        service = Service(steps, store, shared.clock, shared.heart, shared.secret, shared.stopping.is_set)
+        self.once = Once(service)
         self.aio = AsyncSemel(self)
 
     def scoped(self, scope: str) -> "Semel":
         """The same store for another tenant, whose keys are its own."""
-        return Semel(
-            self.store,
-            env=self.env,
-            scope=scope,
-            codec=self._codec,
-            events=self.events,
-            secret=self._secret,
-            clock=self._clock,
-            horizon=self._horizon,
-            heart=self._heart,
-            stopping=self._stopping,
-        )
+        other = object.__new__(Semel)
+        other._open(self._shared, scope)
+        return other
+
+    # The state that decides: imported when it is asked for, as many programs only ever ask for `once`.
+
+    @functools.cached_property
+    def documents(self) -> "Documents[dict[str, Any]]":
+        """Versioned state."""
+        from semel.state import Documents
+
+        return Documents(self._rules.documents, self.store)
+
+    @functools.cached_property
+    def journal(self) -> "Journal":
+        """Entries in the order of time."""
+        from semel.state import Journal
+
+        return Journal(self._rules.journal, self.store)
+
+    @functools.cached_property
+    def counters(self) -> "Counters":
+        """So many in a period."""
+        from semel.state import Counters
+
+        return Counters(self._rules.counters, self.store)
+
+    @functools.cached_property
+    def switches(self) -> "Switches":
+        """What stops work at once, everywhere."""
+        from semel.state import Switches
+
+        return Switches(self._switch_steps, self.store)
+
+    def gate(self, *rules: "Rule", ttl: Seconds = DAY, trace: str | None = None) -> "Gate":
+        """A gate that weighs these rules.
+
+        A decision is remembered for `ttl`, and told to the journal of the owner that `trace` names.
+        """
+        from semel.state import Gate
+
+        return Gate(self._gate_steps(rules, ttl, trace), self.store)
+
+    def transaction(self, within: Any = None) -> "Transaction":
+        """What a `with` block asks for is written at its end, all of it or nothing.
+
+        `within` is a connection of yours to the same database: it is then part of your own transaction.
+        """
+        from semel.transaction import Transaction
+
+        return Transaction(self._rules, self.store, within)
+
+    def forget_subject(self, person: str, *, told: "Told | None" = None) -> "Erasure":
+        """Drop everything kept about a person; what was done once is still known to be done.
+
+        After a crash the same call goes on with what is left.
+        """
+        from semel.state import Eraser
+
+        return Eraser(self._eraser_steps, self.store).forget_subject(person, told=told)
+
+    @functools.cached_property
+    def _rules(self) -> "Rules":
+        from semel.counters import CounterSteps
+        from semel.documents import DocumentSteps
+        from semel.journal import JournalSteps
+        from semel.transaction import Rules
+
+        realm = self._realm
+        return Rules(self.ledger.steps, DocumentSteps(realm), JournalSteps(realm), CounterSteps(realm))
+
+    @functools.cached_property
+    def _switch_steps(self) -> "SwitchSteps":
+        from semel.switches import Board, SwitchSteps
+
+        shared = self._shared
+        if not shared.board:
+            shared.board.append(Board(self.store, shared.clock))
+        return SwitchSteps(self._realm, shared.board[0], shared.clock)
+
+    def _gate_steps(self, rules: "tuple[Rule, ...]", ttl: Seconds, trace: str | None) -> "GateSteps":
+        from semel.gate import GateSteps
+
+        return GateSteps(self._rules, self._switch_steps, rules, ttl=ttl, trace=trace)
+
+    @functools.cached_property
+    def _eraser_steps(self) -> "ErasureSteps":
+        from semel.erasure import ErasureSteps
+
+        return ErasureSteps(self._realm, self.ledger.steps, lambda: self.store.overflow is not None)
+
+    # Persons and payloads
 
     def fingerprint(self, payload: Any) -> str:
         """The fingerprint of a payload, for `ledger.claim` and `once.running`."""
-        return fingerprint(payload, self._secret)
+        return fingerprint(payload, self._shared.secret)
+
+    def digest(self, payload: Any) -> "Digest":
+        """The hash and the size of a payload, to be kept instead of it."""
+        from semel.redact import digest
+
+        return digest(payload, self._shared.secret)
+
+    def pseudonym(self, text: str) -> str:
+        """A keyed hash in place of a text that tells too much, as a part of a key for instance."""
+        return self._realm.pseudonym(text)
 
     def drain(self) -> None:
         """Begin nothing new, in any scope: what runs may finish, what has not begun is given back."""
-        self._stopping.set()
+        self._shared.stopping.set()
 
     def close(self) -> None:
         """Let go of the store."""
         self.drain()
+        for board in self._shared.board:
+            board.stop()
         self.store.close()
 
     def __enter__(self) -> Self:
@@ -159,6 +342,50 @@ class AsyncSemel:
         self._sync = sync
         self.ledger = AsyncLedger(sync.ledger.steps, sync.store)
         self.once = sync.once
+
+    @functools.cached_property
+    def documents(self) -> "AsyncDocuments[dict[str, Any]]":
+        """Versioned state."""
+        from semel.state import AsyncDocuments
+
+        return AsyncDocuments(self._sync.documents.steps, self._sync.store)
+
+    @functools.cached_property
+    def journal(self) -> "AsyncJournal":
+        """Entries in the order of time."""
+        from semel.state import AsyncJournal
+
+        return AsyncJournal(self._sync.journal.steps, self._sync.store)
+
+    @functools.cached_property
+    def counters(self) -> "AsyncCounters":
+        """So many in a period."""
+        from semel.state import AsyncCounters
+
+        return AsyncCounters(self._sync.counters.steps, self._sync.store)
+
+    @functools.cached_property
+    def switches(self) -> "AsyncSwitches":
+        """What stops work at once, everywhere."""
+        from semel.state import AsyncSwitches
+
+        return AsyncSwitches(self._sync.switches.steps, self._sync.store)
+
+    def gate(self, *rules: "Rule", ttl: Seconds = DAY, trace: str | None = None) -> "AsyncGate":
+        """A gate that weighs these rules."""
+        from semel.state import AsyncGate
+
+        return AsyncGate(self._sync._gate_steps(rules, ttl, trace), self._sync.store)
+
+    def transaction(self, within: Any = None) -> "Transaction":
+        """What an `async with` block asks for is written at its end, all of it or nothing."""
+        return self._sync.transaction(within)
+
+    async def forget_subject(self, person: str, *, told: "Told | None" = None) -> "Erasure":
+        """Drop everything kept about a person; what was done once is still known to be done."""
+        from semel.state import AsyncEraser
+
+        return await AsyncEraser(self._sync._eraser_steps, self._sync.store).forget_subject(person, told=told)
 
     def scoped(self, scope: str) -> "AsyncSemel":
         """The same store for another tenant, whose keys are its own."""

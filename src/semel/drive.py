@@ -5,9 +5,10 @@ Everything that decides is a generator of commands (see `commands`). `drive` ans
 """
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, cast
 
 from semel.commands import Call, Discard, Fetch, Raised, Returned, Stash, Steps, Stored, Watch
+from semel.errors import UsageError
 from semel.tables import Table
 
 if TYPE_CHECKING:
@@ -70,6 +71,13 @@ class Joining(Protocol):
     def within(self, connection: Any) -> Store:
         """The same store on this connection, whose transaction is the caller's to end."""
         ...
+
+
+def joined(store: Store, connection: Any) -> Store:
+    """The store inside the transaction of a connection of the caller's."""
+    if not hasattr(store, "within"):
+        raise UsageError("this store has no transaction to share with you; SQLite and PostgreSQL have")
+    return cast("Joining", store).within(connection)
 
 
 def drive(steps: Steps[T], store: Store) -> T:

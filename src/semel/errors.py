@@ -5,7 +5,7 @@ SemelError
 │   ├── InvalidKey          empty, too long, unprintable, or built from a part that names nothing
 │   ├── TemplateError       a key template that its function cannot fill
 │   ├── InvalidPayload      a payload that has no canonical form
-│   ├── InvalidOption       a lease, a time to live or a policy that cannot work
+│   ├── InvalidOption       a lease, a time zone, a rule or a policy that cannot work
 │   ├── Reentered           the same key again, from inside its own run
 │   └── MissingExtra        an optional dependency is not installed
 ├── Refused                 the record that was found says no; nothing was changed
@@ -16,7 +16,9 @@ SemelError
 │   ├── AlreadyDone         a `with` block whose work is done already
 │   ├── ResultNotKept       done, but its result was not stored
 │   ├── ResultUnreadable    done, but the stored result does not fit the type asked for
-│   └── ClaimLost           the claim is no longer the caller's
+│   ├── ClaimLost           the claim is no longer the caller's
+│   ├── VersionConflict     the document was changed meanwhile
+│   └── CapReached          the counter has no room for that much
 ├── StoreError              the store did not do as asked
 │   ├── StoreUnavailable    not reached, or it failed before anything was written
 │   ├── StoreThrottled      still too busy after every retry
@@ -66,7 +68,7 @@ class InvalidPayload(UsageError):
 
 
 class InvalidOption(UsageError):
-    """A lease, a time to live or a policy that cannot work."""
+    """A lease, a time to live, a time zone, a rule or a policy that cannot work."""
 
 
 class Reentered(UsageError):
@@ -179,6 +181,29 @@ class ClaimLost(Refused):
         )
         self.attempt = attempt
         self.move = move
+
+
+class VersionConflict(Refused):
+    """The document is not at the version that the change was made for; nothing was written."""
+
+    def __init__(self, key: str, expected: int, found: int) -> None:
+        states = [f"version {number}" if number else "absent" for number in (found, expected)]
+        super().__init__(
+            key,
+            f"is {states[0]}, and the change was made for {states[1]}: read it again, or let update() do so",
+        )
+        self.expected = expected
+        self.found = found
+
+
+class CapReached(Refused):
+    """The counter has no room for that much in its period; nothing was written."""
+
+    def __init__(self, key: str, used: float, cap: float, resets_at: float) -> None:
+        super().__init__(key, f"stands at {used:g} of {cap:g}; its period ends at {resets_at:.0f}")
+        self.used = used
+        self.cap = cap
+        self.resets_at = resets_at
 
 
 class StoreError(SemelError):

@@ -32,6 +32,9 @@ class What(StrEnum):
     RESULT_NOT_KEPT = "result_not_kept"
     RAN_OPEN = "ran_open"
     CORRUPT = "corrupt"
+    ALLOWED = "allowed"
+    REFUSED = "refused"
+    REFUNDED = "refunded"
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -45,22 +48,35 @@ class Event(msgspec.Struct, frozen=True):
 
 Listener: TypeAlias = Callable[[Event], None]
 
+WITHHELD = "<left out: it could not be redacted>"
+
 
 class Events:
     """Where events go."""
 
-    def __init__(self) -> None:
+    def __init__(self, scrub: Callable[[str], str] | None = None) -> None:
         self._listeners: tuple[Listener, ...] = ()
+        self.scrub = scrub
+        """Takes what is personal out of a text that people will read."""
 
     def listen(self, listener: Listener) -> None:
         """Call this with every event from now on."""
         self._listeners += (listener,)
 
+    def scrubbed(self, text: str) -> str:
+        """A text without what is personal; without anything, where that cannot be told."""
+        if not text or self.scrub is None:
+            return text
+        try:
+            return self.scrub(text)
+        except Exception:  # noqa: BLE001 - what cannot be scrubbed is not told, and the work goes on
+            return WITHHELD
+
     def emit(self, what: What, id: str, attempt: int = 0, detail: str = "") -> None:
         """Tell the listeners; an error of theirs is logged and goes no further."""
         if not self._listeners:
             return
-        event = Event(what, digest(id), attempt, detail)
+        event = Event(what, digest(id), attempt, self.scrubbed(detail))
         for listener in self._listeners:
             try:
                 listener(event)
@@ -69,6 +85,7 @@ class Events:
 
     def warn(self, what: What, id: str, attempt: int = 0, detail: str = "") -> None:
         """The same for what somebody should look at: it is logged even when nobody listens."""
+        detail = self.scrubbed(detail)
         _logger().warning("%s: key %s, attempt %d. %s", what.value, digest(id), attempt, detail)
         self.emit(what, id, attempt, detail)
 

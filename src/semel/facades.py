@@ -2,12 +2,13 @@
 
 import functools
 from collections.abc import Callable, Coroutine
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, cast
 
 from semel.commands import Steps
-from semel.drive import Joining, Store, adrive, drive
-from semel.errors import UsageError
+from semel.drive import Store, adrive, drive, joined
 from semel.ledger import LedgerSteps
+from semel.parts import Plan, alone
+from semel.realm import Realm
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -23,9 +24,7 @@ class Facade(Generic[S]):
 
     def within(self, connection: Any) -> Self:
         """The same, inside the transaction of a connection of yours: it stands or falls with your rows."""
-        if not hasattr(self._store, "within"):
-            raise UsageError("this store has no transaction to share with you; PostgreSQL has")
-        return type(self)(self.steps, cast("Joining", self._store).within(connection))
+        return type(self)(self.steps, joined(self._store, connection))
 
 
 def driven(method: Callable[Concatenate[S, P], Steps[T]]) -> Callable[Concatenate[Facade[S], P], T]:
@@ -48,6 +47,39 @@ def adriven(
         return await adrive(method(self.steps, *args, **kwargs), self._store)
 
     return cast("Callable[Concatenate[Facade[S], P], Coroutine[Any, Any, T]]", run)
+
+
+class Marking(Protocol):
+    """Steps that draw the mark of a write."""
+
+    realm: Realm
+
+
+M = TypeVar("M", bound=Marking)
+
+
+def made(method: Callable[Concatenate[M, P], Plan[T]]) -> Callable[Concatenate[Facade[M], P], T]:
+    """A method that contributes to a write, as callers know it: its write made at once, by itself."""
+
+    @functools.wraps(method)
+    def run(self: Facade[M], *args: P.args, **kwargs: P.kwargs) -> T:
+        plan = method(self.steps, *args, **kwargs)
+        return drive(alone(plan, self.steps.realm.token()), self._store)
+
+    return cast("Callable[Concatenate[Facade[M], P], T]", run)
+
+
+def amade(
+    method: Callable[Concatenate[M, P], Plan[T]],
+) -> Callable[Concatenate[Facade[M], P], Coroutine[Any, Any, T]]:
+    """The same, awaitable."""
+
+    @functools.wraps(method)
+    async def run(self: Facade[M], *args: P.args, **kwargs: P.kwargs) -> T:
+        plan = method(self.steps, *args, **kwargs)
+        return await adrive(alone(plan, self.steps.realm.token()), self._store)
+
+    return cast("Callable[Concatenate[Facade[M], P], Coroutine[Any, Any, T]]", run)
 
 
 class Ledger(Facade[LedgerSteps]):

@@ -13,7 +13,7 @@ import msgspec
 from semel import errors
 from semel.clock import Clock
 from semel.codecs import Decoder
-from semel.commands import Call, Raised, Returned, Steps
+from semel.commands import After, Call, Equals, Raised, Returned, Steps, Update, write
 from semel.drive import Glancing, Store
 from semel.events import What
 from semel.heartbeat import Heart, Pulse
@@ -35,7 +35,15 @@ from semel.model import (
     Unknown,
 )
 from semel.policy import Policy
-from semel.running import Run, enter, leave, refuse_reentry, unprotected
+from semel.running import (
+    Run,
+    enter,
+    leave,
+    refuse_reentry,
+    step_of_another_attempt,
+    subject_of_step,
+    unprotected,
+)
 from semel.tables import LEDGER
 
 
@@ -86,11 +94,14 @@ class Flow:
         self._draining = service.draining
         self.replay = _replayer(self)
 
-    def steps(self, id: str, fingerprint: str | None, work: Work) -> Steps[Returned | Raised]:
+    def steps(
+        self, id: str, fingerprint: str | None, work: Work, subject: str | None = None
+    ) -> Steps[Returned | Raised]:
         """Claim the key, do the work, keep what came of it; or give what came of it before."""
         policy = self.policy
         refuse_reentry(id)
-        terms = Terms(policy.lease, policy.ttl, fingerprint, policy.on_lapsed, policy.max_attempts)
+        subject = subject or subject_of_step(id)
+        terms = Terms(policy.lease, policy.ttl, fingerprint, policy.on_lapsed, policy.max_attempts, subject)
         if self._draining():
             before = yield from self._ledger.peek(id, terms, self.decoder)
             return self._answer(before) if before else Raised(errors.ShuttingDown("no new work is begun"))
@@ -104,8 +115,10 @@ class Flow:
                 raise
             return (yield from self._run_open(id, work, error))
         if not isinstance(outcome, Claimed):
+            yield from self._remember(outcome)
             return self._answer(outcome)
         run = Run(outcome, sent, self.service.clock)
+        run.subject = subject
         if outcome.lapsed and policy.resolver is not None and not self._stopped(run):
             settled = yield from self._resolve(run, work)
             if settled is not None:
@@ -113,7 +126,10 @@ class Flow:
         if self._stopped(run):
             return (yield from self._settle(outcome, Raised(self._obstacle(run), begun=False)))
         done: Returned | Raised = yield work.call(run, work.function)
-        return (yield from self._settle(outcome, done))
+        if isinstance(done, Returned) and (run.kept or run.promised):
+            # A transaction of the work's own completes it: what that keeps is what every later call gives.
+            done = Returned(run.result)
+        return done if run.kept else (yield from self._settle(outcome, done))
 
     def _stopped(self, run: Run) -> bool:
         return run.lost or self._draining()
@@ -163,6 +179,12 @@ class Flow:
                 return Raised(errors.OutcomeUnknown(record.key, record.attempt))
             case Claimed():
                 raise AssertionError("a claim is no answer")
+
+    def _remember(self, outcome: Outcome) -> Steps[None]:
+        """A step is remembered as long as its work, whose own end is put off by every attempt at it."""
+        if isinstance(outcome, Replay | Failed) and step_of_another_attempt(outcome.record.id):
+            record, change = outcome.record, {"expires_at": After(self.policy.ttl)}
+            yield from write(Update(LEDGER, record.id, change, Equals("token", record.token)))
 
     def _settle(self, claim: Claimed, done: Returned | Raised) -> Steps[Returned | Raised]:
         """Write down what came of the work."""

@@ -21,9 +21,14 @@ def beat(ledger: LedgerSteps, run: Run, clock: Clock) -> Steps[None]:
     """Renew one lease, and note what came of it."""
     sent = clock.monotonic()
     try:
-        yield from ledger.renew(run.claim)
+        if not run.kept:
+            yield from ledger.renew(run.claim)
     except errors.ClaimLost:
-        run.lose()
+        # What a transaction completes meanwhile needs no lease any more.
+        if run.settling:
+            run.renewed(sent)
+        else:
+            run.lose()
     except errors.StoreError:
         run.missed()
     else:

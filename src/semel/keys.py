@@ -4,6 +4,8 @@ A key is parts joined by ":", each part escaped, so that no two lists of parts s
 
     Key("charge", "o:1")  ->  "charge:o%3A1"
 
+After a ">" comes a step inside the work on a key, such as "evt:1>reply"; in parts it is escaped too.
+
 A fingerprint is the SHA-256 of a payload's canonical JSON (RFC 8785), or its HMAC under a secret.
 """
 
@@ -66,9 +68,10 @@ def part(value: Any) -> str:
     """One part of a key, escaped."""
     if type(value) is not str:
         value = _text_of(value)
-    if 0 < len(value) <= SURELY_FITS and value.isprintable() and ":" not in value and "%" not in value:
+    short = 0 < len(value) <= SURELY_FITS
+    if short and value.isprintable() and ":" not in value and "%" not in value and ">" not in value:
         return value  # type: ignore[no-any-return]  # a str by now, which mypy does not follow through Any
-    return check(value).replace("%", "%25").replace(":", "%3A")
+    return check(value).replace("%", "%25").replace(":", "%3A").replace(">", "%3E")
 
 
 def check(key: str) -> str:
@@ -80,6 +83,19 @@ def check(key: str) -> str:
     if not key:
         raise InvalidKey("a key, or a part of one, must not be empty: it would name nothing")
     return _checked(str.__str__(key), MAX_KEY_BYTES, "a key", InvalidKey)
+
+
+def step_of(key: str, *parts: Any) -> str:
+    """The key of a step inside the work on a key."""
+    steps = [part(value) for value in parts]
+    if not steps:
+        raise InvalidKey("a step needs a name of its own")
+    return check(f"{key}>{':'.join(steps)}")
+
+
+def is_step_of(step: str, key: str) -> bool:
+    """Whether one qualified name is a step inside the work on another."""
+    return step.startswith(f"{key}>")
 
 
 def prefix(env: str, scope: str) -> str:
@@ -256,7 +272,7 @@ def _field_lines(field: _Field, value: str, place: int) -> list[str]:
     # The fast half of part(), written in line.
     lines.append(
         f" if (type({value}) is not str or not 0 < len({value}) <= {SURELY_FITS} or not {value}.isprintable()"
-        f" or ':' in {value} or '%' in {value}): {value} = escape({place}, {value})"
+        f" or ':' in {value} or '%' in {value} or '>' in {value}): {value} = escape({place}, {value})"
     )
     return lines
 

@@ -65,6 +65,7 @@ from semel.model import (
     Settlement,
     Unknown,
 )
+from semel.parts import Part, Plan, Refusals, Verdict
 from semel.tables import LEDGER
 
 Seconds: TypeAlias = float | timedelta
@@ -152,7 +153,15 @@ def failure_of(error: BaseException | Failure, kept_as: str = "") -> Failure:
     """An error as it is kept."""
     if isinstance(error, Failure):
         return error
-    return Failure(type(error).__qualname__, str(error)[:MAX_ERROR_TEXT], kept_as)
+    return Failure(type(error).__qualname__, str(error), kept_as)
+
+
+def no_subjects(_person: str) -> str:
+    """What a ledger without a secret says to the name of a person."""
+    raise errors.UsageError(
+        "a person is named by a hash that nobody else can make, and for that the ledger needs a secret: "
+        "connect(..., secret=b'...')"
+    )
 
 
 class Terms(msgspec.Struct, frozen=True):
@@ -163,6 +172,7 @@ class Terms(msgspec.Struct, frozen=True):
     fingerprint: str | None = None
     on_lapsed: OnLapsed = "rerun"
     max_attempts: int | None = None
+    subject: str | None = None
 
 
 class LedgerSteps:
@@ -177,12 +187,14 @@ class LedgerSteps:
         events: Events | None = None,
         tokens: Callable[[], str] | None = None,
         horizon: Seconds | None = None,
+        subjects: Callable[[str], str] = no_subjects,
     ) -> None:
         self.prefix = prefix(env, scope)
         self.codec = codec or Codec()
         self.events = events or Events()
         self.horizon = 0.0 if horizon is None else seconds(horizon)
         self._token = tokens or random_token
+        self.subject = subjects
 
     def name(self, key: str | Key) -> str:
         """The key's qualified name: environment, scope, key."""
@@ -199,12 +211,14 @@ class LedgerSteps:
         ttl: Seconds = DAY,
         on_lapsed: OnLapsed = "rerun",
         max_attempts: int | None = None,
+        subject: str | None = None,
         returns: Any = Any,
     ) -> Steps[Outcome]:
         """Claim a key, or learn what is in the way: one conditional write, answered with the record."""
         check_word("on_lapsed", on_lapsed, OnLapsed)
         check_limit(max_attempts)
-        terms = Terms(*spans(lease, ttl, self.horizon), fingerprint, on_lapsed, max_attempts)
+        person = None if subject is None else self.subject(subject)
+        terms = Terms(*spans(lease, ttl, self.horizon), fingerprint, on_lapsed, max_attempts, person)
         return (yield from self.claim_on(self.name(key), terms, decoder_for(returns)))
 
     def claim_on(self, id: str, terms: Terms, decoder: Decoder, seen: Found | None = None) -> Steps[Outcome]:
@@ -216,7 +230,7 @@ class LedgerSteps:
         while True:
             if reply is None:
                 attempt, lapsed = 1, False
-                reply = yield from write(Put(LEDGER, id, _opening(terms, token), ABSENT))
+                reply = yield from write(Put(LEDGER, id, opening(terms, token), ABSENT))
             if not isinstance(reply, Refused):
                 break
             record = self._record(id, reply.item)
@@ -236,7 +250,7 @@ class LedgerSteps:
                 return (yield from self._outcome(record, reply.now, terms, decoder))
             if move.to is Status.IN_PROGRESS:
                 attempt, lapsed = record.attempt + 1, move.lapsed
-                item = _opening(terms, token, attempt, record)
+                item = opening(terms, token, attempt, record)
                 reply = yield from write(Put(LEDGER, id, item, move.condition(record.token)))
             else:
                 yield from self._give_up(record, move, terms)
@@ -286,11 +300,11 @@ class LedgerSteps:
 
     def fail(self, claim: Claimed, error: BaseException | Failure) -> Steps[None]:
         """It failed, and is to stay failed."""
-        return self._move(claim, lifecycle.FAIL, {"error": _failure_text(failure_of(error))}, What.FAILED)
+        return self._move(claim, lifecycle.FAIL, {"error": self._kept_text(error)}, What.FAILED)
 
     def release(self, claim: Claimed, error: BaseException | Failure | None = None) -> Steps[None]:
         """It did not happen; let the next attempt run. The attempts made so far stay counted."""
-        text = None if error is None else _failure_text(failure_of(error))
+        text = None if error is None else self._kept_text(error)
         return self._move(claim, lifecycle.RELEASE, {"error": text}, What.RELEASED)
 
     def renew(self, claim: Claimed) -> Steps[None]:
@@ -305,6 +319,56 @@ class LedgerSteps:
         """The holder cannot tell whether the effect happened; somebody else has to."""
         yield from self._move(claim, lifecycle.DOUBT, {})
         self.events.warn(What.HELD, claim.id, claim.attempt)
+
+    # The same as parts of a transaction
+
+    def completing(self, claim: Claimed, result: Any = None) -> Plan[None]:
+        """The effect happened, or happens in the same write; keep what came of it."""
+
+        def plan(_mark: str) -> Steps[Part[None]]:
+            encoded = self.codec.encode(result, claim.id)
+            body = encoded.body
+            if encoded.problem is not None:
+                body = yield from self._overflow(claim, encoded)
+            change = {"result": body.data, "encoding": body.encoding}
+            return self._moving(claim, lifecycle.COMPLETE, change, What.COMPLETED)
+
+        return plan
+
+    def failing(self, claim: Claimed, error: BaseException | Failure) -> Plan[None]:
+        """It failed, and is to stay failed."""
+
+        def plan(_mark: str) -> Steps[Part[None]]:
+            yield from ()
+            return self._moving(claim, lifecycle.FAIL, {"error": self._kept_text(error)}, What.FAILED)
+
+        return plan
+
+    def releasing(self, claim: Claimed, error: BaseException | Failure | None = None) -> Plan[None]:
+        """It did not happen; let the next attempt run."""
+
+        def plan(_mark: str) -> Steps[Part[None]]:
+            yield from ()
+            text = None if error is None else self._kept_text(error)
+            return self._moving(claim, lifecycle.RELEASE, {"error": text}, What.RELEASED)
+
+        return plan
+
+    def _moving(self, claim: Claimed, move: Move, change: Item, what: What) -> Part[None]:
+        _move_on(change, move, claim.ttl)
+
+        def judge(refusals: Refusals) -> Verdict | errors.SemelError:
+            item = None if refusals[0] is None else refusals[0].item
+            if _made(item, claim.token, change):
+                return Verdict.SAME
+            self.events.warn(What.CLAIM_LOST, claim.id, claim.attempt, f"refused to {move.name}")
+            return errors.ClaimLost(claim.key, claim.attempt, move.name)
+
+        def told(_reply: Applied | None) -> None:
+            self.events.emit(what, claim.id, claim.attempt)
+
+        write = Update(LEDGER, claim.id, change, move.condition(claim.token))
+        return Part((write,), judge, told, marked=True)
 
     def _conclude(self, claim: Claimed, move: Move, result: Any) -> Steps[None]:
         encoded = self.codec.encode(result, claim.id)
@@ -404,7 +468,7 @@ class LedgerSteps:
             case NotHappened():
                 yield from self._move(claim, lifecycle.SETTLE_UNDONE, {})
             case Abandoned(reason):
-                text = _failure_text(Failure("Abandoned", reason))
+                text = self._kept_text(Failure("Abandoned", reason))
                 yield from self._move(claim, lifecycle.SETTLE_FAILED, {"error": text})
 
     def check_and_set(self, key: str | Key, ttl: Seconds = HOUR) -> Steps[bool]:
@@ -462,7 +526,7 @@ class LedgerSteps:
         reply = yield from write(Update(LEDGER, record.id, change, condition))
         if isinstance(reply, Refused) and not _made(reply.item, record.token, change):
             return False
-        yield from self._discard(record.result, record.encoding)
+        yield from self.discard(record.result, record.encoding)
         return True
 
     def forget(self, key: str | Key) -> Steps[bool]:
@@ -475,7 +539,7 @@ class LedgerSteps:
             seen = Equals("token", token) if isinstance(token, str) else PRESENT
             reply = yield from write(Delete(LEDGER, id, seen))
             if type(reply) is Applied or reply.item is None:
-                yield from self._discard(item.get("result"), item.get("encoding"))
+                yield from self.discard(item.get("result"), item.get("encoding"))
                 break
             # Another attempt at the same is forgotten too; what was born since was not meant.
             item = reply.item if _continues(reply.item, first) else None
@@ -517,6 +581,12 @@ class LedgerSteps:
         self.events.warn(What.RESULT_NOT_KEPT, claim.id, claim.attempt, problem)
         return body
 
+    def _kept_text(self, error: BaseException | Failure) -> str:
+        failure = failure_of(error)
+        # Scrubbed before it is cut: what is cut in half is not recognised any more.
+        message = self.events.scrubbed(failure.message)[:MAX_ERROR_TEXT]
+        return _failure_text(msgspec.structs.replace(failure, message=message))
+
     def _result(self, record: Record, decoder: Decoder) -> Steps[Any]:
         if record.result is None:
             return MISSING
@@ -533,7 +603,8 @@ class LedgerSteps:
             reason = error.reason if isinstance(error, errors.ResultUnreadable) else str(error)
             raise errors.ResultUnreadable(record.key, reason) from error
 
-    def _discard(self, result: Any, encoding: Any) -> Steps[None]:
+    def discard(self, result: Any, encoding: Any) -> Steps[None]:
+        """Remove a result from the overflow, if it is there."""
         if isinstance(result, bytes) and isinstance(encoding, str):
             reference = self.codec.reference(Body(result, encoding))
             if reference is not None:
@@ -554,9 +625,9 @@ class LedgerSteps:
         return record
 
 
-def _opening(terms: Terms, token: str, attempt: int = 1, before: Record | None = None) -> Item:
+def opening(terms: Terms, token: str, attempt: int = 1, before: Record | None = None) -> Item:
     """A record at the beginning of an attempt."""
-    return {
+    item: Item = {
         "status": "IN_PROGRESS",
         "token": token,
         "attempt": attempt,
@@ -567,11 +638,14 @@ def _opening(terms: Terms, token: str, attempt: int = 1, before: Record | None =
         "expires_at": After(terms.ttl),
         "version": RECORD_VERSION,
     }
+    if subject := terms.subject if before is None else before.subject or terms.subject:
+        item["subject"] = subject
+    return item
 
 
 def _mark(id: str, ttl: float, token: str) -> Put:
     """Write a record that is done from the start, unless one is there that may be done or doing."""
-    item = _opening(Terms(0, ttl), token) | {"status": "COMPLETED", "encoding": MARK.encoding}
+    item = opening(Terms(0, ttl), token) | {"status": "COMPLETED", "encoding": MARK.encoding}
     return Put(LEDGER, id, item, MARKABLE)
 
 
@@ -633,4 +707,6 @@ def _next(record: Record, now: float, terms: Terms) -> Move | None:
 
 
 def _failure_text(failure: Failure) -> str:
-    return msgspec.json.encode(failure).decode()
+    # A path, say, may hold half a character, which no JSON has.
+    message = failure.message.encode(errors="replace").decode()
+    return msgspec.json.encode(msgspec.structs.replace(failure, message=message)).decode()

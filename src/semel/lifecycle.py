@@ -113,6 +113,12 @@ DROP = Move(
     to=Status.COMPLETED,
     note="the result goes, the fact stays",
 )
+TAKE_BACK = Move(
+    name="take back",
+    start=(Status.COMPLETED,),
+    to=Status.RELEASED,
+    note="a decision allowed what then failed; it is decided anew",
+)
 
 MOVES = (
     TAKE_OVER,
@@ -131,6 +137,7 @@ MOVES = (
     SETTLE_FAILED,
     MARK,
     DROP,
+    TAKE_BACK,
 )
 
 

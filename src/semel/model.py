@@ -53,6 +53,8 @@ class Record(msgspec.Struct, frozen=True):
     encoding: str | None = None
     error: str | None = None
     version: int = RECORD_VERSION
+    subject: str | None = None
+    """What stands for the person it is about: a keyed hash."""
 
     @property
     def key(self) -> str:

@@ -1,7 +1,7 @@
 """`once`: run a function at most once for a key, and give everybody the same answer."""
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeAlias, TypeVar, Unpack, cast
 
 import msgspec
@@ -11,10 +11,11 @@ from semel.codecs import UNRESOLVED, decoder_for, returns_of
 from semel.commands import Call, Raised, Returned
 from semel.drive import aadvance, adrive, advance, drive
 from semel.flow import Flow, Service, Work
-from semel.keys import Key, compile_binder, compile_template, fingerprint
+from semel.keys import Key, check, compile_binder, compile_template, fingerprint
+from semel.ledger import LedgerSteps
 from semel.model import MISSING
 from semel.policy import Options, Policy, policy_of
-from semel.running import Run
+from semel.running import Run, current_run, subject_of_step
 
 if TYPE_CHECKING:
     from inspect import Signature
@@ -71,6 +72,26 @@ class Once:
             return cast("R", protected.under(key, (me, *args), kwargs))
         return cast("R", protected.under(key, args, kwargs))
 
+    def step(
+        self, name: str | tuple[Any, ...], function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        """Run a function once as a step of the work that is running, under a key made from that one's.
+
+        After a crash between two steps the work runs again, and neither step does. A plain function's steps
+        are remembered as long as the work itself.
+        """
+        run = current_run()
+        key = run.step(*(name if isinstance(name, tuple) else (name,)))
+        if getattr(function, "__semel__", None) is not None:
+            return self.call(key, function, *args, **kwargs)
+        claim, options = run.claim, Options()
+        if run.protected:
+            # The work's own time to live has been held against its horizon already.
+            options = {"lease": claim.lease, "ttl": claim.ttl, "horizon": claim.ttl}
+        policy = policy_of(options, self._service.ledger.horizon)
+        protected = Protected(self._service, policy, function)
+        return cast("R", protected.under(key, args, kwargs))
+
     def running(
         self, *parts: Any, fingerprint: str | None = None, returns: Any = Any, **options: Unpack[Options]
     ) -> "Running":
@@ -80,7 +101,13 @@ class Once:
             raise errors.InvalidOption("a with block cannot be skipped: use on_busy='raise'")
         if policy.resolver is not None:
             raise errors.InvalidOption("a with block cannot be resolved: use on_lapsed='hold', or a function")
-        return Running(Flow(self._service, policy, decoder_for(returns)), Key(*parts), fingerprint)
+        ledger, key = self._service.ledger, Key(*parts)
+        shown = _shown(key, policy, ledger)
+        person = subject_of_step(ledger.name(key))
+        if policy.subject is not None:
+            person = ledger.subject(policy.subject)
+        flow = Flow(self._service, policy, decoder_for(returns))
+        return Running(flow, shown, ledger.name(shown), fingerprint, person)
 
 
 class Protected:
@@ -110,6 +137,8 @@ class Protected:
         self._bind = compile_binder(function)
         self._render = compile_template(key, signature) if isinstance(key, str) else None
         self._key_maker = None if isinstance(key, str) else key
+        self._subject = None if policy.subject is None else _namer(policy.subject, signature)
+        self._hidden = policy.hide_key
         self._print = _printer(_payload_names(payload, signature), signature, service.secret)
         self._returns = returns
         self._typed = False
@@ -141,19 +170,42 @@ class Protected:
         if not self._typed:
             self._learn_type()
         run = self._arun if self._is_async else self._run
-        return run(self._name(key), self._print(self._bind(*args, **kwargs)), args, kwargs)
+        id = self._name(_shown(key, self._flow.policy, self._flow.service.ledger))
+        # Asked by the key itself: one that is hidden does not tell whose step it is.
+        whole = subject_of_step(self._name(key))
+        return run(id, self._print(self._bind(*args, **kwargs)), args, kwargs, whole)
 
-    def _run(self, id: str, fingerprint: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run(
+        self,
+        id: str,
+        fingerprint: str | None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        whole: str | None = None,
+    ) -> Any:
         flow = self._flow
         work = Work(flow.attempt, self._function, args, kwargs)
-        return _given(drive(flow.steps(id, fingerprint, work), flow.service.store))
+        steps = flow.steps(id, fingerprint, work, self._person(args, kwargs) or whole)
+        return _given(drive(steps, flow.service.store))
 
     async def _arun(
-        self, id: str, fingerprint: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        id: str,
+        fingerprint: str | None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        whole: str | None = None,
     ) -> Any:
         flow = self._flow
         work = Work(flow.aattempt, self._function, args, kwargs)
-        return _given(await adrive(flow.steps(id, fingerprint, work), flow.service.store))
+        steps = flow.steps(id, fingerprint, work, self._person(args, kwargs) or whole)
+        return _given(await adrive(steps, flow.service.store))
+
+    def _person(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+        """What stands for the person a call is about."""
+        if self._subject is None:
+            return None
+        return self._flow.service.ledger.subject(self._subject(self._bind(*args, **kwargs)))
 
     def _identify(
         self, bound: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -166,6 +218,8 @@ class Protected:
         else:
             name = getattr(self._function, "__qualname__", repr(self._function))
             raise errors.InvalidKey(f"{name} has no key of its own: call it with once.call(key, {name}, ...)")
+        if self._hidden:
+            id = self._name(self._flow.service.ledger.subject(id.removeprefix(self._prefix)))
         if not self._typed:
             self._learn_type()
         return id, self._print(bound)
@@ -185,11 +239,11 @@ class Protected:
 class Running:
     """`with once.running(...) as run`: the block is the work, and `run.result` what comes of it."""
 
-    def __init__(self, flow: Flow, key: str, fingerprint: str | None) -> None:
+    def __init__(self, flow: Flow, key: str, id: str, fingerprint: str | None, subject: str | None) -> None:
         self._flow = flow
         self._key = key
         self._store = flow.service.store
-        self._steps = flow.steps(flow.service.ledger.name(key), fingerprint, Work(_block_begins))
+        self._steps = flow.steps(id, fingerprint, Work(_block_begins), subject)
 
     def __enter__(self) -> Run:
         self._run = self._begun(advance(self._steps, self._store))
@@ -227,6 +281,33 @@ class Running:
         # An error of the block's own goes on by itself.
         if error is None:
             _given(done)
+
+
+def _shown(key: str, policy: Policy, ledger: LedgerSteps) -> str:
+    """A key as it is kept."""
+    return ledger.subject(check(key)) if policy.hide_key else key
+
+
+def _namer(template: str, signature: "Signature") -> Callable[[Mapping[str, Any]], str]:
+    """What makes of a call's arguments the person it is about.
+
+    Of several fields a key is made. One alone is the person, whom `forget_subject` is given as he is.
+    """
+    render = compile_template(template, signature)
+    alone = template.count("{") == 1 and template.startswith("{") and template.endswith("}")
+
+    def person(bound: Mapping[str, Any]) -> str:
+        try:
+            name = render(bound)
+        except errors.InvalidKey:
+            # Without the text itself, which errors of keys show.
+            raise errors.InvalidKey(f"subject={template!r} names nobody here: {NAMES}") from None
+        return name.replace("%3A", ":").replace("%25", "%") if alone else name
+
+    return person
+
+
+NAMES = "a person is named by a text, of at most 1024 bytes and without control characters"
 
 
 def _block_begins(run: Run, *_: Any) -> Run:

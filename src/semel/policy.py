@@ -26,6 +26,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     on_store_error: OnStoreError
     max_attempts: int | None
     heartbeat: bool
+    subject: str | None
+    hide_key: bool
 
     def kept_as(self, error: Exception) -> str | None:
         """The name of the type under which this error is kept, or None when it is released."""
@@ -65,6 +67,10 @@ class Options(TypedDict, total=False):
     """After so many attempts it is failed for good. No limit."""
     heartbeat: bool
     """Renew the lease while the work runs. Yes."""
+    subject: str | None
+    """Whom it is about, as a template like the key's: `forget_subject` finds it by that. Nobody."""
+    hide_key: bool
+    """Keep a keyed hash in place of the key, where that holds personal data. No."""
 
 
 def policy_of(options: Options, horizon: float = 0) -> Policy:
@@ -85,6 +91,8 @@ def policy_of(options: Options, horizon: float = 0) -> Policy:
         on_store_error=options.get("on_store_error", "closed"),
         max_attempts=options.get("max_attempts"),
         heartbeat=options.get("heartbeat", True),
+        subject=options.get("subject"),
+        hide_key=options.get("hide_key", False),
     )
     check_word("on_busy", policy.on_busy, OnBusy)
     check_word("on_lapsed", policy.on_lapsed, OnLapsed)

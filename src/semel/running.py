@@ -5,6 +5,7 @@ from typing import Any
 
 from semel import errors
 from semel.clock import Clock
+from semel.keys import is_step_of, step_of
 from semel.model import MISSING, Claimed
 
 # A third leaves room for two more tries when one renewal is lost.
@@ -16,11 +17,28 @@ RETRIES_PER_LEASE = 10
 class Run:
     """One attempt at one key."""
 
-    __slots__ = ("_clock", "_lost", "claim", "deadline", "due", "outer", "result")
+    __slots__ = (
+        "_clock",
+        "_lost",
+        "claim",
+        "deadline",
+        "due",
+        "kept",
+        "outer",
+        "promised",
+        "result",
+        "settling",
+        "subject",
+    )
 
     def __init__(self, claim: Claimed, sent: float, clock: Clock) -> None:
         self.claim = claim
         self.result: Any = MISSING
+        self.kept = False
+        self.promised = False
+        self.settling = False
+        """A transaction that completes the claim is under way: a renewal that is refused says nothing."""
+        self.subject: str | None = None
         self.outer: Run | None = None
         self._clock = clock
         self._lost = False
@@ -45,7 +63,7 @@ class Run:
     @property
     def lost(self) -> bool:
         """Whether the lease is gone, so that somebody else may be at work on the same key."""
-        return self._lost or self._clock.monotonic() >= self.deadline
+        return not self.kept and (self._lost or self._clock.monotonic() >= self.deadline)
 
     def check(self) -> None:
         """Raise `ClaimLost` if the lease is gone; call it before every step that cannot be taken back."""
@@ -57,6 +75,20 @@ class Run:
         from hashlib import sha256
 
         return sha256(f"{self.claim.id}\0{system}".encode()).hexdigest()
+
+    def step(self, *parts: Any) -> str:
+        """The key of one step of this work, such as an action of an event: the same at every attempt."""
+        return step_of(self.key, *parts)
+
+    def keep(self, result: Any) -> None:
+        """A transaction has completed the claim with this result."""
+        self.result = result
+        self.kept = True
+
+    def promise(self, result: Any) -> None:
+        """The same in a transaction that somebody else has yet to end, in one way or the other."""
+        self.result = result
+        self.promised = True
 
     # The heartbeat's side
 
@@ -108,3 +140,15 @@ def refuse_reentry(id: str) -> None:
         if run.claim.id == id:
             raise errors.Reentered(run.key)
         run = run.outer
+
+
+def subject_of_step(id: str) -> str | None:
+    """Whom a step is about: the same person as the work it belongs to."""
+    run = CURRENT.get()
+    return run.subject if run is not None and is_step_of(id, run.claim.id) else None
+
+
+def step_of_another_attempt(id: str) -> bool:
+    """Whether this is a step of work that an earlier attempt has begun before the running one."""
+    run = CURRENT.get()
+    return run is not None and run.attempt > 1 and is_step_of(id, run.claim.id)

@@ -15,12 +15,29 @@ from typing import Any, NamedTuple, get_args
 import pytest
 
 import semel
-from semel import codecs, commands, errors, keys, lifecycle
+from semel import (
+    codecs,
+    commands,
+    counters,
+    documents,
+    erasure,
+    errors,
+    gate,
+    journal,
+    keys,
+    lifecycle,
+    periods,
+    redact,
+    state,
+    switches,
+    transaction,
+)
 from semel.cli import app as cli
 from semel.clock import Clock
 from semel.drive import Store
 from semel.policy import Options, policy_of
 from semel.testing import StoreConformance
+from tests import seeds
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -182,6 +199,7 @@ def default_of(parameter: inspect.Parameter) -> str:
     if parameter.default is parameter.empty:
         return ""
     known = {id(Any): "Any", id(semel.MISSING): "MISSING", id(semel.ALL): "ALL"}
+    known |= {id(journal.OWN): "OWN", id(redact.REGIONS): "REGIONS"}
     return "=" + known.get(id(parameter.default), repr(parameter.default))
 
 
@@ -203,6 +221,17 @@ def public_methods(prefix: str, kind: type) -> list[str]:
     ]
 
 
+RULES = (gate.QuietHours, gate.Cap, gate.Cooldown, gate.FastConversation, gate.KillSwitch, gate.Shadow)
+PERIODS = (periods.Hour, periods.Day, periods.Week, periods.Month, periods.Window)
+# What a transaction offers has other names inside it, and `of` hands on what it is given.
+GATHERED = {
+    "ledger": transaction.GatheredLedger,
+    "documents": transaction.GatheredDocuments,
+    "journal": transaction.GatheredJournal,
+    "counters": transaction.GatheredCounters,
+}
+
+
 @pytest.mark.parametrize(
     "signature",
     [
@@ -219,12 +248,33 @@ def public_methods(prefix: str, kind: type) -> list[str]:
         *public_methods("overflow", semel.Overflow),
         *public_methods("events", semel.Events),
         *public_methods("clock", semel.Clock),
+        *public_methods("s.documents", state.Documents),
+        *public_methods("s.journal", state.Journal),
+        *public_methods("s.counters", state.Counters),
+        *public_methods("s.switches", state.Switches),
+        *public_methods("gate", state.Gate),
+        *public_methods("period", periods.Period),
+        *public_methods("window", periods.Window),
+        *public_methods("redactor", redact.Redactor),
+        *[signature_of(kind.__name__, kind, skip=0) for kind in (*RULES, *PERIODS, redact.Redactor)],
+        *[
+            one
+            for name, kind in GATHERED.items()
+            for one in public_methods(f"tx.{name}", kind)
+            if not one.startswith("tx.documents.of(")
+        ],
         "run.check()",
         "run.key_for(system)",
+        "run.step(*parts)",
     ],
 )
 def test_every_signature_is_in_the_reference(signature: str) -> None:
     assert signature in code(text_of("reference/api.md"))
+
+
+def test_every_rule_of_a_gate_is_in_the_reference() -> None:
+    rules = {kind for kind in vars(gate).values() if inspect.isclass(kind) and issubclass(kind, gate.Rule)}
+    assert rules - {gate.Rule, gate.Charging} == set(RULES)
 
 
 @pytest.mark.parametrize(
@@ -236,12 +286,28 @@ def test_every_signature_is_in_the_reference(signature: str) -> None:
         semel.Event,
         *get_args(semel.Outcome),
         *get_args(semel.Settlement),
+        documents.Document,
+        journal.Entry,
+        journal.Entries,
+        journal.Book,
+        counters.Charged,
+        counters.Tally,
+        periods.Span,
+        switches.Switch,
+        gate.Allowed,
+        gate.Refused,
+        gate.Sight,
+        gate.Taken,
+        redact.Digest,
+        erasure.Erasure,
     ],
     ids=lambda kind: kind.__name__,
 )
 def test_every_field_of_a_value_is_in_the_reference(kind: Any) -> None:
-    [row] = [row for row in text_of("reference/api.md").splitlines() if row.startswith(f"| `{kind.__name__}")]
-    assert set(kind.__struct_fields__) <= set(re.findall(r"\w+", row))
+    lines = text_of("reference/api.md").splitlines()
+    [row] = [row for row in lines if row.startswith(f"| `{kind.__name__}(")]
+    written = row.partition("(")[2].partition(")")[0].split(", ")
+    assert written == list(kind.__struct_fields__) or (written == [""] and not kind.__struct_fields__)
 
 
 def test_every_option_is_in_the_reference_with_its_default() -> None:
@@ -299,6 +365,53 @@ def test_every_command_of_the_command_line_is_described() -> None:
         for command in group.typer_instance.registered_commands:
             name = command.name or command.callback.__name__
             assert f"semel {group.name} {name}" in page
+
+
+# The seeds
+
+MARKED = """
+import pytest
+pytestmark = [pytest.mark.slow, pytest.mark.seed("Q1")]
+
+@pytest.mark.seed("Q2")
+@pytest.mark.seed("Q3", "Q4")
+async def test_one(): ...
+
+@pytest.mark.seed("R1")
+class TestAll:
+    pytestmark = pytest.mark.seed("R2")
+
+    @pytest.mark.parametrize("n", [1, pytest.param(2, marks=pytest.mark.seed("R3"))])
+    def test_two(self, n): ...
+
+def test_none(): ...
+"""
+
+
+def test_marks_are_found_wherever_they_can_stand() -> None:
+    assert set(seeds.marks(MARKED)) == {
+        ("Q1", ""),
+        ("Q2", "test_one"),
+        ("Q3", "test_one"),
+        ("Q4", "test_one"),
+        ("R1", "TestAll"),
+        ("R2", "TestAll"),
+        ("R3", "TestAll::test_two"),
+    }
+
+
+def test_every_mark_names_a_point_of_a_seed() -> None:
+    assert seeds.shown().keys() <= seeds.POINTS.keys()
+
+
+def test_every_point_of_the_seeds_is_described() -> None:
+    counts = {letter: sum(id[0] == letter for id in seeds.POINTS) for letter in seeds.SYSTEMS}
+    assert counts == {"Q": 7, "A": 9, "R": 10, "H": 9, "M": 6}
+    assert all(len(words) > 20 for words in seeds.POINTS.values())
+
+
+def test_the_page_of_the_seeds_is_made_from_the_marks() -> None:
+    assert text_of("reference/seeds.md") == seeds.text(), "python -m tests.seeds > docs/reference/seeds.md"
 
 
 # The explanations

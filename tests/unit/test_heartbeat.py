@@ -263,10 +263,10 @@ def test_a_forked_child_renews_its_own_leases_and_makes_its_own_tokens() -> None
     parents = {semel.ledger.random_token(), *semel.ledger._stock}
     claim = s.ledger.claim("k", lease=SHORT)
     assert isinstance(claim, semel.Claimed)
-    s._heart.start(Run(claim, semel.Clock().monotonic(), semel.Clock()), LedgerSteps())
+    s._shared.heart.start(Run(claim, semel.Clock().monotonic(), semel.Clock()), LedgerSteps())
     child = os.fork()
     if child == 0:
-        fresh = s._heart._thread is None and not s._heart._live
+        fresh = s._shared.heart._thread is None and not s._shared.heart._live
         tokens = {semel.ledger.random_token() for _ in range(100)}
         os._exit(0 if fresh and not tokens & parents else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -663,6 +663,11 @@ def without(output: str, *ordinary: str) -> str:
     return output
 
 
+def test_a_number_that_shares_digits_with_the_one_before_goes_with_it():
+    """With the two digits after it, the first is a valid number too, and the rest of the second is none."""
+    assert REDACTOR.text("+43664145416. (02-235-8063)") == "***-***-8063)"
+
+
 @pytest.mark.seed("R7")
 @pytest.mark.parametrize("kind", list(planted.KINDS))
 @given(st.randoms(use_true_random=False), plain_texts, plain_texts, around)

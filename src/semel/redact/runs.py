@@ -57,6 +57,7 @@ class _Run:
             if end is None:
                 at += 1
                 continue
+            end = self._overlapping_end(at, end)
             marks += [*self._loose_marks(begin, at), self._phone(at, end)]
             at = begin = end
         return marks + self._loose_marks(begin, at)
@@ -70,6 +71,15 @@ class _Run:
         is_valid = self._numbering.is_international if plus else self._numbering.knows
         longest = possible[-1][0] if possible else None
         return next((end for end, digits in reversed(possible) if is_valid(digits)), longest)
+
+    def _overlapping_end(self, at: int, end: int) -> int:
+        # Some of its digits may belong to a number that goes on after it: then that one goes too.
+        inner = at + 1
+        while inner < end:
+            found = self._longest_from(inner, len(self._groups), end)
+            end = end if found is None else found[0]
+            inner += 1
+        return end
 
     def _follows_plus(self, at: int) -> bool:
         start = self._groups[at][0]

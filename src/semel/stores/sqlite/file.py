@@ -57,7 +57,10 @@ class File(msgspec.Struct, frozen=True):
     def writer(self) -> sqlite3.Connection:
         """A connection that writes."""
         return self._connect(
-            f"synchronous = {DURABILITY[self.synchronous]}", f"journal_size_limit = {LOG_BYTES}"
+            f"synchronous = {DURABILITY[self.synchronous]}",
+            f"journal_size_limit = {LOG_BYTES}",
+            # What is deleted is gone from the file too; only some builds of SQLite see to that by themselves.
+            "secure_delete = ON",
         )
 
     def _connect(self, *settings: str) -> sqlite3.Connection:

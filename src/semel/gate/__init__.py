@@ -1,0 +1,41 @@
+"""The gate: may this happen now? One decision weighs all rules, and is written down with its reason.
+
+    gate = s.gate(QuietHours("22:00", "07:00", "Europe/Stockholm"), Cap("replies:{chat}", 3))
+    decision = gate.decide("reply:42:7", chat=42)
+
+An `Allowed` has been charged already. Asked again about the same action, the gate gives the same answer.
+"""
+
+from semel.gate.rules import (
+    Cap,
+    Charging,
+    Cooldown,
+    FastConversation,
+    KillSwitch,
+    QuietHours,
+    Rule,
+    Shadow,
+    Sight,
+    Taken,
+    View,
+)
+from semel.gate.steps import RECORD, Allowed, Decision, GateSteps, Refused
+
+__all__ = [
+    "RECORD",
+    "Allowed",
+    "Cap",
+    "Charging",
+    "Cooldown",
+    "Decision",
+    "FastConversation",
+    "GateSteps",
+    "KillSwitch",
+    "QuietHours",
+    "Refused",
+    "Rule",
+    "Shadow",
+    "Sight",
+    "Taken",
+    "View",
+]

@@ -1,0 +1,368 @@
+"""How a decision is come by, written down and taken back."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, TypeAlias, cast
+
+import msgspec
+
+from semel import errors, lifecycle
+from semel.codecs import Body, decoder_for
+from semel.commands import (
+    ABSENT,
+    NOW,
+    PRESENT,
+    Add,
+    AllOf,
+    Condition,
+    Delete,
+    Equals,
+    Get,
+    Item,
+    Put,
+    Steps,
+    Update,
+    Write,
+    read,
+)
+from semel.events import What
+from semel.gate.rules import Charging, KillSwitch, Rule, Shadow, Sight, Taken, View, is_switch
+from semel.keys import Key, check
+from semel.ledger import DAY, Seconds, Terms, lasting, opening
+from semel.parts import Part, Plan, Refusals, Verdict, commit
+from semel.realm import Moment, moment_of
+from semel.switches import Switch, SwitchSteps
+from semel.tables import COUNTERS, LEDGER
+from semel.transaction import Parts, Rules
+
+# What the record of a decision is called after its action. With two signs, so that no step is named so: a
+# step "gate" may well be what asks.
+RECORD = ">>gate"
+
+
+class Allowed(msgspec.Struct, frozen=True, tag="allowed"):
+    """It may happen, and has been counted; give it back with `refund` if it then does not."""
+
+    key: str
+    at: float
+    token: str
+    taken: tuple[Taken, ...] = ()
+    seen: tuple[Sight, ...] = ()
+
+    allowed: ClassVar[bool] = True
+
+
+class Refused(msgspec.Struct, frozen=True, tag="refused"):
+    """It may not happen, for this reason; `not_before` says from when it might, where that is known."""
+
+    key: str
+    at: float
+    reason: str
+    not_before: float | None = None
+    seen: tuple[Sight, ...] = ()
+    would_allow: bool = False
+    """Only the shadow refused it."""
+
+    allowed: ClassVar[bool] = False
+
+
+Decision: TypeAlias = Allowed | Refused
+
+
+Also: TypeAlias = Callable[[Parts, Decision], object]
+
+
+class _Stopped(errors.SemelError):
+    """A charging rule refused the write."""
+
+    def __init__(self, sight: Sight) -> None:
+        super().__init__(sight.saw)
+        self.sight = sight
+
+
+class _Decided(errors.SemelError):
+    """There is a decision about this action, or there was one."""
+
+    def __init__(self, item: Item | None) -> None:
+        super().__init__()
+        self.item = item
+
+
+class _TakenBack(errors.SemelError):
+    """There is nothing to give back: it was before, or the decision is another one by now."""
+
+    def __init__(self, *, given: bool) -> None:
+        super().__init__()
+        self.given = given
+
+
+class GateSteps:
+    """The rules of one gate, as generators of commands."""
+
+    def __init__(
+        self,
+        rules: Rules,
+        switches: SwitchSteps,
+        weighed: Sequence[Rule],
+        *,
+        ttl: Seconds = DAY,
+        trace: str | None = None,
+    ) -> None:
+        self.realm = rules.counters.realm
+        self._rules = rules
+        self._switches = switches
+        self._weighed = tuple(weighed)
+        for rule in self._weighed:
+            if not isinstance(rule, Rule):
+                raise errors.InvalidOption(f"{rule!r} is no rule of a gate")
+        self._shadow = any(isinstance(rule, Shadow) for rule in self._weighed)
+        self._ttl = lasting(ttl, self.realm.horizon)
+        self._trace = trace
+        self._decoder = decoder_for(Decision)
+
+    def decide(
+        self,
+        key: str | Key,
+        /,
+        *,
+        also: Also | None = None,
+        at: Moment | None = None,
+        subject: str | None = None,
+        **facts: Any,
+    ) -> Steps[Decision]:
+        """Whether this action may happen: the answer, its reason, its charges and its trace in one write.
+
+        `facts` fill in the names in the rules. `also(tx, decision)` adds to the same write what is to be
+        written along with the decision; it may be called more than once, with what the decision becomes.
+        """
+        view = yield from self._view(facts, at)
+        return (yield from self._decided(str(key), view, ABSENT, also, subject))
+
+    def reconsider(
+        self,
+        key: str | Key,
+        /,
+        *,
+        also: Also | None = None,
+        at: Moment | None = None,
+        subject: str | None = None,
+        **facts: Any,
+    ) -> Steps[Decision]:
+        """The same, where a refusal counts only for a time: after its `not_before` it is decided anew.
+
+        One by a kill switch is decided anew whenever it is asked for.
+        """
+        view = yield from self._view(facts, at)
+        found = yield from read(Get(LEDGER, self._id(key)))
+        before = None if found.item is None else self._read(str(key), found.item, view.now)
+        when: Condition = ABSENT
+        if found.item is not None and isinstance(before, Refused):
+            over = before.not_before is not None and before.not_before <= view.now
+            if not over and not is_switch(before.reason):
+                return before
+            when = Equals("token", found.item["token"])
+        return (yield from self._decided(str(key), view, when, also, subject))
+
+    def recorded(self, key: str | Key, /) -> Steps[Decision | None]:
+        """The decision about an action; None where there is none, or where it was given back."""
+        found = yield from read(Get(LEDGER, self._id(key)))
+        if found.item is None or _taken_back(found.item):
+            return None
+        return self._read(str(key), found.item, found.now)
+
+    def explain(
+        self, key: str | Key, /, *, at: Moment | None = None, **facts: Any
+    ) -> Steps[tuple[Sight, ...]]:
+        """Each rule with what it saw when this was decided; or, if it was not yet, with what it sees now."""
+        before = yield from self.recorded(key)
+        if before is not None:
+            return before.seen
+        view = yield from self._view(facts, at)
+        sights = []
+        for rule in self._weighed:
+            sights.append((yield from rule.see(view)))  # noqa: PERF401 - no comprehension can yield from
+        return tuple(sights)
+
+    def refund(self, decision: Allowed) -> Steps[bool]:
+        """What was allowed did not happen: give back what it used up, once. It is then decided anew."""
+        if not isinstance(decision, Allowed):
+            raise errors.UsageError("only what was allowed has been charged, and can be given back")
+        giving = [self._giving(taken, decision) for taken in decision.taken]
+        try:
+            yield from commit([self._taking_back(decision), *giving], decision.token)
+        except _TakenBack as told:
+            return told.given
+        self.realm.events.emit(What.REFUNDED, self._id(decision.key))
+        return True
+
+    # How a decision is come by
+
+    def _view(self, facts: dict[str, Any], at: Moment | None) -> Steps[View]:
+        present = yield from self.realm.now()
+        now = present if at is None else moment_of(at)
+        switches: dict[str, Switch] = {}
+        if any(isinstance(rule, KillSwitch) for rule in self._weighed):
+            switches = yield from self._switches.seen()
+        return View(facts, now, present, switches, self.realm, self._shadow)
+
+    def _decided(
+        self, key: str, view: View, when: Condition, also: Also | None, subject: str | None
+    ) -> Steps[Decision]:
+        seen, refusal = yield from self._seen(view)
+        while True:
+            decision = self._verdict(key, view, seen, refusal)
+            charging = refusal is None or refusal.rule == "shadow"
+            try:
+                return (yield from self._record(decision, view, when, also, subject, charging=charging))
+            except _Stopped as stopped:
+                seen, refusal = [*seen, stopped.sight], stopped.sight
+            except _Decided as decided:
+                if decided.item is None or _taken_back(decided.item):
+                    when = _over(decided.item)
+                    continue
+                before = self._read(key, decided.item, view.now)
+                # What is switched off stays off, whatever was allowed before.
+                switched = refusal is not None and is_switch(refusal.rule)
+                return decision if switched and isinstance(before, Allowed) else before
+
+    def _seen(self, view: View) -> Steps[tuple[list[Sight], Sight | None]]:
+        """What the rules see that charge nothing, and the first refusal; those that must read come last."""
+        seen: list[Sight] = []
+        for rule in sorted(self._weighed, key=lambda rule: rule.looks):
+            refusal = _refusal(seen)
+            refused = refusal is not None and refusal.rule != "shadow"
+            if not isinstance(rule, Charging) and not (rule.looks and refused):
+                seen.append((yield from rule.see(view)))
+        return seen, _refusal(seen)
+
+    def _verdict(self, key: str, view: View, seen: list[Sight], refusal: Sight | None) -> Decision:
+        if refusal is None:
+            return Allowed(key, view.now, self.realm.token(), (), tuple(seen))
+        only_shadow = refusal.rule == "shadow"
+        return Refused(key, view.now, refusal.rule, refusal.not_before, tuple(seen), only_shadow)
+
+    def _record(
+        self,
+        decision: Decision,
+        view: View,
+        when: Condition,
+        also: Also | None,
+        subject: str | None,
+        *,
+        charging: bool,
+    ) -> Steps[Decision]:
+        mark = decision.token if isinstance(decision, Allowed) else self.realm.token()
+        charges = [rule for rule in self._weighed if charging and isinstance(rule, Charging)]
+        takes = [(rule, *rule.take(view, mark)) for rule in charges]
+        if isinstance(decision, Allowed):
+            room = [Sight(rule.title(view), True, "had room") for rule in charges]
+            decision = msgspec.structs.replace(
+                decision, taken=tuple(taken for _, taken, _ in takes), seen=(*decision.seen, *room)
+            )
+        parts = Parts(self._rules)
+        parts.gathered.add(self._recording(decision, when, self.realm.subject_of(subject)))
+        for rule, _, taking in takes:
+            parts.gathered.add(_charging(rule, view, taking))
+        self._tell(parts, decision, view, subject)
+        if also is not None:
+            also(parts, decision)
+        yield from parts.gathered.commit(mark)
+        what = What.ALLOWED if decision.allowed else What.REFUSED
+        reason = decision.reason if isinstance(decision, Refused) else ""
+        self.realm.events.emit(what, self._id(decision.key), detail=reason)
+        return decision
+
+    def _tell(self, parts: Parts, decision: Decision, view: View, subject: str | None) -> None:
+        if self._trace is None:
+            return
+        body: dict[str, Any] = {"action": decision.key, "allowed": decision.allowed}
+        if isinstance(decision, Refused):
+            body |= {"reason": decision.reason, "not_before": decision.not_before}
+        parts.journal.append(view.name(self._trace), body, at=view.now, subject=subject)
+
+    def _id(self, key: str | Key) -> str:
+        return self.realm.name(check(key) + RECORD)
+
+    def _recording(self, decision: Decision, when: Condition, person: str | None) -> Plan[None]:
+        """The decision as the outcome of its action's key."""
+        id = self._id(decision.key)
+
+        def plan(mark: str) -> Steps[Part[None]]:
+            yield from ()
+            body = self._rules.ledger.codec.encode(decision, id).body
+            item = opening(Terms(0, self._ttl, subject=person), mark)
+            item |= {"status": "COMPLETED", "result": body.data, "encoding": body.encoding}
+
+            def judge(refusals: Refusals) -> Verdict | errors.SemelError:
+                there = None if refusals[0] is None else refusals[0].item
+                # One of mine that somebody else has given back meanwhile is no decision any more.
+                if there is None or there.get("token") != mark or _taken_back(there):
+                    return _Decided(there)
+                return Verdict.MADE
+
+            return Part((Put(LEDGER, id, item, when),), judge, lambda _: None, marked=True)
+
+        return plan
+
+    def _read(self, key: str, item: Item, now: float) -> Decision:
+        """A recorded decision; one whose text was dropped is no permission any more."""
+        data, encoding = item.get("result"), item.get("encoding")
+        if data is None or encoding is None:
+            return Refused(key, now, "forgotten")
+        body = Body(data, encoding)
+        return cast("Decision", self._rules.ledger.codec.decode(body, self._decoder, self._id(key)))
+
+    # Taking back
+
+    def _taking_back(self, decision: Allowed) -> Plan[None]:
+        """The record of the decision is given back, so that it is decided anew."""
+        move = lifecycle.TAKE_BACK
+        change: Item = {"status": move.status, "result": None, "encoding": None, "updated_at": NOW}
+        write = Update(LEDGER, self._id(decision.key), change, move.condition(decision.token))
+
+        def judge(refusals: Refusals) -> Verdict | errors.SemelError:
+            there = (None if refusals[0] is None else refusals[0].item) or {}
+            return _TakenBack(given=there.get("token") == decision.token)
+
+        return _planned(Part((write,), judge, lambda _: None))
+
+    def _giving(self, taken: Taken, decision: Allowed) -> Plan[None]:
+        """What was taken is given back, if it is still there."""
+        name = self.realm.name(taken.counter)
+        write: Write = Delete(COUNTERS, name, Equals("token", decision.token), taken.entry)
+        if taken.by:
+            write = Add(COUNTERS, name, "count", -taken.by, {"updated_at": NOW}, {}, PRESENT, taken.entry)
+        return _planned(Part((write,), lambda _: Verdict.STANDS, lambda _: None))
+
+
+def _charging(rule: Charging, view: View, write: Write) -> Plan[None]:
+    def judge(refusals: Refusals) -> Verdict | errors.SemelError:
+        [refused] = refusals
+        item, now = (None, view.now) if refused is None else (refused.item, refused.now)
+        return _Stopped(rule.refused(view, item, now))
+
+    return _planned(Part((write,), judge, lambda _: None))
+
+
+def _taken_back(item: Item) -> bool:
+    return bool(item.get("status") == lifecycle.TAKE_BACK.status)
+
+
+def _over(item: Item | None) -> Condition:
+    """When a decision may be written where this one was: no copy of an older one then comes through late."""
+    if item is None:
+        return ABSENT
+    return AllOf((Equals("token", item["token"]), Equals("status", item["status"])))
+
+
+def _planned(part: Part[None]) -> Plan[None]:
+    def plan(_mark: str) -> Steps[Part[None]]:
+        yield from ()
+        return part
+
+    return plan
+
+
+def _refusal(seen: Sequence[Sight]) -> Sight | None:
+    """The first refusal; the shadow's only where there is no other."""
+    refusals = [sight for sight in seen if not sight.passed]
+    return min(refusals, key=lambda sight: sight.rule == "shadow", default=None)

@@ -1,0 +1,132 @@
+"""One atomic write, put together from what several calls ask for.
+
+Each call contributes a `Part`: its writes, and how it reads their refusal. A part that stands alone is one
+write or one small transaction; several in a `with s.transaction()` are one `Transact`.
+"""
+
+from collections.abc import Callable, Sequence
+from enum import Enum, auto
+from typing import Any, Generic, TypeAlias, TypeVar, cast
+
+import msgspec
+
+from semel.commands import Applied, Cancelled, Refused, Steps, Transact, Write, again
+from semel.errors import SemelError, StoreOutcomeUnknown, StoreThrottled
+
+T = TypeVar("T")
+
+# Each time somebody else's change came in between, so somebody got on; so often in a row is no accident.
+TRIES = 50
+
+
+class Verdict(Enum):
+    """How a part reads a refusal, where it is no error."""
+
+    MADE = auto()
+    """It carries the mark of this very commit: the whole was made, and its answer was lost."""
+    SAME = auto()
+    """It is as this part would leave it, by this commit or by an earlier one."""
+    STANDS = auto()
+    """An earlier one did the same, once and for all: this part has nothing left to do."""
+    STALE = auto()
+    """What the part was made from has changed: it is made again."""
+
+
+Refusals: TypeAlias = tuple[Refused | None, ...]
+Judge: TypeAlias = Callable[[Refusals], Verdict | SemelError]
+
+
+class Part(msgspec.Struct, Generic[T], frozen=True):
+    """What one call adds to an atomic write."""
+
+    writes: tuple[Write, ...]
+    judge: Judge
+    """What a refusal of some of its writes means."""
+    result: Callable[[Applied | None], T]
+    """What the call gives; from the reply where its only write was sent alone."""
+    marked: bool = False
+    """Asked for again, it finds what it wrote the first time; if it does not, it was not made."""
+
+
+# Makes a part, for a commit with this mark.
+Plan: TypeAlias = Callable[[str], Steps[Part[T]]]
+
+
+def commit(plans: Sequence[Plan[Any]], mark: str) -> Steps[list[Any]]:
+    """Make all parts in one write, or none of them: their results, or the error of one that is refused."""
+    parts: list[Part[Any] | None] = [None] * len(plans)
+    left = set(range(len(plans)))
+    results: list[Any] = [None] * len(plans)
+    for _ in range(TRIES):
+        for place in sorted(left):
+            if parts[place] is None:
+                parts[place] = yield from plans[place](mark)
+        chosen = [(place, part) for place in sorted(left) if (part := parts[place]) is not None]
+        reply = yield from _sent(tuple(write for _, part in chosen for write in part.writes))
+        verdicts = _verdicts(chosen, reply)
+        if not verdicts or _was_made(chosen, verdicts):
+            for place, part in chosen:
+                results[place] = part.result(reply if type(reply) is Applied else None)
+            return results
+        for place, verdict in verdicts.items():
+            if isinstance(verdict, SemelError):
+                raise verdict
+            if verdict is Verdict.STALE:
+                parts[place] = None
+            else:
+                results[place] = _part(parts, place).result(None)
+                left.discard(place)
+    raise StoreThrottled(f"other changes came in between {TRIES} times in a row; try again later")
+
+
+def _was_made(chosen: list[tuple[int, Part[Any]]], verdicts: dict[int, Verdict | SemelError]) -> bool:
+    """Whether the refusals only say that all of it was made before, and the answer to that was lost."""
+    # A claim is ended once. Where it was ended just so, these parts were made with it, whether they are sent
+    # again or asked for again. But where one is missing that would be there, something else has ended it.
+    missing = any(part.marked and not isinstance(verdicts.get(place), Verdict) for place, part in chosen)
+    said = verdicts.values()
+    return Verdict.MADE in said or (Verdict.SAME in said and not missing)
+
+
+def alone(plan: Plan[T], mark: str) -> Steps[T]:
+    """Make one part."""
+    [result] = yield from commit([plan], mark)
+    return cast("T", result)
+
+
+def _part(parts: list[Part[Any] | None], place: int) -> Part[Any]:
+    part = parts[place]
+    assert part is not None  # noqa: S101 - a verdict was given on it
+    return part
+
+
+def _sent(writes: tuple[Write, ...]) -> Steps[Applied | Refused | Cancelled | None]:
+    """The reply to writes that are made together; sent again, they are refused by themselves."""
+    if not writes:
+        return None
+    command = writes[0] if len(writes) == 1 else Transact(writes)
+    try:
+        return (yield command)  # type: ignore[no-any-return]  # a store's reply
+    except StoreOutcomeUnknown:
+        return (yield from again(command))  # type: ignore[no-any-return]
+
+
+def _verdicts(
+    chosen: list[tuple[int, Part[Any]]], reply: Applied | Refused | Cancelled | None
+) -> dict[int, Verdict | SemelError]:
+    """What the parts say that were refused."""
+    if reply is None or isinstance(reply, Applied):
+        return {}
+    refusals = (reply,) if isinstance(reply, Refused) else reply.refusals
+    verdicts, start = {}, 0
+    for place, part in chosen:
+        mine = refusals[start : start + len(part.writes)]
+        start += len(part.writes)
+        if any(mine):
+            verdicts[place] = part.judge(mine)
+    return verdicts
+
+
+def unrefusable(_refusals: Refusals) -> Verdict:
+    """The judge of a part whose writes have no condition."""
+    raise AssertionError("a write without a condition was refused")

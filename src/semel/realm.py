@@ -1,0 +1,135 @@
+"""What all the rules of one environment and scope have in common."""
+
+from collections.abc import Callable
+from datetime import datetime
+from math import isfinite
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
+
+from semel.commands import Found, Steps, Time
+from semel.errors import InvalidOption, UsageError
+from semel.events import Events
+from semel.keys import Key, check
+from semel.ledger import no_subjects, random_token
+
+if TYPE_CHECKING:
+    from semel.redact import Redactor
+
+
+Moment: TypeAlias = float | datetime
+
+
+class Realm(msgspec.Struct, frozen=True, kw_only=True):
+    """Where keys are named, persons are hidden and tokens are drawn."""
+
+    prefix: str
+    env: str
+    events: Events
+    horizon: float = 0.0
+    secret: bytes | None = None
+    redactor: "Redactor | None" = None
+    token: Callable[[], str] = random_token
+
+    def name(self, key: str | Key) -> str:
+        """The key's qualified name: environment, scope, key."""
+        return self.prefix + check(key)
+
+    def subject(self, person: str) -> str:
+        """What stands for a person in rows that are to be found again when he asks to be forgotten."""
+        if not isinstance(person, str) or not person.strip():
+            # Whatever it is, it is not shown: it may well be somebody's.
+            raise UsageError(f"a person is named by a text that says something, not by a {_kind(person)}")
+        # Scopes share the index of all subjects, and do not find each other's in it.
+        return self.pseudonym(self.prefix + person)
+
+    def subject_of(self, person: str | None) -> str | None:
+        """The same, where there may be none."""
+        return None if person is None else self.subject(person)
+
+    def pseudonym(self, value: str) -> str:
+        """A keyed hash in place of a text that tells too much."""
+        from semel.redact import pseudonym
+
+        return no_subjects(value) if self.secret is None else pseudonym(value, self.secret)
+
+    def redacted(self, value: Any) -> Any:
+        """A value as it may be kept for people to read."""
+        return value if self.redactor is None else self.redactor.json(value)
+
+    def now(self, at: Moment | None = None) -> Steps[float]:
+        """The moment that is meant: the caller's, or the store's now."""
+        if at is not None:
+            return moment_of(at)
+        found: Found = yield Time()
+        return found.now
+
+
+def _kind(person: Any) -> str:
+    return "blank one" if isinstance(person, str) else type(person).__name__
+
+
+def moment_of(at: Any) -> float:
+    """A moment as seconds since the epoch, from those or from a datetime that knows its zone."""
+    if hasattr(at, "timestamp"):
+        if getattr(at, "tzinfo", None) is None:
+            raise InvalidOption(f"{at!r} has no time zone, so it is no moment: give it one")
+        return float(at.timestamp())
+    if isinstance(at, bool) or not isinstance(at, int | float) or not abs(at) < float("inf"):
+        raise InvalidOption(f"a moment is seconds since the epoch or a datetime, not {at!r}")
+    return float(at)
+
+
+# Numbers up to here come back from every store as they went in.
+LARGEST, SMALLEST = 2**64 - 1, -(2**63)
+BYTES = (bytes, bytearray, memoryview)
+
+
+def plain(name: str, value: Any, *, typed: bool = False) -> Any:
+    """A copy of a value in the types that JSON has; refused is what would come back as something else.
+
+    Bytes would come back as text. That is as it should be where they are `typed`: their reader knows.
+    """
+    try:
+        made = msgspec.to_builtins(
+            value, builtin_types=() if typed else BYTES, str_keys=True, order="deterministic"
+        )
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UsageError(f"{name!r} cannot be kept: {error}") from error
+    _check(name, made)
+    return made
+
+
+def _check(name: str, value: Any) -> None:
+    match value:
+        case bytes() | bytearray() | memoryview():
+            raise UsageError(f"{name!r} holds bytes, which JSON has not: write them as text, in base64 say")
+        case float() if not isfinite(value):
+            raise UsageError(f"{name!r} holds {value}, which JSON cannot write: use None or text")
+        case int() if not SMALLEST <= value <= LARGEST:
+            raise UsageError(f"{name!r} holds a number of more than 64 bits: write it as text")
+        case str() if not value.isascii():
+            _check_text(name, value)
+        case list():
+            for one in value:
+                _check(name, one)
+        case dict():
+            for inner, one in value.items():
+                _check(name, inner)
+                _check(name, one)
+
+
+def _check_text(name: str, text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(f"{name!r} holds text with half a character in it: {error}") from error
+
+
+def copied(value: Any) -> Any:
+    """A copy of what a store gave, so that whoever changes it changes nothing else."""
+    if isinstance(value, dict):
+        return {name: copied(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [copied(one) for one in value]
+    return set(value) if isinstance(value, set) else value

@@ -1,0 +1,153 @@
+"""The state that decides, as callers know it: documents, journal, counters, switches and gates."""
+
+from collections.abc import Mapping
+from typing import Generic, TypeVar
+
+from semel.counters import CounterSteps
+from semel.documents import DocumentSteps
+from semel.erasure import ErasureSteps
+from semel.facades import Facade, adriven, amade, driven, made
+from semel.gate import GateSteps
+from semel.journal import Book, JournalSteps
+from semel.ledger import Seconds
+from semel.switches import SwitchSteps
+from semel.tables import Table
+
+T = TypeVar("T")
+D = TypeVar("D")
+
+
+class Documents(Facade[DocumentSteps[T]], Generic[T]):
+    """Versioned state."""
+
+    get = driven(DocumentSteps[T].get)
+    put = made(DocumentSteps[T].put)
+    update = made(DocumentSteps[T].update)
+    change = made(DocumentSteps[T].change)
+    delete = driven(DocumentSteps[T].delete)
+    prune = driven(DocumentSteps[T].prune)
+
+    def on(self, table: Table) -> "Documents[T]":
+        """The same in another table, whose attributes are the fields of its documents."""
+        return Documents(self.steps.on(table), self._store)
+
+    def of(self, kind: type[D], *, ends: Mapping[str, Seconds] | None = None) -> "Documents[D]":
+        """The same with documents that are objects of a dataclass or a `msgspec.Struct`."""
+        return Documents(self.steps.of(kind, ends=ends), self._store)
+
+
+class AsyncDocuments(Facade[DocumentSteps[T]], Generic[T]):
+    """The same, awaitable."""
+
+    get = adriven(DocumentSteps[T].get)
+    put = amade(DocumentSteps[T].put)
+    update = amade(DocumentSteps[T].update)
+    change = amade(DocumentSteps[T].change)
+    delete = adriven(DocumentSteps[T].delete)
+    prune = adriven(DocumentSteps[T].prune)
+
+    def on(self, table: Table) -> "AsyncDocuments[T]":
+        """The same in another table, whose attributes are the fields of its documents."""
+        return AsyncDocuments(self.steps.on(table), self._store)
+
+    def of(self, kind: type[D], *, ends: Mapping[str, Seconds] | None = None) -> "AsyncDocuments[D]":
+        """The same with documents that are objects of a dataclass or a `msgspec.Struct`."""
+        return AsyncDocuments(self.steps.of(kind, ends=ends), self._store)
+
+
+class Journal(Facade[JournalSteps]):
+    """Entries in the order of time."""
+
+    append = made(JournalSteps.append)
+    get = driven(JournalSteps.get)
+    list = driven(JournalSteps.list)
+    by_actor = driven(JournalSteps.by_actor)
+
+    def on(self, table: Table | Book) -> "Journal":
+        """The same in another table."""
+        return Journal(self.steps.on(table), self._store)
+
+
+class AsyncJournal(Facade[JournalSteps]):
+    """The same, awaitable."""
+
+    append = amade(JournalSteps.append)
+    get = adriven(JournalSteps.get)
+    list = adriven(JournalSteps.list)
+    by_actor = adriven(JournalSteps.by_actor)
+
+    def on(self, table: Table | Book) -> "AsyncJournal":
+        """The same in another table."""
+        return AsyncJournal(self.steps.on(table), self._store)
+
+
+class Counters(Facade[CounterSteps]):
+    """So many in a period."""
+
+    charge = made(CounterSteps.charge)
+    refund = made(CounterSteps.refund)
+    add = driven(CounterSteps.add)
+    look = driven(CounterSteps.look)
+
+    def on(self, table: Table) -> "Counters":
+        """The same on another table of totals by period."""
+        return Counters(self.steps.on(table), self._store)
+
+
+class AsyncCounters(Facade[CounterSteps]):
+    """The same, awaitable."""
+
+    charge = amade(CounterSteps.charge)
+    refund = amade(CounterSteps.refund)
+    add = adriven(CounterSteps.add)
+    look = adriven(CounterSteps.look)
+
+    def on(self, table: Table) -> "AsyncCounters":
+        """The same on another table of totals by period."""
+        return AsyncCounters(self.steps.on(table), self._store)
+
+
+class Switches(Facade[SwitchSteps]):
+    """What stops work at once, everywhere."""
+
+    turn = made(SwitchSteps.turn)
+    list = driven(SwitchSteps.read)
+
+
+class AsyncSwitches(Facade[SwitchSteps]):
+    """The same, awaitable."""
+
+    turn = amade(SwitchSteps.turn)
+    list = adriven(SwitchSteps.read)
+
+
+class Gate(Facade[GateSteps]):
+    """May this happen now?"""
+
+    decide = driven(GateSteps.decide)
+    reconsider = driven(GateSteps.reconsider)
+    explain = driven(GateSteps.explain)
+    recorded = driven(GateSteps.recorded)
+    refund = driven(GateSteps.refund)
+
+
+class AsyncGate(Facade[GateSteps]):
+    """The same, awaitable."""
+
+    decide = adriven(GateSteps.decide)
+    reconsider = adriven(GateSteps.reconsider)
+    explain = adriven(GateSteps.explain)
+    recorded = adriven(GateSteps.recorded)
+    refund = adriven(GateSteps.refund)
+
+
+class Eraser(Facade[ErasureSteps]):
+    """Forgets persons."""
+
+    forget_subject = driven(ErasureSteps.forget_subject)
+
+
+class AsyncEraser(Facade[ErasureSteps]):
+    """The same, awaitable."""
+
+    forget_subject = adriven(ErasureSteps.forget_subject)

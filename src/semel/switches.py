@@ -1,0 +1,169 @@
+"""Switches that stop work at once, everywhere: one document that every process keeps an eye on.
+
+While a process asks for them, a thread looks twice a second; so whoever decides need not look, and knows of a
+change within a second. Where the thread has not looked lately, as in a process that was frozen between
+two calls, the decision looks first.
+"""
+
+import os
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from semel.clock import Clock
+from semel.documents import Document, DocumentSteps
+from semel.drive import Store, drive
+from semel.errors import InvalidOption, RecordCorrupt, StoreClosed, StoreError
+from semel.keys import check, prefix
+from semel.ledger import DAY
+from semel.parts import Part, Plan
+from semel.realm import Realm
+
+if TYPE_CHECKING:
+    from semel.commands import Applied, Steps
+
+# In every scope of an environment alike.
+KEY = "semel:switches"
+# A switch that is on stays so until somebody turns it off; every item has an end, so this one's is far away.
+TTL = 3650 * DAY
+
+# What was seen longer ago than this decides nothing any more; the thread looks twice as often.
+FRESH_SECONDS = 1.0
+LOOK_SECONDS = 0.5
+# A process that has decided nothing for so long stops looking.
+IDLE_SECONDS = 60.0
+
+
+class Switch(msgspec.Struct, frozen=True):
+    """How a switch stands, since when, and why."""
+
+    on: bool
+    since: float
+    reason: str = ""
+
+
+class Board:
+    """What a process last saw of the switches, and the thread that looks."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._seen: tuple[float, dict[str, Switch]] = (float("-inf"), {})
+        self._asked = float("-inf")
+        self._begin()
+        BOARDS.add(self)
+
+    def _begin(self) -> None:
+        # Threads do not survive a fork, and what they held is held for ever.
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def fresh(self) -> dict[str, Switch] | None:
+        """The switches as they were less than a second ago; None where nobody has looked since."""
+        self._asked = now = self._clock.monotonic()
+        as_of, seen = self._seen
+        return seen if now - as_of < FRESH_SECONDS else None
+
+    def note(self, seen: dict[str, Switch], as_of: float) -> None:
+        """Somebody has looked, after this moment."""
+        with self._lock:
+            if as_of >= self._seen[0]:
+                self._seen = as_of, seen
+
+    def watch(self, look: "SwitchSteps") -> None:
+        """Keep looking from now on, in this process."""
+        if self._thread is not None:
+            return
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._look_on, args=(look,), name="semel-switches", daemon=True
+                )
+                self._thread.start()
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._stop.set()
+
+    def _look_on(self, look: "SwitchSteps") -> None:
+        while not self._stop.wait(LOOK_SECONDS):
+            if self._clock.monotonic() - self._asked > IDLE_SECONDS:
+                break
+            try:
+                drive(look.read(), self._store)
+            except StoreClosed:
+                break
+            except StoreError:
+                continue  # whoever decides meanwhile looks for himself, and meets it
+        self._thread = None
+
+
+BOARDS: "weakref.WeakSet[Board]" = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for board in BOARDS:
+        board._begin()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+class SwitchSteps:
+    """The rules of switches, as generators of commands."""
+
+    def __init__(self, realm: Realm, board: Board, clock: Clock) -> None:
+        everywhere = msgspec.structs.replace(realm, prefix=prefix(realm.env, ""))
+        self.realm = everywhere
+        self._documents: DocumentSteps[dict[str, Any]] = DocumentSteps(everywhere)
+        self._board = board
+        self._clock = clock
+
+    def turn(self, name: str, *, on: bool, reason: str = "") -> Plan[Document[dict[str, Any]]]:
+        """Turn a switch on or off, for every worker of this environment."""
+        check(name)
+        if not isinstance(on, bool):
+            raise InvalidOption(f"a switch is on or off: on=True or on=False, not {on!r}")
+
+        def plan(mark: str) -> "Steps[Part[Document[dict[str, Any]]]]":
+            as_of = self._clock.monotonic()
+            told = self.realm.redacted(reason)
+            switch = {"on": on, "since": (yield from self.realm.now()), "reason": told}
+            part = yield from self._documents.change(KEY, {name: switch}, ttl=TTL)(mark)
+
+            def result(reply: "Applied | None") -> Document[dict[str, Any]]:
+                document = part.result(reply)
+                self._board.note(_switches(document.value), as_of)
+                return document
+
+            return msgspec.structs.replace(part, result=result)
+
+        return plan
+
+    def read(self) -> "Steps[dict[str, Switch]]":
+        """Look now, and let this process know."""
+        as_of = self._clock.monotonic()
+        document = yield from self._documents.get(KEY)
+        value = {} if document is None else document.value
+        seen = _switches(value)
+        self._board.note(seen, as_of)
+        return seen
+
+    def seen(self) -> "Steps[dict[str, Switch]]":
+        """How they stood less than a second ago: without looking, where somebody has."""
+        seen = self._board.fresh()
+        if seen is None:
+            seen = yield from self.read()
+        self._board.watch(self)
+        return seen
+
+
+def _switches(value: dict[str, Any]) -> dict[str, Switch]:
+    try:
+        return msgspec.convert(value, dict[str, Switch])
+    except msgspec.ValidationError as error:
+        raise RecordCorrupt(KEY, f"it has no switches: {error}") from error

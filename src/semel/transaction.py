@@ -1,0 +1,220 @@
+"""`with s.transaction() as tx`: what the block asks for is written at its end, all of it or nothing."""
+
+from collections.abc import Callable
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
+
+import msgspec
+
+from semel import errors
+from semel.commands import Steps
+from semel.counters import CounterSteps
+from semel.documents import DocumentSteps
+from semel.drive import Store, adrive, drive, joined
+from semel.journal import JournalSteps
+from semel.ledger import LedgerSteps
+from semel.model import MISSING, Claimed, Failure
+from semel.parts import Plan, commit
+from semel.running import CURRENT, Run
+
+T = TypeVar("T")
+P = ParamSpec("P")
+S = TypeVar("S")
+
+
+class Pending(Generic[T]):
+    """What a call will have given once the transaction is made."""
+
+    def __init__(self) -> None:
+        self._value: Any = MISSING
+
+    @property
+    def value(self) -> T:
+        """What it gave."""
+        if self._value is MISSING:
+            raise errors.UsageError("this is known when the transaction has been made: ask after the block")
+        return cast("T", self._value)
+
+    def settle(self, value: T) -> None:
+        """The transaction was made."""
+        self._value = value
+
+
+class Gathered:
+    """What a block asks for, in its order."""
+
+    def __init__(self, token: Callable[[], str], *, joined: bool = False) -> None:
+        self._token = token
+        self._joined = joined
+        self._plans: list[Plan[Any]] = []
+        self._pending: list[Pending[Any]] = []
+        self._ended: list[Claimed] = []
+        self._completed: list[tuple[Claimed | Run, Any]] = []
+        self._over = False
+
+    def add(self, plan: Plan[T]) -> Pending[T]:
+        """One call more."""
+        if self._over:
+            raise errors.UsageError("this transaction is over: nobody would write that any more")
+        pending: Pending[T] = Pending()
+        self._plans.append(plan)
+        self._pending.append(pending)
+        return pending
+
+    def end(self, claim: Claimed, plan: Plan[None]) -> Pending[None]:
+        """The end of a claim: its token marks the whole, which can then be made only once."""
+        self._ended.append(claim)
+        return self.add(plan)
+
+    def complete(self, holder: Claimed | Run, result: Any, plan: Plan[None]) -> Pending[None]:
+        """The same where it ends with a result, which its run is told of."""
+        self._completed.append((holder, result))
+        return self.end(_claim(holder), plan)
+
+    def commit(self, mark: str = "") -> Steps[None]:
+        """Make all of it."""
+        self._over = True
+        if not self._plans:
+            return
+        mark = mark or (self._ended[0].token if self._ended else self._token())
+        runs = [(run, result) for holder, result in self._completed for run in _runs(holder)]
+        for run, _ in runs:
+            run.settling = True
+        try:
+            results = yield from commit(self._plans, mark)
+        except BaseException:
+            for run, _ in runs:
+                run.settling = False
+            raise
+        for pending, result in zip(self._pending, results, strict=True):
+            pending.settle(result)
+        for run, result in runs:
+            # Inside a transaction of the caller's nothing is sure until that has ended.
+            run.promise(result) if self._joined else run.keep(result)
+
+
+def _claim(holder: Claimed | Run) -> Claimed:
+    return holder.claim if isinstance(holder, Run) else holder
+
+
+def _runs(holder: Claimed | Run) -> list[Run]:
+    """The runs that are to know that a claim is settled."""
+    if isinstance(holder, Run):
+        return [holder]
+    found, run = [], CURRENT.get()
+    while run is not None:
+        if run.claim == holder:
+            found.append(run)
+        run = run.outer
+    return found
+
+
+class Gathering(Generic[S]):
+    """The methods of some rules, whose writes are gathered."""
+
+    def __init__(self, steps: S, gathered: Gathered) -> None:
+        self._steps = steps
+        self._gathered = gathered
+
+    def on(self, *where: Any) -> Self:
+        """The same in another table."""
+        steps: Any = self._steps
+        return type(self)(steps.on(*where), self._gathered)
+
+
+def gathered(
+    method: Callable[Concatenate[S, P], Plan[T]],
+) -> Callable[Concatenate[Gathering[S], P], Pending[T]]:
+    """The method inside a transaction: what it would write is gathered."""
+    import functools
+
+    @functools.wraps(method)
+    def gather(self: Gathering[S], *args: P.args, **kwargs: P.kwargs) -> Pending[T]:
+        return self._gathered.add(method(self._steps, *args, **kwargs))
+
+    return cast("Callable[Concatenate[Gathering[S], P], Pending[T]]", gather)
+
+
+class GatheredLedger(Gathering[LedgerSteps]):
+    """Ends of claims."""
+
+    def complete(self, claim: Claimed | Run, result: Any = None) -> Pending[None]:
+        """The effect happens in this very write; keep what came of it.
+
+        Given the run of a function of `once`, the function is thereby done: what it returns is this result.
+        """
+        return self._gathered.complete(claim, result, self._steps.completing(_claim(claim), result))
+
+    def fail(self, claim: Claimed, error: BaseException | Failure) -> Pending[None]:
+        """It failed, and is to stay failed."""
+        return self._gathered.end(claim, self._steps.failing(claim, error))
+
+    def release(self, claim: Claimed, error: BaseException | Failure | None = None) -> Pending[None]:
+        """It did not happen; let the next attempt run."""
+        return self._gathered.end(claim, self._steps.releasing(claim, error))
+
+
+class GatheredDocuments(Gathering[DocumentSteps[Any]]):
+    """Writes of documents."""
+
+    put = gathered(DocumentSteps[Any].put)
+    update = gathered(DocumentSteps[Any].update)
+    change = gathered(DocumentSteps[Any].change)
+
+    def of(self, *kind: Any, **ends: Any) -> Self:
+        """The same with documents of a class."""
+        return type(self)(self._steps.of(*kind, **ends), self._gathered)
+
+
+class GatheredJournal(Gathering[JournalSteps]):
+    """New entries."""
+
+    append = gathered(JournalSteps.append)
+
+
+class GatheredCounters(Gathering[CounterSteps]):
+    """Charges, and what is given back."""
+
+    charge = gathered(CounterSteps.charge)
+    refund = gathered(CounterSteps.refund)
+
+
+class Rules(msgspec.Struct, frozen=True):
+    """The rules whose writes a transaction gathers."""
+
+    ledger: LedgerSteps
+    documents: DocumentSteps[dict[str, Any]]
+    journal: JournalSteps
+    counters: CounterSteps
+
+
+class Parts:
+    """What a transaction offers while it is gathered."""
+
+    def __init__(self, rules: Rules, *, joined: bool = False) -> None:
+        self.gathered = Gathered(rules.counters.realm.token, joined=joined)
+        self.ledger = GatheredLedger(rules.ledger, self.gathered)
+        self.documents = GatheredDocuments(rules.documents, self.gathered)
+        self.journal = GatheredJournal(rules.journal, self.gathered)
+        self.counters = GatheredCounters(rules.counters, self.gathered)
+
+
+class Transaction(Parts):
+    """One atomic write; `with` or `async with`."""
+
+    def __init__(self, rules: Rules, store: Store, within: Any = None) -> None:
+        super().__init__(rules, joined=within is not None)
+        self._store = store if within is None else joined(store, within)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if error is None:
+            drive(self.gathered.commit(), self._store)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if error is None:
+            await adrive(self.gathered.commit(), self._store)

@@ -1,0 +1,59 @@
+"""ULIDs made from the time of an event: they sort by it, and within a millisecond as they were made."""
+
+import os
+import threading
+from collections import OrderedDict
+
+RANDOM_BITS = 80
+LATEST = 2**48 - 1
+# So many milliseconds are remembered in which an id was made: events come roughly in order.
+REMEMBERED = 4096
+
+
+class Ulids:
+    """Makes ids. Two for the same millisecond are in order if the same process makes them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._last: OrderedDict[int, int] = OrderedDict()
+
+    def make(self, at: float) -> str:
+        """An id for an event of this moment."""
+        moment = milliseconds(at)
+        with self._lock:
+            last = self._last.get(moment)
+            # One bit less than there is room for: counting on from there does not run over.
+            number = last + 1 if last is not None else int.from_bytes(os.urandom(10)) >> 1
+            self._last[moment] = number
+            if len(self._last) > REMEMBERED:
+                self._last.popitem(last=False)
+        return text(moment, number)
+
+
+def milliseconds(at: float) -> int:
+    """A moment in whole milliseconds since the epoch, within what an id can hold."""
+    return min(max(int(at * 1000 + 0.5), 0), LATEST)
+
+
+def text(moment: int, number: int) -> str:
+    """The id of a millisecond and a number under 2**80."""
+    from ulid import ULID
+
+    return str(ULID(moment.to_bytes(6) + number.to_bytes(10)))
+
+
+def first(at: float) -> str:
+    """Where ids of this moment begin."""
+    return text(milliseconds(at), 0)
+
+
+def last(at: float) -> str:
+    """Where ids of this moment end."""
+    return text(milliseconds(at), 2**RANDOM_BITS - 1)
+
+
+def time_of(id: str) -> float:
+    """The moment that an id was made from."""
+    from ulid import ULID
+
+    return ULID.from_str(id).milliseconds / 1000

@@ -1,0 +1,92 @@
+"""Ids that sort by the time of their event, and within a millisecond as they were made."""
+
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from ulid import ULID
+
+import semel
+from semel import ulids
+from semel.ulids import REMEMBERED, Ulids, first, last, milliseconds, time_of
+
+NOW = 1_700_000_000.123
+
+
+@pytest.mark.seed("H2")
+def test_a_thousand_of_one_millisecond_are_in_order():
+    maker = Ulids()
+    made = [maker.make(NOW) for _ in range(1000)]
+    assert made == sorted(made)
+    assert len(set(made)) == 1000
+    assert {ULID.from_str(id).milliseconds for id in made} == {1_700_000_000_123}
+
+
+@pytest.mark.seed("H2")
+def test_a_thousand_entries_of_one_millisecond_are_listed_in_order():
+    with semel.connect("memory:") as s:
+        for number in range(1000):
+            s.journal.append("chat", {"n": number}, at=NOW)
+        entries = s.journal.list("chat", limit=1000).entries
+    assert [entry.body["n"] for entry in entries] == list(range(1000))
+
+
+def test_threads_that_make_ids_at_once_make_different_ones():
+    maker, made, start = Ulids(), [], threading.Barrier(8)
+
+    def work():
+        start.wait()
+        mine = [maker.make(NOW) for _ in range(500)]
+        assert mine == sorted(mine)
+        made.extend(mine)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(made)) == 4000
+
+
+def test_two_makers_make_different_ids():
+    assert Ulids().make(NOW) != Ulids().make(NOW)
+
+
+MOMENTS = st.floats(0, ulids.LATEST / 1000, allow_nan=False)
+
+
+@given(MOMENTS, MOMENTS)
+def test_ids_sort_as_their_moments_do(one, other):
+    maker = Ulids()
+    earlier, later = sorted((one, other))
+    assert milliseconds(earlier) == milliseconds(later) or maker.make(earlier) < maker.make(later)
+
+
+@given(MOMENTS)
+def test_an_id_tells_its_moment_and_lies_within_its_bounds(at):
+    id = Ulids().make(at)
+    assert abs(time_of(id) - at) <= 0.0005 + at * 1e-15
+    assert first(at) <= id <= last(at)
+    assert time_of(first(at)) == time_of(last(at)) == time_of(id)
+
+
+def test_what_no_id_can_hold_is_the_first_or_the_last():
+    assert first(-5) == first(0) == "0" * 26
+    assert last(1e18) == "7" + "Z" * 25
+
+
+def test_counting_on_never_runs_over(monkeypatch):
+    """Even the largest number that is drawn has room for more ids than anyone makes in a millisecond."""
+    monkeypatch.setattr("os.urandom", lambda count: b"\xff" * count)
+    maker = Ulids()
+    made = [maker.make(NOW) for _ in range(100)]
+    assert made == sorted(set(made))
+    assert made[-1] < last(NOW)
+
+
+def test_few_milliseconds_are_remembered():
+    maker = Ulids()
+    for number in range(REMEMBERED + 10):
+        maker.make(NOW + number / 1000)
+    assert len(maker._last) == REMEMBERED
