@@ -172,7 +172,7 @@ class CounterSteps:
             # By whoever: a charge is given back once. Where only its total is gone, so is its period.
             return Verdict.STANDS
 
-        return Part(writes, judge, lambda _: given)
+        return Part(writes, judge, lambda _: given, marked=True)
 
     # Counting, and looking
 

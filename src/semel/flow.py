@@ -128,7 +128,7 @@ class Flow:
         done: Returned | Raised = yield work.call(run, work.function)
         if isinstance(done, Returned) and (run.kept or run.promised):
             # A transaction of the work's own completes it: what that keeps is what every later call gives.
-            done = Returned(run.result)
+            return Returned(run.result)
         return done if run.kept else (yield from self._settle(outcome, done))
 
     def _stopped(self, run: Run) -> bool:

@@ -678,6 +678,43 @@ def test_a_function_that_completes_itself_with_the_callers_rows_runs_once(sync, 
     assert whole(sync, "order:o-1") == ALL
 
 
+@pytest.mark.parametrize("place", ["postgres"], indirect=True)
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+def test_a_function_inside_the_callers_transaction_leaves_its_end_to_him(sync, rows, end):
+    """It does not wait for a row that its own caller has locked; what he takes back runs again later."""
+
+    @sync.s.once("order:{id}", fingerprint="id")
+    def order(id: str, connection) -> dict[str, int]:
+        rows.insert(connection, id)
+        with sync.s.transaction(within=connection) as tx:
+            deal(tx, semel.current_run())
+        return {"ignored": 1}
+
+    with closing(rows.connect()) as connection:
+        assert sync.s.once.call("order:o-1", order, "o-1", connection) == {"sent": 1}
+        getattr(connection, end)()
+    made = end == "commit"
+    assert rows.there() == ({"o-1"} if made else set())
+    assert whole(sync, "order:o-1") == (ALL if made else NOTHING)
+
+
+@SQL
+def test_a_function_that_takes_its_rows_back_and_fails_gives_its_key_back(sync, rows):
+    @sync.s.once("order:{id}")
+    def order(id: str) -> None:
+        with closing(rows.connect()) as connection:
+            rows.insert(connection, id)
+            with sync.s.transaction(within=connection) as tx:
+                deal(tx, semel.current_run())
+            connection.rollback()
+        raise ValueError("no such article")
+
+    with pytest.raises(ValueError, match="no such article"):
+        order("o-1")
+    assert rows.there() == set()
+    assert whole(sync, "order:o-1") == (Status.RELEASED, 0, None, 0)
+
+
 @SQL
 def test_single_writes_stand_or_fall_with_the_callers_rows_too(sync, rows):
     for end in ("rollback", "commit"):

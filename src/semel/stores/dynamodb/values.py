@@ -14,7 +14,8 @@ Value: TypeAlias = dict[str, Any]
 Encode: TypeAlias = Callable[[Any], Value]
 
 # DynamoDB's own limits: 38 digits, and these magnitudes.
-DIGITS = 10**38
+MOST_DIGITS = 38
+DIGITS = 10**MOST_DIGITS
 LARGEST = 9.9999999999999e125
 SMALLEST = 1e-130
 # Floats up to here that are whole are so to the last digit.
@@ -118,9 +119,9 @@ ENCODE: dict[Kind, Encode] = {
 
 
 def parsed(text: str) -> int | float:
-    """A number from its text: whole where it was written whole."""
+    """A number from its text: whole where it was written whole, in as many digits as a whole one may have."""
     digits = text[1:] if text[0] == "-" else text
-    return int(text) if digits.isdigit() else float(text)
+    return int(text) if digits.isdigit() and len(digits) <= MOST_DIGITS else float(text)
 
 
 def plain(value: Value) -> Any:
