@@ -103,13 +103,15 @@ def open_psycopg(url: str, watch: Callable[[Any, list[Any]], None]) -> Iterator[
 
         def transact() -> None:
             number = next(numbers)
-            with pool.connection() as connection, connection.pipeline():
-                cursors = [
-                    connection.execute(sql, renamed(values, number), binary=True)
-                    for sql, values in statements
-                ]
+            with pool.connection() as connection:
+                with connection.pipeline():
+                    cursors = [
+                        connection.execute(sql, values and renamed(values, number), binary=True)
+                        for sql, values in statements
+                    ]
                 for cursor in cursors:
-                    cursor.fetchone()
+                    if cursor.description:
+                        cursor.fetchone()
 
         yield transact
 

@@ -104,7 +104,7 @@ class CounterSteps:
         self._own()
         before = _Earlier(kept)
 
-        def plan(mark: str) -> Steps[Part[Charged]]:
+        def plan(mark: str) -> "Steps[Part[Charged]]":
             now = yield from self.realm.now()
             span = per.span(now if at is None else moment_of(at))
             made = Charged(str(counter), span.label, token, much, before.next(mark), span.end)
@@ -132,7 +132,7 @@ class CounterSteps:
             msgspec.structs.replace(total, when=room),
         )
 
-        def judge(refusals: Refusals) -> Verdict | errors.SemelError:
+        def judge(refusals: Refusals) -> "Verdict | errors.SemelError":
             nonlocal known
             there, full = refusals
             if there is not None:
@@ -150,7 +150,7 @@ class CounterSteps:
         name, entry = self.realm.name(charge.counter), CHARGED + charge.token
         self._own()
 
-        def plan(_mark: str) -> Steps[Part[bool]]:
+        def plan(_mark: str) -> "Steps[Part[bool]]":
             yield from ()
             return self._refunding(charge, name, entry)
 

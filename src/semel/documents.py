@@ -118,6 +118,7 @@ class DocumentSteps(Generic[T]):
         self._kind = kind
         self._shape = None if kind is None else Shape(kind)
         self._spans = {self._stored(name): seconds(span) for name, span in (ends or {}).items()}
+        self._known = table.kinds.keys()
         self._packed = "body" in table.attributes
         self._columns = tuple(name for name in table.attributes if name not in ABOUT | {table.expires})
         self._sets = frozenset(name for name, held in table.attributes.items() if held is Kind.SET)
@@ -188,7 +189,7 @@ class DocumentSteps(Generic[T]):
         person = self.realm.subject_of(subject)
         self._checked(fields)
 
-        def plan(mark: str) -> Steps[Part[int]]:
+        def plan(mark: str) -> "Steps[Part[int]]":
             if version is not None:
                 now = (yield from self.realm.now()) if self._spans else 0.0
                 change = self._change(fields, self._new_ends(fields, now), span, mark, person)
@@ -216,7 +217,7 @@ class DocumentSteps(Generic[T]):
         """
         id, span, person = self.realm.name(key), seconds(ttl), self.realm.subject_of(subject)
 
-        def plan(mark: str) -> Steps[Part[Document[T]]]:
+        def plan(mark: str) -> "Steps[Part[Document[T]]]":
             found = yield from self._found(str(key), id)
             before = None if found.item is None else self._document(str(key), found.item, found.now)
             fields = self._fields(function(None if before is None else before.value))
@@ -250,7 +251,7 @@ class DocumentSteps(Generic[T]):
             raise errors.InvalidOption(f"ends names {', '.join(sorted(unknown))}, which is not being changed")
         spans = self._spans | own
 
-        def plan(mark: str) -> Steps[Part[Document[T]]]:
+        def plan(mark: str) -> "Steps[Part[Document[T]]]":
             found = yield from self._found(str(key), id)
             before, kept = ({}, {}) if found.item is None else self._living(found.item, found.now)
             after = {name: value for name, value in (before | given).items() if value is not None}
@@ -309,7 +310,7 @@ class DocumentSteps(Generic[T]):
         }
         if person is not None:
             change["subject"] = person
-        lacking = [name for name in change if name not in self._table.kinds]
+        lacking = [name for name in change if name not in self._known]
         for name in lacking:
             if name in ("subject", "ends") and change[name] is not None:
                 raise errors.UsageError(f"table {self._table.name} has no attribute {name!r} to keep that in")
@@ -344,7 +345,7 @@ class DocumentSteps(Generic[T]):
             sent = True
             return Verdict.MADE if _mine(refusals[0], mark) else Verdict.STALE
 
-        def result(reply: Applied | None) -> Document[T]:
+        def result(reply: Applied | None) -> "Document[T]":
             if reply is not None or sent or found.item is None:
                 return made
             # Neither made now nor refused: it had been made before, and is what was found.
@@ -356,7 +357,7 @@ class DocumentSteps(Generic[T]):
     def _writing(self, key: str, id: str, change: Item, version: int) -> Part[int]:
         """Write it over one version."""
 
-        def judge(refusals: Refusals) -> Verdict | errors.SemelError:
+        def judge(refusals: Refusals) -> "Verdict | errors.SemelError":
             if _mine(refusals[0], change.get("token")):
                 return Verdict.MADE
             item = refusals[0].item if refusals[0] else None

@@ -158,7 +158,7 @@ class JournalSteps:
         who = str(actor) if self._book.remembers and actor is not None else actor
         before: list[Entry] = []
 
-        def plan(mark: str) -> Steps[Part[Entry]]:
+        def plan(mark: str) -> "Steps[Part[Entry]]":
             if before:
                 return (yield from self._standing(name, before[-1]))
             moment = _told_by_clocks((yield from self.realm.now(at)))

@@ -325,7 +325,7 @@ class LedgerSteps:
     def completing(self, claim: Claimed, result: Any = None) -> Plan[None]:
         """The effect happened, or happens in the same write; keep what came of it."""
 
-        def plan(_mark: str) -> Steps[Part[None]]:
+        def plan(_mark: str) -> "Steps[Part[None]]":
             encoded = self.codec.encode(result, claim.id)
             body = encoded.body
             if encoded.problem is not None:
@@ -338,7 +338,7 @@ class LedgerSteps:
     def failing(self, claim: Claimed, error: BaseException | Failure) -> Plan[None]:
         """It failed, and is to stay failed."""
 
-        def plan(_mark: str) -> Steps[Part[None]]:
+        def plan(_mark: str) -> "Steps[Part[None]]":
             yield from ()
             return self._moving(claim, lifecycle.FAIL, {"error": self._kept_text(error)}, What.FAILED)
 
@@ -347,7 +347,7 @@ class LedgerSteps:
     def releasing(self, claim: Claimed, error: BaseException | Failure | None = None) -> Plan[None]:
         """It did not happen; let the next attempt run."""
 
-        def plan(_mark: str) -> Steps[Part[None]]:
+        def plan(_mark: str) -> "Steps[Part[None]]":
             yield from ()
             text = None if error is None else self._kept_text(error)
             return self._moving(claim, lifecycle.RELEASE, {"error": text}, What.RELEASED)
@@ -357,7 +357,7 @@ class LedgerSteps:
     def _moving(self, claim: Claimed, move: Move, change: Item, what: What) -> Part[None]:
         _move_on(change, move, claim.ttl)
 
-        def judge(refusals: Refusals) -> Verdict | errors.SemelError:
+        def judge(refusals: Refusals) -> "Verdict | errors.SemelError":
             item = None if refusals[0] is None else refusals[0].item
             if _made(item, claim.token, change):
                 return Verdict.SAME
@@ -482,7 +482,8 @@ class LedgerSteps:
         token = self._token()
         names = [self.name(key) for key in keys]
         span = lasting(ttl, self.horizon)
-        marks = tuple(_mark(id, span, token) for id in dict.fromkeys(names))
+        item = _marked(span, token)
+        marks = tuple([Put(LEDGER, id, item, MARKABLE) for id in dict.fromkeys(names)])
         if not marks:
             return []
         many = yield from write_each(Batch(marks))
@@ -645,8 +646,11 @@ def opening(terms: Terms, token: str, attempt: int = 1, before: Record | None = 
 
 def _mark(id: str, ttl: float, token: str) -> Put:
     """Write a record that is done from the start, unless one is there that may be done or doing."""
-    item = opening(Terms(0, ttl), token) | {"status": "COMPLETED", "encoding": MARK.encoding}
-    return Put(LEDGER, id, item, MARKABLE)
+    return Put(LEDGER, id, _marked(ttl, token), MARKABLE)
+
+
+def _marked(ttl: float, token: str) -> Item:
+    return opening(Terms(0, ttl), token) | {"status": "COMPLETED", "encoding": MARK.encoding}
 
 
 MARKABLE = AnyOf((ABSENT, Equals("status", "RELEASED")))

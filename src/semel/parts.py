@@ -48,7 +48,8 @@ class Part(msgspec.Struct, Generic[T], frozen=True):
     """Asked for again, it finds what it wrote the first time; if it does not, it was not made."""
 
 
-# Makes a part, for a commit with this mark.
+# Makes a part, for a commit with this mark. Inner functions that are one quote their annotations, which would
+# else be evaluated at every call.
 Plan: TypeAlias = Callable[[str], Steps[Part[T]]]
 
 

@@ -135,7 +135,7 @@ class SwitchSteps:
             switch = {"on": on, "since": (yield from self.realm.now()), "reason": told}
             part = yield from self._documents.change(KEY, {name: switch}, ttl=TTL)(mark)
 
-            def result(reply: "Applied | None") -> Document[dict[str, Any]]:
+            def result(reply: "Applied | None") -> "Document[dict[str, Any]]":
                 document = part.result(reply)
                 self._board.note(_switches(document.value), as_of)
                 return document

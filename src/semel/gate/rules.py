@@ -121,11 +121,15 @@ class QuietHours(Rule, frozen=True):
     def see(self, view: View) -> Steps[Sight]:
         """What the clock there shows."""
         yield from ()
-        window = Window(self.start, self.end, self.zone)
+        window = _window(self.start, self.end, self.zone)
         hours = f"quiet from {self.start} to {self.end} in {self.zone}"
         if window.holds(view.now):
             return Sight("quiet_hours", False, hours, window.ends(view.now))
         return Sight("quiet_hours", True, f"outside: {hours}")
+
+
+# Making one checks its zone and its hours.
+_window = functools.lru_cache(256)(Window)
 
 
 class KillSwitch(Rule, frozen=True):

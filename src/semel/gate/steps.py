@@ -286,13 +286,13 @@ class GateSteps:
         """The decision as the outcome of its action's key."""
         id = self._id(decision.key)
 
-        def plan(mark: str) -> Steps[Part[None]]:
+        def plan(mark: str) -> "Steps[Part[None]]":
             yield from ()
             body = self._rules.ledger.codec.encode(decision, id).body
             item = opening(Terms(0, self._ttl, subject=person), mark)
             item |= {"status": "COMPLETED", "result": body.data, "encoding": body.encoding}
 
-            def judge(refusals: Refusals) -> Verdict | errors.SemelError:
+            def judge(refusals: Refusals) -> "Verdict | errors.SemelError":
                 there = None if refusals[0] is None else refusals[0].item
                 # One of mine that somebody else has given back meanwhile is no decision any more.
                 if there is None or there.get("token") != mark or _taken_back(there):
@@ -319,7 +319,7 @@ class GateSteps:
         change: Item = {"status": move.status, "result": None, "encoding": None, "updated_at": NOW}
         write = Update(LEDGER, self._id(decision.key), change, move.condition(decision.token))
 
-        def judge(refusals: Refusals) -> Verdict | errors.SemelError:
+        def judge(refusals: Refusals) -> "Verdict | errors.SemelError":
             there = (None if refusals[0] is None else refusals[0].item) or {}
             return _TakenBack(given=there.get("token") == decision.token)
 
@@ -335,7 +335,7 @@ class GateSteps:
 
 
 def _charging(rule: Charging, view: View, write: Write) -> Plan[None]:
-    def judge(refusals: Refusals) -> Verdict | errors.SemelError:
+    def judge(refusals: Refusals) -> "Verdict | errors.SemelError":
         [refused] = refusals
         item, now = (None, view.now) if refused is None else (refused.item, refused.now)
         return _Stopped(rule.refused(view, item, now))
@@ -355,7 +355,7 @@ def _over(item: Item | None) -> Condition:
 
 
 def _planned(part: Part[None]) -> Plan[None]:
-    def plan(_mark: str) -> Steps[Part[None]]:
+    def plan(_mark: str) -> "Steps[Part[None]]":
         yield from ()
         return part
 
