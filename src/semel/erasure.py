@@ -47,6 +47,8 @@ class Erasure(msgspec.Struct, frozen=True):
     entries: int = 0
     running: tuple[str, ...] = ()
     """Keys being worked on, or waiting to be settled, are left alone: forget the person again after that."""
+    more: bool = False
+    """Rows about the person kept coming: stop what writes them, and forget the person again."""
 
 
 Told: TypeAlias = Callable[[Erasure], object]
@@ -77,7 +79,7 @@ class ErasureSteps:
                 done = yield from self._table(table, subject, erase, done, told)
             if msgspec.structs.replace(done, running=()) == before:
                 return done
-        return done
+        return msgspec.structs.replace(done, more=True)
 
     def _table(
         self,

@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 
 from semel.aws.wire import Wire
-from semel.commands import Begins, Query
+from semel.commands import Begins, Query, Transact
 from semel.errors import StoreOutcomeUnknown, StoreUnavailable
 from semel.tables import OWN
 from semel.testing import FakeClock, Faulty
@@ -120,3 +120,27 @@ def raw(place, title, **key):
     """What a table of DynamoDB has in it, as it stands there."""
     items = asked(place, "Scan", TableName=title, ConsistentRead=True)["Items"]
     return [item for item in items if all(item.get(name) == value for name, value in key.items())]
+
+
+class Meddled(Faulty):
+    """A store in which something happens after the first transaction, whose answer is then lost."""
+
+    def __init__(self, store, meddle):
+        super().__init__(store)
+        self.meddle = meddle
+
+    def at_once(self, command):
+        return None
+
+    def execute(self, command):
+        return self._lose(command, super().execute(command))
+
+    async def aexecute(self, command):
+        return self._lose(command, await super().aexecute(command))
+
+    def _lose(self, command, reply):
+        if isinstance(command, Transact) and self.meddle is not None:
+            meddle, self.meddle = self.meddle, None
+            meddle()
+            raise StoreOutcomeUnknown("the connection broke")
+        return reply

@@ -25,6 +25,7 @@ from semel.testing import FaultProxy, Faulty
 from tests.places import NAMES
 from tests.state.crowds import (
     ENGINES,
+    Meddled,
     crowd,
     everything,
     furnished,
@@ -278,30 +279,6 @@ def test_lost_answers_count_nothing_twice_and_give_nothing_back_twice(place, way
         assert again.id != first.id
         assert used(do) == 1
         assert lost() >= 3
-
-
-class Meddled(Faulty):
-    """A store in which something happens after the first write, whose answer is then lost."""
-
-    def __init__(self, store, meddle):
-        super().__init__(store)
-        self.meddle = meddle
-
-    def at_once(self, command):
-        return None
-
-    def execute(self, command):
-        return self._lose(command, super().execute(command))
-
-    async def aexecute(self, command):
-        return self._lose(command, await super().aexecute(command))
-
-    def _lose(self, command, reply):
-        if isinstance(command, Transact) and self.meddle is not None:
-            meddle, self.meddle = self.meddle, None
-            meddle()
-            raise StoreOutcomeUnknown("the connection broke")
-        return reply
 
 
 def test_what_another_holder_has_given_back_before_i_heard_of_it_is_charged_anew(place, way, clock):

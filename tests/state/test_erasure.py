@@ -7,7 +7,8 @@ from contextlib import ExitStack, closing
 import msgspec
 import pytest
 
-from semel import FileOverflow
+import semel
+from semel import FileOverflow, erasure
 from semel.clock import Clock
 from semel.codecs import Codec
 from semel.commands import Batch, Delete, Get, Put, Update
@@ -571,3 +572,13 @@ def test_who_keeps_no_documents_needs_no_table_for_them(request, engine, way, cl
         do(lambda s: s.ledger.complete(claim, ANN))
         assert forget(do) == Erasure(records=1)
         assert do(lambda s: s.ledger.claim("k")).result is MISSING
+
+
+def test_rows_that_keep_coming_are_told_of(clock):
+    """Somebody writes about the person as quickly as he is forgotten: that has to stop first."""
+    with semel.connect("memory:", clock=clock, secret=SECRET) as s:
+        s.journal.append("chat", {"n": 0}, subject="ann")
+        done = s.forget_subject("ann", told=lambda _: s.journal.append("chat", {"n": 1}, subject="ann"))
+        assert done.more
+        assert done.entries == erasure.PASSES
+        assert s.forget_subject("ann") == Erasure(entries=1)

@@ -13,7 +13,6 @@ from semel.drive import drive
 from semel.errors import (
     InvalidKey,
     InvalidOption,
-    StoreOutcomeUnknown,
     StoreUnavailable,
     TemplateError,
     UsageError,
@@ -35,7 +34,7 @@ from semel.switches import Board
 from semel.tables.seeds import MESSAGES
 from semel.testing import Faulty
 from tests.places import NAMES
-from tests.state.crowds import crowd, everything, furnished, opened, persistent, senders, workers
+from tests.state.crowds import Meddled, crowd, everything, furnished, opened, persistent, senders, workers
 
 STOCKHOLM = "Europe/Stockholm"
 CAP = Cap("replies:{chat}", 3, Day(STOCKHOLM))
@@ -682,30 +681,6 @@ def test_lost_answers_decide_and_charge_nothing_twice(place, way):
         assert do(decide("reply:1", one, at=at)).token != allowed.token
         assert used(do, at=at) == 1
         assert lost() >= 4
-
-
-class Meddled(Faulty):
-    """A store in which something happens after the first transaction, whose answer is then lost."""
-
-    def __init__(self, store, meddle):
-        super().__init__(store)
-        self.meddle = meddle
-
-    def at_once(self, command):
-        return None
-
-    def execute(self, command):
-        return self._lose(command, super().execute(command))
-
-    async def aexecute(self, command):
-        return self._lose(command, await super().aexecute(command))
-
-    def _lose(self, command, reply):
-        if isinstance(command, Transact) and self.meddle is not None:
-            meddle, self.meddle = self.meddle, None
-            meddle()
-            raise StoreOutcomeUnknown("the connection broke")
-        return reply
 
 
 def test_a_decision_that_somebody_gave_back_before_i_heard_of_it_is_made_anew(place, way, noon):

@@ -37,7 +37,7 @@ from semel.stores.postgres.errors import translated
 from semel.stores.postgres.forms import ASK_TIME
 from semel.stores.postgres.guest import Guest
 from semel.stores.postgres.refusers import ENOUGH, MOST, Refusers
-from semel.stores.postgres.time import FRESH_SECONDS, ServerTime
+from semel.stores.servertime import FRESH_SECONDS, ServerTime
 from semel.tables import Kind, Table
 from semel.testing import FakeClock
 from semel.testing.conformance import NOTES, THINGS

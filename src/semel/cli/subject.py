@@ -47,7 +47,7 @@ def forget_subject(
         with _shown() as told:
             done = s.forget_subject(name, told=told)
         _tell(done, overflow, as_json)
-        _check_running(done)
+        _check_left(done)
 
 
 def _secret(variable: str) -> bytes:
@@ -104,7 +104,9 @@ def _words(done: Erasure) -> str:
     return f"{number(done.records, 'record')}, {number(done.documents, 'document')} and {entries}"
 
 
-def _check_running(done: Erasure) -> None:
+def _check_left(done: Erasure) -> None:
+    if done.more:
+        raise errors.SemelError("rows about this person keep coming: stop what writes them, and run it again")
     if done.running:
         raise errors.SemelError(
             f"{number(len(done.running), 'key is', 'keys are')} being worked on and left alone: "

@@ -15,8 +15,8 @@ from semel.stores.postgres.guest import Guest
 from semel.stores.postgres.housekeeper import Housekeeper
 from semel.stores.postgres.pool import AsyncPool, Pool, aconverse, converse
 from semel.stores.postgres.schema import inspect, layouts_of, opened
-from semel.stores.postgres.time import ServerTime
 from semel.stores.postgres.within import Within
+from semel.stores.servertime import ServerTime
 from semel.stores.shared import STORES, made, place_named
 from semel.stores.waiting import WaitingRoom
 from semel.tables import Table

@@ -12,7 +12,7 @@ from semel.errors import UsageError
 from semel.stores.postgres.address import Address
 from semel.stores.postgres.clerk import Clerk, Talk, Trip
 from semel.stores.postgres.pool import Line, aconverse, converse
-from semel.stores.postgres.time import ServerTime
+from semel.stores.servertime import ServerTime
 from semel.stores.waiting import WaitingRoom
 
 if TYPE_CHECKING:

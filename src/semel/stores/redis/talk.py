@@ -47,6 +47,7 @@ from semel.stores.redis.runs import enter_asks, write_ask
 from semel.stores.redis.scripts import OPEN
 from semel.stores.redis.servers import Dialogue, Servers
 from semel.stores.redis.slots import key_slot
+from semel.stores.servertime import ServerTime
 from semel.tables import Table
 
 SCHEMA = 1
@@ -57,8 +58,6 @@ RUN = 50
 MOST_READ, LEAST_READ = 1000, 100
 # How far SCAN goes in one step: a little at first, more where it finds little, and never for long.
 FIRST_STEP, LAST_STEP = 10, 10_000
-# What the server's clock was is told from memory for so long; no other clock runs away from it in that time.
-HEARD_SECONDS = 60.0
 # So often a write that moves an item in an index is thought over, each time because another one was quicker.
 THOUGHTS = 100
 
@@ -73,8 +72,7 @@ class Talk(Servers):
         super().__init__(address)
         self._env = env
         self._imposed = clock.imposed
-        self._monotonic = clock.monotonic
-        self._heard: tuple[float, float] | None = None
+        self.time = ServerTime(clock)
         self._open = False
         self._plans: dict[str, Plan] = {}
         publish = "SPUBLISH" if address.cluster else "PUBLISH"
@@ -100,25 +98,16 @@ class Talk(Servers):
             reply = yield from self._perform[type(command)](command)
         except UnicodeEncodeError as error:
             raise UsageError(f"not a text that UTF-8 can write: {error.object!r}") from error
-        if type(command) is not Time and type(reply) is not Many:
-            self._heard = reply.now, self._monotonic()
+        if type(command) is not Time:
+            self.time.hear(reply)
         return reply
 
-    def told(self) -> float | None:
-        """The servers' time, as far as it is known without asking."""
-        imposed = self._imposed()
-        if imposed is not None or self._heard is None:
-            return imposed
-        now, heard = self._heard
-        since = self._monotonic() - heard
-        return now + since if since <= HEARD_SECONDS else None
-
     def _time(self, _command: Time) -> Dialogue[Found]:
-        told = self.told()
+        told = self.time.tell()
         if told is None:
-            told = yield from self._now()
-            self._heard = told, self._monotonic()
-        return Found(told, None)
+            told = Found((yield from self._now()), None)
+            self.time.hear(told)
+        return told
 
     def plan(self, table: Table) -> Plan:
         """The plan of a table."""

@@ -105,19 +105,6 @@ class Deals(Network):
         """Who will not hear of his transaction, and how often yet."""
         self._errands = 0
 
-    def run(self) -> None:
-        """Let everything happen, then see that it all comes to an end."""
-        try:
-            self._populate()
-            self.until_quiet()
-            self.trouble = 0.0
-            self._last_round()
-        except Violation:
-            raise
-        except Exception as error:
-            raise self.violation("no surprise", f"{type(error).__name__}: {error}") from error
-        self.tally["steps"] = self.planned
-
     def violation(self, invariant: str, what: str) -> Violation:
         """The error that tells how this world came to break an invariant."""
         violation = super().violation(invariant, what)

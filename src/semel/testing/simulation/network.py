@@ -13,6 +13,7 @@ from semel.testing.simulation.errand import Errand
 from semel.testing.simulation.model import Interrupted, Model
 from semel.testing.simulation.plan import Plan, draw
 from semel.testing.simulation.scheduler import Scheduler
+from semel.testing.simulation.trace import Violation
 
 # How long a command is under way, in seconds; leases are of 0.5 to 2.
 SOON = 0.02
@@ -80,6 +81,27 @@ class Network(Scheduler):
         self._acting: Errand | None = None
         self._tokens = 0
         self._watchers: dict[str, list[tuple[Actor, int, float]]] = {id: [] for id in self.ids}
+
+    def run(self) -> None:
+        """Let everything happen, then see that it all comes to an end."""
+        try:
+            self._populate()
+            self.until_quiet()
+            self.trouble = 0.0
+            self._last_round()
+        except Violation:
+            raise
+        except Exception as error:
+            raise self.violation("no surprise", f"{type(error).__name__}: {error}") from error
+        self.tally["steps"] = self.planned
+
+    def _populate(self) -> None:
+        """Plan who comes, and when."""
+        raise NotImplementedError
+
+    def _last_round(self) -> None:
+        """See that what is left can be done, now that nothing goes wrong any more."""
+        raise NotImplementedError
 
     def begin(self, actor: Actor, command: Call) -> None:
         """The steps have come to the caller's work."""

@@ -19,7 +19,6 @@ from semel.model import MISSING, Abandoned, Happened, NotHappened, Settlement
 from semel.policy import Policy
 from semel.testing.simulation.errand import Errand
 from semel.testing.simulation.network import SOON, Actor
-from semel.testing.simulation.trace import Violation
 from semel.testing.simulation.workshop import WORK, Workshop
 
 OPERATIONS = ("forget", "resolve", "resolve", "mark", "check", "drop", "wait")
@@ -51,19 +50,6 @@ class World(Workshop):
         super().__init__(seed, listener)
         self._heart = Heart(self.store, self.clock)
         self._errands = 0
-
-    def run(self) -> None:
-        """Let everything happen, then see that it all comes to an end."""
-        try:
-            self._populate()
-            self.until_quiet()
-            self.trouble = 0.0
-            self._last_round()
-        except Violation:
-            raise
-        except Exception as error:
-            raise self.violation("no surprise", f"{type(error).__name__}: {error}") from error
-        self.tally["steps"] = self.planned
 
     # Who is there
 
