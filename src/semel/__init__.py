@@ -5,6 +5,7 @@ from semel.codecs import Codec, Encryption, Overflow
 from semel.connect import AsyncSemel, Semel, connect
 from semel.errors import (
     AlreadyDone,
+    BadSignature,
     CapReached,
     ClaimLost,
     FailedBefore,
@@ -74,6 +75,7 @@ __all__ = [
     "AlreadyDone",
     "AsyncLedger",
     "AsyncSemel",
+    "BadSignature",
     "Busy",
     "CapReached",
     "ClaimLost",

@@ -30,6 +30,7 @@ SemelError
 │   ├── WrongEnvironment    the store belongs to another environment
 │   ├── SchemaTooNew        written by a newer semel
 │   └── RecordCorrupt       a record that cannot be read; it is never taken for absent
+├── BadSignature            a webhook that does not prove who sent it, or when
 └── ShuttingDown            no new work is begun
 """
 
@@ -264,6 +265,14 @@ class RecordCorrupt(StoreError):
     def __init__(self, key: str, reason: str) -> None:
         super().__init__(f"the record of {key!r} cannot be read ({reason}); it was left as it is")
         self.key = key
+        self.reason = reason
+
+
+class BadSignature(SemelError):
+    """A delivery that does not prove who sent it, or when; nothing in it can be believed."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the webhook is refused, because {reason}: answer 401, and leave its body alone")
         self.reason = reason
 
 

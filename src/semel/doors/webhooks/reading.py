@@ -1,0 +1,53 @@
+"""Reading a delivery that may be forged: whatever is odd about it is a BadSignature, and nothing else."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from semel.errors import BadSignature
+
+Headers = Mapping[str, str] | Sequence[tuple[str, str]]
+
+# HubSpot, Stripe, Slack and the Standard Webhooks library all give a delivery this long. A moment ahead of
+# our clock is refused as well: else whoever once got hold of one could keep it for later.
+TOLERANCE: Final = 300
+
+# Milliseconds have 13 digits until the year 2286.
+MAX_DIGITS: Final = 13
+
+
+@dataclass(frozen=True, repr=False)
+class Delivery:
+    """One request as it came."""
+
+    headers: Headers
+    body: bytes
+    now: float
+    method: str
+    url: str
+
+    def only(self, name: str) -> str:
+        """The one header of that name, in whatever case."""
+        found = values(self.headers, name)
+        if not found:
+            raise BadSignature(f"it has no {name} header")
+        if len(found) > 1:
+            # Which of the two counts is not ours to guess: somebody before us may have taken the other.
+            raise BadSignature(f"it has {len(found)} {name} headers")
+        return found[0]
+
+    def check_moment(self, text: str, unit: int = 1) -> None:
+        """Refuse a time of sending that is too far from now."""
+        # int() would take signs, blanks, underscores and the digits of any script, and fail on 4,301 of them.
+        if not (text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS):
+            raise BadSignature("its time of sending is not a plain number")
+        # Written so that a clock which answers NaN refuses too.
+        if not abs(self.now - int(text) / unit) <= TOLERANCE:
+            raise BadSignature(f"it was sent more than {TOLERANCE} s from now, or one of the clocks is wrong")
+
+
+def values(headers: Headers, name: str) -> list[str]:
+    """Every value of the header of that name."""
+    pairs = headers.items() if isinstance(headers, Mapping) else headers
+    wanted = name.lower()
+    return [value for key, value in pairs if key.lower() == wanted]
