@@ -492,7 +492,7 @@ def test_everything_about_a_person_goes_and_what_was_done_is_still_known(run, s,
 
 def test_what_was_forgotten_is_told_as_json(read, s):
     fill(s)
-    told = {"records": 3, "documents": 1, "entries": 2, "running": [], "overflow": []}
+    told = {"records": 3, "documents": 1, "entries": 2, "running": [], "more": False, "overflow": []}
     assert read("forget-subject", PERSON, "--yes") == told
     assert read("forget-subject", PERSON, "--yes") == dict.fromkeys(told, 0) | {"running": [], "overflow": []}
 

@@ -20,7 +20,7 @@ from semel.testing import FakeClock
 from semel.testing.simulation import Violation, deals
 from tests.acceptance.crash_worker import check, deal, decide
 
-CHUNKS, WORLDS = 4, 500
+CHUNKS, WORLDS = 2, 500
 # Each guard is missed within twenty worlds; more are allowed, as every change gives every seed another world.
 ENOUGH = 2000
 

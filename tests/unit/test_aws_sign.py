@@ -47,7 +47,7 @@ def sent(lines):
     return dict(line.split(": ", 1) for line in lines.removesuffix("\r\n").split("\r\n"))
 
 
-@settings(max_examples=2000)
+@settings(max_examples=600)
 @given(URLS, WORDS, REGIONS, CREDENTIALS, TARGETS, st.binary(max_size=300), MOMENTS)
 def test_a_json_request_is_signed_as_botocore_signs_it(
     url, service, region, credentials, target, body, moment
@@ -60,7 +60,7 @@ def test_a_json_request_is_signed_as_botocore_signs_it(
     assert ours == {name: value for name, value in theirs.items() if name != "Content-Type"}
 
 
-@settings(max_examples=2000)
+@settings(max_examples=600)
 @given(
     URLS,
     REGIONS,

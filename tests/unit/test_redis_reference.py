@@ -164,7 +164,7 @@ def client(redis_server: str) -> Iterator[redis.Redis]:
 def test_every_command_is_answered_as_in_memory(redis_server: str, client: redis.Redis, table: Table) -> None:
     """Conditions, changes, additions, ends, transactions: in whatever order they come."""
 
-    @settings(max_examples=200)
+    @settings(max_examples=100)
     @given(st.lists(commands(table), max_size=12))
     def same(asked: list[Any]) -> None:
         prefix, clock = f"reference-{os.getpid()}-{next(NUMBERS)}", FakeClock()
