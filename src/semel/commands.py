@@ -297,9 +297,10 @@ class Page(msgspec.Struct, frozen=True):
 
 
 class Returned(msgspec.Struct, frozen=True):
-    """The caller's work gave this value."""
+    """The caller's work gave this value; now, or when the record was made that says so."""
 
     value: Any
+    record: Any = None
 
 
 class Raised(msgspec.Struct, frozen=True):
@@ -307,6 +308,8 @@ class Raised(msgspec.Struct, frozen=True):
 
     error: BaseException
     begun: bool = True
+    final: bool = False
+    """It is to stay failed, as the ledger was told."""
 
 
 Steps: TypeAlias = Generator[Command, Any, T]

@@ -164,6 +164,7 @@ class Semel:
         clock, events = clock or Clock(), events or Events()
         if redact is not None:
             events.scrub = redact.text
+        store.on_error = events.failed  # type: ignore[attr-defined]  # drive looks for it
         self._open(
             Shared(
                 store,
@@ -186,6 +187,8 @@ class Semel:
         self.store = store = shared.store
         self.events = shared.events
         self.env = shared.env
+        self.clock = shared.clock
+        self.scope = scope
         realm = Realm(
             prefix=prefix(shared.env, scope),
             env=shared.env,
@@ -212,6 +215,13 @@ class Semel:
         """The same store for another tenant, whose keys are its own."""
         other = object.__new__(Semel)
         other._open(self._shared, scope)
+        return other
+
+    def through(self, door: str) -> "Semel":
+        """The same, whose events say that it came in by this door."""
+        other = object.__new__(Semel)
+        shared = msgspec.structs.replace(self._shared, events=self.events.through(door))
+        other._open(shared, self.scope)
         return other
 
     # The state that decides: imported when it is asked for, as many programs only ever ask for `once`.

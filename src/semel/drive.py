@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, cast
 
 from semel.commands import Call, Discard, Fetch, Raised, Returned, Stash, Steps, Stored, Watch
-from semel.errors import UsageError
+from semel.errors import StoreError, UsageError
 from semel.tables import Table
 
 if TYPE_CHECKING:
@@ -105,6 +105,7 @@ def advance(
                 else:
                     reply = work(command)  # type: ignore[arg-type]  # it is a Call
             except BaseException as error:  # noqa: BLE001 - the steps decide, whatever it is
+                _tell(store, command, error)
                 command = steps.throw(error)
             else:
                 command = steps.send(reply)
@@ -146,6 +147,7 @@ async def aadvance(  # noqa: C901 - one case for each kind of command
                     task, cancelled = await _finished(command, store, cancelled)
                     reply = task.result()
             except BaseException as error:  # noqa: BLE001 - the steps decide, whatever it is
+                _tell(store, command, error)
                 command = steps.throw(error)
             else:
                 command = steps.send(reply)
@@ -153,6 +155,12 @@ async def aadvance(  # noqa: C901 - one case for each kind of command
         if cancelled:
             raise cancelled from None
         return end.value
+
+
+def _tell(store: Store, command: Any, error: BaseException) -> None:
+    """Let whoever listens know that the store did not do as asked."""
+    if isinstance(error, StoreError) and hasattr(store, "on_error"):
+        store.on_error(error, getattr(command, "key", ""))
 
 
 def _interrupt(kind: type, cancelled: BaseException) -> Raised:

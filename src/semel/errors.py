@@ -146,11 +146,12 @@ class FailedBefore(Refused):
 
 
 class AlreadyDone(Refused):
-    """A `with` block whose work is done already; `result` is what came of it."""
+    """A `with` block whose work is done already; `result` is what came of it, as `record` says."""
 
-    def __init__(self, key: str, result: Any) -> None:
+    def __init__(self, key: str, result: Any, record: Any = None) -> None:
         super().__init__(key, "is done already; its result is in .result")
         self.result = result
+        self.record = record
 
 
 class ResultNotKept(Refused):

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
+from semel.errors import StoreError, StoreThrottled
+
 if TYPE_CHECKING:
     from logging import Logger
 
@@ -35,6 +37,8 @@ class What(StrEnum):
     ALLOWED = "allowed"
     REFUSED = "refused"
     REFUNDED = "refunded"
+    THROTTLED = "throttled"
+    STORE_ERROR = "store_error"
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -44,6 +48,10 @@ class Event(msgspec.Struct, frozen=True):
     key_digest: str
     attempt: int = 0
     detail: str = ""
+    door: str = ""
+    """Where it came in, such as "http" or "sqs"; empty for a call of the library's own."""
+    warned: bool = False
+    """Whether semel has logged it by itself, as something to be looked at."""
 
 
 Listener: TypeAlias = Callable[[Event], None]
@@ -55,13 +63,20 @@ class Events:
     """Where events go."""
 
     def __init__(self, scrub: Callable[[str], str] | None = None) -> None:
-        self._listeners: tuple[Listener, ...] = ()
+        self._listeners: list[Listener] = []
+        self._door = ""
         self.scrub = scrub
         """Takes what is personal out of a text that people will read."""
 
     def listen(self, listener: Listener) -> None:
         """Call this with every event from now on."""
-        self._listeners += (listener,)
+        self._listeners.append(listener)
+
+    def through(self, door: str) -> "Events":
+        """The same listeners, told also where a thing came in."""
+        other = Events(self.scrub)
+        other._listeners, other._door = self._listeners, door
+        return other
 
     def scrubbed(self, text: str) -> str:
         """A text without what is personal; without anything, where that cannot be told."""
@@ -74,20 +89,44 @@ class Events:
 
     def emit(self, what: What, id: str, attempt: int = 0, detail: str = "") -> None:
         """Tell the listeners; an error of theirs is logged and goes no further."""
-        if not self._listeners:
-            return
-        event = Event(what, digest(id), attempt, self.scrubbed(detail))
-        for listener in self._listeners:
-            try:
-                listener(event)
-            except Exception:  # noqa: BLE001 - a listener may fail in any way, and the work goes on
-                _logger().exception("a listener failed on %s", what.value)
+        if self._listeners:
+            self._tell(Event(what, digest(id), attempt, self.scrubbed(detail), self._door))
 
     def warn(self, what: What, id: str, attempt: int = 0, detail: str = "") -> None:
         """The same for what somebody should look at: it is logged even when nobody listens."""
-        detail = self.scrubbed(detail)
-        _logger().warning("%s: key %s, attempt %d. %s", what.value, digest(id), attempt, detail)
-        self.emit(what, id, attempt, detail)
+        event = Event(what, digest(id), attempt, self.scrubbed(detail), self._door, warned=True)
+        _logger().warning(
+            "%s: key %s, attempt %d. %s",
+            what.value,
+            event.key_digest,
+            attempt,
+            event.detail,
+            extra=fields(event),
+        )
+        self._tell(event)
+
+    def failed(self, error: StoreError, id: str) -> None:
+        """Tell that the store did not do as asked; the error itself goes to whoever called."""
+        what = What.THROTTLED if isinstance(error, StoreThrottled) else What.STORE_ERROR
+        self.emit(what, id, detail=type(error).__name__)
+
+    def _tell(self, event: Event) -> None:
+        for listener in tuple(self._listeners):
+            try:
+                listener(event)
+            except Exception:  # noqa: BLE001 - a listener may fail in any way, and the work goes on
+                _logger().exception("a listener failed on %s", event.what.value)
+
+
+def fields(event: Event) -> dict[str, str | int]:
+    """An event as the attributes of a log record."""
+    return {
+        "semel_event": event.what.value,
+        "semel_key_digest": event.key_digest,
+        "semel_attempt": event.attempt,
+        "semel_door": event.door,
+        "semel_detail": event.detail,
+    }
 
 
 def _logger() -> "Logger":

@@ -104,7 +104,7 @@ class Flow:
         terms = Terms(policy.lease, policy.ttl, fingerprint, policy.on_lapsed, policy.max_attempts, subject)
         if self._draining():
             before = yield from self._ledger.peek(id, terms, self.decoder)
-            return self._answer(before) if before else Raised(errors.ShuttingDown("no new work is begun"))
+            return self._answer(before) if before else _refused(errors.ShuttingDown("no new work is begun"))
         try:
             sent = self._monotonic()
             outcome = yield from self._ledger.claim_on(id, terms, self.decoder)
@@ -160,23 +160,23 @@ class Flow:
     def _answer(self, outcome: Outcome) -> Returned | Raised:
         """What a call gives that did not get to run."""
         if isinstance(outcome, Replay) and outcome.result is not MISSING:
-            return Returned(outcome.result)
+            return Returned(outcome.result, outcome.record)
         match outcome:
             case Replay(record):
                 reason = (record.encoding or "").removeprefix("none:")
-                return Raised(errors.ResultNotKept(record.key, reason))
+                return _refused(errors.ResultNotKept(record.key, reason))
             case Busy(record, retry_after):
                 if self.policy.on_busy == "skip":
                     return Returned(SKIPPED)
-                return Raised(errors.InProgress(record.key, retry_after, record.attempt))
+                return _refused(errors.InProgress(record.key, retry_after, record.attempt))
             case Failed(record, failure):
                 kind = self.policy.kind_of(failure.kept_as)
                 error = errors.FailedBefore if kind is None else _replayed_as(kind)
-                return Raised(error(record.key, failure.type, failure.message, record.attempt))
+                return _refused(error(record.key, failure.type, failure.message, record.attempt))
             case Mismatch(record):
-                return Raised(errors.PayloadChanged(record.key))
+                return _refused(errors.PayloadChanged(record.key))
             case Unknown(record):
-                return Raised(errors.OutcomeUnknown(record.key, record.attempt))
+                return _refused(errors.OutcomeUnknown(record.key, record.attempt))
             case Claimed():
                 raise AssertionError("a claim is no answer")
 
@@ -197,8 +197,10 @@ class Flow:
             except errors.ClaimLost as error:
                 return Raised(error)
             return done
-        yield from self._told(self._give_back(claim, done), done.error)
-        return done
+        final = done.begun and not _interrupted(claim, done.error)
+        final = final and self.policy.is_final(done.error, claim.attempt)
+        yield from self._told(self._give_back(claim, done, final), done.error)
+        return Raised(done.error, final=True) if final else done
 
     def _told(self, steps: Steps[None], error: BaseException) -> Steps[None]:
         """Tell the ledger of an error; that it cannot be told matters less than the error itself."""
@@ -207,18 +209,16 @@ class Flow:
         except errors.SemelError as problem:
             error.add_note(f"and the ledger could not be told: {problem}")
 
-    def _give_back(self, claim: Claimed, done: Raised) -> Steps[None]:
+    def _give_back(self, claim: Claimed, done: Raised, final: bool) -> Steps[None]:
         """Keep the error, or let the next attempt run."""
-        error, limit = done.error, self.policy.max_attempts
+        error = done.error
         if not done.begun and not claim.lapsed:
             yield from self._ledger.release(claim)
         elif not done.begun or _interrupted(claim, error):
             # Whether it happened, or an earlier attempt of it did, is in doubt.
             yield from self._ledger.lapse(claim)
-        elif isinstance(error, Exception) and (kept_as := self.policy.kept_as(error)):
-            yield from self._ledger.fail(claim, failure_of(error, kept_as))
-        elif limit is not None and claim.attempt >= limit:
-            yield from self._ledger.fail(claim, error)
+        elif final:
+            yield from self._ledger.fail(claim, failure_of(error, self.policy.kept_as(error) or ""))
         else:
             yield from self._ledger.release(claim, error)
 
@@ -263,7 +263,13 @@ class Flow:
         """Do sync work as this attempt."""
         self.begin(run)
         try:
-            return function(*args, **kwargs)
+            value = function(*args, **kwargs)
+            if hasattr(value, "__await__"):
+                # It has not run yet, and would be taken for done.
+                raise errors.UsageError(
+                    f"{function!r} gave something to be awaited, and was not called as async work"
+                )
+            return value
         finally:
             self.end(run)
 
@@ -298,9 +304,7 @@ class Flow:
         enter(run)
         if not (self.policy.heartbeat and run.protected):
             return None
-        pulse = Pulse(run, self._ledger, self.service.store, self.service.clock)
-        pulse.start()
-        return pulse
+        return Pulse(run, self._ledger, self.service.heart.pulses.here())
 
     def aend(self, run: Run, pulse: Pulse | None, error: BaseException | None) -> errors.ClaimLost | None:
         """Async work is over; what to raise instead where it was cancelled for a lost claim."""
@@ -343,6 +347,10 @@ def _replayer(flow: Flow) -> Callable[[str, str | None], Any]:
 
 
 REPLAYABLE: dict[str, str | int] = {"status": "COMPLETED", "encoding": "json", "version": RECORD_VERSION}
+
+
+def _refused(error: errors.SemelError) -> Raised:
+    return Raised(error, begun=False)
 
 
 def _interrupted(claim: Claimed, error: BaseException) -> bool:

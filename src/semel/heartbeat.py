@@ -1,4 +1,4 @@
-"""Leases are renewed while work runs: by one thread for all sync work, by timers for async work."""
+"""Leases are renewed while work runs: by one thread for all sync work, by one timer for a loop's own."""
 
 import os
 import threading
@@ -11,6 +11,7 @@ from semel.commands import Steps
 from semel.drive import Store, adrive, drive
 from semel.events import What
 from semel.ledger import LedgerSteps
+from semel.loops import PerLoop
 from semel.running import RENEWALS_PER_LEASE, Run
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ class Heart:
         self._store = store
         self._clock = clock
         self._shortest = float("inf")
+        self.pulses = PerLoop(lambda: Pulses(store, clock), _nothing_to_wait_for, lambda _: None)
+        """The same for async work."""
         self._forget()
         HEARTS.add(self)
 
@@ -117,52 +120,94 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-class Pulse:
-    """The timer that renews the lease of one piece of async work, and cancels the work when it is lost."""
+async def _nothing_to_wait_for(_pulses: "Pulses") -> None:
+    """A loop that ends has no work left whose lease could be renewed."""
 
-    def __init__(self, run: Run, ledger: LedgerSteps, store: Store, clock: Clock) -> None:
-        self._run = run
-        self._ledger = ledger
-        self._store = store
-        self._clock = clock
-        self._task: asyncio.Task[None] | None = None
-        self._renewal: asyncio.Task[None] | None = None
 
-    def start(self) -> None:
-        """Keep the lease alive from now on. Short work costs one timer, and no task."""
+class Pulses:
+    """The leases of async work on one event loop: one timer for all of them, set for the first that is due.
+
+    Work that ends before that costs an entry in a dictionary, and neither a timer nor a task.
+    """
+
+    def __init__(self, store: Store, clock: Clock) -> None:
         import asyncio
 
-        self._loop = asyncio.get_running_loop()
-        self._work = asyncio.current_task()
+        self.store = store
+        self.clock = clock
+        self.loop = asyncio.get_running_loop()
+        self.current_task = asyncio.current_task
+        self._live: dict[Pulse, None] = {}
+        self._set_for = float("inf")
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, pulse: "Pulse") -> None:
+        """Begin this pulse when its run's renewal is due."""
+        self._live[pulse] = None
+        if pulse.run.due < self._set_for:
+            self._set(pulse.run.due)
+
+    def remove(self, pulse: "Pulse") -> None:
+        """The work is over."""
+        self._live.pop(pulse, None)
+
+    def _set(self, due: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._set_for = due
+        self._timer = self.loop.call_later(due - self.clock.monotonic(), self._ring)
+
+    def _ring(self) -> None:
+        for pulse in [pulse for pulse in self._live if pulse.run.due <= self._set_for]:
+            del self._live[pulse]
+            pulse.begin()
+        self._timer, self._set_for = None, float("inf")
+        if self._live:
+            self._set(min(pulse.run.due for pulse in self._live))
+
+
+class Pulse:
+    """What renews the lease of one piece of async work, and cancels the work when it is lost."""
+
+    __slots__ = ("_cancelling", "_ledger", "_pulses", "_renewal", "_task", "_work", "run")
+
+    def __init__(self, run: Run, ledger: LedgerSteps, pulses: Pulses) -> None:
+        self.run = run
+        self._ledger = ledger
+        self._pulses = pulses
+        self._task: asyncio.Task[None] | None = None
+        self._renewal: asyncio.Task[None] | None = None
+        self._work = pulses.current_task()
         self._cancelling = self._work.cancelling() if self._work else 0
-        self._timer = self._loop.call_later(self._run.due - self._clock.monotonic(), self._begin)
+        pulses.add(self)
 
     def stop(self) -> None:
         """The work is over."""
-        self._timer.cancel()
-        if self._task is not None:
+        if self._task is None:
+            self._pulses.remove(self)
+        else:
             self._task.cancel()
 
     def claim_lost(self) -> bool:
         """Whether the cancellation that is under way is this pulse's own, for a lost claim."""
-        if not self._run.lost or self._work is None or self._task is None:
+        if not self.run.lost or self._work is None or self._task is None:
             return False
         return self._work.uncancel() <= self._cancelling
 
-    def _begin(self) -> None:
-        self._task = self._loop.create_task(self._beat())
+    def begin(self) -> None:
+        """Keep the lease alive from now on."""
+        self._task = self._pulses.loop.create_task(self._beat())
 
     async def _beat(self) -> None:
         import asyncio
 
-        run, now = self._run, self._clock.monotonic
+        run, clock, store = self.run, self._pulses.clock, self._pulses.store
         while not run.lost:
-            await asyncio.sleep(run.due - now())
+            await asyncio.sleep(run.due - clock.monotonic())
             # A task of its own: a renewal that hangs must not keep the work going past its deadline.
-            self._renewal = self._loop.create_task(
-                adrive(beat(self._ledger, run, self._clock), self._store), name="semel-renewal"
-            )
-            await asyncio.wait({self._renewal}, timeout=run.deadline - now())
+            steps = beat(self._ledger, run, clock)
+            self._renewal = self._pulses.loop.create_task(adrive(steps, store), name="semel-renewal")
+            await asyncio.wait({self._renewal}, timeout=run.deadline - clock.monotonic())
         self._ledger.events.warn(
             What.CLAIM_LOST,
             run.claim.id,

@@ -78,6 +78,8 @@ def check(key: str) -> str:
     """A whole key as plain text, or InvalidKey."""
     if type(key) is str and 0 < len(key) <= SURELY_FITS and key.isprintable():
         return key
+    if type(key) is Key:
+        return str.__str__(key)  # it was checked when it was made
     if not isinstance(key, str):
         raise InvalidKey(f"a key is text or a Key, not {_kind(key)}: build one with Key(...)")
     if not key:

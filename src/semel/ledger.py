@@ -473,9 +473,13 @@ class LedgerSteps:
 
     def check_and_set(self, key: str | Key, ttl: Seconds = HOUR) -> Steps[bool]:
         """True the first time, False while that time is remembered: one atomic write."""
-        token = self._token()
-        reply = yield from write(_mark(self.name(key), lasting(ttl, self.horizon), token))
-        return _new(reply, token)
+        token, id = self._token(), self.name(key)
+        reply = yield from write(_mark(id, lasting(ttl, self.horizon), token))
+        return self._seen(id, _new(reply, token))
+
+    def _seen(self, id: str, new: bool) -> bool:
+        self.events.emit(What.CLAIMED if new else What.REPLAYED, id)
+        return new
 
     def check_and_set_many(self, keys: Iterable[str | Key], ttl: Seconds = HOUR) -> Steps[Answers]:
         """The same for many keys in one round trip; of equal keys in the batch the first one counts."""
@@ -489,7 +493,7 @@ class LedgerSteps:
         many = yield from write_each(Batch(marks))
         new = {mark.key: _new(reply, token) for mark, reply in zip(marks, many.replies, strict=True)}
         # Popping leaves the later ones of equal keys without an entry: they are duplicates.
-        return [new.pop(id, False) for id in names]
+        return [self._seen(id, new.pop(id, False)) for id in names]
 
     def is_processed(self, key: str | Key) -> Steps[bool]:
         """Whether the key is done; one that is only being worked on is not."""

@@ -25,6 +25,7 @@ R = TypeVar("R")
 
 KeyMaker: TypeAlias = Callable[..., str]
 Payload: TypeAlias = "All | Iterable[str] | None"
+Done: TypeAlias = Returned | Raised
 
 
 class All(msgspec.Struct, frozen=True):
@@ -96,18 +97,16 @@ class Once:
         self, *parts: Any, fingerprint: str | None = None, returns: Any = Any, **options: Unpack[Options]
     ) -> "Running":
         """A block of work under a key made of these parts; `AlreadyDone` is raised where it is done."""
+        return self.block(returns=returns, **options).running(Key(*parts), fingerprint)
+
+    def block(self, *, returns: Any = Any, **options: Unpack[Options]) -> "Block":
+        """Blocks of work that have their policy in common, which is checked here, once for all of them."""
         policy = policy_of(options, self._service.ledger.horizon)
         if policy.on_busy == "skip":
             raise errors.InvalidOption("a with block cannot be skipped: use on_busy='raise'")
         if policy.resolver is not None:
             raise errors.InvalidOption("a with block cannot be resolved: use on_lapsed='hold', or a function")
-        ledger, key = self._service.ledger, Key(*parts)
-        shown = _shown(key, policy, ledger)
-        person = subject_of_step(ledger.name(key))
-        if policy.subject is not None:
-            person = ledger.subject(policy.subject)
-        flow = Flow(self._service, policy, decoder_for(returns))
-        return Running(flow, shown, ledger.name(shown), fingerprint, person)
+        return Block(Flow(self._service, policy, decoder_for(returns)))
 
 
 class Protected:
@@ -236,10 +235,56 @@ class Protected:
         self._typed = True
 
 
+class Block:
+    """Blocks of work under one policy, each with a key of its own."""
+
+    def __init__(self, flow: Flow) -> None:
+        self._flow = flow
+        self.policy = flow.policy
+
+    def running(self, key: str, fingerprint: str | None = None) -> "Running":
+        """`with block.running(key) as run`: one of them, as a `with` block."""
+        return Running(self._flow, *self._named(key), fingerprint)
+
+    def run(self, key: str, fingerprint: str | None, function: Callable[..., Any], *args: Any) -> Done:
+        """One of them as a function, and what came of it: an error is given, and not raised.
+
+        `Returned.record` is there where it was done before, and `Raised.begun` where the function has run.
+        """
+        flow = self._flow
+        try:
+            _, id, person = self._named(key)
+            return drive(
+                flow.steps(id, fingerprint, Work(flow.attempt, function, args), person), flow.service.store
+            )
+        except errors.SemelError as error:
+            return Raised(error, begun=False)
+
+    async def arun(self, key: str, fingerprint: str | None, function: Callable[..., Any], *args: Any) -> Done:
+        """The same, awaitable."""
+        flow = self._flow
+        try:
+            _, id, person = self._named(key)
+            work = Work(flow.aattempt, function, args)
+            return await adrive(flow.steps(id, fingerprint, work, person), flow.service.store)
+        except errors.SemelError as error:
+            return Raised(error, begun=False)
+
+    def _named(self, key: str) -> tuple[str, str, str | None]:
+        """The key as it is kept, its qualified name, and the person it is about."""
+        ledger, policy = self._flow.service.ledger, self.policy
+        id = ledger.name(key)
+        person = subject_of_step(id) if policy.subject is None else ledger.subject(policy.subject)
+        if not policy.hide_key:
+            return key, id, person
+        shown = ledger.subject(check(key))
+        return shown, ledger.name(shown), person
+
+
 class Running:
     """`with once.running(...) as run`: the block is the work, and `run.result` what comes of it."""
 
-    def __init__(self, flow: Flow, key: str, id: str, fingerprint: str | None, subject: str | None) -> None:
+    def __init__(self, flow: Flow, key: str, id: str, subject: str | None, fingerprint: str | None) -> None:
         self._flow = flow
         self._key = key
         self._store = flow.service.store
@@ -270,7 +315,7 @@ class Running:
         if isinstance(step, Call):
             run: Run = step.work()
             return run
-        raise errors.AlreadyDone(self._key, _given(step))
+        raise errors.AlreadyDone(self._key, _given(step), step.record)  # type: ignore[union-attr]  # given
 
     def _done(self, error: BaseException | None) -> Returned | Raised:
         if error is not None:

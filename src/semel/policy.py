@@ -29,7 +29,12 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     subject: str | None
     hide_key: bool
 
-    def kept_as(self, error: Exception) -> str | None:
+    def is_final(self, error: BaseException, attempt: int) -> bool:
+        """Whether work that raised this at that attempt is to stay failed."""
+        spent = self.max_attempts is not None and attempt >= self.max_attempts
+        return spent or self.kept_as(error) is not None
+
+    def kept_as(self, error: BaseException) -> str | None:
         """The name of the type under which this error is kept, or None when it is released."""
         for kind in type(error).__mro__:
             if word := self.on_error.get(kind):

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from semel.doors.webhooks import (
+    ALOWARE,
     GITHUB,
     HUBSPOT,
     PROVIDERS,
@@ -721,5 +722,9 @@ def test_what_is_known_of_each_sender():
         "github": (GitHub, 259_200, 10),
         "slack": (Slack, 86_760, 3),
         "telegram": (Telegram, 86_400, None),
+        "aloware": (Bearer, None, None),
     }
-    assert set(PROVIDERS.values()) == {HUBSPOT, STANDARD_WEBHOOKS, STRIPE, GITHUB, SLACK, TELEGRAM}
+    assert set(PROVIDERS.values()) == {HUBSPOT, STANDARD_WEBHOOKS, STRIPE, GITHUB, SLACK, TELEGRAM, ALOWARE}
+    assert {one.name: one.max_bytes for one in PROVIDERS.values() if one.max_bytes > 10**6} == {
+        "github": 26_000_000
+    }

@@ -57,7 +57,7 @@ def give_up_waiting(self, id, terms, busy):
     return busy, 0.0
 
 
-def give_back_as_if_not_begun(self, claim, done):
+def give_back_as_if_not_begun(self, claim, done, final):
     yield from self._ledger.release(claim)
 
 

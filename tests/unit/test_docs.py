@@ -38,6 +38,7 @@ from semel.drive import Store
 from semel.policy import Options, policy_of
 from semel.testing import StoreConformance
 from tests import seeds
+from tests.doors.sqs_kit import make_queue
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -118,10 +119,26 @@ def name_of(page: Path) -> str:
     return str(page.relative_to(DOCS))
 
 
+@pytest.fixture
+def queues(sqs: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The queues of a page, on a server that stands for AWS."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL_SQS", sqs)
+    for name in ("orders.fifo", "orders-dead.fifo"):
+        make_queue(sqs, name, region="eu-north-1")
+
+
+# The pages that talk to a server, and the fixture that has it ready.
+SERVED = {"how-to/handle-sqs-messages.md": "queues"}
+
+
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if any(b.language == "python" for b in blocks(page))], ids=name_of
 )
-def test_every_example_runs_as_it_stands(page: Path, module: ModuleType) -> None:
+def test_every_example_runs_as_it_stands(
+    page: Path, module: ModuleType, request: pytest.FixtureRequest
+) -> None:
+    if name_of(page) in SERVED:
+        request.getfixturevalue(SERVED[name_of(page)])
     run(page, module)
 
 

@@ -881,7 +881,7 @@ def test_running_open_is_explicit_and_counted() -> None:
     s = semel.Semel(Down(), events=events)
     work = s.once("k", on_store_error="open")(lambda: semel.current_run().protected)
     assert work() is False
-    assert [event.what for event in heard] == [semel.What.RAN_OPEN]
+    assert [event.what for event in heard] == [semel.What.STORE_ERROR, semel.What.RAN_OPEN]
 
 
 def test_an_unknown_outcome_of_the_claim_never_runs() -> None:

@@ -1,10 +1,13 @@
-"""Webhooks: is the delivery genuine, and what is it called.
+"""Webhooks: a delivery is verified, each of its events is handled once, and the sender is answered.
+
+    receiver = Receiver(s, STRIPE, "whsec_...", handle)
+    answer = receiver.receive(headers, body)  # status, headers and body for any framework
+
+Its parts are there for use on their own:
 
     verifier = Stripe("whsec_...")
     verifier.verify(headers, body, now)  # BadSignature unless Stripe sent just these bytes
     key = stripe_key(json.loads(body))  # "STRIPE:evt_1", however often it is delivered
-
-Nothing here opens a connection, reads a clock or writes a record.
 """
 
 from semel.doors.webhooks.names import (
@@ -18,6 +21,7 @@ from semel.doors.webhooks.names import (
     telegram_key,
 )
 from semel.doors.webhooks.providers import (
+    ALOWARE,
     GITHUB,
     HUBSPOT,
     PROVIDERS,
@@ -27,7 +31,8 @@ from semel.doors.webhooks.providers import (
     TELEGRAM,
     Provider,
 )
-from semel.doors.webhooks.reading import Headers
+from semel.doors.webhooks.reading import Headers, Notice
+from semel.doors.webhooks.receiver import Answer, Receiver
 from semel.doors.webhooks.verifiers import (
     Bearer,
     GitHub,
@@ -42,6 +47,7 @@ from semel.doors.webhooks.verifiers import (
 from semel.errors import BadSignature
 
 __all__ = [
+    "ALOWARE",
     "GITHUB",
     "HUBSPOT",
     "PROVIDERS",
@@ -49,13 +55,16 @@ __all__ = [
     "STANDARD_WEBHOOKS",
     "STRIPE",
     "TELEGRAM",
+    "Answer",
     "BadSignature",
     "Bearer",
     "GitHub",
     "Headers",
     "HubSpotV3",
+    "Notice",
     "PlainHmac",
     "Provider",
+    "Receiver",
     "Slack",
     "StandardWebhooks",
     "Stripe",

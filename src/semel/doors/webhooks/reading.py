@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from semel.errors import BadSignature
 
@@ -44,6 +44,19 @@ class Delivery:
         # Written so that a clock which answers NaN refuses too.
         if not abs(self.now - int(text) / unit) <= TOLERANCE:
             raise BadSignature(f"it was sent more than {TOLERANCE} s from now, or one of the clocks is wrong")
+
+
+@dataclass(frozen=True, repr=False)
+class Notice:
+    """One event of a genuine delivery, and the headers that it came with."""
+
+    payload: Any
+    headers: Headers
+
+    def header(self, name: str) -> str | None:
+        """The header of that name, in whatever case; None where there is none, or more than one."""
+        found = values(self.headers, name)
+        return found[0] if len(found) == 1 else None
 
 
 def values(headers: Headers, name: str) -> list[str]:

@@ -1,0 +1,250 @@
+"""ASGI: `app.add_middleware(IdempotencyMiddleware, idempotency=...)`, for Starlette, FastAPI and any other.
+
+The whole request is read before anything is claimed. A response that is made in one piece is written down
+first and sent then; one that streams goes to the client as it comes, and only its end waits for the ledger.
+"""
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from semel import errors
+from semel.doors.http.answers import Answer, NotKept
+from semel.doors.http.exchange import Exchange
+from semel.doors.http.policy import Asked, Idempotency, Request, Ticket
+
+if TYPE_CHECKING:
+    import asyncio
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Message: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+WANTED: Final = frozenset({b"idempotency-key", b"idempotency-expiry-seconds", b"content-length"})
+
+RESPONSE: Final = frozenset({"http.response.start", "http.response.body"})
+
+# With these an application would send what never passes through here.
+UNSEEN: Final = frozenset({"http.response.pathsend", "http.response.zerocopysend", "http.response.trailers"})
+
+
+class IdempotencyMiddleware:
+    """Keeps a policy for every request of an application; place it inside what authenticates."""
+
+    def __init__(self, app: App, idempotency: Idempotency) -> None:
+        self.app = app
+        self.idempotency = idempotency
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
+        if not self.idempotency.protects(scope["method"]):
+            return await self._unprotected(scope, receive, send)
+        conversation = Conversation(self.idempotency, receive, send)
+        try:
+            answer = await conversation.begin(request_of(scope, scope))
+        except Disconnected:
+            return None
+        if answer is not None:
+            return await respond(answer, send)
+        return await conversation.run(self.app, scope)
+
+    async def _unprotected(self, scope: Scope, receive: Receive, send: Send) -> None:
+        page = await page_of(self.idempotency, scope)
+        if page is None:
+            return await self.app(scope, receive, send)
+        return await respond(page, send, head=scope["method"] == "HEAD")
+
+
+class Disconnected(Exception):
+    """The client went away before it had sent its request; nothing was claimed for it."""
+
+
+class Conversation:
+    """One request and its response: `begin` claims its key, and `run` lets an application answer it.
+
+    The client may go away meanwhile: the application is not told, so that it comes to an end, and the next
+    request with the same key finds what came of it.
+    """
+
+    __slots__ = ("_body", "_exchange", "_gone", "_idempotency", "_over", "_receive", "_send", "_start")
+
+    def __init__(self, idempotency: Idempotency, receive: Receive, send: Send) -> None:
+        self._idempotency = idempotency
+        self._receive = receive
+        self._send = send
+        self._exchange: Exchange | None = None
+        self._body: bytes | None = None
+        self._start: Message | None = None
+        self._gone = False
+        self._over: asyncio.Event | None = None
+
+    async def begin(self, request: Request) -> Answer | None:
+        """Claim the key of a request; an answer says that it does not run, and None that it may."""
+        ticket = self._idempotency.admit(request)
+        if not isinstance(ticket, Ticket):
+            return ticket
+        if self._body is None and not await self.read():
+            return self._idempotency.too_large(ticket.base)
+        exchange = Exchange(self._idempotency, ticket)
+        answer = await exchange.abegin(self._body or b"")
+        if answer is None:
+            self._exchange = exchange
+        return answer
+
+    async def read(self) -> bool:
+        """Read the body; False where it is larger than it may be."""
+        chunks: list[bytes] = []
+        room, more = self._idempotency.max_body, True
+        while more:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise Disconnected
+            chunks.append(message.get("body", b""))
+            room -= len(chunks[-1])
+            if room < 0:
+                return False
+            more = message.get("more_body", False)
+        self._body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        return True
+
+    async def run(self, app: App, scope: Scope) -> None:
+        """Let an application answer, and write down what it answers."""
+        if self._body is None:
+            return await app(scope, self._receive, self._send)
+        try:
+            await app(_seeing_all(scope), self.receive, self.send)
+        except BaseException as error:
+            answer = await self._failed(error)
+            if answer is None:
+                raise
+            await respond(answer, self._send)
+        else:
+            if self._is_open():
+                await self._exchange.aend(NotKept(500))  # type: ignore[union-attr]  # it is open
+        finally:
+            if self._exchange is not None:
+                # The run may have been ended by a task of the application's own, whose context is another.
+                self._exchange.leave()
+            if self._over is not None:
+                self._over.set()
+        return None
+
+    # The application's side
+
+    async def receive(self) -> Message:
+        """The request, once; and then nothing until the response is made."""
+        if self._body is not None:
+            body, self._body = self._body, None
+            return {"type": "http.request", "body": body, "more_body": False}
+        if self._is_open():
+            import asyncio
+
+            self._over = self._over or asyncio.Event()
+            await self._over.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: Message) -> None:
+        """A piece of the response."""
+        kind, exchange = message["type"], self._exchange
+        if exchange is None or not exchange.is_open or kind not in RESPONSE:
+            await self._pass_on(message)
+        elif kind == "http.response.start":
+            exchange.recording.start(message["status"], self._heard(message.get("headers", ())))
+            self._start = message
+        else:
+            exchange.recording.add(message.get("body", b""))
+            if message.get("more_body", False) and not exchange.recording.full:
+                await self._pass_on(message)
+            else:
+                await self._finish(exchange, message)
+
+    # Inside
+
+    def _heard(self, headers: Any) -> list[tuple[str, str]]:
+        # Only these are decoded: a response may have many more.
+        known = self._idempotency.raw_headers
+        return [(_text(name), _text(value)) for name, value in headers if bytes(name).lower() in known]
+
+    def _is_open(self) -> bool:
+        return self._exchange is not None and self._exchange.is_open
+
+    async def _finish(self, exchange: Exchange, message: Message) -> None:
+        """Write the response down, and let its end go."""
+        problem = await exchange.aend(exchange.verdict())
+        if problem is None:
+            return await self._pass_on(message)
+        if self._start is None:
+            # What the client has of it so far breaks off, and so it knows that it is not the whole.
+            raise problem
+        self._start, self._gone = None, True
+        return await respond(exchange.refuse(problem), self._send)
+
+    async def _failed(self, error: BaseException) -> Answer | None:
+        if not self._is_open():
+            return None
+        exchange: Exchange = self._exchange  # type: ignore[assignment]  # it is open
+        answer = await exchange.afail(error)
+        return answer if self._start is not None or not exchange.recording.begun else None
+
+    async def _pass_on(self, message: Message) -> None:
+        if self._start is not None:
+            start, self._start = self._start, None
+            await self._pass_on(start)
+        if self._gone:
+            return
+        try:
+            await self._send(message)
+        except OSError:
+            self._gone = True
+
+
+def request_of(scope: Scope, native: Any) -> Request:
+    """A request as the policy reads it."""
+    found: dict[str, str] = {}
+    for name, value in scope["headers"]:
+        if name in WANTED:
+            low, text = name.decode("latin-1"), value.decode("latin-1")
+            found[low] = f"{found[low]}, {text}" if low in found else text
+    root = scope.get("root_path", "")
+    path = scope["path"]
+    return Request(
+        scope["method"], path, scope.get("query_string", b"").decode("latin-1"), found, native, root
+    )
+
+
+async def page_of(idempotency: Idempotency, scope: Scope) -> Answer | None:
+    """A page of the policy's own, where one is asked for."""
+    if scope["method"] not in ("GET", "HEAD") or idempotency.well_known not in scope["path"]:
+        return None
+    page = idempotency.page(request_of(scope, scope))
+    return await asked(idempotency, page) if isinstance(page, Asked) else page
+
+
+async def asked(idempotency: Idempotency, question: Asked) -> Answer:
+    """The status of a request."""
+    try:
+        return idempotency.status(question, await question.ledger.aio.ledger.get(question.key))
+    except errors.SemelError as error:
+        return idempotency.refuse_page(question, error)
+
+
+async def respond(answer: Answer, send: Send, *, head: bool = False) -> None:
+    """Send an answer."""
+    headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in answer.headers]
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.body", "body": b"" if head else answer.body})
+
+
+def _text(value: bytes) -> str:
+    return bytes(value).decode("latin-1")
+
+
+def _seeing_all(scope: Scope) -> Scope:
+    """The scope without what would let a response pass by here."""
+    extensions = scope.get("extensions")
+    if not extensions or not UNSEEN & extensions.keys():
+        return scope
+    return {**scope, "extensions": {name: extensions[name] for name in extensions.keys() - UNSEEN}}

@@ -1,0 +1,11 @@
+"""HTTP: requests that carry an `Idempotency-Key` have their effect once, and every retry gets one answer.
+
+    idempotency = Idempotency(s, identity=lambda request: request.user.username)
+
+It is what a server promises; `semel.doors.asgi`, `wsgi`, `fastapi`, `flask` and `django` keep it.
+"""
+
+from semel.doors.http.answers import KEPT_HEADERS, Answer, Kept
+from semel.doors.http.policy import ANYONE, Idempotency, Request, Ticket
+
+__all__ = ["ANYONE", "KEPT_HEADERS", "Answer", "Idempotency", "Kept", "Request", "Ticket"]

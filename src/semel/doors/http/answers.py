@@ -1,0 +1,192 @@
+"""Answers: problems by RFC 9457, and responses as they are kept and given again."""
+
+from collections.abc import Iterable
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+
+from semel import errors
+
+Pairs: TypeAlias = list[tuple[str, str]]
+
+REPLAYED: Final = "Idempotent-Replayed"
+EXPIRES: Final = "Idempotency-Expires"
+NOT_KEPT: Final = "Idempotency-Body"
+
+# What describes a body, or where it is to be found. Whatever is personal to one request (cookies, tokens,
+# traces) or made by the server for one connection is not here.
+KEPT_HEADERS: Final = (
+    "cache-control",
+    "content-disposition",
+    "content-encoding",
+    "content-language",
+    "content-location",
+    "content-type",
+    "etag",
+    "last-modified",
+    "link",
+    "location",
+    "vary",
+)
+NEVER_KEPT: Final = frozenset(
+    {"authentication-info", "authorization", "proxy-authorization", "set-cookie", "set-cookie2"}
+)
+
+Kind: TypeAlias = Literal[
+    "key-missing",
+    "key-malformed",
+    "expiry-malformed",
+    "body-too-large",
+    "not-authenticated",
+    "in-progress",
+    "payload-changed",
+    "outcome-unknown",
+    "failed-before",
+    "result-not-kept",
+    "unavailable",
+    "no-such-key",
+]
+
+# Each problem's status and title; they are published with the policy.
+PROBLEMS: Final[dict[Kind, tuple[int, str]]] = {
+    "key-missing": (400, "Idempotency-Key is missing"),
+    "key-malformed": (400, "Idempotency-Key is malformed"),
+    "expiry-malformed": (400, "Idempotency-Expiry-Seconds is not allowed as given"),
+    "not-authenticated": (401, "A key belongs to somebody, and this request does not say to whom"),
+    "no-such-key": (404, "No request with this key is known"),
+    "in-progress": (409, "A request with this key is being worked on"),
+    "outcome-unknown": (409, "What became of an earlier request with this key is not known yet"),
+    "failed-before": (409, "The request with this key has failed for good"),
+    "result-not-kept": (410, "The request with this key is done, and its response was not kept"),
+    "body-too-large": (413, "The body is larger than this operation takes"),
+    "payload-changed": (422, "This key was first used with another payload"),
+    "unavailable": (503, "The ledger cannot be reached, and nothing is done without it"),
+}
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """A response, whole."""
+
+    status: int
+    headers: Pairs
+    body: bytes
+
+
+class Kept(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A response as it is stored: text as text, so that people can read it."""
+
+    status: int
+    headers: Pairs
+    text: str | None = None
+    data: bytes | None = None
+    size: int | None = None
+    """The length of a body that was not kept."""
+
+    @property
+    def body(self) -> bytes | None:
+        """The body byte for byte; None where it was not kept."""
+        if self.text is not None:
+            return self.text.encode()
+        return self.data
+
+
+def problem(kind: Kind, base: str, detail: str, headers: Pairs | None = None, **more: Any) -> Answer:
+    """A problem of this kind, and what more there is to tell; `base` is where the policy is published."""
+    status, title = PROBLEMS[kind]
+    told = {"type": f"{base}#{kind}", "title": title, "status": status, "detail": detail, **more}
+    body = msgspec.json.encode(told)
+    return Answer(
+        told["status"],
+        [
+            ("Content-Type", "application/problem+json"),
+            ("Content-Language", "en"),
+            ("Content-Length", str(len(body))),
+            ("Link", f'<{base}>; rel="describedby"; type="application/json"'),
+            ("Cache-Control", "no-store"),
+            *(headers or ()),
+        ],
+        body,
+    )
+
+
+def replayed(kept: Kept, expires_at: float, base: str) -> Answer:
+    """A kept response, given again."""
+    headers = [(REPLAYED, "true"), (EXPIRES, _http_date(expires_at))]
+    body = kept.body
+    if body is not None:
+        return Answer(kept.status, [*kept.headers, *_length(kept.status, body), *headers], body)
+    # The status still tells how it ended: a client that took this for a failure might do it all again.
+    headers.append((NOT_KEPT, "not-kept"))
+    headers += [pair for pair in kept.headers if not pair[0].lower().startswith("content-")]
+    detail = f"It was answered with {kept.status}; a body of {kept.size} bytes was more than is kept."
+    return problem("result-not-kept", base, detail, headers, status=kept.status)
+
+
+def _length(status: int, body: bytes) -> Pairs:
+    # These have no body, and so no length (RFC 9110, 8.6).
+    return [] if status in (204, 304) else [("Content-Length", str(len(body)))]
+
+
+def _http_date(moment: float) -> str:
+    from email.utils import formatdate
+
+    return formatdate(moment, usegmt=True)
+
+
+class NotKept(errors.SemelError):
+    """The handler answered with a status that is not kept, so that the request may run again."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"the handler answered {status}")
+        self.status = status
+
+
+class Recording:
+    """A response while it is being made: what of it will be kept."""
+
+    __slots__ = ("_allowed", "_chunks", "_length", "_room", "begun", "headers", "size", "status")
+
+    def __init__(self, allowed: frozenset[str], room: int) -> None:
+        self._allowed = allowed
+        self._room = room
+        self._chunks: list[bytes] | None = []
+        self._length: int | None = None
+        self.begun = False
+        self.size = 0
+
+    def start(self, status: int, headers: Iterable[tuple[str, str]]) -> None:
+        """The head of the response."""
+        self.begun = True
+        self.status = status
+        self.headers = []
+        for name, value in headers:
+            low = name.lower()
+            if low in self._allowed:
+                self.headers.append((name, value))
+            elif low == "content-length" and value.isdecimal():
+                self._length = int(value)
+
+    def add(self, chunk: bytes) -> None:
+        """A piece of its body."""
+        if not chunk:
+            return
+        self.size += len(chunk)
+        if self.size > self._room:
+            self._chunks = None
+        elif self._chunks is not None:
+            self._chunks.append(bytes(chunk))
+
+    @property
+    def full(self) -> bool:
+        """Whether the client has the whole body, as Content-Length said it would be."""
+        return self._length is not None and self.size >= self._length
+
+    def kept(self) -> Kept:
+        """What is to be stored of it."""
+        if self._chunks is None:
+            return Kept(self.status, self.headers, size=self.size)
+        body = b"".join(self._chunks)
+        try:
+            return Kept(self.status, self.headers, text=body.decode())
+        except UnicodeDecodeError:
+            return Kept(self.status, self.headers, data=body)

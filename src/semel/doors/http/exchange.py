@@ -1,0 +1,151 @@
+"""One request under its key: claimed, answered, written down. Every HTTP door works through it."""
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from semel import errors
+from semel.doors.http.answers import Answer, Pairs
+from semel.running import Run, leave
+
+if TYPE_CHECKING:
+    from semel.doors.http.policy import Idempotency, Ticket
+    from semel.once import Running
+
+
+class Exchange:
+    """A request that has its ticket.
+
+    After `begin` the handler answers, and exactly one of these ends the run: `keep` for a whole response,
+    `stream` for one that comes in pieces, or `fail`. They may give an answer to send instead of it.
+    """
+
+    __slots__ = ("_idempotency", "_running", "recording", "run", "ticket")
+
+    def __init__(self, idempotency: "Idempotency", ticket: "Ticket") -> None:
+        self._idempotency = idempotency
+        self._running: Running | None = None
+        self.ticket = ticket
+        self.run: Run | None = None
+        self.recording = idempotency.recording()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the run has begun, and not ended."""
+        return self._running is not None
+
+    def begin(self, body: bytes) -> Answer | None:
+        """Claim the key; an answer says that the handler does not run, and None that it may."""
+        running = self._block(body)
+        try:
+            self.run = running.__enter__()
+        except errors.SemelError as error:
+            return self.refuse(error)
+        self._running = running
+        return None
+
+    async def abegin(self, body: bytes) -> Answer | None:
+        """The same, awaitable."""
+        running = self._block(body)
+        try:
+            self.run = await running.__aenter__()
+        except errors.SemelError as error:
+            return self.refuse(error)
+        self._running = running
+        return None
+
+    def keep(self, status: int, headers: Pairs, body: bytes) -> Answer | None:
+        """A whole response; an answer is to be sent in its place."""
+        self._record(status, headers, body)
+        problem = self.end(self.verdict())
+        return None if problem is None else self.refuse(problem)
+
+    async def akeep(self, status: int, headers: Pairs, body: bytes) -> Answer | None:
+        """The same, awaitable."""
+        self._record(status, headers, body)
+        problem = await self.aend(self.verdict())
+        return None if problem is None else self.refuse(problem)
+
+    def stream(self, status: int, headers: Pairs, chunks: Iterable[bytes]) -> Iterator[bytes]:
+        """The pieces of a response as they come; the last one waits until the response is written down.
+
+        A client that goes away does not end it: what is left is made all the same.
+        """
+        self.recording.start(status, headers)
+        pieces = iter(chunks)
+        try:
+            for chunk in pieces:
+                self.recording.add(chunk)
+                if self.is_open and self.recording.full:
+                    self._conclude()
+                yield chunk
+            self._conclude()
+        except GeneratorExit:
+            for chunk in pieces:
+                self.recording.add(chunk)
+            self._conclude()
+        except BaseException as error:
+            if self.is_open:
+                self.end(error)
+            raise
+
+    def fail(self, error: BaseException) -> Answer | None:
+        """The handler raised this; an answer is to be sent in its place."""
+        problem = self.end(error)
+        return self.refuse(problem) if isinstance(problem, errors.ClaimLost) else None
+
+    async def afail(self, error: BaseException) -> Answer | None:
+        """The same, awaitable."""
+        problem = await self.aend(error)
+        return self.refuse(problem) if isinstance(problem, errors.ClaimLost) else None
+
+    # The parts of these, for a door that sees the response in pieces
+
+    def verdict(self) -> errors.SemelError | None:
+        """What the recorded response means for its key: None keeps it, and an error gives the key back."""
+        problem = self._idempotency.ended(self.recording)
+        if problem is None and self.run is not None:
+            self.run.result = self.recording.kept()
+        return problem
+
+    def end(self, error: BaseException | None) -> errors.SemelError | None:
+        """End the run with this error, or with its result; gives what the ledger could not be told."""
+        running, self._running = self._running, None
+        try:
+            if running is not None:
+                running.__exit__(type(error), error, None)
+        except errors.SemelError as problem:
+            return problem
+        return None
+
+    async def aend(self, error: BaseException | None) -> errors.SemelError | None:
+        """The same, awaitable."""
+        running, self._running = self._running, None
+        try:
+            if running is not None:
+                await running.__aexit__(type(error), error, None)
+        except errors.SemelError as problem:
+            return problem
+        return None
+
+    def refuse(self, error: errors.SemelError) -> Answer:
+        """The answer to what stood in the way."""
+        return self._idempotency.refuse(self.ticket, error)
+
+    def leave(self) -> None:
+        """The run is over in this context too, whichever task it was ended by."""
+        if self.run is not None:
+            leave(self.run)
+
+    def _block(self, body: bytes) -> "Running":
+        ticket = self.ticket
+        return ticket.block.running(ticket.key, self._idempotency.fingerprint(ticket, body))
+
+    def _record(self, status: int, headers: Pairs, body: bytes) -> None:
+        self.recording.start(status, headers)
+        self.recording.add(body)
+
+    def _conclude(self) -> None:
+        problem = self.end(self.verdict()) if self.is_open else None
+        if problem is not None:
+            # What the client has of it so far breaks off, and so it knows that it is not the whole.
+            raise problem

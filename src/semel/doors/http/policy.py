@@ -1,0 +1,422 @@
+"""`Idempotency`: what an HTTP server promises about `Idempotency-Key`, and the decisions of its doors.
+
+The doors (ASGI, WSGI and the frameworks) read requests and send answers; everything they have in common is
+here, and nothing here reads or sends.
+"""
+
+import base64
+import math
+from collections.abc import Callable, Collection, Mapping
+from hashlib import sha256
+from typing import Any, Final, Literal, TypeAlias, Unpack
+
+import msgspec
+
+from semel import errors
+from semel.connect import Semel
+from semel.doors.http import field
+from semel.doors.http.answers import (
+    KEPT_HEADERS,
+    NEVER_KEPT,
+    Answer,
+    Kept,
+    Kind,
+    NotKept,
+    Pairs,
+    Recording,
+    problem,
+    replayed,
+)
+from semel.events import What
+from semel.keys import MAX_NAME_BYTES, Key, canonical_json, part
+from semel.ledger import Seconds, check_word, seconds
+from semel.lifecycle import Status
+from semel.model import Record
+from semel.once import Block
+from semel.policy import Options
+
+
+class Anyone(msgspec.Struct, frozen=True):
+    """The type of `ANYONE`."""
+
+
+ANYONE: Final = Anyone()
+"""Callers are not told apart: whoever knows a key gets its response."""
+
+Identity: TypeAlias = Callable[[Any], str | None]
+Payload: TypeAlias = Literal["bytes", "json"] | Callable[[Any, bytes], Any]
+
+WELL_KNOWN: Final = "/.well-known/idempotency-key"
+
+# So that an operation and a key always fit into a key of ours: a path's characters have up to four bytes.
+LONGEST_PART: Final = 200
+
+# A busy client comes back soon, whatever is left of a lease that is mostly much longer than the work.
+LONGEST_PAUSE: Final = 5
+# A store that is down is given a little longer.
+STORE_PAUSE: Final = 5
+
+# So many tenants' ledgers are kept ready; making one again costs some microseconds.
+READY: Final = 4096
+
+
+class Request(msgspec.Struct, frozen=True):
+    """The head of a request; header names are in lower case, and `native` is the framework's own request."""
+
+    method: str
+    path: str
+    query: str
+    headers: Mapping[str, str]
+    native: Any
+    root: str = ""
+    """What stands before the path of every page of this application."""
+
+
+class Ticket(msgspec.Struct, frozen=True):
+    """A request that may be worked on under its key."""
+
+    block: Block
+    key: str
+    base: str
+    query: str
+    native: Any
+
+    @property
+    def url(self) -> str:
+        """Where its status can be asked for."""
+        return f"{self.base}/{base64.urlsafe_b64encode(self.key.encode()).decode().rstrip('=')}"
+
+
+class Idempotency:
+    """What a server promises about requests that carry an `Idempotency-Key`.
+
+    `identity` gives, of the framework's own request, the authenticated caller whose keys these are; `ANYONE`
+    says that there is none. `expiry` allows clients to choose, within these bounds, how long they are
+    remembered. `keep` says which statuses are kept and given again; others are released for another try.
+    `payload` is what must not change under one key: the body's bytes, its JSON, or what a function makes of
+    the framework's request and the body.
+    """
+
+    def __init__(
+        self,
+        s: Semel,
+        *,
+        identity: Identity | Anyone,
+        methods: Collection[str] = ("POST", "PATCH"),
+        required: bool = True,
+        strict: bool = False,
+        expiry: tuple[Seconds, Seconds] | None = None,
+        keep: Callable[[int], bool] = lambda status: status < 500,
+        headers: Collection[str] = KEPT_HEADERS,
+        payload: Payload = "bytes",
+        max_key: int = 255,
+        max_body: int = 1024 * 1024,
+        max_kept: int = 256 * 1024,
+        well_known: str = WELL_KNOWN,
+        **options: Unpack[Options],
+    ) -> None:
+        self.s = s.through("http")
+        self.methods = frozenset(method.upper() for method in methods)
+        self.required = required
+        self.strict = strict
+        self.keep = keep
+        self.max_key = max_key
+        self.max_body = max_body
+        self.max_kept = max_kept
+        self.well_known = well_known
+        self.headers = _checked_headers(headers)
+        self.raw_headers = frozenset(name.encode() for name in self.headers) | {b"content-length"}
+        self._identity = _checked_identity(identity)
+        self._payload = payload
+        if not callable(payload):
+            check_word("payload", payload, Literal["bytes", "json"])
+        self._options: Options = {"on_busy": "raise", **options}
+        self._blocks: dict[tuple[str, float], Block] = {}
+        self._operations: dict[tuple[str, str], str] = {}
+        self.policy = self._block("", 0.0).policy
+        self.expiry = self._checked_expiry(expiry)
+
+    # Requests in
+
+    def protects(self, method: str) -> bool:
+        """Whether requests of this method are this policy's business."""
+        return method in self.methods
+
+    def admit(self, request: Request) -> Ticket | Answer | None:
+        """The ticket of a request, or why it gets none; None where it is not protected at all."""
+        text = request.headers.get("idempotency-key")
+        if text is None and not self.required:
+            return None
+        base = request.root + self.well_known
+        try:
+            key = self._key(text)
+            ttl = self._ttl(request.headers.get("idempotency-expiry-seconds"))
+            self._check_length(request.headers.get("content-length"))
+            owner = self._owner(request.native)
+        except _Turned as turned:
+            return self.turn_away(turned.kind, base, str(turned))
+        name = self._operation(request.method, request.path) + _key_part(key)
+        return Ticket(self._block(owner, ttl), name, base, request.query, request.native)
+
+    def fingerprint(self, ticket: Ticket, body: bytes) -> str:
+        """The fingerprint of what must not change under the ticket's key."""
+        payload = self._payload
+        try:
+            if callable(payload):
+                return self.s.fingerprint(payload(ticket.native, body))
+            if payload == "json":
+                body = canonical_json(body)
+        except errors.InvalidPayload:
+            pass  # the application may accept it all the same, and its bytes tell it from any other
+        return self.s.digest(ticket.query.encode("utf-8", "surrogateescape") + b"\n" + body).sha256
+
+    def too_large(self, base: str) -> Answer:
+        """The answer to a body that is longer than is allowed."""
+        return self.turn_away("body-too-large", base, f"It may have {self.max_body} bytes.")
+
+    def recording(self) -> Recording:
+        """What takes down a response while it is made."""
+        return Recording(self.headers, self.max_kept)
+
+    # Answers out
+
+    def refuse(self, ticket: Ticket, error: BaseException) -> Answer:
+        """The answer to a request that did not get to run, or whose end could not be written down."""
+        if isinstance(error, errors.AlreadyDone):
+            return replayed(error.result, error.record.expires_at, ticket.base)
+        if isinstance(error, errors.StoreError | errors.ShuttingDown):
+            return self._unavailable(ticket.base, error)
+        base = ticket.base
+        match error:
+            case errors.InProgress(retry_after=left):
+                pause = math.ceil(min(max(left, 1), LONGEST_PAUSE))
+                return self._come_back("in-progress", ticket, pause, "Ask again, or ask for its status.")
+            case errors.ClaimLost() | errors.Reentered():
+                return self._come_back("in-progress", ticket, 1, "Another attempt at it has taken over.")
+            case errors.PayloadChanged():
+                detail = "Use a new key for a new request, or send the payload of the first time."
+                return problem("payload-changed", base, detail)
+            case errors.OutcomeUnknown():
+                detail = "An attempt vanished, and its effect may have happened. It has to be settled."
+                return problem(
+                    "outcome-unknown", base, detail, self._status_link(ticket), status_url=ticket.url
+                )
+            case errors.FailedBefore():
+                return problem("failed-before", base, "Every attempt that it is allowed was made.")
+            case errors.ResultNotKept(reason=reason) | errors.ResultUnreadable(reason=reason):
+                return problem("result-not-kept", base, f"It will not run again ({reason}).")
+        raise error
+
+    def turn_away(self, kind: Kind, base: str, detail: str) -> Answer:
+        """The answer to a request that has no key, or none that can be used."""
+        self.s.events.emit(What.REFUSED, "", detail=kind)
+        return problem(kind, base, detail)
+
+    def ended(self, recording: Recording) -> NotKept | None:
+        """What a finished response means for its key: None keeps it, and the error gives the key back."""
+        return None if self.keep(recording.status) else NotKept(recording.status)
+
+    # The policy's own pages
+
+    def page(self, request: Request) -> "Answer | Asked | None":
+        """The policy, or a question about the status of a request; None where it is another page."""
+        path = request.path.removeprefix(request.root)
+        if not path.startswith(self.well_known) or request.method not in ("GET", "HEAD"):
+            return None
+        rest = path.removeprefix(self.well_known)
+        if not rest:
+            from semel.doors.http.publish import policy_document
+
+            return _json(200, policy_document(self, request.root), "public, max-age=300")
+        key = _decoded(rest.removeprefix("/")) if rest.startswith("/") else None
+        base = request.root + self.well_known
+        if key is None:
+            return problem("no-such-key", base, "The address of a status comes with the answer 409.")
+        try:
+            return Asked(self._scoped(self._owner(request.native)), key, base)
+        except _Turned as turned:
+            return self.turn_away(turned.kind, base, str(turned))
+
+    def refuse_page(self, asked: "Asked", error: errors.SemelError) -> Answer:
+        """The answer to such a question when the ledger cannot tell."""
+        if isinstance(error, errors.UsageError):
+            return problem("no-such-key", asked.base, "The address of a status comes with the answer 409.")
+        if isinstance(error, errors.StoreError | errors.ShuttingDown):
+            return self._unavailable(asked.base, error)
+        raise error
+
+    def status(self, asked: "Asked", record: Record | None) -> Answer:
+        """What is known about a request."""
+        if record is None:
+            return problem("no-such-key", asked.base, "It was never received, or it is no longer remembered.")
+        told: dict[str, Any] = {"status": STATUSES[record.status], "attempt": record.attempt}
+        if record.status is Status.COMPLETED:
+            told["expires_at"] = record.expires_at
+        return _json(200, told, "no-store")
+
+    # Inside
+
+    def _key(self, text: str | None) -> str:
+        if text is None:
+            raise _Turned(
+                "key-missing", "This operation requires the header Idempotency-Key, new for each request."
+            )
+        try:
+            return field.read_key(text, strict=self.strict, longest=self.max_key)
+        except field.BadField as bad:
+            raise _Turned("key-malformed", f"An Idempotency-Key cannot be used unless {bad}.") from None
+
+    def _ttl(self, text: str | None) -> float:
+        if text is None:
+            return 0.0
+        if self.expiry is None:
+            raise _Turned("expiry-malformed", "How long a key is remembered cannot be chosen here.")
+        try:
+            return field.read_seconds(text, *self.expiry)
+        except field.BadField as bad:
+            raise _Turned("expiry-malformed", f"It cannot be used unless {bad}.") from None
+
+    def _check_length(self, text: str | None) -> None:
+        if text is not None and text.isdecimal() and int(text[:20]) > self.max_body:
+            raise _Turned("body-too-large", f"It may have {self.max_body} bytes.")
+
+    def _owner(self, native: Any) -> str:
+        if self._identity is None:
+            return ""
+        owner = self._identity(native)
+        if not isinstance(owner, str) or not owner:
+            raise _Turned("not-authenticated", "Send the credentials that this operation asks for.")
+        return owner
+
+    def _operation(self, method: str, path: str) -> str:
+        """What stands before every key of an operation."""
+        name = self._operations.get((method, path))
+        if name is None:
+            if len(self._operations) >= READY:
+                self._operations.clear()
+            name = self._operations[method, path] = f"{Key('http', method, _path_part(path))}:"
+        return name
+
+    def _block(self, owner: str, ttl: float) -> Block:
+        block = self._blocks.get((owner, ttl))
+        if block is None:
+            if len(self._blocks) >= READY:
+                self._blocks.clear()
+            options = self._options if not ttl else {**self._options, "ttl": ttl}
+            block = self._scoped(owner).once.block(returns=Kept, **options)
+            self._blocks[owner, ttl] = block
+        return block
+
+    def _scoped(self, owner: str) -> Semel:
+        if not owner:
+            return self.s
+        scope = str(Key(self.s.scope, owner)) if self.s.scope else owner
+        if len(scope.encode("utf-8", "replace")) > MAX_NAME_BYTES:
+            scope = sha256(scope.encode("utf-8", "replace")).hexdigest()
+        return self.s.scoped(scope)
+
+    def _checked_expiry(self, bounds: tuple[Seconds, Seconds] | None) -> tuple[float, float] | None:
+        if bounds is None:
+            return None
+        shortest, longest = seconds(bounds[0]), seconds(bounds[1])
+        if not self.policy.lease < shortest <= longest:
+            raise errors.InvalidOption(
+                f"expiry=({shortest:g}, {longest:g}): it goes from short to long, and begins above the lease"
+            )
+        return shortest, longest
+
+    def _come_back(self, kind: Kind, ticket: Ticket, pause: int, detail: str) -> Answer:
+        headers = [("Retry-After", str(pause)), *self._status_link(ticket)]
+        return problem(kind, ticket.base, detail, headers, status_url=ticket.url, retry_after=pause)
+
+    def _status_link(self, ticket: Ticket) -> Pairs:
+        return [("Link", f'<{ticket.url}>; rel="status"; type="application/json"')]
+
+    def _unavailable(self, base: str, error: errors.StoreError | errors.ShuttingDown) -> Answer:
+        pause = STORE_PAUSE
+        match error:
+            case errors.ShuttingDown():
+                pause, detail = 1, "This server is stopping."
+            case errors.StoreUnavailable() | errors.StoreThrottled():
+                detail = "Try again, with the same key."
+            case errors.StoreOutcomeUnknown():
+                detail = "Whether it was done is not known. Try again, with the same key."
+            case _:
+                raise error
+        return problem("unavailable", base, detail, [("Retry-After", str(pause))], retry_after=pause)
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A question about the status of a request."""
+
+    ledger: Semel
+    key: str
+    base: str
+
+
+STATUSES: Final = {
+    Status.IN_PROGRESS: "in-progress",
+    Status.COMPLETED: "completed",
+    Status.FAILED: "failed",
+    Status.UNKNOWN: "unknown",
+    Status.RELEASED: "released",
+}
+
+
+class _Turned(Exception):
+    def __init__(self, kind: Kind, detail: str) -> None:
+        super().__init__(detail)
+        self.kind = kind
+
+
+def _path_part(path: str) -> str:
+    """A path as it is part of a key: hashed where it is long, or holds what no key may."""
+    try:
+        if len(part(path)) <= LONGEST_PART:
+            return path
+    except errors.InvalidKey:
+        pass
+    return sha256(path.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _key_part(key: str) -> str:
+    """A client's key as part of ours; escaped it may be three times as long, and is hashed then."""
+    text = part(key)
+    return text if len(text) <= LONGEST_PART else sha256(key.encode()).hexdigest()
+
+
+def _json(status: int, told: Any, cache: str) -> Answer:
+    body = msgspec.json.encode(told)
+    headers = [
+        ("Content-Type", "application/json"),
+        ("Content-Length", str(len(body))),
+        ("Cache-Control", cache),
+    ]
+    return Answer(status, headers, body)
+
+
+def _decoded(token: str) -> str | None:
+    try:
+        return base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True).decode()
+    except ValueError:
+        return None
+
+
+def _checked_headers(names: Collection[str]) -> frozenset[str]:
+    low = frozenset(name.lower() for name in names)
+    if secret := low & NEVER_KEPT:
+        raise errors.InvalidOption(
+            f"{', '.join(sorted(secret))} belongs to one client and is never kept: leave it out of headers="
+        )
+    return low - {"content-length", "transfer-encoding", "connection"}
+
+
+def _checked_identity(identity: Identity | Anyone) -> Identity | None:
+    if isinstance(identity, Anyone):
+        return None
+    if not callable(identity):
+        raise errors.InvalidOption(
+            "identity= is a function from a request to its authenticated caller; "
+            "identity=ANYONE says that callers are not told apart"
+        )
+    return identity

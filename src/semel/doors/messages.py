@@ -1,0 +1,152 @@
+"""Messages of any queue: each is handled once, and what became of it says how to settle it.
+
+A queue's own door (SQS, AMQP, Kafka, Lambda) fetches messages, hands them over here, and turns each verdict
+into its queue's words.
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from enum import StrEnum
+from typing import Any, Generic, TypeVar, Unpack
+
+import msgspec
+
+from semel import errors
+from semel.commands import Raised
+from semel.connect import Semel
+from semel.events import What
+from semel.once import Done
+from semel.policy import Options
+
+M = TypeVar("M")
+
+
+class Verdict(StrEnum):
+    """What became of a delivery."""
+
+    DONE = "done"
+    """Handled, just now."""
+    DUPLICATE = "duplicate"
+    """Handled before: what it asks for has happened."""
+    BUSY = "busy"
+    """Somebody else is at work on it, or has to settle it: deliver it again later."""
+    FAILED = "failed"
+    """It did not happen: deliver it again."""
+    DEAD = "dead"
+    """It will not happen however often it is delivered."""
+    BEHIND = "behind"
+    """Not begun, because one before it in its group has to be delivered again first."""
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """One delivery, and what became of it."""
+
+    verdict: Verdict
+    result: Any = None
+    error: BaseException | None = None
+    """What stood in the way."""
+    retry_after: float | None = None
+    """After how many seconds another delivery may do better, where that is known."""
+
+    @property
+    def settled(self) -> bool:
+        """Whether its effect has happened, so that the queue may forget it."""
+        return self.verdict in (Verdict.DONE, Verdict.DUPLICATE)
+
+    @property
+    def returns(self) -> bool:
+        """Whether it has to be delivered again."""
+        return self.verdict in (Verdict.BUSY, Verdict.FAILED, Verdict.BEHIND)
+
+
+BEHIND = Taken(Verdict.BEHIND)
+
+# Errors of a message that no further delivery can mend. What is done but cannot be shown again is done.
+DEAD = (errors.FailedBefore, errors.PayloadChanged, errors.InvalidKey, errors.InvalidPayload)
+DONE_BEFORE = (errors.ResultNotKept, errors.ResultUnreadable)
+
+
+class Handler(Generic[M]):
+    """A function that handles each message once.
+
+    `key` names a message: the same for every delivery of it. `fingerprint` gives the part of it that must not
+    change under one key; without it nothing is compared. `handle` may be `def` (with `take`) or `async def`
+    (with `atake`).
+    """
+
+    def __init__(
+        self,
+        s: Semel,
+        handle: Callable[[M], Any],
+        *,
+        key: Callable[[M], str],
+        fingerprint: Callable[[M], Any] | None = None,
+        door: str,
+        **options: Unpack[Options],
+    ) -> None:
+        self.s = s.through(door)
+        self._handle = handle
+        self._key = key
+        self._payload = fingerprint
+        # A worker that waited for another would hold up the messages behind it.
+        self._block = self.s.once.block(**({"on_busy": "raise"} | options))
+        self.policy = self._block.policy
+
+    def take(self, message: M) -> Taken:
+        """Handle a message, unless that was done before; whatever goes wrong with it is told, not raised."""
+        try:
+            key, fingerprint = self._name(message)
+        except Exception as error:  # noqa: BLE001 - a message that has no name can never be handled
+            return self._nameless(error)
+        return self._taken(self._block.run(key, fingerprint, self._handle, message))
+
+    async def atake(self, message: M) -> Taken:
+        """The same, awaitable."""
+        try:
+            key, fingerprint = self._name(message)
+        except Exception as error:  # noqa: BLE001 - a message that has no name can never be handled
+            return self._nameless(error)
+        return self._taken(await self._block.arun(key, fingerprint, self._handle, message))
+
+    def take_all(
+        self, messages: Iterable[M], group: Callable[[M], Hashable] = lambda _: None
+    ) -> Iterator[tuple[M, Taken]]:
+        """Handle messages one after the other; a group stops at its first that has to come again.
+
+        Messages whose group is None stand alone.
+        """
+        stopped: set[Hashable] = set()
+        for message in messages:
+            of = group(message)
+            taken = BEHIND if of in stopped else self.take(message)
+            if taken.returns and of is not None:
+                stopped.add(of)
+            yield message, taken
+
+    def _name(self, message: M) -> tuple[str, str | None]:
+        payload = None if self._payload is None else self.s.fingerprint(self._payload(message))
+        return self._key(message), payload
+
+    def _nameless(self, error: Exception) -> Taken:
+        # Without the error's own words, which may quote the message.
+        self.s.events.warn(What.REFUSED, "", detail=f"a message without a key: {type(error).__name__}")
+        return Taken(Verdict.DEAD, error=error)
+
+    def _taken(self, done: Done) -> Taken:
+        if not isinstance(done, Raised):
+            return Taken(Verdict.DONE if done.record is None else Verdict.DUPLICATE, done.value)
+        error = done.error
+        if not isinstance(error, Exception):
+            raise error
+        after = getattr(error, "retry_after", None)
+        return Taken(_verdict(done), None, error, after if isinstance(after, int | float) else None)
+
+
+def _verdict(done: Raised) -> Verdict:
+    error = done.error
+    if done.begun:
+        return Verdict.DEAD if done.final else Verdict.FAILED
+    if isinstance(error, DONE_BEFORE):
+        return Verdict.DUPLICATE
+    if isinstance(error, errors.InProgress | errors.OutcomeUnknown):
+        return Verdict.BUSY
+    return Verdict.DEAD if isinstance(error, DEAD) else Verdict.FAILED

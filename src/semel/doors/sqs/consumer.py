@@ -1,0 +1,143 @@
+"""The consumer: what its user says, what its queue says, and a crew that works by both."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar, Unpack
+
+from semel import errors
+from semel.aws.sqs import BATCH, LONGEST_POLL, Queue
+from semel.clock import Clock
+from semel.connect import Semel
+from semel.doors.messages import Handler
+from semel.doors.sqs.crews import Shift, Tasks, Threads
+from semel.doors.sqs.hands import Hands, Terms, doubling
+from semel.doors.sqs.message import Message, usual_key
+from semel.doors.sqs.rounds import Rounds
+from semel.ledger import seconds
+from semel.policy import Options
+
+Crew = TypeVar("Crew", Threads, Tasks)
+
+# For a queue whose messages would be visible again at once; it is SQS's own default.
+VISIBILITY = 30
+ATTRIBUTES = ("GetQueueAttributes", {"AttributeNames": ["All"]})
+
+
+class Consumer:
+    """Takes the messages of a queue, and has each handled once.
+
+    `key` names a message, and `fingerprint` what must not change under that name. What no delivery can mend
+    goes to `dead_letters`, or is left to the queue's own redrive policy. Of `batch` and `poll`, messages and
+    seconds, more means fewer requests. `backoff` says for how many seconds a message stays away that was
+    delivered so many times and failed. A consumer runs once.
+    """
+
+    def __init__(
+        self,
+        s: Semel,
+        queue: str | Queue,
+        handle: Callable[[Message], Any],
+        *,
+        key: Callable[[Message], str] | None = None,
+        fingerprint: Callable[[Message], Any] | None = None,
+        dead_letters: str | Queue | None = None,
+        workers: int = 1,
+        batch: int = BATCH,
+        poll: int = LONGEST_POLL,
+        backoff: Callable[[int], float] = doubling,
+        **options: Unpack[Options],
+    ) -> None:
+        _check("workers", workers, 1, 1000)
+        _check("batch", batch, 1, BATCH)
+        _check("poll", poll, 0, LONGEST_POLL)
+        s.once.block(**options)  # what cannot work is refused here, and not when the queue has been asked
+        self._s = s
+        self._handle = handle
+        self._key = key
+        self._fingerprint = fingerprint
+        self._options = options
+        self._workers, self._batch, self._poll, self._backoff = workers, batch, poll, backoff
+        self._queue = Queue(queue) if isinstance(queue, str) else queue
+        self._dead = Queue(dead_letters) if isinstance(dead_letters, str) else dead_letters
+        given = ((queue, self._queue), (dead_letters, self._dead))
+        # What was made here is closed here.
+        self._own = [made for said, made in given if made is not None and made is not said]
+        self._crew: Threads | Tasks | None = None
+        self._begun = self._stopped = False
+
+    def run(self) -> None:
+        """Handle messages in `workers` threads until `stop` is called, or until nothing more can be done."""
+        if inspect.iscoroutinefunction(self._handle):
+            raise errors.UsageError("the handler is an async function: await consumer.arun()")
+        self._begin()
+        try:
+            self._employ(Threads(self._shift(self._queue.call(*ATTRIBUTES)))).run()
+        finally:
+            self._close()
+
+    async def arun(self) -> None:
+        """The same in `workers` tasks; a cancellation interrupts what runs, and gives everything back."""
+        self._begin()
+        try:
+            await self._employ(Tasks(self._shift(await self._queue.acall(*ATTRIBUTES)))).run()
+        finally:
+            for queue in self._own:
+                await queue.leave()
+            self._close()
+
+    def stop(self) -> None:
+        """Begin nothing new: what runs is finished, what has not begun is given back, and `run` returns.
+
+        It may be called from anywhere, a signal handler included. A receive that is under way is waited for,
+        so that what it brings can be given back: `poll` seconds at most.
+        """
+        self._stopped = True
+        if self._crew is not None:
+            self._crew.stop()
+
+    def _begin(self) -> None:
+        if self._begun:
+            raise errors.UsageError("a consumer runs once: make another")
+        self._begun = True
+
+    def _employ(self, crew: Crew) -> Crew:
+        self._crew = crew
+        if self._stopped:
+            crew.stop()
+        return crew
+
+    def _close(self) -> None:
+        for queue in self._own:
+            queue.close()
+
+    def _shift(self, answer: dict[str, Any]) -> Shift:
+        """What there is to do, by what the queue says of itself."""
+        said: dict[str, str] = answer["Attributes"]
+        handler = self._handler(said)
+        terms = Terms(
+            fifo=self._queue.fifo,
+            workers=self._workers,
+            batch=self._batch,
+            visibility=int(said.get("VisibilityTimeout", VISIBILITY)) or VISIBILITY,
+            backoff=self._backoff,
+            buries=self._dead is not None,
+        )
+        hands = Hands(terms)
+        now, events = Clock().monotonic, handler.s.events
+        rounds = Rounds(self._queue, self._dead, hands, poll=self._poll, now=now, events=events)
+        return Shift(hands, rounds, handler)
+
+    def _handler(self, said: dict[str, str]) -> Handler[Message]:
+        """Who handles messages, and remembers them for as long as the queue may deliver them again."""
+        options = self._options.copy()
+        known = (seconds(options["horizon"]) if "horizon" in options else 0.0, self._s.ledger.steps.horizon)
+        options["horizon"] = max(*known, float(said["MessageRetentionPeriod"]))
+        by_group = said.get("DeduplicationScope") == "messageGroup"
+        key = self._key or functools.partial(usual_key, by_group=by_group)
+        return Handler(self._s, self._handle, key=key, fingerprint=self._fingerprint, door="sqs", **options)
+
+
+def _check(option: str, value: int, least: int, most: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise errors.InvalidOption(f"{option} is a whole number from {least} to {most}, not {value!r}")

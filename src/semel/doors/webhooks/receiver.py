@@ -1,0 +1,281 @@
+"""A whole delivery, from the raw bytes to the answer: verified, split into events, each handled once.
+
+What becomes of each event is decided by `semel.doors.messages`; here it is only put together:
+
+    every event is new or a duplicate     200
+    one has to be delivered again         503 with Retry-After; those that are done will be duplicates
+    one is beyond help by any delivery    told as failed, and warned of; without one of the others still 200
+"""
+
+import inspect
+import json
+import math
+from collections.abc import Callable, Generator
+from http import HTTPStatus
+from typing import Any, Final, Literal, TypeAlias, Unpack
+
+import msgspec
+
+from semel.connect import Semel
+from semel.doors.messages import Handler, Taken, Verdict
+from semel.doors.webhooks.providers import Provider, Secrets
+from semel.doors.webhooks.reading import Headers, Notice
+from semel.errors import BadSignature, InvalidKey, InvalidOption
+from semel.events import What, digest
+from semel.keys import check
+from semel.policy import Options
+
+# So much of the sender's patience may be used up before the next event is begun: the answer has to get there
+# too, and an event that was begun is finished.
+SHARE: Final = 0.8
+
+# For what failed nobody knows when it will do better: soon enough for a sender that does as told, and late
+# enough for a server to be back.
+RETRY_AFTER: Final = 10.0
+LONGEST_RETRY_AFTER: Final = 3600.0
+
+Outcome: TypeAlias = Literal["new", "duplicate", "busy", "failed", "deferred"]
+
+OUTCOMES: Final[dict[Verdict, Outcome]] = {
+    Verdict.DONE: "new",
+    Verdict.DUPLICATE: "duplicate",
+    Verdict.BUSY: "busy",
+    Verdict.FAILED: "failed",
+    Verdict.DEAD: "failed",
+}
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What to answer, in whatever framework."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+class Told(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the sender is told of one event; neither its key nor anything that is in it."""
+
+    outcome: Outcome
+    key_digest: str | None = None
+    """The name that its key has in events and logs."""
+    reason: str | None = None
+    redeliver: bool | None = None
+    """Whether another delivery can help; None where none is needed."""
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """What the sender is told of a delivery."""
+
+    received: int
+    new: int
+    duplicates: int
+    busy: int
+    failed: int
+    deferred: int
+    events: list[Told]
+
+
+class Named(msgspec.Struct, frozen=True):
+    """An event and its key, or why it has none."""
+
+    notice: Notice
+    key: str = ""
+    error: Exception | None = None
+
+    def name(self) -> str:
+        """The key, as a handler of messages asks for it."""
+        if self.error is not None:
+            raise self.error
+        return self.key
+
+
+Course: TypeAlias = Generator[Named, Taken, Answer]
+
+
+class Receiver:
+    """Takes whole deliveries of one sender, and hands each event to `handle` once.
+
+    A delivery that is not genuine leaves no trace in the ledger. Records are kept at least as long as the
+    sender goes on delivering. `fingerprint` gives the part of an event that must not change under one key;
+    without it nothing is compared.
+    """
+
+    def __init__(
+        self,
+        s: Semel,
+        provider: Provider,
+        secrets: Secrets,
+        handle: Callable[[Notice], Any],
+        *,
+        fingerprint: Callable[[Notice], Any] | None = None,
+        **options: Unpack[Options],
+    ) -> None:
+        self.provider = provider
+        self._verifier = provider.verifier(secrets)
+        self._clock = s.clock
+        self._is_async = any(map(inspect.iscoroutinefunction, (handle, type(handle).__call__)))
+        self._fingerprint = fingerprint
+        horizon = max(provider.retry_horizon or 0.0, s.ledger.steps.horizon)
+        if horizon and "horizon" not in options:
+            options["horizon"] = horizon
+        self._handler: Handler[Named] = Handler(
+            s,
+            lambda event: handle(event.notice),
+            key=Named.name,
+            fingerprint=None if fingerprint is None else lambda event: fingerprint(event.notice),
+            door="webhook",
+            **options,
+        )
+
+    def receive(self, headers: Headers, body: bytes, *, method: str = "POST", url: str = "") -> Answer:
+        """Take a delivery: `body` is the bytes that came, and `url` the address as the sender was told it."""
+        if self._is_async:
+            raise InvalidOption("the handler is async: await receiver.areceive(...)")
+        course = self._course(headers, body, method, url)
+        step = _next(course)
+        while not isinstance(step, Answer):
+            step = _next(course, self._handler.take(step))
+        return step
+
+    async def areceive(self, headers: Headers, body: bytes, *, method: str = "POST", url: str = "") -> Answer:
+        """The same, awaitable."""
+        course = self._course(headers, body, method, url)
+        step = _next(course)
+        while not isinstance(step, Answer):
+            step = _next(course, await self._handler.atake(step))
+        return step
+
+    def _course(self, headers: Headers, body: bytes, method: str, url: str) -> Course:
+        """A delivery's course: it yields each event that is to be handled, and is sent what became of it."""
+        begun = self._clock.monotonic()
+        opened = self._open(headers, body, method, url)
+        if isinstance(opened, Answer):
+            return opened
+        told: list[Told] = []
+        waits: list[float] = []
+        seen: dict[tuple[str, str | None], Told] = {}
+        for event in map(self._named, opened):
+            mark = self._mark(event)
+            if mark in seen:
+                told.append(_again(seen[mark]))
+                continue
+            if self._is_late(begun):
+                told.append(Told("deferred", self._digest(event), "no time was left", redeliver=True))
+            else:
+                taken = yield event
+                told.append(self._told(event, taken))
+                waits.append(_wait(taken))
+            if event.error is None:
+                seen[mark] = told[-1]
+        return _summed_up(told, waits)
+
+    # Before there is a key
+
+    def _open(self, headers: Headers, body: bytes, method: str, url: str) -> list[Notice] | Answer:
+        """The events of a genuine delivery; else the answer to what came."""
+        if len(body) > self.provider.max_bytes:
+            return self._refuse(
+                413, f"it has {len(body)} bytes, and at most {self.provider.max_bytes} are read"
+            )
+        try:
+            self._verifier.verify(headers, body, self._clock.now(), method=method, url=url)
+        except BadSignature as error:
+            return self._refuse(401, error.reason)
+        try:
+            whole = Notice(json.loads(body), headers)
+            greeting = self.provider.greeting(whole)
+            if greeting is not None:
+                return _json(200, greeting)
+            return [Notice(one, headers) for one in self.provider.events(whole.payload)]
+        except (ValueError, RecursionError) as error:
+            # Never the error's own words, which may quote the body.
+            return self._refuse(400, f"it is genuine, and cannot be read: {type(error).__name__}")
+
+    def _refuse(self, status: int, reason: str) -> Answer:
+        # The reason is for us. Whoever forges deliveries is not told how far this one got.
+        self._handler.s.events.warn(
+            What.REFUSED, "", detail=f"a delivery by {self.provider.name} is refused: {reason}"
+        )
+        problem = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status}
+        return _json(status, problem, {"Content-Type": "application/problem+json"})
+
+    # Each event
+
+    def _named(self, notice: Notice) -> Named:
+        try:
+            return Named(notice, check(self.provider.key(notice)))
+        except InvalidKey as error:
+            return Named(notice, error=error)
+        except Exception as error:  # noqa: BLE001 - whatever it is about the event, the others have a key
+            # Without its words, which may quote the event.
+            return Named(notice, error=InvalidKey(f"naming it failed: {type(error).__name__}"))
+
+    def _mark(self, event: Named) -> tuple[str, str | None]:
+        """What two events have in common that are the same one."""
+        if self._fingerprint is None or event.error is not None:
+            return event.key, None
+        try:
+            return event.key, self._handler.s.fingerprint(self._fingerprint(event.notice))
+        except Exception:  # noqa: BLE001 - the handler meets it too, and says what it means
+            return event.key, None
+
+    def _is_late(self, begun: float) -> bool:
+        within = self.provider.answer_within
+        return within is not None and self._clock.monotonic() - begun >= SHARE * within
+
+    def _told(self, event: Named, taken: Taken) -> Told:
+        outcome, name = OUTCOMES[taken.verdict], self._digest(event)
+        if taken.settled:
+            return Told(outcome, name)
+        reason = type(taken.error).__name__
+        if taken.verdict is Verdict.DEAD and event.error is None:
+            detail = f"{reason}: it is not done, and no further delivery of it is asked for"
+            self._handler.s.events.warn(What.REFUSED, self._id(event), detail=detail)
+        return Told(outcome, name, reason, redeliver=taken.returns)
+
+    def _digest(self, event: Named) -> str | None:
+        return None if event.error is not None else digest(self._id(event))
+
+    def _id(self, event: Named) -> str:
+        steps = self._handler.s.ledger.steps
+        return steps.name(steps.subject(event.key) if self._handler.policy.hide_key else event.key)
+
+
+def _next(course: Course, taken: Taken | None = None) -> Named | Answer:
+    try:
+        return next(course) if taken is None else course.send(taken)
+    except StopIteration as end:
+        answer: Answer = end.value
+        return answer
+
+
+def _again(first: Told) -> Told:
+    """The same event once more in one delivery: done with the first, or as little as that."""
+    return msgspec.structs.replace(first, outcome="duplicate") if first.outcome == "new" else first
+
+
+def _summed_up(told: list[Told], waits: list[float]) -> Answer:
+    counts = dict.fromkeys(("new", "duplicate", "busy", "failed", "deferred"), 0)
+    for one in told:
+        counts[one.outcome] += 1
+    duplicates = counts.pop("duplicate")
+    summary = Summary(received=len(told), duplicates=duplicates, events=told, **counts)
+    if any(one.redeliver for one in told):
+        # What was merely deferred may come at once.
+        return _json(503, summary, {"Retry-After": str(math.ceil(max([1, *waits])))})
+    return _json(200, summary)
+
+
+def _wait(taken: Taken) -> float:
+    """After how many seconds another delivery may do better."""
+    if not taken.returns:
+        return 0
+    wait = RETRY_AFTER if taken.retry_after is None else taken.retry_after
+    # The time may come from an error of the handler's own; one that is no number is taken for none.
+    return min(wait, LONGEST_RETRY_AFTER) if wait > 0 else 0
+
+
+def _json(status: int, content: Any, headers: dict[str, str] | None = None) -> Answer:
+    told = {"Content-Type": "application/json"} | (headers or {})
+    return Answer(status, told, msgspec.json.encode(content))

@@ -1,0 +1,181 @@
+"""WSGI: `app.wsgi_app = IdempotencyMiddleware(app.wsgi_app, idempotency)`, for Flask and any other.
+
+The whole request is read before anything is claimed. A response in one piece is written down first and sent
+then; one that streams goes to the client as it comes, and only its end waits for the ledger.
+"""
+
+import io
+from collections.abc import Callable, Generator, Iterable, Iterator
+from http import HTTPStatus
+from itertools import chain
+from operator import length_hint
+from typing import Any, Final, Self, TypeAlias
+
+from semel import errors
+from semel.doors.http.answers import Answer
+from semel.doors.http.exchange import Exchange
+from semel.doors.http.policy import Asked, Idempotency, Request
+
+Environ: TypeAlias = dict[str, Any]
+StartResponse: TypeAlias = Callable[..., Any]
+App: TypeAlias = Callable[[Environ, StartResponse], Iterable[bytes]]
+
+WANTED: Final = {
+    "HTTP_IDEMPOTENCY_KEY": "idempotency-key",
+    "HTTP_IDEMPOTENCY_EXPIRY_SECONDS": "idempotency-expiry-seconds",
+    "CONTENT_LENGTH": "content-length",
+}
+
+
+class IdempotencyMiddleware:
+    """Keeps a policy for every request of an application; place it inside what authenticates."""
+
+    def __init__(self, app: App, idempotency: Idempotency) -> None:
+        self.app = app
+        self.idempotency = idempotency
+
+    def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        """Answer one request."""
+        idempotency = self.idempotency
+        if not idempotency.protects(environ["REQUEST_METHOD"]):
+            page = page_of(idempotency, environ)
+            if page is None:
+                return self.app(environ, start_response)
+            return respond(page, start_response, head=environ["REQUEST_METHOD"] == "HEAD")
+        ticket = idempotency.admit(request_of(environ, environ))
+        if ticket is None:
+            return self.app(environ, start_response)
+        if isinstance(ticket, Answer):
+            return respond(ticket, start_response)
+        body = read(environ, idempotency.max_body)
+        if body is None:
+            return respond(idempotency.too_large(ticket.base), start_response)
+        exchange = Exchange(idempotency, ticket)
+        answer = exchange.begin(body)
+        if answer is not None:
+            return respond(answer, start_response)
+        known = environ | {"wsgi.input": io.BytesIO(body), "CONTENT_LENGTH": str(len(body))}
+        return _Begun(_run(exchange, self.app, known, start_response))
+
+
+def _run(
+    exchange: Exchange, app: App, environ: Environ, start_response: StartResponse
+) -> Generator[bytes, None, None]:
+    """Let an application answer, and write down what it answers."""
+    head: list[Any] = []
+    written: list[bytes] = []
+
+    def start(status: str, headers: list[tuple[str, str]], *_exc_info: Any) -> Callable[[bytes], None]:
+        head[:] = [status, headers]
+        return written.append
+
+    chunks: Iterable[bytes] = ()
+    try:
+        try:
+            chunks = app(environ, start)
+            pieces = iter(chunks)
+            first = next(pieces, b"")
+            if not head:
+                raise RuntimeError("the application gave no response: it did not call start_response")
+        except BaseException as error:
+            answer = exchange.fail(error)
+            if answer is None:
+                raise
+            yield from respond(answer, start_response)
+            return
+        yield from _answered(exchange, head, chain(written, [first]), pieces, start_response)
+    finally:
+        if hasattr(chunks, "close"):
+            chunks.close()
+        exchange.leave()
+
+
+def _answered(
+    exchange: Exchange,
+    head: list[Any],
+    begun: Iterable[bytes],
+    rest: Iterator[bytes],
+    start_response: StartResponse,
+) -> Iterator[bytes]:
+    status, headers = head
+    code, first = int(status[:3]), b"".join(begun)
+    if not _is_whole(headers, first, rest):
+        start_response(status, headers)
+        yield from exchange.stream(code, headers, chain([first], rest))
+        return
+    answer = exchange.keep(code, headers, first)
+    if answer is not None:
+        yield from respond(answer, start_response)
+        return
+    start_response(status, headers)
+    yield first
+
+
+def _is_whole(headers: list[tuple[str, str]], first: bytes, rest: Iterator[bytes]) -> bool:
+    """Whether there is no more to come: a list of pieces tells, and so does Content-Length."""
+    if length_hint(rest, 1) == 0:
+        return True
+    return ("content-length", str(len(first))) in [(name.lower(), value) for name, value in headers]
+
+
+class _Begun:
+    """A response whose first piece is made already: closing it then ends what was begun."""
+
+    def __init__(self, pieces: Generator[bytes, None, None]) -> None:
+        self._pieces = pieces
+        self._first = [next(pieces)]
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> bytes:
+        return self._first.pop() if self._first else next(self._pieces)
+
+    def close(self) -> None:
+        """The server wants no more of it; what is left is made all the same."""
+        self._pieces.close()
+
+
+def read(environ: Environ, room: int) -> bytes | None:
+    """The body of a request; None where it is larger than it may be."""
+    length = environ.get("CONTENT_LENGTH") or ""
+    # Without a length, only a server that ends the stream itself can be read to the end.
+    ends = environ.get("wsgi.input_terminated", False)
+    wanted = int(length) if length.isdecimal() else room + 1 if ends else 0
+    body: bytes = environ["wsgi.input"].read(min(wanted, room + 1)) if wanted else b""
+    return None if len(body) > room else body
+
+
+def request_of(environ: Environ, native: Any) -> Request:
+    """A request as the policy reads it."""
+    found = {low: environ[name] for name, low in WANTED.items() if environ.get(name)}
+    root = environ.get("SCRIPT_NAME", "")
+    path = root + environ.get("PATH_INFO", "")
+    return Request(environ["REQUEST_METHOD"], path, environ.get("QUERY_STRING", ""), found, native, root)
+
+
+def page_of(idempotency: Idempotency, environ: Environ) -> Answer | None:
+    """A page of the policy's own, where one is asked for."""
+    page = idempotency.page(request_of(environ, environ))
+    return asked(idempotency, page) if isinstance(page, Asked) else page
+
+
+def asked(idempotency: Idempotency, question: Asked) -> Answer:
+    """The status of a request."""
+    try:
+        return idempotency.status(question, question.ledger.ledger.get(question.key))
+    except errors.SemelError as error:
+        return idempotency.refuse_page(question, error)
+
+
+def respond(answer: Answer, start_response: StartResponse, *, head: bool = False) -> Iterable[bytes]:
+    """Send an answer."""
+    start_response(f"{answer.status} {_phrase(answer.status)}", list(answer.headers))
+    return [b"" if head else answer.body]
+
+
+def _phrase(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return "Unknown"
