@@ -13,7 +13,7 @@ heading = @printf '\n== %s\n' "$(1)"
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test slow lint format bench bench-network constraints clean
+.PHONY: help run test slow lint format bench bench-network bench-http bench-lambda constraints clean
 
 help: ## show this list
 	@printf 'semel: a ledger for things that must happen once.\n\n'
@@ -52,6 +52,12 @@ bench: $(VENV)/.set-bench ## measure semel beside other libraries
 
 bench-network: $(VENV)/.set-bench ## the same for stores across a network: processor time of the client
 	@$(BIN)/python -m bench.network $(ARGS)
+
+bench-lambda: $(VENV)/.set-bench ## the same for a Lambda function's cold start
+	@$(BIN)/python -m bench.coldstart $(ARGS)
+
+bench-http: $(VENV)/.set-bench ## the same for the HTTP middleware: requests of a real server
+	@$(BIN)/python -m bench.http $(ARGS)
 
 # Markers are cut off, since a constraint on a package that is not installed does nothing. What is left has
 # to be one plain "name==version" for each name, with no address in it.

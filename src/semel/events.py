@@ -69,8 +69,9 @@ class Events:
         """Takes what is personal out of a text that people will read."""
 
     def listen(self, listener: Listener) -> None:
-        """Call this with every event from now on."""
-        self._listeners.append(listener)
+        """Call this with every event from now on; once, however often it is said."""
+        if listener not in self._listeners:
+            self._listeners.append(listener)
 
     def through(self, door: str) -> "Events":
         """The same listeners, told also where a thing came in."""

@@ -104,8 +104,13 @@ def random_token() -> str:
         return text[:32]
 
 
-if hasattr(os, "register_at_fork"):  # a forked child must not have its parent's tokens
-    os.register_at_fork(after_in_child=_stock.clear)
+def forget_tokens() -> None:
+    """Draw new randomness from now on: for every copy of a process, which must not have the same tokens."""
+    _stock.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=forget_tokens)
 
 
 def seconds(span: Seconds) -> float:

@@ -12,7 +12,7 @@ from semel.commands import Call, Raised, Returned
 from semel.drive import aadvance, adrive, advance, drive
 from semel.flow import Flow, Service, Work
 from semel.keys import Key, check, compile_binder, compile_template, fingerprint
-from semel.ledger import LedgerSteps
+from semel.ledger import LedgerSteps, Seconds, spans
 from semel.model import MISSING
 from semel.policy import Options, Policy, policy_of
 from semel.running import Run, current_run, subject_of_step
@@ -241,6 +241,13 @@ class Block:
     def __init__(self, flow: Flow) -> None:
         self._flow = flow
         self.policy = flow.policy
+
+    def lasting(self, lease: Seconds) -> "Block":
+        """The same with a lease that nothing renews, for work that is known to be over by then."""
+        flow = self._flow
+        held, _ = spans(lease, flow.policy.ttl)
+        policy = msgspec.structs.replace(flow.policy, lease=held, heartbeat=False)
+        return Block(Flow(flow.service, policy, flow.decoder))
 
     def running(self, key: str, fingerprint: str | None = None) -> "Running":
         """`with block.running(key) as run`: one of them, as a `with` block."""

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from semel.aws.sqs import Attribute
-from semel.keys import Key
+from semel.doors.sqs_names import sqs_key
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,19 +53,6 @@ def read(told: dict[str, Any], queue: str) -> Message:
 
 
 def usual_key(message: Message, *, by_group: bool = False) -> str:
-    """The name that its sender gave a message, or else SQS's own.
-
-    A hash of the body names what is said, and not that it is said: an equal message a day later is another.
-    `by_group`: the queue takes equal names in two groups for two messages.
-    """
-    if message.dedup is None or message.dedup == _hash(message.body):
-        return Key(message.queue, message.id)
-    if by_group:
-        return Key(message.queue, message.group, message.dedup)
-    return Key(message.queue, message.dedup)
-
-
-def _hash(body: str) -> str:
-    from hashlib import sha256
-
-    return sha256(body.encode()).hexdigest()
+    """What a message is called; `by_group`: the queue takes equal names in two groups for two messages."""
+    group = message.group if by_group else None
+    return sqs_key(message.queue, message.id, message.body, message.dedup, group)

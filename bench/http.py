@@ -1,0 +1,232 @@
+"""What the HTTP middleware costs: `python -m bench.http`.
+
+A real uvicorn (`uvicorn[standard]`) serves one FastAPI application, and a client keeps it busy over several
+connections. Bare and protected servers take turns, round by round, and each ratio is of one turn. The figures
+are microseconds a request, so that a request rate is their inverse.
+"""
+
+import argparse
+import contextlib
+import selectors
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from bench.timing import Bar, Ratio, Table, Timing, conclude, tabulate
+
+PACKAGES = ("semel", "idemkit", "fastapi", "starlette", "pydantic", "uvicorn", "uvloop", "httptools")
+CONNECTIONS = 8
+BODY = b'{"order": "o-1", "amount": 1200, "currency": "EUR", "note": "two pieces, by post"}'
+KINDS = ("bare", "semel", "idemkit")
+
+# What the handler does: nothing at all, or what most do, a row in a database (SQLite, WAL, no fsync).
+WORK = ("an empty handler", "a handler that writes a row")
+
+
+# The servers
+
+
+def application(work: str) -> Any:
+    """An application as people write them: a typed body in, JSON out."""
+    from fastapi import FastAPI
+    from pydantic import BaseModel
+
+    class Order(BaseModel):
+        order: str
+        amount: int
+        currency: str
+        note: str = ""
+
+    app = FastAPI()
+    write = writer() if work == WORK[1] else lambda _: None
+
+    @app.post("/charges", status_code=201)
+    async def charge(order: Order) -> dict[str, Any]:
+        write(order)
+        return {"order": order.order, "charged": order.amount, "currency": order.currency}
+
+    return app
+
+
+def writer() -> Callable[[Any], None]:
+    """Writes a row and commits it."""
+    import sqlite3
+    import tempfile
+
+    connection = sqlite3.connect(f"{tempfile.mkdtemp(prefix='semel-bench-')}/rows.db", isolation_level=None)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = OFF")
+    connection.execute("CREATE TABLE charges (id INTEGER PRIMARY KEY, name TEXT, amount INTEGER)")
+
+    def write(order: Any) -> None:
+        connection.execute("INSERT INTO charges (name, amount) VALUES (?, ?)", (order.order, order.amount))
+
+    return write
+
+
+def protected(kind: str, work: str) -> Any:
+    """The same application under one of the libraries."""
+    app = application(work)
+    if kind == "semel":
+        import semel
+        from semel.doors.asgi import IdempotencyMiddleware
+        from semel.doors.http import ANYONE, Idempotency
+
+        idempotency = Idempotency(semel.connect("memory:"), identity=ANYONE)
+        app.add_middleware(IdempotencyMiddleware, idempotency=idempotency)
+    elif kind == "idemkit":
+        import idemkit
+
+        config = idemkit.HttpConfig(scope=lambda _: "anyone")
+        app.add_middleware(idemkit.IdempotencyMiddleware, backend=idemkit.InMemoryBackend(), config=config)
+    return app
+
+
+def serve(kind: str, work: str) -> None:
+    """Serve until killed; the port is printed."""
+    import uvicorn
+
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    app = protected(kind, work)
+    config = uvicorn.Config(
+        app, port=port, loop="uvloop", http="httptools", log_level="error", access_log=False
+    )
+    print(port, flush=True)
+    uvicorn.Server(config).run()
+
+
+@contextlib.contextmanager
+def serving(kind: str, work: str) -> Iterator[int]:
+    """A server process, and its port."""
+    command = [sys.executable, "-m", "bench.http", "--serve", kind, work]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            port = int(process.stdout.readline())
+            wait_for(port)
+            yield port
+        finally:
+            process.terminate()
+
+
+def wait_for(port: int) -> None:
+    """Wait until somebody listens there."""
+    while True:
+        with contextlib.suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
+            return
+        time.sleep(0.02)
+
+
+# The client
+
+
+@dataclass
+class Line:
+    """A connection that always has one request under way."""
+
+    connection: socket.socket
+    answer: bytes = b""
+
+
+def request(key: str) -> bytes:
+    """One request."""
+    return (
+        b"POST /charges HTTP/1.1\r\nHost: localhost\r\nUser-Agent: bench\r\nAccept: */*\r\n"
+        b'Content-Type: application/json\r\nContent-Length: %d\r\nIdempotency-Key: "%s"\r\n\r\n%s'
+        % (len(BODY), key.encode(), BODY)
+    )
+
+
+def hammer(port: int, keys: list[str]) -> float:
+    """Send every key's request over several connections, and give the seconds that took."""
+    waiting = iter([request(key) for key in keys])
+    begun = time.perf_counter()
+    with contextlib.ExitStack() as stack, selectors.DefaultSelector() as selector:
+        for _ in range(CONNECTIONS):
+            connection = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            selector.register(connection, selectors.EVENT_READ, Line(connection))
+            connection.sendall(next(waiting))
+        left = len(keys)
+        while left:
+            for found, _ in selector.select():
+                line: Line = found.data
+                line.answer += line.connection.recv(65536)
+                if is_whole(line.answer):
+                    assert line.answer.startswith(b"HTTP/1.1 201"), line.answer
+                    line.answer = b""
+                    left -= 1
+                    if following := next(waiting, b""):
+                        line.connection.sendall(following)
+    return time.perf_counter() - begun
+
+
+def is_whole(answer: bytes) -> bool:
+    """Whether a response has come to its end."""
+    head, blank, body = answer.partition(b"\r\n\r\n")
+    if not blank:
+        return False
+    fields = dict(line.lower().split(b": ", 1) for line in head.split(b"\r\n")[1:])
+    if b"content-length" in fields:
+        return len(body) >= int(fields[b"content-length"])
+    return body.endswith(b"0\r\n\r\n")
+
+
+# The tables
+
+
+def table(work: str, number: int, repeat: int) -> Table:
+    """Every kind in every round: first requests with keys of their own, and then the same again."""
+    rounds: dict[str, list[float]] = {}
+    with contextlib.ExitStack() as stack:
+        ports = {kind: stack.enter_context(serving(kind, work)) for kind in KINDS}
+        for port in ports.values():
+            hammer(port, [f"warm-{place}" for place in range(500)])
+        for turn in range(repeat):
+            keys = [f"{turn}-{place}" for place in range(number)]
+            for kind, port in ports.items():
+                rounds.setdefault(kind, []).append(hammer(port, keys) / number * 1e6)
+            for kind in KINDS[1:]:
+                rounds.setdefault(f"{kind}, replays", []).append(hammer(ports[kind], keys) / number * 1e6)
+    return tabulate(work, {name: Timing(tuple(each)) for name, each in rounds.items()}, "bare", {})
+
+
+def bars(done: list[Table]) -> list[Bar]:
+    """What was promised, against what was found."""
+    found = []
+    for each in done:
+        rows = {row.name: row.timing for row in each.rows if row.timing}
+        # To keep 85% of a rate is to take 1/0.85 of the time.
+        found.append(
+            Bar(f"{each.title}: a request to the bare one's", _ratio(rows, "semel", "bare"), 1 / 0.85)
+        )
+        found.append(Bar(f"{each.title}: a request to idemkit's", _ratio(rows, "semel", "idemkit"), 0.5))
+    return found
+
+
+def _ratio(rows: dict[str, Timing], one: str, other: str) -> float:
+    return Ratio.of(rows[one], rows[other]).median
+
+
+def main() -> int:
+    """Measure, print, and say which bars were kept."""
+    parser = argparse.ArgumentParser(prog="python -m bench.http", description=__doc__)
+    parser.add_argument("--number", type=int, default=2000, help="requests in a round")
+    parser.add_argument("--repeat", type=int, default=9, help="rounds")
+    parser.add_argument("--json", action="store_true", help="print plain JSON")
+    parser.add_argument("--serve", nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.serve:
+        serve(*options.serve)
+        return 0
+    done = [table(work, options.number, options.repeat) for work in WORK]
+    return conclude(done, bars(done), PACKAGES, options.json)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,237 @@
+"""`Lambda`: makes handlers for a function's events out of plain functions."""
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, Unpack, cast
+
+from semel import errors
+from semel.connect import Semel
+from semel.doors.aws_lambda.attempts import Attempts
+from semel.doors.aws_lambda.environment import forget_at_restore
+from semel.doors.aws_lambda.records import (
+    ASYNC,
+    DYNAMODB,
+    EVENTBRIDGE,
+    KINESIS,
+    S3,
+    SNS,
+    SQS,
+    Batch,
+    Dead,
+    Record,
+    Source,
+)
+from semel.events import Event as Happened
+from semel.ledger import Seconds, seconds
+from semel.policy import Options, policy_of
+
+if TYPE_CHECKING:
+    from semel.doors.http.policy import Idempotency
+
+Event: TypeAlias = dict[str, Any]
+Entry: TypeAlias = Callable[[Event, Any], Any]
+"""A handler as Lambda calls it: with an event and a context."""
+OfRecord: TypeAlias = Callable[[Record], Any]
+
+
+class Metrics(Protocol):
+    """What counts events, and writes the counts when it is told to, as `semel.telemetry.emf.Emf` does."""
+
+    def __call__(self, event: Happened, /) -> None:
+        """Count an event."""
+
+    def flush(self) -> None:
+        """Write what was counted."""
+
+
+class Terms(Options, total=False):
+    """What can be said about a handler of records, or of events; all but `lease` and `heartbeat`."""
+
+    key: Callable[[Record], str]
+    """Names a record: the same whenever it comes. What AWS itself calls it, unless this is said."""
+    fingerprint: Callable[[Record], Any] | None
+    """The part of it that must not change under one key. Nothing is compared, unless this is said."""
+    dead: Dead | None
+    """Takes what no delivery can mend. It is left to AWS's own dead letters, unless this is said."""
+
+
+class Lambda:
+    """Makes handlers that share a ledger.
+
+    `s` is a ledger, or a function that opens one when the first event comes. An attempt lasts as long as its
+    invocation: its lease is the time that is left, and nothing renews it. With less than `min_remaining`
+    seconds left no record is begun. `metrics` listens to the ledger, and is written after each invocation.
+    """
+
+    def __init__(
+        self,
+        s: Semel | Callable[[], Semel],
+        *,
+        min_remaining: Seconds = 1,
+        metrics: Metrics | None = None,
+    ) -> None:
+        self._source = s
+        self._min_remaining = seconds(min_remaining)
+        self._metrics = metrics
+        self._lock = threading.Lock()
+        self._opened: Semel | None = None
+        forget_at_restore()
+
+    @property
+    def s(self) -> Semel:
+        """The ledger, opened by now."""
+        with self._lock:
+            if self._opened is None:
+                source = self._source
+                self._opened = source if isinstance(source, Semel) else source()
+                if self._metrics is not None:
+                    self._opened.events.listen(self._metrics)
+            return self._opened
+
+    def drain_on_sigterm(self) -> None:
+        """Begin nothing new once this process is told to stop; a handler of that signal's is still called."""
+        from signal import SIGTERM, getsignal, signal
+
+        previous = getsignal(SIGTERM)
+
+        def stop(number: int, frame: Any) -> None:
+            # Not by way of the lock: this may have interrupted whoever holds it.
+            opened = self._source if isinstance(self._source, Semel) else self._opened
+            if opened is not None:
+                opened.drain()
+            if callable(previous):
+                previous(number, frame)
+
+        signal(SIGTERM, stop)
+
+    # HTTP
+
+    def http(self, idempotency: "Idempotency | Callable[[Semel], Idempotency]") -> Callable[[Entry], Entry]:
+        """A handler of requests that keeps a policy, or the one that a function makes for the ledger.
+
+        Requests come from API Gateway, in payload format 1.0 or 2.0, from a function URL, or from a load
+        balancer. `identity` and `payload` of the policy are given the event.
+        """
+        from semel.doors.aws_lambda.proxy import answer
+
+        @functools.cache
+        def policy() -> "Idempotency":
+            s = self.s
+            return idempotency(s) if callable(idempotency) else idempotency
+
+        def protect(handle: Entry) -> Entry:
+            return self._entry(handle, lambda event, context: answer(policy(), handle, event, context))
+
+        return protect
+
+    # Batches, of which Lambda takes back what failed
+
+    def sqs(self, **terms: Unpack[Terms]) -> Callable[[OfRecord], Entry]:
+        """A handler of a queue's messages; a FIFO queue's group stops at its first that failed.
+
+        `horizon` is the queue's retention period: 4 days, unless it is said.
+        """
+        return self._batches(SQS, Batch.report, terms)
+
+    def kinesis(self, **terms: Unpack[Terms]) -> Callable[[OfRecord], Entry]:
+        """A handler of a stream's records, in order; a shard stops at its first that failed.
+
+        `horizon` is the stream's retention period: a day, unless it is said.
+        """
+        return self._batches(KINESIS, Batch.report, terms)
+
+    def dynamodb(self, **terms: Unpack[Terms]) -> Callable[[OfRecord], Entry]:
+        """A handler of a table's changes, in order; a shard stops at its first that failed."""
+        return self._batches(DYNAMODB, Batch.report, terms)
+
+    # What Lambda was handed and will try again: what goes wrong is raised
+
+    def sns(self, **terms: Unpack[Terms]) -> Callable[[OfRecord], Entry]:
+        """A handler of a topic's messages; gives the results in a list."""
+        return self._batches(SNS, Batch.insist, terms)
+
+    def s3(self, **terms: Unpack[Terms]) -> Callable[[OfRecord], Entry]:
+        """A handler of a bucket's notifications; gives the results in a list."""
+        return self._batches(S3, Batch.insist, terms)
+
+    def eventbridge(self, **terms: Unpack[Terms]) -> Callable[[Entry], Entry]:
+        """A handler of a bus's events."""
+        return self._events(EVENTBRIDGE, terms)
+
+    def event(
+        self,
+        key: Callable[[Event], str],
+        *,
+        fingerprint: Callable[[Event], Any] | None = None,
+        dead: Dead | None = None,
+        **options: Unpack[Options],
+    ) -> Callable[[Entry], Entry]:
+        """A handler of any event that has a key: another one with the same key gives the same result."""
+        terms = cast("Terms", {**options, "dead": dead, "fingerprint": fingerprint})
+        return self._events(Source(door="lambda", key=key, id=lambda _: "event", horizon=ASYNC), terms)
+
+    # Inside
+
+    def _batches(
+        self, source: Source, end: Callable[[Batch, Event, Any], Any], terms: Terms
+    ) -> Callable[[OfRecord], Entry]:
+        def protect(handle: OfRecord) -> Entry:
+            batch = self._batch(source, handle, terms)
+            return self._entry(handle, lambda event, context: end(batch(), event, context))
+
+        return protect
+
+    def _events(self, source: Source, terms: Terms) -> Callable[[Entry], Entry]:
+        def protect(handle: Entry) -> Entry:
+            one = self._batch(source, handle, terms)
+            return self._entry(handle, lambda event, context: one().insist_on(event, context))
+
+        return protect
+
+    def _batch(self, source: Source, handle: Callable[..., Any], terms: Terms) -> Callable[[], Batch]:
+        """What makes the batches of a source once the ledger is open; what is wrong with it is said now."""
+        terms = terms.copy()
+        dead = terms.pop("dead", None)
+        names = terms.pop("key", source.key), terms.pop("fingerprint", None)
+        options = cast("Options", terms)
+        if given := options.keys() & {"lease", "heartbeat"}:
+            raise errors.InvalidOption(
+                f"leave out {' and '.join(sorted(given))}: an attempt lasts as long as its invocation, "
+                "which ends at the function's own time-out"
+            )
+        options["horizon"] = seconds(options.get("horizon", source.horizon))
+        policy_of(options)
+        return functools.cache(lambda: Batch(source, self._attempts(source, handle, names, options), dead))
+
+    def _attempts(
+        self, source: Source, handle: Callable[..., Any], names: tuple[Any, Any], options: Options
+    ) -> Attempts:
+        s = self.s
+        options = options.copy()
+        options["horizon"] = max(seconds(options["horizon"]), s.ledger.steps.horizon)
+        key, fingerprint = names
+        least = self._min_remaining
+        return Attempts(
+            s, handle, key=key, fingerprint=fingerprint, door=source.door, min_remaining=least, **options
+        )
+
+    def _entry(self, handle: Callable[..., Any], run: Entry) -> Entry:
+        """A handler as Lambda calls it, named like the function that it is made of."""
+        from inspect import iscoroutinefunction
+
+        if iscoroutinefunction(handle):
+            raise errors.InvalidOption(
+                f"{handle.__qualname__} is async, and Lambda calls plain functions: use asyncio.run() in one"
+            )
+
+        def handler(event: Event, context: Any) -> Any:
+            try:
+                return run(event, context)
+            finally:
+                if self._metrics is not None:
+                    self._metrics.flush()
+
+        functools.update_wrapper(handler, handle)
+        del handler.__wrapped__  # type: ignore[attr-defined]  # it takes other arguments than this
+        return handler

@@ -1,0 +1,19 @@
+"""What a message of SQS is called, wherever it is received: by a consumer, or in a Lambda function."""
+
+from semel.keys import Key
+
+
+def sqs_key(queue: str, id: str, body: str, dedup: str | None, group: str | None) -> str:
+    """The name that its sender gave a message, within its group where there is one, or else SQS's own.
+
+    A hash of the body names what is said, and not that it is said: an equal message a day later is another.
+    """
+    if dedup is None or dedup == _hash(body):
+        return Key(queue, id)
+    return Key(queue, dedup) if group is None else Key(queue, group, dedup)
+
+
+def _hash(body: str) -> str:
+    from hashlib import sha256
+
+    return sha256(body.encode()).hexdigest()
