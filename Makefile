@@ -9,6 +9,9 @@ PIP := $(BIN)/python -m pip --quiet --quiet --disable-pip-version-check --no-inp
 UV := $(BIN)/uv --quiet
 INSTALL = $(UV) pip install --python $(BIN)/python -c constraints.txt -b constraints.txt
 
+# All but amqp, which may have to be compiled: tests/servers/install.py sees to it.
+EXTRAS := boto,celery,cli,crypto,django,dramatiq,fastapi,flask,kafka,otel,postgres,privacy,prometheus,pydantic,redis,taskiq,zones
+
 heading = @printf '\n== %s\n' "$(1)"
 
 .DEFAULT_GOAL := help
@@ -104,14 +107,14 @@ $(VENV)/.set-run: $(VENV)/.uv pyproject.toml constraints.txt
 	@$(INSTALL) -e '.[cli]'
 	@touch $@
 
-$(VENV)/.set-test: $(VENV)/.uv pyproject.toml constraints.txt tests/servers/install.py
+$(VENV)/.set-test: $(VENV)/.uv pyproject.toml constraints.txt tests/servers/install.py tests/servers/rabbitmq.py
 	@echo 'Installing semel and what its tests need ...'
-	@$(INSTALL) -e '.[boto,cli,crypto,postgres,privacy,pydantic,redis,zones]' --group test
+	@$(INSTALL) -e '.[$(EXTRAS)]' --group test
 	@$(BIN)/python -m tests.servers.install
 	@touch $@ $(VENV)/.set-run
 
 $(VENV)/.set-bench: $(VENV)/.uv pyproject.toml constraints.txt
 	@echo 'Installing semel and what its benchmarks need ...'
-	@$(INSTALL) -e '.[boto,cli,crypto,postgres,privacy,pydantic,redis,zones]' --group bench
+	@$(INSTALL) -e '.[$(EXTRAS)]' --group bench
 	@$(BIN)/python -m tests.servers.install
 	@touch $@ $(VENV)/.set-run

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, settings
 from tests.servers.absence import served
 from tests.servers.dynamodb import dynoxide, ministack, sqs
 from tests.servers.postgres import postgres
+from tests.servers.rabbitmq import Broker, rabbitmq
 from tests.servers.redis import Pair, redis_cluster, redis_pair, redis_server
 
 # Hypothesis turns to "ci" by itself where CI is set, so both names mean the same settings.
@@ -75,3 +76,10 @@ def _redis_cluster() -> Iterator[str]:
     """Redis: the URL of one node of a cluster of three."""
     with served(redis_cluster) as url:
         yield url
+
+
+@pytest.fixture(scope="session", name="rabbitmq")
+def _rabbitmq() -> Iterator[Broker]:
+    """RabbitMQ: a broker, whose `url` serves clients of AMQP 0.9.1 and of AMQP 1.0."""
+    with served(rabbitmq) as url:
+        yield Broker(url)

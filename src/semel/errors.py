@@ -25,11 +25,17 @@ SemelError
 │   ├── StoreOutcomeUnknown nobody can tell whether the write was applied
 │   ├── StoreClosed         used after close()
 │   ├── TableMissing        the table, or the database, is not there
+│   ├── QueueMissing        there is no queue at that URL
 │   ├── WrongSchema         the table is there, and is not as it should be
 │   ├── NotPermitted        the store knows the caller, and does not let it do that
 │   ├── WrongEnvironment    the store belongs to another environment
 │   ├── SchemaTooNew        written by a newer semel
 │   └── RecordCorrupt       a record that cannot be read; it is never taken for absent
+├── BrokerError             a queue's own server did not do as asked
+│   ├── BrokerUnavailable   not reached, or it let nobody in; nothing was sent
+│   ├── AddressRefused      it has no such address, or not for this user; nothing was sent
+│   ├── SendRefused         it has seen the message and does not keep it
+│   └── SendOutcomeUnknown  nobody can tell whether the message is there
 ├── BadSignature            a webhook that does not prove who sent it, or when
 └── ShuttingDown            no new work is begun
 """
@@ -232,6 +238,10 @@ class TableMissing(StoreError):
     """The table, or the database, is not there."""
 
 
+class QueueMissing(StoreError):
+    """There is no queue at that URL."""
+
+
 class WrongSchema(StoreError):
     """The table is there, and is not as it should be."""
 
@@ -266,6 +276,49 @@ class RecordCorrupt(StoreError):
     def __init__(self, key: str, reason: str) -> None:
         super().__init__(f"the record of {key!r} cannot be read ({reason}); it was left as it is")
         self.key = key
+        self.reason = reason
+
+
+class BrokerError(SemelError):
+    """A queue's own server did not do as asked."""
+
+
+class BrokerUnavailable(BrokerError):
+    """It was not reached, or let nobody in; nothing was sent."""
+
+
+class AddressRefused(BrokerError):
+    """The broker has no such address, or not for this user; nothing was sent."""
+
+    def __init__(self, address: str, reason: str) -> None:
+        super().__init__(
+            f"the broker refuses {address!r}: {reason}. Create it there, or correct the address, "
+            "whose form is the broker's own"
+        )
+        self.address = address
+        self.reason = reason
+
+
+class SendRefused(BrokerError):
+    """The broker has seen the message and does not keep it; `outcome` is its word for that."""
+
+    def __init__(self, address: str, outcome: str, reason: str) -> None:
+        because = f": {reason}" if reason else ""
+        super().__init__(f"{address!r} answered {outcome}{because}; the message is not there")
+        self.address = address
+        self.outcome = outcome
+        self.reason = reason
+
+
+class SendOutcomeUnknown(BrokerError):
+    """The message may or may not be there: the answer did not come."""
+
+    def __init__(self, address: str, reason: str) -> None:
+        super().__init__(
+            f"the message to {address!r} may or may not be there ({reason}); send it again under the same "
+            "key, and whoever handles messages once drops the second"
+        )
+        self.address = address
         self.reason = reason
 
 

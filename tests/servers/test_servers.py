@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.servers import dynamodb, postgres, redis
+from tests.servers import dynamodb, install, postgres, rabbitmq, redis
 from tests.servers.absence import served
 from tests.servers.running import Unavailable, folder, until
 
@@ -23,6 +23,7 @@ STARTS = [
     dynamodb.ministack,
     dynamodb.sqs,
     postgres.postgres,
+    rabbitmq.rabbitmq,
     redis.redis_server,
     redis.redis_pair,
     redis.redis_cluster,
@@ -90,11 +91,12 @@ def test_a_socket_on_every_interface_would_be_seen() -> None:
 
 ORPHANS = """
 from contextlib import ExitStack
-from tests.servers import dynamodb, postgres, redis
+from tests.servers import dynamodb, postgres, rabbitmq, redis
 from tests.servers.running import Unavailable
 
+stores = (dynamodb.dynoxide, dynamodb.ministack, postgres.postgres, redis.redis_server)
 with ExitStack() as stack:
-    for start in (dynamodb.dynoxide, dynamodb.ministack, postgres.postgres, redis.redis_server):
+    for start in (*stores, rabbitmq.rabbitmq):
         try:
             stack.enter_context(start())
         except Unavailable:
@@ -127,6 +129,7 @@ def test_no_server_outlives_a_process_that_was_killed(monkeypatch: pytest.Monkey
         (dynamodb.ministack, "SEMEL_TEST_MINISTACK_URL"),
         (dynamodb.sqs, "SEMEL_TEST_SQS_URL"),
         (postgres.postgres, "SEMEL_TEST_POSTGRES_URL"),
+        (rabbitmq.rabbitmq, "SEMEL_TEST_RABBITMQ_URL"),
         (redis.redis_server, "SEMEL_TEST_REDIS_URL"),
     ],
     ids=lambda value: getattr(value, "__name__", value),
@@ -138,6 +141,18 @@ def test_the_users_own_server_is_used_and_none_is_started(
     monkeypatch.setattr(subprocess, "Popen", None)
     with start() as url:
         assert url == "scheme://somewhere"
+
+
+def test_what_is_installed_starts_no_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = tmp_path / "policy-rc.d"
+    monkeypatch.setattr(install, "POLICY", policy)
+    with install.nothing_started():
+        assert subprocess.run([policy], check=False).returncode == 101
+    assert not policy.exists()
+    policy.write_text("the machine's own")
+    with install.nothing_started():
+        assert policy.read_text() == "the machine's own"
+    assert policy.read_text() == "the machine's own"
 
 
 def absent() -> NoReturn:

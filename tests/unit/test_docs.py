@@ -5,6 +5,7 @@ import contextlib
 import functools
 import inspect
 import io
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -39,6 +40,7 @@ from semel.policy import Options, policy_of
 from semel.testing import StoreConformance
 from tests import seeds
 from tests.doors.sqs_kit import make_queue
+from tests.servers.rabbitmq import Broker, declare
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -127,8 +129,19 @@ def queues(sqs: str, monkeypatch: pytest.MonkeyPatch) -> None:
         make_queue(sqs, name, region="eu-north-1")
 
 
+@pytest.fixture
+def broker(rabbitmq: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The queues of a page, on a broker of the tests."""
+    if not os.environ.get("CI"):
+        pytest.importorskip("proton")
+    monkeypatch.setenv("AMQP_URL", rabbitmq.url)
+    declare(rabbitmq.url, "orders-dead")
+    dead = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "orders-dead"}
+    declare(rabbitmq.url, "orders", **dead, **{"x-single-active-consumer": True})
+
+
 # The pages that talk to a server, and the fixture that has it ready.
-SERVED = {"how-to/handle-sqs-messages.md": "queues"}
+SERVED = {"how-to/handle-amqp-messages.md": "broker", "how-to/handle-sqs-messages.md": "queues"}
 
 
 @pytest.mark.parametrize(

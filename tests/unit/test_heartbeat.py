@@ -270,3 +270,282 @@ def test_a_forked_child_renews_its_own_leases_and_makes_its_own_tokens() -> None
         tokens = {semel.ledger.random_token() for _ in range(100)}
         os._exit(0 if fresh and not tokens & parents else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+# The timer of a loop
+
+
+class Hours:
+    """An event loop whose timers follow a clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.set: list[float] = []
+        loop = asyncio.get_running_loop()
+
+        def call_later(delay: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:
+            self.set.append(delay)
+            timer = asyncio.TimerHandle(loop.time() + delay, callback, args, loop, context)
+            self.clock.schedule(max(0.0, delay), lambda: timer.cancelled() or loop.call_soon(timer._run))
+            return timer
+
+        loop.call_later = call_later  # type: ignore[method-assign]
+
+    async def go_by(self, seconds: float, step: float = 1.0) -> None:
+        """Let so much time pass, and everybody do what is due."""
+        end = self.clock.monotonic() + seconds
+        await quiet()
+        while (left := end - self.clock.monotonic()) > 1e-9:
+            self.clock.advance(min(step, left))
+            await quiet()
+
+
+async def quiet(turns: int = 12) -> None:
+    """Let every task go on until it waits for something."""
+    for _ in range(turns):
+        await asyncio.sleep(0)
+
+
+def live(s: semel.Semel) -> dict[Any, None]:
+    """The leases that a loop keeps alive, and has not begun to renew."""
+    return s._shared.heart.pulses.here()._live
+
+
+async def hold(s: semel.Semel, key: str, lease: float, until: asyncio.Event) -> None:
+    async with s.once.running(key, lease=lease, on_busy="raise"):
+        await until.wait()
+
+
+def test_work_that_ends_before_its_renewal_sets_one_timer_for_all_of_it() -> None:
+    async def main() -> None:
+        hours = Hours()
+        s = semel.connect("memory:", clock=hours.clock)
+        for number in range(100):
+            async with s.once.running("k", number):
+                pass
+        assert len(hours.set) == 1
+        assert not live(s)
+
+    asyncio.run(main())
+
+
+def test_a_timer_that_rings_for_work_that_is_over_is_set_for_what_is_due_next() -> None:
+    async def main() -> None:
+        hours, over, s = Hours(), asyncio.Event(), None
+        s = semel.connect("memory:", clock=hours.clock)
+        async with s.once.running("first", lease=30):
+            pass
+        await hours.go_by(5)
+        work = asyncio.create_task(hold(s, "second", 30, over))
+        await hours.go_by(6)
+        assert hours.set == [10, 4]
+        await hours.go_by(100)
+        over.set()
+        await work
+
+    asyncio.run(main())
+
+
+def test_a_shorter_lease_that_comes_later_is_renewed_in_time() -> None:
+    async def main() -> None:
+        hours, over = Hours(), asyncio.Event()
+        s = semel.connect("memory:", clock=hours.clock)
+        slow = asyncio.create_task(hold(s, "slow", 3000, over))
+        await hours.go_by(1)
+        quick = asyncio.create_task(hold(s, "quick", 3, over))
+        await hours.go_by(4000)
+        over.set()
+        await asyncio.gather(slow, quick)
+        for key in ("slow", "quick"):
+            record = s.ledger.get(key)
+            assert record is not None
+            assert (record.attempt, record.status) == (1, semel.Status.COMPLETED)
+
+    asyncio.run(main())
+
+
+def test_hundreds_of_leases_of_any_length_are_each_renewed_before_they_end() -> None:
+    async def main() -> None:
+        hours, over = Hours(), asyncio.Event()
+        s = semel.connect("memory:", clock=hours.clock)
+        works = []
+        for number in range(300):
+            works.append(asyncio.create_task(hold(s, f"k{number}", 3 + number * 7 % 60, over)))
+            if number % 10 == 0:
+                await hours.go_by(0.3, step=0.3)
+        await hours.go_by(60, step=0.5)
+        assert all(s.ledger.get(f"k{number}").lease_until > hours.clock.now() for number in range(300))  # type: ignore[union-attr]
+        over.set()
+        await asyncio.gather(*works)
+        await quiet()
+        assert not live(s)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(main())
+
+
+def test_work_that_another_renewal_ends_is_not_renewed_itself() -> None:
+    """Two are due at the same ring, and the first of them is cancelled, which ends the second too."""
+
+    async def main() -> None:
+        hours = Hours()
+        s = semel.connect("memory:", clock=hours.clock)
+        works = [asyncio.create_task(hold(s, key, 30, asyncio.Event())) for key in ("a", "b")]
+        await quiet()
+        pulses = s._shared.heart.pulses.here()
+        first, second = live(s)
+        begin = first.begin
+
+        class Ending:
+            run = first.run
+
+            def begin(self) -> None:
+                begin()
+                second.stop()
+
+        pulses._live = {Ending(): None, second: None}  # type: ignore[dict-item]
+        await hours.go_by(11)
+        assert second._task is None or second._task.cancelled()
+        for work in works:
+            work.cancel()
+        await asyncio.gather(*works, return_exceptions=True)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("wrong", [RuntimeError("a bug of the store"), OSError("not translated")], ids=repr)
+def test_a_renewal_that_fails_in_any_way_is_tried_again_as_soon_as_any_other(wrong: Exception) -> None:
+    async def main() -> None:
+        hours, over = Hours(), asyncio.Event()
+        store = Breaking(MemoryStore(hours.clock))
+        s = semel.Semel(store, clock=hours.clock)
+        work = asyncio.create_task(hold(s, "k", 30, over))
+        await hours.go_by(9)
+        store.errors = [wrong] * 2
+        await hours.go_by(8)
+        assert store.broke == 2
+        await hours.go_by(60)
+        over.set()
+        await work
+
+    asyncio.run(main())
+
+
+def test_an_error_that_no_store_should_raise_does_not_end_the_heartbeat_of_threads() -> None:
+    store = Breaking(semel.connect("memory:").store)
+    s = semel.Semel(store)
+    renewed = threading.Event()
+
+    @s.once("k", lease=SHORT)
+    def work() -> None:
+        store.errors = [RuntimeError("a bug of the store")]
+        store.then = renewed.set
+        assert renewed.wait(10), "nobody renews any more"
+
+    work()
+
+
+class Breaking:
+    """A store with a bug."""
+
+    overflow: semel.Overflow | None = None
+
+    def __init__(self, store: Any) -> None:
+        self.store = store
+        self.errors: list[Exception] = []
+        self.broke = 0
+        self.then: Any = lambda: None
+
+    def execute(self, command: Any) -> Any:
+        if self.errors:
+            self.broke += 1
+            raise self.errors.pop()
+        if self.broke:
+            self.then()
+        return self.store.execute(command)
+
+    at_once = execute
+
+    async def aexecute(self, command: Any) -> Any:
+        return self.execute(command)
+
+    def close(self) -> None:
+        self.store.close()
+
+
+def test_each_loop_has_its_own_timer_and_a_closed_loop_leaves_none_behind() -> None:
+    s = semel.connect("memory:")
+
+    async def one(key: str) -> None:
+        async with s.once.running(key, lease=30):
+            assert len(live(s)) == 1
+        assert not live(s)
+
+    for number in range(20):
+        asyncio.run(one(f"k{number}"))
+    assert len(s._shared.heart.pulses._made) == 1
+
+
+def test_loops_in_threads_do_not_see_each_others_work() -> None:
+    s = semel.connect("memory:")
+    barrier = threading.Barrier(8)
+    seen: list[int] = []
+
+    async def one(key: str) -> None:
+        async with s.once.running(key, lease=30):
+            await asyncio.to_thread(barrier.wait, 60)
+            seen.append(len(live(s)))
+
+    threads = [threading.Thread(target=asyncio.run, args=(one(f"k{number}"),)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert seen == [1] * 8
+
+
+def test_work_that_a_closed_loop_took_along_is_not_renewed_by_the_next() -> None:
+    s = semel.connect("memory:")
+    loop = asyncio.new_event_loop()
+    block = s.once.running("k", lease=30)
+    loop.run_until_complete(block.__aenter__())
+    loop.close()
+
+    async def next_one() -> None:
+        assert not live(s)
+
+    asyncio.run(next_one())
+
+
+def test_a_cancellation_from_outside_goes_on_even_where_the_lease_is_gone_too() -> None:
+    """Whoever cancelled the work, a server that stops or a time limit, waits for it to be cancelled."""
+
+    async def main() -> None:
+        hours = Hours()
+        s = semel.connect("memory:", clock=hours.clock)
+        work = asyncio.create_task(hold(s, "k", 30, asyncio.Event()))
+        await hours.go_by(11)  # it is being renewed
+        hours.clock.advance(60)  # and then nothing ran for a minute
+        work.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await work
+
+    asyncio.run(main())
+
+
+def test_a_lost_lease_cancels_its_own_work_and_no_other() -> None:
+    async def main() -> None:
+        hours, over = Hours(), asyncio.Event()
+        s = semel.connect("memory:", clock=hours.clock)
+        lost = asyncio.create_task(hold(s, "lost", 30, over))
+        kept = asyncio.create_task(hold(s, "kept", 30, over))
+        await quiet()
+        steal(s, "lost")
+        await hours.go_by(11)
+        with pytest.raises(semel.ClaimLost):
+            await lost
+        assert not kept.done()
+        over.set()
+        await kept
+
+    asyncio.run(main())

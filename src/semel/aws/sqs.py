@@ -58,10 +58,6 @@ WRONG = frozenset(
 )
 
 
-class QueueMissing(errors.StoreError):
-    """There is no queue at that URL."""
-
-
 class Attribute(msgspec.Struct, frozen=True):
     """What stands beside a body: a text, a number as text, or bytes, with the type that SQS knows."""
 
@@ -308,7 +304,7 @@ def translated(error: ServiceError, operation: str, url: str) -> errors.SemelErr
     """An error of SQS as everybody else knows it."""
     code, said = error.code, f"({error.code}: {error.message})"
     if code in GONE:
-        return QueueMissing(
+        return errors.QueueMissing(
             f"there is no queue {url} {said}; look for its account, region and name in the console, or with "
             "`aws sqs get-queue-url`"
         )

@@ -4,8 +4,8 @@ consumer = Consumer(s, "https://sqs.eu-north-1.amazonaws.com/123456789012/orders
 consumer.run()
 """
 
-from semel.aws.sqs import Attribute, Outgoing, Queue, QueueMissing, Sent
+from semel.aws.sqs import Attribute, Outgoing, Queue, Sent
 from semel.doors.sqs.consumer import Consumer
 from semel.doors.sqs.message import Message
 
-__all__ = ["Attribute", "Consumer", "Message", "Outgoing", "Queue", "QueueMissing", "Sent"]
+__all__ = ["Attribute", "Consumer", "Message", "Outgoing", "Queue", "Sent"]

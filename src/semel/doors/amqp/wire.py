@@ -1,0 +1,234 @@
+"""One connection and the thread that serves it: bytes are moved, and what happened is told.
+
+The protocol is proton's; its socket is ours. proton's objects are touched by the one thread that runs the
+loop, since they are not made for two; other threads ask it to call them.
+"""
+
+import heapq
+import itertools
+import selectors
+import socket
+import ssl
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+from uuid import uuid4
+
+from semel.clock import Clock
+from semel.doors.amqp.place import Place
+from semel.errors import BrokerUnavailable
+from semel.extras import require
+
+# How long a broker may take to answer a call at its door.
+DIAL_SECONDS = 10.0
+# How long to wait for its farewell, after ours.
+FAREWELL_SECONDS = 5.0
+CHUNK = 65536
+# poll() where there is one, since select() knows no more than a thousand files.
+Selector: type[selectors.BaseSelector] = getattr(selectors, "PollSelector", selectors.SelectSelector)
+
+
+def dial(place: Place) -> socket.socket:
+    """A socket to the broker, encrypted where its URL says so."""
+    try:
+        line = socket.create_connection((place.host, place.port), timeout=DIAL_SECONDS)
+    except (OSError, UnicodeError) as error:  # the second for a host name that cannot be one
+        raise BrokerUnavailable(f"no broker answers at {place}: {error}") from error
+    try:
+        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if place.tls is not None:
+            line = place.tls.wrap_socket(line, server_hostname=place.host)
+        line.setblocking(False)
+    except OSError as error:
+        line.close()
+        raise BrokerUnavailable(f"{place} and this side agree on no encryption: {error}") from error
+    return line
+
+
+class Wire:
+    """A connection to a broker."""
+
+    def __init__(self, place: Place, keepalive: float) -> None:
+        self.proton = proton = require("proton", "amqp")
+        self._line = dial(place)
+        self.connection = connection = proton.Connection()
+        connection.container = str(uuid4())
+        connection.hostname = place.hostname
+        self.transport = transport = proton.Transport()
+        self._collector = proton.Collector()
+        connection.collect(self._collector)
+        transport.idle_timeout = keepalive
+        sasl = transport.sasl()
+        sasl.allow_insecure_mechs = True  # whether there is TLS was said in the URL, and is ours to add
+        sasl.allowed_mechs("ANONYMOUS" if place.user is None else "PLAIN")
+        if place.user is not None:
+            connection.user = place.user
+            connection.password = place.password or ""
+        transport.bind(connection)
+        connection.open()
+        self._unread = False
+        self.closed = False
+
+    def fileno(self) -> int:
+        """For `select`."""
+        return self._line.fileno()
+
+    def events(self) -> "list[Any]":
+        """What has happened since it was last asked."""
+        found = []
+        while (event := self._collector.peek()) is not None:
+            found.append((event.type.method, event.context))
+            self._collector.pop()
+        return found
+
+    def tick(self, now: float) -> float | None:
+        """Heartbeats: sent where they are due, and missed where none came. When to ask again."""
+        return self.transport.tick(now) or None
+
+    def wants(self) -> tuple[bool, bool, bool]:
+        """Whether it has to read, to write, and to do so before anything else happens."""
+        reads = self._amount(self.transport.capacity) > 0
+        return reads, self._amount(self.transport.pending) > 0, self._unread and reads
+
+    def read(self) -> None:
+        """Take in what the socket has."""
+        self._unread = False
+        while (room := self._amount(self.transport.capacity)) > 0:
+            try:
+                data = self._line.recv(min(room, CHUNK))
+            except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                return
+            except OSError:
+                data = b""
+            if not data or not self._understood(data):
+                self.hang_up()
+                return
+        self._unread = True  # what TLS has decrypted already, select() does not see
+
+    def _understood(self, data: bytes) -> bool:
+        try:
+            self.transport.push(data)
+        except self.proton.ProtonException:  # whatever speaks there, it is not AMQP
+            return False
+        return True
+
+    def write(self) -> None:
+        """Send what the socket takes."""
+        while (pending := self._amount(self.transport.pending)) > 0:
+            try:
+                sent = self._line.send(self.transport.peek(min(pending, CHUNK)))
+            except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                return
+            except OSError:
+                self.hang_up()
+                return
+            self.transport.pop(sent)
+
+    def hang_up(self) -> None:
+        """Nothing more comes and nothing more goes."""
+        self.transport.close_tail()
+        self.transport.close_head()
+
+    def close(self) -> None:
+        """Let go of the socket."""
+        self.closed = True
+        self._line.close()
+
+    def _amount(self, ask: Callable[[], int]) -> int:
+        try:
+            return ask()
+        except self.proton.ProtonException:  # that half of the transport is closed
+            return 0
+
+
+def reason_of(condition: Any) -> str:
+    """A condition in words."""
+    if condition is None:
+        return "no reason given"
+    return f"{condition.name}: {condition.description}" if condition.description else str(condition.name)
+
+
+class Loop:
+    """What a connection's thread does: it waits for bytes, for a time to come, and for other threads."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._now = clock.monotonic
+        self._asked: deque[Callable[[], None]] = deque()
+        self._due: list[tuple[float, int, Callable[[], None]]] = []
+        self._count = itertools.count()
+        self._bell: socket.socket | None = None
+        self.over = False
+
+    def open(self) -> None:
+        """Be ready to be called from other threads; what was asked before is not forgotten."""
+        bell, self._ear = socket.socketpair()
+        bell.setblocking(False)
+        self._ear.setblocking(False)
+        self._bell = bell
+
+    def ask(self, call: Callable[[], None]) -> None:
+        """Have this called by the loop's thread; from any other, or from a signal handler."""
+        self._asked.append(call)
+        if self._bell is None:
+            return
+        try:
+            self._bell.send(b"!")
+        except OSError:  # full, so it rings already; or closed, so nobody is there any more
+            return
+
+    def later(self, seconds: float, call: Callable[[], None]) -> None:
+        """Have this called after so many seconds."""
+        heapq.heappush(self._due, (self._now() + seconds, next(self._count), call))
+
+    def turn(self, listener: Any) -> None:
+        """One round: whatever is due and whatever has happened, then a wait for more of it."""
+        self._call_what_is_due()
+        wire: Wire | None = listener.wire
+        if wire is None:
+            if not self.over:
+                self._wait(None, self._until(None))
+            return
+        self._tell(wire, listener)
+        next_tick = None if wire.closed else wire.tick(self._now())
+        if not wire.closed:
+            wire.write()
+        self._tell(wire, listener)
+        if not (wire.closed or self.over):
+            self._wait(wire, self._until(next_tick))
+
+    def close(self) -> None:
+        """Let go of the sockets."""
+        if self._bell is not None:
+            self._bell.close()
+            self._ear.close()
+
+    def _call_what_is_due(self) -> None:
+        while self._asked:
+            self._asked.popleft()()
+        while self._due and self._due[0][0] <= self._now():
+            heapq.heappop(self._due)[2]()
+
+    def _tell(self, wire: Wire, listener: Any) -> None:
+        for name, about in wire.events():
+            told = getattr(listener, name, None)
+            if told is not None and not wire.closed:
+                told(wire, about)
+
+    def _until(self, tick: float | None) -> float | None:
+        """How long to wait at most."""
+        moments = [moment for moment in (tick, self._due[0][0] if self._due else None) if moment is not None]
+        return max(0.0, min(moments) - self._now()) if moments else None
+
+    def _wait(self, wire: Wire | None, seconds: float | None) -> None:
+        reads, writes, at_once = wire.wants() if wire is not None else (False, False, False)
+        if self._asked or at_once:
+            seconds = 0.0
+        with Selector() as selector:
+            selector.register(self._ear, selectors.EVENT_READ)
+            if wire is not None and (reads or writes):
+                selector.register(wire, reads * selectors.EVENT_READ | writes * selectors.EVENT_WRITE)
+            found = [key.fileobj for key, _ in selector.select(seconds)]
+        if self._ear in found:
+            self._ear.recv(CHUNK)
+        if wire is not None and (at_once or wire in found):
+            wire.read()

@@ -1,0 +1,383 @@
+"""The Kafka door: messages of a consumer group, each handled once, and in order within their partition.
+
+consumer = Consumer(s, {"bootstrap.servers": "localhost:9092", "group.id": "billing"}, ["orders"], handle)
+consumer.run()
+
+`handler` alone serves any other client: it reads the records of kafka-python and aiokafka as well.
+"""
+
+import inspect
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, Unpack
+
+import msgspec
+
+from semel import errors
+from semel.clock import Clock
+from semel.connect import Semel
+from semel.doors.messages import Handler, Taken, Verdict
+from semel.events import What
+from semel.extras import require
+from semel.keys import Key, step_of
+from semel.ledger import DAY, seconds
+from semel.policy import Options
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer as Client
+    from confluent_kafka import KafkaError, Message, Producer, TopicPartition
+
+Partition: TypeAlias = tuple[str, int]
+DeadLetters: TypeAlias = "Callable[[Message, Taken], Any]"
+
+# How long a broker keeps messages where nobody said otherwise, and so can deliver one again.
+RETENTION = 7 * DAY
+# A partition that stands still is tried again after 0.5, 1, 2 seconds, and so on to a minute.
+FIRST_REST = 0.5
+LONGEST_REST = 60.0
+# How soon `stop` is noticed where no messages come.
+POLL_SECONDS = 0.5
+# What is handled and not yet committed comes again after a crash, as a duplicate: it costs a look each.
+COMMIT_SECONDS = 1.0
+ANSWER_SECONDS = 30.0
+
+
+class Record(Protocol):
+    """A message as kafka-python and aiokafka give it; confluent-kafka's has methods of these names."""
+
+    topic: Any
+    partition: Any
+    offset: Any
+    timestamp: Any
+    value: Any
+
+
+AnyMessage: TypeAlias = "Record | Message"
+
+
+class Place(NamedTuple):
+    """Where a message stands, and since when: a topic that is made anew begins again at 0, but later."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+
+
+def place_of(message: AnyMessage) -> Place:
+    """The place of a message, of whichever client."""
+    timestamp = _field(message, "timestamp")
+    if isinstance(timestamp, tuple):  # confluent-kafka tells its kind before it
+        timestamp = timestamp[1]
+    topic, partition, offset = (_field(message, name) for name in ("topic", "partition", "offset"))
+    return Place(topic, partition, offset, timestamp or 0)
+
+
+def content(message: AnyMessage) -> dict[str, Any]:
+    """What must not change under one key: the topic and the value."""
+    return {"topic": _field(message, "topic"), "value": _field(message, "value")}
+
+
+def _field(message: AnyMessage, name: str) -> Any:
+    value = getattr(message, name)
+    return value() if callable(value) else value
+
+
+def handler(
+    s: Semel,
+    handle: Callable[[Any], Any],
+    *,
+    group: str,
+    cluster: str,
+    key: Callable[[Any], str] | None = None,
+    fingerprint: Callable[[Any], Any] | None = content,
+    **options: Unpack[Options],
+) -> Handler[Any]:
+    """What handles each message once for a consumer group: by its place, or by what `key` calls it.
+
+    Groups do not see each other's keys. `cluster` tells places of two clusters apart.
+    """
+
+    def by_place(message: AnyMessage) -> str:
+        return Key("kafka", group, cluster, *place_of(message))
+
+    def by_key(message: AnyMessage) -> str:
+        return Key("kafka", group, key(message)) if key else by_place(message)
+
+    known = seconds(options["horizon"]) if "horizon" in options else RETENTION
+    options["horizon"] = max(known, s.ledger.steps.horizon)
+    return Handler(s, handle, key=by_key, fingerprint=fingerprint, door="kafka", **options)
+
+
+class DeadLetterTopic:
+    """Writes dead letters to a topic, and returns when the broker has them.
+
+    Key, value and headers are as they were; further headers tell where it stood, and why it is here.
+    """
+
+    def __init__(self, producer: "Producer", topic: str) -> None:
+        self._producer = producer
+        self._topic = topic
+
+    def __call__(self, message: "Message", taken: Taken) -> None:
+        """Write one."""
+        refusals: list[KafkaError | None] = []
+        told = [(f"semel-{name}", str(value).encode()) for name, value in place_of(message)._asdict().items()]
+        why = getattr(taken.error, "error_type", type(taken.error).__name__)
+        told.append(("semel-error", why.encode()))
+        self._producer.produce(
+            self._topic,
+            key=message.key(),
+            value=message.value(),
+            headers=[*(message.headers() or ()), *told],
+            on_delivery=lambda refusal, _: refusals.append(refusal),
+        )
+        self._producer.flush(ANSWER_SECONDS)
+        # By identity: a KafkaError cannot be compared with None.
+        if not refusals or refusals[0] is not None:
+            reason = str(refusals[0]) if refusals else f"no answer within {ANSWER_SECONDS:g} s"
+            raise errors.StoreUnavailable(f"the dead letter did not get to {self._topic}: {reason}")
+
+
+class Stop(msgspec.Struct, frozen=True):
+    """Where a partition stands still, and until when."""
+
+    place: Place
+    until: float
+
+
+class Progress:
+    """How far each partition has come: no I/O, no clock, no thread."""
+
+    def __init__(self) -> None:
+        self.settled: dict[Partition, int] = {}
+        """Where each partition goes on: everything before that offset is settled."""
+        self._failures: dict[Partition, int] = {}
+        self._stops: dict[Partition, Stop] = {}
+
+    def settle(self, place: Place) -> None:
+        """Everything up to this message is settled."""
+        self.settled[place[:2]] = place.offset + 1
+        self._failures.pop(place[:2], None)
+
+    def stop(self, place: Place, taken: Taken, now: float) -> float:
+        """The partition stands still at this message for so many seconds."""
+        failures = self._failures[place[:2]] = self._failures.get(place[:2], 0) + 1
+        rest = min(LONGEST_REST, FIRST_REST * 2.0 ** min(failures - 1, 10))
+        if taken.retry_after is not None:
+            # Whoever is at work may well be done before his lease ends; what an error asks for is kept.
+            rest = min(rest, taken.retry_after) if taken.verdict is Verdict.BUSY else taken.retry_after
+        self._stops[place[:2]] = Stop(place, now + rest)
+        return rest
+
+    def due(self, now: float) -> list[Place]:
+        """The messages that are to be tried again now; their partitions go on."""
+        return self._go_on([partition for partition, stop in self._stops.items() if stop.until <= now])
+
+    def rest(self, now: float) -> float:
+        """How long nothing is due, as far as polling goes."""
+        return min([POLL_SECONDS, *(max(0.0, stop.until - now) for stop in self._stops.values())])
+
+    def forget(self, partitions: Iterable[Partition]) -> list[Place]:
+        """These are somebody else's now; where some of them stood still."""
+        gone = list(partitions)
+        for partition in gone:
+            self.settled.pop(partition, None)
+            self._failures.pop(partition, None)
+        return self._go_on(gone)
+
+    def _go_on(self, partitions: list[Partition]) -> list[Place]:
+        return [self._stops.pop(partition).place for partition in partitions if partition in self._stops]
+
+
+class Consumer:
+    """Takes the messages of topics for a consumer group, and has each handled once.
+
+    `config` is confluent-kafka's. A partition stops at a message that fails, and tries it again; the others
+    go on. `dead_letters` takes what no further try can mend, such as a `DeadLetterTopic`; without it `run`
+    raises the error, and nothing is skipped. `cluster` names the cluster, which is asked for its own name
+    otherwise. A consumer runs once.
+    """
+
+    def __init__(
+        self,
+        s: Semel,
+        config: Mapping[str, Any],
+        topics: Sequence[str],
+        handle: "Callable[[Message], Any]",
+        *,
+        key: "Callable[[Message], str] | None" = None,
+        fingerprint: "Callable[[Message], Any] | None" = content,
+        dead_letters: "DeadLetters | None" = None,
+        cluster: str | None = None,
+        **options: Unpack[Options],
+    ) -> None:
+        self._kafka = require("confluent_kafka", "kafka")
+        self._config = _checked(config)
+        if inspect.iscoroutinefunction(handle):
+            raise errors.InvalidOption(
+                "this consumer calls plain functions: use `handler`, and your own loop"
+            )
+        self._s = s.through("kafka")
+        self._topics = list(topics)
+        self._handle, self._key, self._fingerprint, self._options = handle, key, fingerprint, options
+        self._dead_letters = dead_letters
+        self._cluster = cluster
+        self._progress = Progress()
+        self._now = Clock().monotonic
+        self._stopping = threading.Event()
+        self._committed: dict[Partition, int] = {}
+        self._committed_at = self._now()
+        self._handler_of("the cluster")  # so that an option that cannot work is refused here
+
+    def run(self) -> None:
+        """Handle messages until `stop` is called, or `s.drain`."""
+        client: Client = self._kafka.Consumer(self._config)
+        try:
+            self._name_cluster(client)
+            client.subscribe(self._topics, on_revoke=self._revoked, on_lost=self._lost)
+            while not self._stopping.is_set():
+                self._once_round(client)
+        finally:
+            self._commit(client, self._progress.settled, wait=True)
+            client.close()
+
+    def stop(self) -> None:
+        """Finish the message in hand, commit and leave the group; safe in a signal handler."""
+        self._stopping.set()
+
+    def _once_round(self, client: "Client") -> None:
+        now = self._now()
+        self._resume(client, self._progress.due(now))
+        message = client.poll(self._progress.rest(now))
+        if message is not None and self._is_message(message):
+            self._take(client, message)
+        if self._now() >= self._committed_at + COMMIT_SECONDS:
+            self._committed_at = self._now()
+            if self._committed != self._progress.settled:
+                self._committed = dict(self._progress.settled)
+                self._commit(client, self._committed, wait=False)
+
+    def _take(self, client: "Client", message: "Message") -> None:
+        taken, place = self._handler.take(message), place_of(message)
+        if taken.verdict is Verdict.DEAD:
+            taken = self._bury(message, taken)
+        if taken.settled:
+            self._progress.settle(place)
+        elif isinstance(taken.error, errors.ShuttingDown):
+            self.stop()
+        else:
+            self._stop_at(client, place, taken)
+
+    def _stop_at(self, client: "Client", place: Place, taken: Taken) -> None:
+        rest = self._progress.stop(place, taken, self._now())
+        # Paused first: what was fetched ahead is dropped, and comes again from the broker.
+        client.pause([self._at(place)])
+        client.seek(self._at(place))
+        text = self._s.events.scrubbed(f"{type(taken.error).__name__}: {taken.error}")
+        _logger().warning("%s stands still for %.1f s: %s", _shown(place), rest, text)
+
+    # Dead letters
+
+    def _bury(self, message: "Message", taken: Taken) -> Taken:
+        """Hand on what is dead; that is done once too, and tried again like a message that fails."""
+        place, letters = place_of(message), self._dead_letters
+        error = taken.error or errors.Refused(_shown(place), "is dead")
+        self._s.events.warn(What.REFUSED, "", detail=f"{_shown(place)} is dead: {type(error).__name__}")
+        if letters is None:
+            error.add_note(f"{_shown(place)} was not handled and not skipped; dead_letters= would take it")
+            raise error
+        key = Key("kafka", self._config["group.id"], self._cluster, *place)
+        burial = Handler[Any](
+            self._s,
+            lambda message: letters(message, taken),
+            key=lambda _: step_of(key, "dead"),
+            door="kafka",
+            horizon=self._handler.policy.ttl,
+        )
+        return burial.take(message)
+
+    # The client
+
+    def _name_cluster(self, client: "Client") -> None:
+        if self._cluster is None:
+            self._cluster = client.list_topics(timeout=ANSWER_SECONDS).cluster_id
+        if not self._cluster:
+            raise errors.InvalidOption("this cluster has no name of its own: give it one with cluster=")
+        self._handler = self._handler_of(self._cluster)
+
+    def _handler_of(self, cluster: str) -> Handler[Any]:
+        return handler(
+            self._s,
+            self._handle,
+            group=self._config["group.id"],
+            cluster=cluster,
+            key=self._key,
+            fingerprint=self._fingerprint,
+            **self._options,
+        )
+
+    def _is_message(self, message: "Message") -> bool:
+        error = message.error()
+        if error is None:
+            return True
+        codes = self._kafka.KafkaError
+        # Neither is a failure: the end for now, and a pause after which the client joins its group again.
+        if error.code() in (codes._PARTITION_EOF, codes._MAX_POLL_EXCEEDED):
+            return False
+        raise self._kafka.KafkaException(error)
+
+    def _revoked(self, client: "Client", partitions: "list[TopicPartition]") -> None:
+        settled = self._progress.settled
+        self._commit(client, {at: settled[at] for at in _names(partitions) if at in settled}, wait=True)
+        self._lost(client, partitions)
+
+    def _lost(self, client: "Client", partitions: "list[TopicPartition]") -> None:
+        # Nothing is committed here: somebody else has them already, and may have come further.
+        # Paused partitions stay so when they come back, so none leaves like that.
+        self._resume(client, self._progress.forget(_names(partitions)))
+
+    def _resume(self, client: "Client", places: list[Place]) -> None:
+        if places:
+            client.resume([self._at(place) for place in places])
+
+    def _commit(self, client: "Client", offsets: dict[Partition, int], *, wait: bool) -> None:
+        if not offsets:
+            return
+        at = [self._kafka.TopicPartition(*partition, offset) for partition, offset in offsets.items()]
+        try:
+            if wait:
+                client.commit(offsets=at, asynchronous=False)
+            else:
+                client.commit(offsets=at)
+        except self._kafka.KafkaException as error:
+            # Nothing is lost: what is not committed comes again, and is a duplicate then.
+            _logger().warning("kafka: offsets were not committed. %s", error)
+
+    def _at(self, place: Place) -> "TopicPartition":
+        at: TopicPartition = self._kafka.TopicPartition(place.topic, place.partition, place.offset)
+        return at
+
+
+def _names(partitions: "list[TopicPartition]") -> list[Partition]:
+    return [(one.topic, one.partition) for one in partitions]
+
+
+def _checked(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The client's configuration, as a consumer that loses nothing needs it."""
+    if not config.get("group.id"):
+        raise errors.InvalidOption('the configuration needs a "group.id", which is part of every key')
+    if config.get("enable.auto.commit", False) not in (False, "false"):
+        raise errors.InvalidOption('"enable.auto.commit" commits what is not handled: leave it out')
+    # A group without an offset begins with the oldest message: the newest would pass over what is there.
+    return {"auto.offset.reset": "earliest", **config, "enable.auto.commit": False}
+
+
+def _shown(place: Place) -> str:
+    return f"{place.topic}[{place.partition}] at offset {place.offset}"
+
+
+def _logger() -> Any:
+    from logging import getLogger
+
+    return getLogger("semel")
