@@ -26,7 +26,7 @@ from semel.aws.errors import ServiceError
 from semel.aws.sqs import MAX_BYTES, Queue, batches, translated
 from semel.doors.messages import BEHIND, Taken, Verdict
 from semel.doors.sqs import Attribute, Consumer, Message, Outgoing
-from semel.doors.sqs.hands import LONGEST, Bury, GiveBack, Hands, Held, Terms, doubling
+from semel.doors.sqs.hands import LONGEST, Bury, GiveBack, Hands, Held, Terms, patience
 from semel.doors.sqs.message import read, usual_key
 from semel.doors.sqs.rounds import Ask, Rounds, Take, Wait, dead_letter
 from semel.errors import QueueMissing
@@ -1071,4 +1071,4 @@ def test_a_batch_holds_what_one_request_may_hold():
 
 
 def test_the_wait_of_a_failed_message_doubles():
-    assert [doubling(n) for n in (1, 2, 3, 11, 10**9)] == [1, 2, 4, 900, 900]
+    assert [patience(n) for n in (1, 2, 3, 11, 10**9)] == [1, 2, 4, 900, 900]

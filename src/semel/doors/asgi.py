@@ -69,7 +69,17 @@ class Conversation:
     request with the same key finds what came of it.
     """
 
-    __slots__ = ("_body", "_exchange", "_gone", "_idempotency", "_over", "_receive", "_send", "_start")
+    __slots__ = (
+        "_body",
+        "_exchange",
+        "_given",
+        "_gone",
+        "_idempotency",
+        "_over",
+        "_receive",
+        "_send",
+        "_start",
+    )
 
     def __init__(self, idempotency: Idempotency, receive: Receive, send: Send) -> None:
         self._idempotency = idempotency
@@ -77,6 +87,7 @@ class Conversation:
         self._send = send
         self._exchange: Exchange | None = None
         self._body: bytes | None = None
+        self._given = False
         self._start: Message | None = None
         self._gone = False
         self._over: asyncio.Event | None = None
@@ -136,10 +147,13 @@ class Conversation:
 
     async def receive(self) -> Message:
         """The request, once; and then nothing until the response is made."""
-        if self._body is not None:
-            body, self._body = self._body, None
-            return {"type": "http.request", "body": body, "more_body": False}
-        if self._is_open():
+        if not self._given:
+            self._given = True
+            return {"type": "http.request", "body": self._body, "more_body": False}
+        if self._exchange is None:
+            # While nothing is claimed, the application may know that the client has gone.
+            return await self._receive()
+        if self._exchange.is_open:
             import asyncio
 
             self._over = self._over or asyncio.Event()

@@ -60,6 +60,12 @@ class Taken(msgspec.Struct, frozen=True):
 
 BEHIND = Taken(Verdict.BEHIND)
 
+
+def doubling(longest: float) -> Callable[[int], float]:
+    """How long a message stays away that was delivered so many times: 1, 2, 4 seconds, up to the longest."""
+    return lambda deliveries: float(min(longest, 2 ** min(deliveries - 1, 20)))
+
+
 # Errors of a message that no further delivery can mend. What is done but cannot be shown again is done.
 DEAD = (errors.FailedBefore, errors.PayloadChanged, errors.InvalidKey, errors.InvalidPayload)
 DONE_BEFORE = (errors.ResultNotKept, errors.ResultUnreadable)

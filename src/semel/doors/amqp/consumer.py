@@ -17,7 +17,7 @@ from semel.connect import Semel
 from semel.doors.amqp.lanes import Item, Lanes
 from semel.doors.amqp.place import place_of
 from semel.doors.amqp.wire import FAREWELL_SECONDS, Loop, Wire, reason_of
-from semel.doors.messages import Handler, Taken, Verdict
+from semel.doors.messages import Handler, Taken, Verdict, doubling
 from semel.errors import AddressRefused, BrokerError, BrokerUnavailable
 from semel.events import What
 from semel.extras import require
@@ -34,9 +34,7 @@ ATTACH_SECONDS = 30.0
 MODIFIED = "amqp:modified:list"
 
 
-def doubling(deliveries: int) -> float:
-    """How long a message that failed stays away: 1, 2, 4 seconds, and half a minute at most."""
-    return float(min(LONGEST_HOLD, 2 ** min(deliveries - 1, 10)))
+patience = doubling(LONGEST_HOLD)
 
 
 def by_message_id(address: str, message: Any) -> str:
@@ -75,7 +73,7 @@ class Consumer:
         group: Callable[[Any], Hashable] = group_id,
         workers: int = 1,
         prefetch: int = 10,
-        backoff: Callable[[int], float] = doubling,
+        backoff: Callable[[int], float] = patience,
         keepalive: float = 30.0,
         capability: str | None = "queue",
         tls: ssl.SSLContext | None = None,

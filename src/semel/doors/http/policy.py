@@ -127,6 +127,8 @@ class Idempotency:
         self.headers = _checked_headers(headers)
         self.raw_headers = frozenset(name.encode() for name in self.headers) | {b"content-length"}
         self._identity = _checked_identity(identity)
+        self.has_owners = self._identity is not None
+        """Whether callers are told apart."""
         self._payload = payload
         if not callable(payload):
             check_word("payload", payload, Literal["bytes", "json"])
@@ -323,6 +325,7 @@ class Idempotency:
             raise errors.InvalidOption(
                 f"expiry=({shortest:g}, {longest:g}): it goes from short to long, and begins above the lease"
             )
+        self._block("", shortest)  # what ends before the other side stops retrying is refused here
         return shortest, longest
 
     def _come_back(self, kind: Kind, ticket: Ticket, pause: int, detail: str) -> Answer:

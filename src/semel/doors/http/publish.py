@@ -181,17 +181,13 @@ def _problems(idempotency: Idempotency) -> dict[int, list[Kind]]:
     never: set[Kind] = {"no-such-key"}
     if not idempotency.required:
         never.add("key-missing")
-    if not _tells_apart(idempotency):
+    if not idempotency.has_owners:
         never.add("not-authenticated")
     found: dict[int, list[Kind]] = defaultdict(list)
     for kind, (status, _) in PROBLEMS.items():
         if kind not in never:
             found[status].append(kind)
     return found
-
-
-def _tells_apart(idempotency: Idempotency) -> bool:
-    return idempotency._identity is not None
 
 
 def _add_problem(response: dict[str, Any], kinds: list[Kind]) -> None:
@@ -240,7 +236,7 @@ def _pages(idempotency: Idempotency) -> dict[str, Any]:
         "404": _refused("no-such-key"),
         "503": _refused("unavailable"),
     }
-    if _tells_apart(idempotency):
+    if idempotency.has_owners:
         status["401"] = _refused("not-authenticated")
     token = {"name": "token", "in": "path", "required": True, "schema": {"type": "string"}}
     return {

@@ -11,7 +11,7 @@ from semel.clock import Clock
 from semel.connect import Semel
 from semel.doors.messages import Handler
 from semel.doors.sqs.crews import Shift, Tasks, Threads
-from semel.doors.sqs.hands import Hands, Terms, doubling
+from semel.doors.sqs.hands import Hands, Terms, patience
 from semel.doors.sqs.message import Message, usual_key
 from semel.doors.sqs.rounds import Rounds
 from semel.ledger import seconds
@@ -45,7 +45,7 @@ class Consumer:
         workers: int = 1,
         batch: int = BATCH,
         poll: int = LONGEST_POLL,
-        backoff: Callable[[int], float] = doubling,
+        backoff: Callable[[int], float] = patience,
         **options: Unpack[Options],
     ) -> None:
         _check("workers", workers, 1, 1000)

@@ -11,7 +11,7 @@ from math import ceil, inf
 import msgspec
 
 from semel import errors
-from semel.doors.messages import BEHIND, Taken, Verdict
+from semel.doors.messages import BEHIND, Taken, Verdict, doubling
 from semel.doors.sqs.message import Message
 
 # SQS keeps a message from other receivers for so long at most, counted from when it was received.
@@ -25,9 +25,8 @@ LONGEST_REST = 60.0
 DELETIONS = 3
 
 
-def doubling(deliveries: int) -> float:
-    """How long a message that failed stays away: 1, 2, 4 seconds, and a quarter of an hour at most."""
-    return float(min(900, 2 ** min(deliveries - 1, 10)))
+# What failed stays away for a quarter of an hour at most.
+patience = doubling(900)
 
 
 class Held:
@@ -98,7 +97,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     workers: int
     batch: int
     visibility: float
-    backoff: Callable[[int], float] = doubling
+    backoff: Callable[[int], float] = patience
     buries: bool = False
 
 

@@ -1,0 +1,235 @@
+"""FastAPI: `APIRouter(route_class=idempotent_route(idempotency))` protects the routes of a router.
+
+A key is claimed after the dependencies have run and the request is valid, and before the endpoint runs. So
+whoever is refused, or sends what is not valid, uses up no key, and a response is given again only to those
+who would be let in now. `publish` puts the policy into the application's OpenAPI document.
+"""
+
+import asyncio
+import functools
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextvars import ContextVar
+from typing import Any, ClassVar, Final
+
+from fastapi import FastAPI, HTTPException, Request, Response, params
+from fastapi.concurrency import iterate_in_threadpool, run_in_threadpool
+from fastapi.routing import APIRoute
+
+from semel.doors import asgi
+from semel.doors.http.answers import Answer
+from semel.doors.http.policy import Asked, Idempotency
+from semel.doors.http.publish import EXTENSION, describe, summary
+from semel.running import CURRENT, Run
+
+Endpoint = Callable[..., Any]
+Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+
+CONVERSATION: Final = "semel.conversation"
+
+
+def idempotent_route(idempotency: Idempotency) -> type[APIRoute]:
+    """A route class that keeps this policy; `identity` is given the Request, as the dependencies left it."""
+
+    class Route(IdempotentRoute):
+        policy = idempotency
+
+    return Route
+
+
+def publish(app: FastAPI, idempotency: Idempotency, *, dependencies: Sequence[params.Depends] = ()) -> None:
+    """Serve the policy and the status of a key, and describe both in the application's OpenAPI document.
+
+    `dependencies` are what authenticates a caller who asks for a status, where `identity` relies on that.
+    """
+
+    async def page(request: Request) -> Response:
+        return await _page(idempotency, request)
+
+    path, read = idempotency.well_known, ["GET", "HEAD"]
+    app.add_api_route(path, page, methods=read, include_in_schema=False)
+    app.add_api_route(
+        f"{path}/{{token}}", page, methods=read, include_in_schema=False, dependencies=dependencies
+    )
+    plain, described = app.openapi, _Described(app, idempotency)
+    app.openapi = lambda: described(plain())  # type: ignore[method-assign]  # as FastAPI's own docs do it
+
+
+class IdempotentRoute(APIRoute):
+    """What `idempotent_route` makes a route class of."""
+
+    policy: ClassVar[Idempotency]
+
+    def __init__(self, path: str, endpoint: Endpoint, **options: Any) -> None:
+        if any(self.policy.protects(method.upper()) for method in options.get("methods") or ()):
+            # It comes with the operation wherever the route is included, and tells `publish` which they are.
+            options["openapi_extra"] = {
+                EXTENSION: summary(self.policy),
+                **(options.get("openapi_extra") or {}),
+            }
+        super().__init__(path, _claiming(endpoint), **options)
+
+    def get_route_handler(self) -> Handler:
+        """The handler of a request, which knows its conversation."""
+        handler, streams = super().get_route_handler(), _is_generator(self.endpoint)
+
+        async def handle(request: Request) -> Response:
+            conversation = request.scope.get(CONVERSATION)
+            arrival = None if conversation is None else Arrival(conversation, request)
+            # Even where it is None: an endpoint may ask another one of this very process.
+            token = ARRIVAL.set(arrival)
+            try:
+                response = await handler(request)
+                if arrival is None or not streams:
+                    return response
+                # FastAPI makes the response of a generator before it runs.
+                return await arrival.begin() or response
+            finally:
+                ARRIVAL.reset(token)
+
+        return handle
+
+    async def handle(self, scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
+        """Answer one request, exceptions and all."""
+        if not self._concerns(scope):
+            return await super().handle(scope, receive, send)
+        conversation = asgi.Conversation(self.policy, receive, send)
+        try:
+            fits = await conversation.read()
+        except asgi.Disconnected:
+            return None
+        if not fits:
+            base = scope.get("root_path", "") + self.policy.well_known
+            return await asgi.respond(self.policy.too_large(base), send)
+        scope[CONVERSATION] = conversation
+        return await conversation.run(super().handle, scope)
+
+    def _concerns(self, scope: asgi.Scope) -> bool:
+        if not self.policy.protects(scope["method"]):
+            return False
+        return self.policy.required or any(name == b"idempotency-key" for name, _ in scope["headers"])
+
+
+class Arrival:
+    """A request that is on its way to its endpoint."""
+
+    __slots__ = ("_conversation", "_request", "admitted", "run")
+
+    def __init__(self, conversation: asgi.Conversation, request: Request) -> None:
+        self._conversation = conversation
+        self._request = request
+        self.admitted = asyncio.Event()
+        self.run: Run | None = None
+
+    async def begin(self) -> Response | None:
+        """Claim the key; a response says that the endpoint does not run."""
+        request = self._request
+        answer = await self._conversation.begin(asgi.request_of(request.scope, request))
+        if answer is not None:
+            return _response(answer)
+        self.run = CURRENT.get()
+        self.admitted.set()
+        return None
+
+
+ARRIVAL: ContextVar[Arrival | None] = ContextVar("semel_fastapi_arrival", default=None)
+
+
+def _claiming(endpoint: Endpoint) -> Endpoint:
+    """An endpoint that runs when its key is claimed."""
+    if hasattr(endpoint, "__semel_claims__"):
+        return endpoint  # an older FastAPI makes a route again when its router is included
+    make = _claiming_stream if _is_generator(endpoint) else _claiming_call
+    claiming = functools.wraps(endpoint)(make(endpoint))
+    claiming.__name__ = getattr(endpoint, "__name__", type(endpoint).__name__)
+    claiming.__semel_claims__ = True  # type: ignore[attr-defined]
+    return claiming
+
+
+def _claiming_call(endpoint: Endpoint) -> Callable[..., Awaitable[Any]]:
+    call = endpoint if _is_async(endpoint) else functools.partial(run_in_threadpool, endpoint)
+
+    async def claiming(*args: Any, **kwargs: Any) -> Any:
+        arrival = ARRIVAL.get()
+        refused = None if arrival is None else await arrival.begin()
+        return await call(*args, **kwargs) if refused is None else refused
+
+    return claiming
+
+
+def _claiming_stream(endpoint: Endpoint) -> Callable[..., AsyncIterator[Any]]:
+    async def claiming(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+        arrival = ARRIVAL.get()
+        if arrival is not None:
+            # Server-sent events are made by a task of their own, which is started before the key is claimed.
+            await arrival.admitted.wait()
+            CURRENT.set(arrival.run)
+        items = endpoint(*args, **kwargs)
+        async for item in items if hasattr(items, "__aiter__") else iterate_in_threadpool(items):
+            yield item
+
+    return claiming
+
+
+def _is_async(endpoint: Endpoint) -> bool:
+    return any(map(inspect.iscoroutinefunction, _faces(endpoint)))
+
+
+def _is_generator(endpoint: Endpoint) -> bool:
+    kinds = (inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+    return any(kind(face) for face in _faces(endpoint) for kind in kinds)
+
+
+def _faces(endpoint: Endpoint) -> tuple[Any, ...]:
+    """What FastAPI looks at to tell what kind of function an endpoint is."""
+    while isinstance(endpoint, functools.partial):
+        endpoint = endpoint.func
+    plain = inspect.unwrap(endpoint)
+    return endpoint, plain, getattr(plain, "__call__", None)  # noqa: B004 - its kind matters, not its presence
+
+
+def _response(answer: Answer, *, head: bool = False) -> Response:
+    response = Response(b"" if head else answer.body, answer.status)
+    # All of them as they are: a name may be there twice.
+    response.raw_headers = [
+        (name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in answer.headers
+    ]
+    return response
+
+
+async def _page(idempotency: Idempotency, request: Request) -> Response:
+    page = idempotency.page(asgi.request_of(request.scope, request))
+    if isinstance(page, Asked):
+        page = await asgi.asked(idempotency, page)
+    if page is None:
+        raise HTTPException(404)
+    return _response(page, head=request.method == "HEAD")
+
+
+class _Described:
+    """The application's OpenAPI document with the policy in it, made again when that has changed."""
+
+    def __init__(self, app: FastAPI, idempotency: Idempotency) -> None:
+        self._app = app
+        self._idempotency = idempotency
+        self._plain: dict[str, Any] | None = None
+        self._told: dict[str, Any] = {}
+
+    def __call__(self, plain: dict[str, Any]) -> dict[str, Any]:
+        if plain is not self._plain:
+            everywhere = self._everywhere()
+
+            def protected(path: str, method: str) -> bool:
+                mark = plain["paths"][path][method.lower()].get(EXTENSION, {})
+                return everywhere or mark.get("policy") == self._idempotency.well_known
+
+            self._plain, self._told = plain, describe(plain, self._idempotency, protected)
+        return self._told
+
+    def _everywhere(self) -> bool:
+        """Whether a middleware of the application keeps the policy for all of it."""
+        return any(
+            middleware.cls is asgi.IdempotencyMiddleware  # type: ignore[comparison-overlap]  # a factory can be it
+            and self._idempotency in (*middleware.args, *middleware.kwargs.values())
+            for middleware in self._app.user_middleware
+        )
