@@ -142,8 +142,18 @@ def read(environ: Environ, room: int) -> bytes | None:
     # Without a length, only a server that ends the stream itself can be read to the end.
     ends = environ.get("wsgi.input_terminated", False)
     wanted = int(length) if length.isdecimal() else room + 1 if ends else 0
-    body: bytes = environ["wsgi.input"].read(min(wanted, room + 1)) if wanted else b""
+    left, pieces = min(wanted, room + 1), []
+    while left > 0 and (piece := environ["wsgi.input"].read(left)):
+        pieces.append(piece)
+        left -= len(piece)
+    if left > 0 and length.isdecimal():
+        raise BrokenOff("the client went away before it had sent its request")
+    body = b"".join(pieces)
     return None if len(body) > room else body
+
+
+class BrokenOff(ConnectionError):
+    """A request is not whole, and nobody is there any more to be told so."""
 
 
 def request_of(environ: Environ, native: Any) -> Request:

@@ -43,7 +43,7 @@ class Anyone(msgspec.Struct, frozen=True):
 ANYONE: Final = Anyone()
 """Callers are not told apart: whoever knows a key gets its response."""
 
-Identity: TypeAlias = Callable[[Any], str | None]
+Identity: TypeAlias = Callable[[Any], str | int | None]
 Payload: TypeAlias = Literal["bytes", "json"] | Callable[[Any, bytes], Any]
 
 WELL_KNOWN: Final = "/.well-known/idempotency-key"
@@ -286,6 +286,8 @@ class Idempotency:
         if self._identity is None:
             return ""
         owner = self._identity(native)
+        if isinstance(owner, int) and not isinstance(owner, bool):
+            return str(owner)
         if not isinstance(owner, str) or not owner:
             raise _Turned("not-authenticated", "Send the credentials that this operation asks for.")
         return owner

@@ -1,5 +1,6 @@
 """Responses in pieces, for frameworks that are handed a response and send it later."""
 
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -9,14 +10,19 @@ from semel.doors.http.exchange import Exchange
 from semel.running import CURRENT, Run
 
 
-def begun(exchange: Exchange, status: int, headers: Pairs, chunks: Iterable[bytes]) -> Iterator[bytes]:
+def begun(
+    exchange: Exchange, response: object, status: int, headers: Pairs, chunks: Iterable[bytes]
+) -> Iterator[bytes]:
     """The pieces of `Exchange.stream`; closing them ends the run, even if nobody has asked for the first.
 
-    The run is the current one while a piece is made, and not in between: nobody knows what a server does then.
+    The run is the current one while a piece is made, and not in between: who knows what a server does then.
     """
     pieces = _pieces(exchange.run, exchange.stream(status, headers, chunks))
     exchange.leave()
     next(pieces)
+    # A framework may drop a response that it never sends. Generators alone would die in any order, and the
+    # pieces find nothing left to make.
+    weakref.finalize(response, pieces.close).atexit = False  # type: ignore[attr-defined]  # a generator
     return pieces
 
 

@@ -1,0 +1,89 @@
+"""Django REST framework: `class Charges(IdempotentMixin, APIView)` keeps the policy for a view or a viewset.
+
+A key is claimed when the request is authenticated, permitted and within its throttle, and before the handler
+runs; what the handler answers is kept as it was rendered.
+"""
+
+# mypy: disable-error-code="import-untyped"
+
+import functools
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+
+from semel.doors.django import (
+    Every,
+    admit,
+    failed,
+    in_transactions,
+    kept,
+    leave_transactions,
+    read,
+    refuse_transaction,
+    rendered,
+    response_of,
+)
+from semel.doors.http.exchange import Exchange
+from semel.doors.http.policy import Idempotency
+
+
+class IdempotentMixin:
+    """Stands before APIView among the bases; `identity` is given the framework's Request."""
+
+    idempotency: ClassVar[Idempotency]
+    _exchange: Exchange | None = None
+
+    @classmethod
+    def as_view(cls, *args: Any, **kwargs: Any) -> Callable[..., HttpResponseBase]:
+        """The view for a route."""
+        view: Callable[..., HttpResponseBase] = super().as_view(*args, **kwargs)  # type: ignore[misc]
+        leave_transactions(view)
+        return view
+
+    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        """Answer one request."""
+        refuse_transaction()
+        self._claim_at_the_handler(request)
+        answer = in_transactions(
+            functools.partial(rendered, super().dispatch),  # type: ignore[misc]  # APIView's
+            Every(getattr(type(self).dispatch, "_non_atomic_requests", ())),
+        )
+        try:
+            response = answer(request, *args, **kwargs)
+        except BaseException as error:
+            refused = None if self._exchange is None else failed(self._exchange, error)
+            if refused is None:
+                raise
+            return refused
+        if self._exchange is None:
+            return response
+        return kept(self._exchange, response, self.idempotency.max_kept)
+
+    def _claim_at_the_handler(self, request: HttpRequest) -> None:
+        """Have the key claimed where the handler would be called: everything that may refuse has run then."""
+        name = str(request.method).lower()
+        handler = getattr(self, name, None)
+        if handler is None or not self.idempotency.protects(str(request.method)):
+            return
+        if "HTTP_IDEMPOTENCY_KEY" in request.META:
+            # Before anybody parses it, after which its bytes would be gone.
+            read(request, self.idempotency.max_body)
+
+        def claimed(native: Any, *args: Any, **kwargs: Any) -> HttpResponseBase:
+            refusal = self._begin(request, native)
+            return handler(native, *args, **kwargs) if refusal is None else refusal
+
+        setattr(self, name, claimed)
+
+    def _begin(self, request: HttpRequest, native: Any) -> HttpResponseBase | None:
+        admitted = admit(self.idempotency, request, native)
+        if not isinstance(admitted, tuple):
+            return admitted
+        exchange, body = admitted
+        refusal = exchange.begin(body)
+        if refusal is not None:
+            return response_of(refusal)
+        self._exchange = exchange
+        return None
