@@ -22,7 +22,7 @@ def test_the_examples_run_in_order_and_do_what_their_comments_say(
     # Whether a bot may reply depends on the hour, and the test must not.
     monkeypatch.setattr(semel, "connect", functools.partial(semel.connect, clock=FakeClock(NOON)))
     blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
-    assert len(blocks) == 5
+    assert len(blocks) == 6
     names: dict[str, object] = {"__name__": "readme"}
     for block in blocks:
         exec(compile(block, "README.md", "exec"), names)
