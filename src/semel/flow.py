@@ -266,6 +266,7 @@ class Flow:
             value = function(*args, **kwargs)
             if hasattr(value, "__await__"):
                 # It has not run yet, and would be taken for done.
+                getattr(value, "close", int)()
                 raise errors.UsageError(
                     f"{function!r} gave something to be awaited, and was not called as async work"
                 )
@@ -281,6 +282,7 @@ class Flow:
 
     def end(self, run: Run) -> None:
         """The work is over."""
+        run.over = True
         self.service.heart.stop(run)
         leave(run)
 
@@ -308,6 +310,7 @@ class Flow:
 
     def aend(self, run: Run, pulse: Pulse | None, error: BaseException | None) -> errors.ClaimLost | None:
         """Async work is over; what to raise instead where it was cancelled for a lost claim."""
+        run.over = True
         leave(run)
         if pulse is None:
             return None

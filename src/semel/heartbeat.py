@@ -30,7 +30,7 @@ def beat(ledger: LedgerSteps, run: Run, clock: Clock) -> Steps[None]:
             run.renewed(sent)
         else:
             run.lose()
-    except errors.StoreError:
+    except Exception:  # noqa: BLE001 - whatever it is, the next try may do better, and others have leases too
         run.missed()
     else:
         run.renewed(sent)
@@ -124,6 +124,10 @@ async def _nothing_to_wait_for(_pulses: "Pulses") -> None:
     """A loop that ends has no work left whose lease could be renewed."""
 
 
+# Each pulse waits for its own moment by itself: this is about how often the timer rings, and nothing else.
+TOGETHER = 0.1
+
+
 class Pulses:
     """The leases of async work on one event loop: one timer for all of them, set for the first that is due.
 
@@ -158,7 +162,9 @@ class Pulses:
         self._timer = self.loop.call_later(due - self.clock.monotonic(), self._ring)
 
     def _ring(self) -> None:
-        for pulse in [pulse for pulse in self._live if pulse.run.due <= self._set_for]:
+        # Those that follow at once ring with it: a loop that is late would else set it once for each of them.
+        due = max(self._set_for, self.clock.monotonic()) + TOGETHER
+        for pulse in [pulse for pulse in self._live if pulse.run.due <= due]:
             del self._live[pulse]
             pulse.begin()
         self._timer, self._set_for = None, float("inf")
@@ -169,7 +175,7 @@ class Pulses:
 class Pulse:
     """What renews the lease of one piece of async work, and cancels the work when it is lost."""
 
-    __slots__ = ("_cancelling", "_ledger", "_pulses", "_renewal", "_task", "_work", "run")
+    __slots__ = ("_cancelled", "_cancelling", "_ledger", "_pulses", "_renewal", "_task", "_work", "run")
 
     def __init__(self, run: Run, ledger: LedgerSteps, pulses: Pulses) -> None:
         self.run = run
@@ -177,6 +183,7 @@ class Pulse:
         self._pulses = pulses
         self._task: asyncio.Task[None] | None = None
         self._renewal: asyncio.Task[None] | None = None
+        self._cancelled = False
         self._work = pulses.current_task()
         self._cancelling = self._work.cancelling() if self._work else 0
         pulses.add(self)
@@ -190,7 +197,7 @@ class Pulse:
 
     def claim_lost(self) -> bool:
         """Whether the cancellation that is under way is this pulse's own, for a lost claim."""
-        if not self.run.lost or self._work is None or self._task is None:
+        if not self._cancelled or self._work is None:
             return False
         return self._work.uncancel() <= self._cancelling
 
@@ -215,4 +222,4 @@ class Pulse:
             "the lease could not be renewed; the work is cancelled",
         )
         if self._work is not None:
-            self._work.cancel()
+            self._cancelled = self._work.cancel()

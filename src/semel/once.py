@@ -277,6 +277,10 @@ class Block:
         except errors.SemelError as error:
             return Raised(error, begun=False)
 
+    def shown(self, key: str) -> str:
+        """A key as it is kept: hidden where the policy says so."""
+        return self._named(key)[0]
+
     def _named(self, key: str) -> tuple[str, str, str | None]:
         """The key as it is kept, its qualified name, and the person it is about."""
         ledger, policy = self._flow.service.ledger, self.policy

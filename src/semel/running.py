@@ -25,6 +25,7 @@ class Run:
         "due",
         "kept",
         "outer",
+        "over",
         "promised",
         "result",
         "settling",
@@ -40,6 +41,8 @@ class Run:
         """A transaction that completes the claim is under way: a renewal that is refused says nothing."""
         self.subject: str | None = None
         self.outer: Run | None = None
+        self.over = False
+        """The work has ended; a task or a thread that it started may still have it for its context."""
         self._clock = clock
         self._lost = False
         self.deadline = sent + claim.lease
@@ -137,7 +140,7 @@ def refuse_reentry(id: str) -> None:
     """Raise `Reentered` where this very call is already running the key."""
     run = CURRENT.get()
     while run is not None:
-        if run.claim.id == id:
+        if run.claim.id == id and not run.over:
             raise errors.Reentered(run.key)
         run = run.outer
 

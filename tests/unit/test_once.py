@@ -1145,3 +1145,222 @@ def test_importing_semel_imports_no_driver_and_nothing_heavy() -> None:
     code = f"import sys, semel; print([name for name in {heavy.split()!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+# Blocks of one policy
+
+
+class Turn:
+    """A function for a block, sync or async, that does as it is told."""
+
+    def __init__(self, is_async: bool) -> None:
+        self.is_async = is_async
+        self.runs: list[int] = []
+
+    def __call__(
+        self, block: Any, does: Any = "made", *, key: str = "k", fingerprint: str | None = None
+    ) -> Any:
+        def work(*args: Any) -> Any:
+            self.runs.append(semel.current_run().attempt)
+            if isinstance(does, BaseException):
+                raise does
+            return does(*args) if callable(does) else does
+
+        async def awork(*args: Any) -> Any:
+            await asyncio.sleep(0)
+            return work(*args)
+
+        if self.is_async:
+            return asyncio.run(block.arun(key, fingerprint, awork, "an argument"))
+        return block.run(key, fingerprint, work, "an argument")
+
+
+@pytest.fixture(params=[False, True], ids=["run", "arun"])
+def turn(request: pytest.FixtureRequest) -> Turn:
+    return Turn(bool(request.param))
+
+
+def test_a_block_says_whether_its_work_ran_now_or_before(s: semel.Semel, turn: Turn) -> None:
+    block = s.once.block()
+    first, again = turn(block, lambda word: [word]), turn(block)
+    assert (first.value, first.record) == (["an argument"], None)
+    assert again.value == ["an argument"]
+    assert again.record == s.ledger.get("k")
+    assert turn.runs == [1]
+    with pytest.raises(LookupError):
+        semel.current_run()
+
+
+def test_a_block_gives_an_error_and_says_that_the_work_had_begun(s: semel.Semel, turn: Turn) -> None:
+    error = Declined()
+    done = turn(s.once.block(), error)
+    assert (done.error, done.begun, done.final) == (error, True, False)
+    assert turn(s.once.block()).value == "made"
+
+
+@pytest.mark.parametrize("options", [{"max_attempts": 1}, {"on_error": {Declined: "keep"}}], ids=str)
+def test_a_block_says_that_an_error_is_final_and_then_that_nothing_began(
+    s: semel.Semel, turn: Turn, options: Any
+) -> None:
+    block = s.once.block(**options)
+    first, again = turn(block, CardDeclined("no")), turn(block)
+    assert (first.begun, first.final) == (True, True)
+    assert (again.begun, again.final) == (False, False)
+    assert isinstance(again.error, semel.FailedBefore)
+    assert turn.runs == [1]
+
+
+def test_an_interruption_is_never_final(s: semel.Semel, turn: Turn) -> None:
+    error = KeyboardInterrupt() if not turn.is_async else asyncio.CancelledError()
+    done = turn(s.once.block(max_attempts=1, on_error="keep"), error)
+    assert (type(done.error), done.begun, done.final) == (type(error), True, False)
+
+
+def test_what_stands_in_the_way_of_a_block_is_given_before_it_begins(
+    s: semel.Semel, clock: FakeClock, turn: Turn
+) -> None:
+    block = s.once.block(on_busy="raise", on_lapsed="hold")
+    s.ledger.claim("busy")
+    vanish(s, clock, "held")
+    s.ledger.claim("busy2")
+    turn(block, key="done", fingerprint="one")
+    for key, fingerprint, error in [
+        ("busy2", None, semel.InProgress),
+        ("held", None, semel.OutcomeUnknown),
+        ("done", "another", semel.PayloadChanged),
+        ("", None, semel.InvalidKey),
+        ("x" * 2000, None, semel.InvalidKey),
+    ]:
+        done = turn(block, key=key, fingerprint=fingerprint)
+        assert (type(done.error), done.begun) == (error, False)
+    s.drain()
+    done = turn(block, key="new")
+    assert (type(done.error), done.begun) == (semel.ShuttingDown, False)
+    assert len(turn.runs) == 1
+
+
+def test_a_block_says_on_which_side_of_its_work_the_store_failed(clock: FakeClock, turn: Turn) -> None:
+    store = Faulty(MemoryStore(clock))
+    block = semel.Semel(store, clock=clock).once.block()
+    store.refuse()
+    before = turn(block)
+    assert (type(before.error), before.begun, turn.runs) == (semel.StoreUnavailable, False, [])
+    after = turn(block, lambda _: store.refuse())
+    assert (type(after.error), after.begun, after.final) == (semel.StoreUnavailable, True, False)
+    clock.advance(31)
+    lost = turn(block, lambda _: store.lose_reply(3))
+    assert (type(lost.error), lost.begun) == (semel.StoreOutcomeUnknown, True)
+    assert turn(block).record is not None
+
+
+def test_a_zombies_block_is_told_that_its_claim_is_lost(s: semel.Semel, clock: FakeClock, turn: Turn) -> None:
+    def taken_over(_: Any) -> None:
+        clock.advance(31)
+        vanish(s, clock, "k")
+
+    done = turn(s.once.block(heartbeat=False), taken_over)
+    assert (type(done.error), done.begun, done.final) == (semel.ClaimLost, True, False)
+
+
+def test_a_block_inside_itself_is_refused_and_inside_another_is_not(s: semel.Semel) -> None:
+    block = s.once.block()
+    inner: list[Any] = []
+    done = block.run("k", None, lambda: inner.extend(block.run(key, None, lambda: 1) for key in ("k", "l")))
+    assert isinstance(done, semel.commands.Returned)
+    assert (type(inner[0].error), inner[0].begun) == (semel.Reentered, False)
+    assert inner[1].value == 1
+
+
+def test_work_that_would_have_to_be_awaited_is_not_taken_for_done(s: semel.Semel) -> None:
+    ran = []
+
+    async def later() -> None:
+        ran.append(1)
+
+    class Later:
+        def __await__(self) -> Any:
+            yield
+
+    for work in (later, Later):
+        done = s.once.block().run("k", None, work)
+        assert isinstance(done, semel.commands.Raised)
+        assert isinstance(done.error, semel.UsageError)
+        record = s.ledger.get("k")
+        assert record is not None
+        assert record.status is semel.Status.RELEASED
+    assert ran == []
+    # The other way around nothing is lost.
+    assert asyncio.run(s.once.block().arun("k", None, lambda: 5)).value == 5
+
+
+def test_a_block_may_hide_its_keys_and_name_whom_it_is_about(clock: FakeClock, turn: Turn) -> None:
+    s = semel.connect("memory:", clock=clock, secret=b"x" * 32)
+    block = s.once.block(hide_key=True, subject="ann@example.com")
+    assert turn(block, key="ann@example.com").record is None
+    assert turn(block, key="ann@example.com").value == "made"
+    (record,) = s.ledger.list().records
+    assert "ann" not in record.id
+    assert record.subject is not None
+    assert turn(s.once.block(), key="ann@example.com").record is None
+
+
+def test_what_is_done_already_comes_with_its_record(s: semel.Semel, clock: FakeClock) -> None:
+    with s.once.running("k", ttl=60) as run:
+        run.result = {"n": 1}
+    with pytest.raises(semel.AlreadyDone) as raised, s.once.running("k"):
+        pass
+    assert raised.value.result == {"n": 1}
+    assert raised.value.record == s.ledger.get("k")
+    assert raised.value.record.expires_at == clock.now() + 60
+    import pickle
+
+    assert pickle.loads(pickle.dumps(raised.value)).record == raised.value.record
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_task_or_thread_that_outlives_its_work_is_not_inside_it_any_more(is_async: bool) -> None:
+    """It has a copy of the context of that time, and the same key is no waiting for oneself by then."""
+    s = semel.Semel(Faulty(MemoryStore()))
+    over = threading.Event()
+    replies: list[Any] = []
+
+    @s.once("k")
+    def work() -> str:
+        import contextvars
+
+        context = contextvars.copy_context()
+
+        def later() -> None:
+            assert over.wait(60)
+            replies.append(s.once.block().run("k", None, work.__wrapped__))  # type: ignore[attr-defined]
+
+        thread = threading.Thread(target=context.run, args=(later,))
+        thread.start()
+        threads.append(thread)
+        return "made"
+
+    @s.once("a")
+    async def awork() -> str:
+        async def later() -> None:
+            await over_there.wait()
+            replies.append(await s.once.block().arun("a", None, awork.__wrapped__))  # type: ignore[attr-defined]
+
+        tasks.append(asyncio.create_task(later()))
+        return "made"
+
+    threads: list[threading.Thread] = []
+    tasks: list[asyncio.Task[None]] = []
+    over_there = asyncio.Event()
+
+    async def main() -> None:
+        await awork()
+        over_there.set()
+        await tasks[0]
+
+    if is_async:
+        asyncio.run(main())
+    else:
+        work()
+        over.set()
+        threads[0].join(60)
+    assert [type(reply).__name__ for reply in replies] == ["Returned"]

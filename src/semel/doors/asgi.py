@@ -165,9 +165,12 @@ class Conversation:
         kind, exchange = message["type"], self._exchange
         if exchange is None or not exchange.is_open or kind not in RESPONSE:
             await self._pass_on(message)
+        elif exchange.recording.begun == (kind == "http.response.start") and self._start is None:
+            await self._pass_on(message)  # out of turn, which is the server's to refuse
         elif kind == "http.response.start":
-            exchange.recording.start(message["status"], self._heard(message.get("headers", ())))
-            self._start = message
+            headers = list(message.get("headers", ()))  # they may be there to be read just once
+            exchange.recording.start(message["status"], self._heard(headers))
+            self._start = {**message, "headers": headers}
         else:
             exchange.recording.add(message.get("body", b""))
             if message.get("more_body", False) and not exchange.recording.full:
@@ -177,7 +180,7 @@ class Conversation:
 
     # Inside
 
-    def _heard(self, headers: Any) -> list[tuple[str, str]]:
+    def _heard(self, headers: list[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
         # Only these are decoded: a response may have many more.
         known = self._idempotency.raw_headers
         return [(_text(name), _text(value)) for name, value in headers if bytes(name).lower() in known]
@@ -194,7 +197,7 @@ class Conversation:
             # What the client has of it so far breaks off, and so it knows that it is not the whole.
             raise problem
         self._start, self._gone = None, True
-        return await respond(exchange.refuse(problem), self._send)
+        return await respond(exchange.refuse(problem, begun=True), self._send)
 
     async def _failed(self, error: BaseException) -> Answer | None:
         if not self._is_open():

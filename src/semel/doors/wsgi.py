@@ -14,6 +14,7 @@ from typing import Any, Final, Self, TypeAlias
 from semel import errors
 from semel.doors.http.answers import Answer
 from semel.doors.http.exchange import Exchange
+from semel.doors.http.field import read_length
 from semel.doors.http.policy import Asked, Idempotency, Request
 
 Environ: TypeAlias = dict[str, Any]
@@ -62,52 +63,75 @@ def _run(
     exchange: Exchange, app: App, environ: Environ, start_response: StartResponse
 ) -> Generator[bytes, None, None]:
     """Let an application answer, and write down what it answers."""
-    head: list[Any] = []
-    written: list[bytes] = []
-
-    def start(status: str, headers: list[tuple[str, str]], *_exc_info: Any) -> Callable[[bytes], None]:
-        head[:] = [status, headers]
-        return written.append
-
+    head = Head(start_response)
     chunks: Iterable[bytes] = ()
     try:
         try:
-            chunks = app(environ, start)
+            chunks = app(environ, head.start)
             pieces = iter(chunks)
-            first = next(pieces, b"")
-            if not head:
-                raise RuntimeError("the application gave no response: it did not call start_response")
+            first = b"".join([*head.written, next(pieces, b"")])
+            code = head.code
         except BaseException as error:
             answer = exchange.fail(error)
             if answer is None:
                 raise
             yield from respond(answer, start_response)
             return
-        yield from _answered(exchange, head, chain(written, [first]), pieces, start_response)
+        yield from _answered(exchange, head, code, first, pieces)
+    except BaseException as error:
+        if exchange.is_open:
+            exchange.end(error)
+        raise
     finally:
         if hasattr(chunks, "close"):
             chunks.close()
         exchange.leave()
 
 
+class Head:
+    """The head of a response, which the application may change until it is sent."""
+
+    def __init__(self, start_response: StartResponse) -> None:
+        self.start_response = start_response
+        self._sent = False
+        self._status = ""
+        self.headers: list[tuple[str, str]] = []
+        self.written: list[bytes] = []
+
+    def start(
+        self, status: str, headers: list[tuple[str, str]], exc_info: Any = None
+    ) -> Callable[[bytes], None]:
+        """What the application calls; too late, it raises what the application is sorry for (PEP 3333)."""
+        if self._sent and exc_info:
+            raise exc_info[1].with_traceback(exc_info[2])
+        self._status, self.headers = status, headers
+        return self.written.append
+
+    @property
+    def code(self) -> int:
+        """The status as a number."""
+        if not self._status:
+            raise RuntimeError("the application gave no response: it did not call start_response")
+        return int(self._status[:3])
+
+    def send(self) -> None:
+        """Let it go."""
+        self._sent = True
+        self.start_response(self._status, self.headers)
+
+
 def _answered(
-    exchange: Exchange,
-    head: list[Any],
-    begun: Iterable[bytes],
-    rest: Iterator[bytes],
-    start_response: StartResponse,
+    exchange: Exchange, head: Head, code: int, first: bytes, rest: Iterator[bytes]
 ) -> Iterator[bytes]:
-    status, headers = head
-    code, first = int(status[:3]), b"".join(begun)
-    if not _is_whole(headers, first, rest):
-        start_response(status, headers)
-        yield from exchange.stream(code, headers, chain([first], rest))
+    if not _is_whole(head.headers, first, rest):
+        head.send()
+        yield from exchange.stream(code, head.headers, chain([first], rest))
         return
-    answer = exchange.keep(code, headers, first)
+    answer = exchange.keep(code, head.headers, first)
     if answer is not None:
-        yield from respond(answer, start_response)
+        yield from respond(answer, head.start_response)
         return
-    start_response(status, headers)
+    head.send()
     yield first
 
 
@@ -138,15 +162,15 @@ class _Begun:
 
 def read(environ: Environ, room: int) -> bytes | None:
     """The body of a request; None where it is larger than it may be."""
-    length = environ.get("CONTENT_LENGTH") or ""
+    length = read_length(environ.get("CONTENT_LENGTH"))
     # Without a length, only a server that ends the stream itself can be read to the end.
     ends = environ.get("wsgi.input_terminated", False)
-    wanted = int(length) if length.isdecimal() else room + 1 if ends else 0
+    wanted = length if length is not None else room + 1 if ends else 0
     left, pieces = min(wanted, room + 1), []
     while left > 0 and (piece := environ["wsgi.input"].read(left)):
         pieces.append(piece)
         left -= len(piece)
-    if left > 0 and length.isdecimal():
+    if left > 0 and length is not None:
         raise BrokenOff("the client went away before it had sent its request")
     body = b"".join(pieces)
     return None if len(body) > room else body

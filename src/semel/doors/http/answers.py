@@ -6,6 +6,7 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from semel import errors
+from semel.doors.http.field import read_length
 
 Pairs: TypeAlias = list[tuple[str, str]]
 
@@ -27,6 +28,18 @@ KEPT_HEADERS: Final = (
     "link",
     "location",
     "vary",
+)
+ABOUT_THE_BODY: Final = frozenset(
+    {
+        "cache-control",
+        "content-disposition",
+        "content-encoding",
+        "content-language",
+        "content-type",
+        "etag",
+        "last-modified",
+        "vary",
+    }
 )
 NEVER_KEPT: Final = frozenset(
     {"authentication-info", "authorization", "proxy-authorization", "set-cookie", "set-cookie2"}
@@ -60,7 +73,7 @@ PROBLEMS: Final[dict[Kind, tuple[int, str]]] = {
     "result-not-kept": (410, "The request with this key is done, and its response was not kept"),
     "body-too-large": (413, "The body is larger than this operation takes"),
     "payload-changed": (422, "This key was first used with another payload"),
-    "unavailable": (503, "The ledger cannot be reached, and nothing is done without it"),
+    "unavailable": (503, "The ledger cannot be reached"),
 }
 
 
@@ -117,7 +130,7 @@ def replayed(kept: Kept, expires_at: float, base: str) -> Answer:
         return Answer(kept.status, [*kept.headers, *_length(kept.status, body), *headers], body)
     # The status still tells how it ended: a client that took this for a failure might do it all again.
     headers.append((NOT_KEPT, "not-kept"))
-    headers += [pair for pair in kept.headers if not pair[0].lower().startswith("content-")]
+    headers += [pair for pair in kept.headers if pair[0].lower() not in ABOUT_THE_BODY]
     detail = f"It was answered with {kept.status}; a body of {kept.size} bytes was more than is kept."
     return problem("result-not-kept", base, detail, headers, status=kept.status)
 
@@ -130,7 +143,11 @@ def _length(status: int, body: bytes) -> Pairs:
 def _http_date(moment: float) -> str:
     from email.utils import formatdate
 
-    return formatdate(moment, usegmt=True)
+    return formatdate(min(moment, LAST_DATE), usegmt=True)
+
+
+# The end of the year 9999: no date of HTTP is later.
+LAST_DATE: Final = 253402300799
 
 
 class NotKept(errors.SemelError):
@@ -163,8 +180,8 @@ class Recording:
             low = name.lower()
             if low in self._allowed:
                 self.headers.append((name, value))
-            elif low == "content-length" and value.isdecimal():
-                self._length = int(value)
+            elif low == "content-length":
+                self._length = read_length(value)
 
     def add(self, chunk: bytes) -> None:
         """A piece of its body."""

@@ -55,15 +55,23 @@ class Exchange:
 
     def keep(self, status: int, headers: Pairs, body: bytes) -> Answer | None:
         """A whole response; an answer is to be sent in its place."""
-        self._record(status, headers, body)
-        problem = self.end(self.verdict())
-        return None if problem is None else self.refuse(problem)
+        try:
+            self._record(status, headers, body)
+            problem = self.end(self.verdict())
+        except BaseException as error:
+            self.end(error)
+            raise
+        return None if problem is None else self.refuse(problem, begun=True)
 
     async def akeep(self, status: int, headers: Pairs, body: bytes) -> Answer | None:
         """The same, awaitable."""
-        self._record(status, headers, body)
-        problem = await self.aend(self.verdict())
-        return None if problem is None else self.refuse(problem)
+        try:
+            self._record(status, headers, body)
+            problem = await self.aend(self.verdict())
+        except BaseException as error:
+            await self.aend(error)
+            raise
+        return None if problem is None else self.refuse(problem, begun=True)
 
     def stream(self, status: int, headers: Pairs, chunks: Iterable[bytes]) -> Iterator[bytes]:
         """The pieces of a response as they come; the last one waits until the response is written down.
@@ -73,15 +81,15 @@ class Exchange:
         self.recording.start(status, headers)
         pieces = iter(chunks)
         try:
-            for chunk in pieces:
-                self.recording.add(chunk)
-                if self.is_open and self.recording.full:
-                    self._conclude()
-                yield chunk
-            self._conclude()
-        except GeneratorExit:
-            for chunk in pieces:
-                self.recording.add(chunk)
+            try:
+                for chunk in pieces:
+                    self.recording.add(chunk)
+                    if self.is_open and self.recording.full:
+                        self._conclude()
+                    yield chunk
+            except GeneratorExit:
+                for chunk in pieces:
+                    self.recording.add(chunk)
             self._conclude()
         except BaseException as error:
             if self.is_open:
@@ -127,9 +135,9 @@ class Exchange:
             return problem
         return None
 
-    def refuse(self, error: errors.SemelError) -> Answer:
-        """The answer to what stood in the way."""
-        return self._idempotency.refuse(self.ticket, error)
+    def refuse(self, error: errors.SemelError, *, begun: bool = False) -> Answer:
+        """The answer to what stood in the way: of beginning, or of writing it down."""
+        return self._idempotency.refuse(self.ticket, error, begun=begun)
 
     def leave(self) -> None:
         """The run is over in this context too, whichever task it was ended by."""

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from hashlib import sha256
 from typing import Any, Final, Literal, TypeAlias, Unpack
+from urllib.parse import quote
 
 import msgspec
 
@@ -48,8 +49,9 @@ Payload: TypeAlias = Literal["bytes", "json"] | Callable[[Any, bytes], Any]
 
 WELL_KNOWN: Final = "/.well-known/idempotency-key"
 
-# So that an operation and a key always fit into a key of ours: a path's characters have up to four bytes.
-LONGEST_PART: Final = 200
+# In bytes, and escaped: so that an operation and a key, or two scopes, always fit into a name of ours.
+LONGEST_PART: Final = 400
+HASHED: Final = "sha256:"
 
 # A busy client comes back soon, whatever is left of a lease that is mostly much longer than the work.
 LONGEST_PAUSE: Final = 5
@@ -116,7 +118,7 @@ class Idempotency:
         **options: Unpack[Options],
     ) -> None:
         self.s = s.through("http")
-        self.methods = frozenset(method.upper() for method in methods)
+        self.methods = frozenset(method.upper() for method in _several("methods", methods))
         self.required = required
         self.strict = strict
         self.keep = keep
@@ -124,7 +126,7 @@ class Idempotency:
         self.max_body = max_body
         self.max_kept = max_kept
         self.well_known = well_known
-        self.headers = _checked_headers(headers)
+        self.headers = _checked_headers(_several("headers", headers))
         self.raw_headers = frozenset(name.encode() for name in self.headers) | {b"content-length"}
         self._identity = _checked_identity(identity)
         self.has_owners = self._identity is not None
@@ -142,14 +144,15 @@ class Idempotency:
 
     def protects(self, method: str) -> bool:
         """Whether requests of this method are this policy's business."""
-        return method in self.methods
+        # Some servers pass on what the client wrote, and frameworks take it for the same.
+        return method in self.methods or method.upper() in self.methods
 
     def admit(self, request: Request) -> Ticket | Answer | None:
         """The ticket of a request, or why it gets none; None where it is not protected at all."""
         text = request.headers.get("idempotency-key")
         if text is None and not self.required:
             return None
-        base = request.root + self.well_known
+        base = self._base(request.root)
         try:
             key = self._key(text)
             ttl = self._ttl(request.headers.get("idempotency-expiry-seconds"))
@@ -157,7 +160,7 @@ class Idempotency:
             owner = self._owner(request.native)
         except _Turned as turned:
             return self.turn_away(turned.kind, base, str(turned))
-        name = self._operation(request.method, request.path) + _key_part(key)
+        name = self._operation(request.method, request.path) + part(_short(key))
         return Ticket(self._block(owner, ttl), name, base, request.query, request.native)
 
     def fingerprint(self, ticket: Ticket, body: bytes) -> str:
@@ -182,12 +185,12 @@ class Idempotency:
 
     # Answers out
 
-    def refuse(self, ticket: Ticket, error: BaseException) -> Answer:
-        """The answer to a request that did not get to run, or whose end could not be written down."""
+    def refuse(self, ticket: Ticket, error: BaseException, *, begun: bool = False) -> Answer:
+        """The answer to a request that did not get to run, or, if it had begun, could not be written down."""
         if isinstance(error, errors.AlreadyDone):
             return replayed(error.result, error.record.expires_at, ticket.base)
         if isinstance(error, errors.StoreError | errors.ShuttingDown):
-            return self._unavailable(ticket.base, error)
+            return self._unavailable(ticket.base, error, begun=begun)
         base = ticket.base
         match error:
             case errors.InProgress(retry_after=left):
@@ -222,20 +225,21 @@ class Idempotency:
 
     def page(self, request: Request) -> "Answer | Asked | None":
         """The policy, or a question about the status of a request; None where it is another page."""
-        path = request.path.removeprefix(request.root)
-        if not path.startswith(self.well_known) or request.method not in ("GET", "HEAD"):
+        before, found, rest = request.path.removeprefix(request.root).partition(self.well_known)
+        if before or not found or rest[:1] not in ("", "/") or request.method not in ("GET", "HEAD"):
             return None
-        rest = path.removeprefix(self.well_known)
         if not rest:
             from semel.doors.http.publish import policy_document
 
-            return _json(200, policy_document(self, request.root), "public, max-age=300")
-        key = _decoded(rest.removeprefix("/")) if rest.startswith("/") else None
-        base = request.root + self.well_known
-        if key is None:
+            root = self._base(request.root).removesuffix(self.well_known)
+            return _json(200, policy_document(self, root), "public, max-age=300")
+        key, base = _decoded(rest.removeprefix("/")), self._base(request.root)
+        # Other work of this owner's is not for everybody who speaks HTTP to know.
+        if key is None or not key.startswith("http:"):
             return problem("no-such-key", base, "The address of a status comes with the answer 409.")
         try:
-            return Asked(self._scoped(self._owner(request.native)), key, base)
+            owner = self._owner(request.native)
+            return Asked(self._scoped(owner), self._block(owner, 0.0).shown(key), base)
         except _Turned as turned:
             return self.turn_away(turned.kind, base, str(turned))
 
@@ -279,7 +283,7 @@ class Idempotency:
             raise _Turned("expiry-malformed", f"It cannot be used unless {bad}.") from None
 
     def _check_length(self, text: str | None) -> None:
-        if text is not None and text.isdecimal() and int(text[:20]) > self.max_body:
+        if (field.read_length(text) or 0) > self.max_body:
             raise _Turned("body-too-large", f"It may have {self.max_body} bytes.")
 
     def _owner(self, native: Any) -> str:
@@ -298,8 +302,16 @@ class Idempotency:
         if name is None:
             if len(self._operations) >= READY:
                 self._operations.clear()
-            name = self._operations[method, path] = f"{Key('http', method, _path_part(path))}:"
+            name = f"{Key('http', method.upper(), _short(path))}:"
+            if len(path) <= LONGEST_PART:
+                self._operations[method, path] = name
         return name
+
+    def _base(self, root: str) -> str:
+        """Where the policy is published: a prefix may be the client's choice, and hold anything."""
+        if not root:
+            return self.well_known
+        return quote(root.encode("utf-8", "surrogateescape"), safe="/:@!$&'()*+,;=%") + self.well_known
 
     def _block(self, owner: str, ttl: float) -> Block:
         block = self._blocks.get((owner, ttl))
@@ -314,10 +326,8 @@ class Idempotency:
     def _scoped(self, owner: str) -> Semel:
         if not owner:
             return self.s
-        scope = str(Key(self.s.scope, owner)) if self.s.scope else owner
-        if len(scope.encode("utf-8", "replace")) > MAX_NAME_BYTES:
-            scope = sha256(scope.encode("utf-8", "replace")).hexdigest()
-        return self.s.scoped(scope)
+        owner = _short(owner)
+        return self.s.scoped(_short(str(Key(self.s.scope, owner)) if self.s.scope else owner, MAX_NAME_BYTES))
 
     def _checked_expiry(self, bounds: tuple[Seconds, Seconds] | None) -> tuple[float, float] | None:
         if bounds is None:
@@ -337,17 +347,17 @@ class Idempotency:
     def _status_link(self, ticket: Ticket) -> Pairs:
         return [("Link", f'<{ticket.url}>; rel="status"; type="application/json"')]
 
-    def _unavailable(self, base: str, error: errors.StoreError | errors.ShuttingDown) -> Answer:
-        pause = STORE_PAUSE
-        match error:
-            case errors.ShuttingDown():
-                pause, detail = 1, "This server is stopping."
-            case errors.StoreUnavailable() | errors.StoreThrottled():
-                detail = "Try again, with the same key."
-            case errors.StoreOutcomeUnknown():
-                detail = "Whether it was done is not known. Try again, with the same key."
-            case _:
-                raise error
+    def _unavailable(
+        self, base: str, error: errors.StoreError | errors.ShuttingDown, *, begun: bool = False
+    ) -> Answer:
+        pause, why = STORE_PAUSE, "Whether it was done is not known." if begun else "Nothing was begun."
+        if isinstance(error, errors.ShuttingDown):
+            pause, why = 1, "This server is stopping."
+        elif not isinstance(
+            error, errors.StoreUnavailable | errors.StoreThrottled | errors.StoreOutcomeUnknown
+        ):
+            raise error
+        detail = f"{why} Try again, with the same key."
         return problem("unavailable", base, detail, [("Retry-After", str(pause))], retry_after=pause)
 
 
@@ -374,20 +384,17 @@ class _Turned(Exception):
         self.kind = kind
 
 
-def _path_part(path: str) -> str:
-    """A path as it is part of a key: hashed where it is long, or holds what no key may."""
+def _short(text: str, longest: int = LONGEST_PART) -> str:
+    """A text as it can be part of a name: hashed where it is long, or holds what no name may.
+
+    What looks like such a hash is hashed too, so that no text is another one's.
+    """
     try:
-        if len(part(path)) <= LONGEST_PART:
-            return path
+        if len(part(text).encode()) <= longest and not text.startswith(HASHED):
+            return text
     except errors.InvalidKey:
         pass
-    return sha256(path.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _key_part(key: str) -> str:
-    """A client's key as part of ours; escaped it may be three times as long, and is hashed then."""
-    text = part(key)
-    return text if len(text) <= LONGEST_PART else sha256(key.encode()).hexdigest()
+    return HASHED + sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _json(status: int, told: Any, cache: str) -> Answer:
@@ -405,6 +412,12 @@ def _decoded(token: str) -> str | None:
         return base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True).decode()
     except ValueError:
         return None
+
+
+def _several(option: str, names: Collection[str]) -> Collection[str]:
+    if isinstance(names, str):
+        raise errors.InvalidOption(f"{option}={names!r}: it is a list of names, such as [{names!r}]")
+    return names
 
 
 def _checked_headers(names: Collection[str]) -> frozenset[str]:
