@@ -40,6 +40,7 @@ from semel import errors
 from semel.doors import wsgi
 from semel.doors.http.answers import Answer
 from semel.doors.http.exchange import Exchange
+from semel.doors.http.field import read_length
 from semel.doors.http.policy import Asked, Idempotency
 from semel.doors.http.streams import begun
 
@@ -287,6 +288,8 @@ def read(request: HttpRequest, room: int) -> bytes | None:
             "this form was parsed before its key was claimed, as CsrfViewMiddleware does it, and its bytes "
             "are gone: use semel.doors.django.middleware, which comes first"
         ) from None
+    if len(body) < (read_length(request.META.get("CONTENT_LENGTH")) or 0):
+        raise BadRequest("the client went away before it had sent its request")
     return None if len(body) > room else body
 
 

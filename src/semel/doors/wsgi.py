@@ -12,7 +12,7 @@ from operator import length_hint
 from typing import Any, Final, Self, TypeAlias
 
 from semel import errors
-from semel.doors.http.answers import Answer
+from semel.doors.http.answers import WITHOUT_BODY, Answer
 from semel.doors.http.exchange import Exchange
 from semel.doors.http.field import read_length
 from semel.doors.http.policy import Asked, Idempotency, Request
@@ -68,8 +68,7 @@ def _run(
     try:
         try:
             chunks = app(environ, head.start)
-            pieces = iter(chunks)
-            first = b"".join([*head.written, next(pieces, b"")])
+            first, pieces = _begin(iter(chunks))
             code = head.code
         except BaseException as error:
             answer = exchange.fail(error)
@@ -77,7 +76,7 @@ def _run(
                 raise
             yield from respond(answer, start_response)
             return
-        yield from _answered(exchange, head, code, first, pieces)
+        yield from _answered(exchange, head, code, b"".join([*head.written, first]), pieces)
     except BaseException as error:
         if exchange.is_open:
             exchange.end(error)
@@ -86,6 +85,14 @@ def _run(
         if hasattr(chunks, "close"):
             chunks.close()
         exchange.leave()
+
+
+def _begin(pieces: Iterator[bytes]) -> tuple[bytes, Iterator[bytes]]:
+    """The first piece, and the rest; where there is none, the rest can tell that it is empty."""
+    try:
+        return next(pieces), pieces
+    except StopIteration:
+        return b"", iter(())
 
 
 class Head:
@@ -123,6 +130,8 @@ class Head:
 def _answered(
     exchange: Exchange, head: Head, code: int, first: bytes, rest: Iterator[bytes]
 ) -> Iterator[bytes]:
+    if code in WITHOUT_BODY:
+        rest = iter(list(rest)[:0])  # the client has all of it with the head
     if not _is_whole(head.headers, first, rest):
         head.send()
         yield from exchange.stream(code, head.headers, chain([first], rest))

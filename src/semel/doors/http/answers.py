@@ -135,9 +135,12 @@ def replayed(kept: Kept, expires_at: float, base: str) -> Answer:
     return problem("result-not-kept", base, detail, headers, status=kept.status)
 
 
+# These have no body, and so no length (RFC 9110, 8.6).
+WITHOUT_BODY: Final = frozenset({204, 304})
+
+
 def _length(status: int, body: bytes) -> Pairs:
-    # These have no body, and so no length (RFC 9110, 8.6).
-    return [] if status in (204, 304) else [("Content-Length", str(len(body)))]
+    return [] if status in WITHOUT_BODY else [("Content-Length", str(len(body)))]
 
 
 def _http_date(moment: float) -> str:
@@ -195,8 +198,8 @@ class Recording:
 
     @property
     def full(self) -> bool:
-        """Whether the client has the whole body, as Content-Length said it would be."""
-        return self._length is not None and self.size >= self._length
+        """Whether the client has the whole body: as Content-Length said, or since there cannot be any."""
+        return self.status in WITHOUT_BODY or (self._length is not None and self.size >= self._length)
 
     def kept(self) -> Kept:
         """What is to be stored of it."""
