@@ -1,6 +1,7 @@
 """The reference of the doors names each of them with the parameters that it has."""
 
 import inspect
+from collections.abc import Callable
 from importlib import import_module
 
 import pytest
@@ -29,7 +30,7 @@ DOORS = {
 BARE = ("http", "webhooks", "aws_lambda")
 
 
-def written(thing: object) -> str:
+def written(thing: Callable[..., object]) -> str:
     """A signature without its defaults, which the page tells in words."""
     parameters: list[str] = []
     for one in inspect.signature(thing).parameters.values():
