@@ -23,11 +23,11 @@ ROOT = Path(__file__).parents[2]
 ASGI = (
     "-m uvicorn --factory tests.doors.http_apps:{framework}_app --host {host} --port {port} "
     "--workers {workers} --log-level warning --no-access-log "
-    "--timeout-worker-healthcheck 60 --timeout-keep-alive 60"
+    "--timeout-worker-healthcheck 20 --timeout-keep-alive 120"
 )
 WSGI = (
     "-m gunicorn tests.doors.http_apps:{framework}_app() --bind {host}:{port} --workers {workers} "
-    "-k gthread --threads 16 --log-level warning --no-control-socket --keep-alive 60"
+    "-k gthread --threads 16 --log-level warning --no-control-socket --keep-alive 120"
 )
 SERVERS = {"fastapi": ASGI, "starlette": ASGI, "flask": WSGI, "django": WSGI}
 FRAMEWORKS = tuple(SERVERS)

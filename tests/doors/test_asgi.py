@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 import json
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
@@ -903,9 +904,9 @@ def test_of_many_at_once_one_runs_and_the_others_are_told_or_wait(s: semel.Semel
 def test_no_request_leaves_anything_behind() -> None:
     kinds = (Conversation, Exchange, Run, Running, Pulse)
 
-    def left() -> list[str]:
+    def left() -> Counter[str]:
         gc.collect()
-        return sorted(type(one).__name__ for one in gc.get_objects() if type(one) in kinds)
+        return Counter(type(one).__name__ for one in gc.get_objects() if type(one) in kinds)
 
     async def main() -> None:
         s = semel.connect("memory:", clock=FakeClock())
@@ -922,4 +923,5 @@ def test_no_request_leaves_anything_behind() -> None:
 
     before = left()
     asyncio.run(main())
-    assert left() == before
+    # What earlier tests left may have gone meanwhile.
+    assert not left() - before
