@@ -21,7 +21,8 @@ from bench.timing import Bar, Ratio, Table, Timing, conclude, tabulate
 PACKAGES = ("semel", "idemkit", "fastapi", "starlette", "pydantic", "uvicorn", "uvloop", "httptools")
 CONNECTIONS = 8
 BODY = b'{"order": "o-1", "amount": 1200, "currency": "EUR", "note": "two pieces, by post"}'
-KINDS = ("bare", "semel", "idemkit")
+KINDS = ("bare", "no ledger", "semel", "idemkit")
+LEDGERS = KINDS[2:]
 
 # What the handler does: nothing at all, or what most do, a row in a database (SQLite, WAL, no fsync).
 WORK = ("an empty handler", "a handler that writes a row")
@@ -68,6 +69,28 @@ def writer() -> Callable[[Any], None]:
     return write
 
 
+class NoLedger:
+    """What every such middleware has to do at least: read the request first, and hold back the response."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        message = await receive()
+        held: list[Any] = []
+
+        async def read() -> Any:
+            return message
+
+        async def hold(piece: Any) -> None:
+            held.append(piece)
+            if piece["type"] == "http.response.body":
+                for one in held:
+                    await send(one)
+
+        await self.app(scope, read, hold)
+
+
 def protected(kind: str, work: str) -> Any:
     """The same application under one of the libraries."""
     app = application(work)
@@ -78,11 +101,15 @@ def protected(kind: str, work: str) -> Any:
 
         idempotency = Idempotency(semel.connect("memory:"), identity=ANYONE)
         app.add_middleware(IdempotencyMiddleware, idempotency=idempotency)
+    elif kind == "no ledger":
+        app.add_middleware(NoLedger)
     elif kind == "idemkit":
         import idemkit
 
+        # By default it takes ten thousand keys, and then none.
+        backend = idemkit.InMemoryBackend(max_size=1_000_000)
         config = idemkit.HttpConfig(scope=lambda _: "anyone")
-        app.add_middleware(idemkit.IdempotencyMiddleware, backend=idemkit.InMemoryBackend(), config=config)
+        app.add_middleware(idemkit.IdempotencyMiddleware, backend=backend, config=config)
     return app
 
 
@@ -94,7 +121,13 @@ def serve(kind: str, work: str) -> None:
         port = free.getsockname()[1]
     app = protected(kind, work)
     config = uvicorn.Config(
-        app, port=port, loop="uvloop", http="httptools", log_level="error", access_log=False
+        app,
+        port=port,
+        loop="uvloop",
+        http="httptools",
+        lifespan="off",
+        log_level="error",
+        access_log=False,
     )
     print(port, flush=True)
     uvicorn.Server(config).run()
@@ -191,7 +224,7 @@ def table(work: str, number: int, repeat: int) -> Table:
             keys = [f"{turn}-{place}" for place in range(number)]
             for kind, port in ports.items():
                 rounds.setdefault(kind, []).append(hammer(port, keys) / number * 1e6)
-            for kind in KINDS[1:]:
+            for kind in LEDGERS:
                 rounds.setdefault(f"{kind}, replays", []).append(hammer(ports[kind], keys) / number * 1e6)
     return tabulate(work, {name: Timing(tuple(each)) for name, each in rounds.items()}, "bare", {})
 
