@@ -887,6 +887,7 @@ def test_an_endpoint_at_work_hears_of_its_client_once_and_then_no_more(s: semel.
 # How long, and how it stands
 
 
+@pytest.mark.seed("M4")
 def test_a_client_may_choose_how_long_it_is_remembered(s: semel.Semel) -> None:
     async def pay() -> int:
         return 5

@@ -50,6 +50,7 @@ def claim(check: Callable[..., Any]) -> Callable[..., Any]:
     return check
 
 
+@pytest.mark.seed("M3")
 @pytest.mark.parametrize("store", STORES)
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_every_claim_holds_of_a_real_server(framework, store, request, tmp_path):

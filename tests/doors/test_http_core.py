@@ -282,6 +282,7 @@ def test_a_length_of_any_form_is_read_by(length: str) -> None:
     assert wsgi.read(environ, 100) == b"abc"
 
 
+@pytest.mark.seed("M4")
 def test_a_chosen_time_is_kept_within_the_bounds(s: semel.Semel, clock: FakeClock) -> None:
     idempotency = anyone(s, expiry=(60, 3600))
     exchange = begun(idempotency, request_of(idempotency_expiry_seconds="90"))
