@@ -32,9 +32,10 @@ test: lint ## check everything: lint, types, import rules, tests
 	$(call heading,pytest)
 	@$(BIN)/python -m pytest -n 2 $(ARGS)
 
-slow: $(VENV)/.set-test ## run the tests that take large downloads
+slow: $(VENV)/.set-test ## run what takes too long for every day: large downloads, and far more tries
 	@$(INSTALL) --group slow
 	@$(BIN)/python -m pytest -m slow $(ARGS)
+	@SEMEL_TEST_ALL=1 $(BIN)/python -m pytest -n 2 tests/acceptance $(ARGS)
 
 lint: $(VENV)/.set-test ## check everything but the tests
 	$(call heading,ruff check)

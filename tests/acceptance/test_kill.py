@@ -19,9 +19,10 @@ import pytest
 import semel
 from semel.lifecycle import Status
 from tests.acceptance.kill_worker import sell
+from tests.amounts import amount
 
 WORKER = Path(__file__).with_name("kill_worker.py")
-KILLS = 200
+KILLS = amount(200, 80)
 AT_WORK = 4
 # Started before they are needed, as a process takes longer to start than to be killed.
 SPARE = 3

@@ -18,11 +18,12 @@ from semel.testing import FakeClock
 from semel.testing.conformance import THINGS
 from semel.testing.conformance.harness import claimed
 from semel.testing.linear import History, check_items
+from tests.amounts import amount
 from tests.places import NAMES, open_place
 
-LOST = 300
-ZOMBIES = 100
-WORKERS, OPERATIONS, KEYS = 8, 5_000, 40
+LOST = amount(300, 100)
+ZOMBIES = amount(100, 40)
+WORKERS, OPERATIONS, KEYS = 8, amount(5_000, 2_000), 40
 
 
 @pytest.fixture(params=NAMES)
@@ -43,7 +44,7 @@ class Effect:
 
 @pytest.mark.parametrize("lost", ["claim", "completion"])
 def test_a_lost_answer_makes_nothing_run_twice_and_locks_nobody_out(place, lost):
-    """300 times the answer to a claim, or to a completion, is lost after the store has carried it out."""
+    """The answer to a claim, or to a completion, is lost after the store has carried it out."""
     effect = Effect()
     with place.lossy() as (store, lose):
         s = semel.Semel(store, env=place.env)

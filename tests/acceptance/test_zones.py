@@ -26,9 +26,11 @@ import pytest
 
 from semel import periods
 from semel.periods import Day, Hour, Month, Period, Span, Week, Window
+from tests.amounts import amount
 
 pytestmark = pytest.mark.skipif(not hasattr(time, "tzset"), reason="the C library here knows one zone only")
 
+ROOT = Path(__file__).parents[2]
 DATA = Path(str(resources.files("tzdata")))
 ZONES = (DATA / "zones").read_text().split()
 
@@ -133,8 +135,9 @@ class Wall:
 
 
 def walls(zones: list[str]) -> dict[str, Wall]:
-    command = [sys.executable, __file__, *zones]
-    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    command = [sys.executable, "-m", "tests.acceptance.test_zones", *zones]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT)
+    printed = done.stdout
     return {zone: Wall(offsets) for zone, offsets in json.loads(printed).items()}
 
 
@@ -235,7 +238,7 @@ def test_every_zone_of_the_database_is_in_a_chunk():
     assert len(ZONES) >= 590
 
 
-@pytest.mark.parametrize("chunk", range(CHUNKS))
+@pytest.mark.parametrize("chunk", range(amount(CHUNKS, 3)))
 def test_periods_and_windows_agree_with_the_c_library_around_every_change(chunk):
     found = walls(ZONES[chunk::CHUNKS])
     for zone, wall in found.items():

@@ -730,7 +730,8 @@ def test_workers_are_killed_and_every_effect_is_there_once_and_in_order(
             assert until(lambda: done() >= moment)  # noqa: B023 - used now
             crew.kill(draw.randrange(WORKERS))
         assert until(lambda: done() >= MESSAGES)
-        assert crew.stop() == [0] * WORKERS
+        # One that is just being started anew may not listen to the signal yet.
+        assert set(crew.stop()) <= {0, -signal.SIGTERM}
     finally:
         crew.abandon()
     assert crew.killed >= 12

@@ -1,5 +1,6 @@
 """The servers of the tests: reachable from this machine only, and gone when nobody needs them."""
 
+import contextlib
 import os
 import signal
 import socket
@@ -55,8 +56,11 @@ def listening(process: int) -> Iterator[tuple[IPv4Address | IPv6Address, int]]:
 
 
 def children(process: int | str = "self") -> set[int]:
-    tasks = Path(f"/proc/{process}/task").iterdir()
-    return {int(child) for task in tasks for child in (task / "children").read_text().split()}
+    found: set[int] = set()
+    for task in Path(f"/proc/{process}/task").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # a thread that has ended meanwhile
+            found.update(map(int, (task / "children").read_text().split()))
+    return found
 
 
 def own(monkeypatch: pytest.MonkeyPatch) -> None:

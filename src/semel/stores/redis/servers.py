@@ -90,6 +90,9 @@ class Servers:
         return replies
 
     def _ask(self, node: Node, commands: list[bytes], writes: bool) -> Dialogue[list[Any]]:
+        if not commands:
+            # From Python 3.12 on, asyncio goes on for ever trying to send nothing, and cannot close.
+            return []
         if not (writes and self._wait):
             return (yield Exchange(node, b"".join(commands), len(commands), writes))
         *replies, replicas = yield Exchange(
