@@ -37,6 +37,7 @@ from semel.commands import (
 )
 from semel.stores.redis.address import Node, parse
 from semel.stores.redis.faults import code, lost, refusal, unreachable
+from semel.stores.redis.servers import Servers
 from semel.stores.redis.slots import Slots, key_slot
 from semel.stores.redis.talk import RUN, THOUGHTS, Talk
 from semel.stores.servertime import FRESH_SECONDS
@@ -565,3 +566,11 @@ def test_a_cluster_tells_the_time_though_the_node_in_the_url_is_gone():
     script = clustered()
     assert script.play(Time(), TIME) == Found(5.0, None)
     assert script.nodes() == [Slots.told(SLOTS, HOME).owner(b"semel:meta")]
+
+
+def test_nothing_is_sent_where_nothing_is_asked():
+    """An empty message would never be sent to its end by asyncio, and never let its connection close."""
+    address = parse("redis://localhost")
+    with pytest.raises(StopIteration) as end:
+        next(Servers(address).on(address.home, []))
+    assert end.value.value == []
