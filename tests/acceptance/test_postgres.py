@@ -747,7 +747,9 @@ class Traffic:
     def taken(self):
         """The round trips since this was last asked, and how often the server was to answer."""
         requests, self.requests = self.requests, []
-        return len(requests), sum(request.count(SYNC) for request in requests)
+        # A request may come in two pieces, and the server begin to answer the first: its end is the Sync.
+        ends = [request.count(SYNC) for request in requests]
+        return sum(end > 0 for end in ends), sum(ends)
 
 
 @seldom_or_often
