@@ -288,7 +288,7 @@ class Block:
         person = subject_of_step(id) if policy.subject is None else ledger.subject(policy.subject)
         if not policy.hide_key:
             return key, id, person
-        shown = ledger.subject(check(key))
+        shown = _shown(key, policy, ledger)
         return shown, ledger.name(shown), person
 
 

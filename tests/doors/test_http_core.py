@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import semel
 from semel.doors import wsgi
-from semel.doors.http import ANYONE, KEPT_HEADERS, Answer, Idempotency, Kept, Request, Ticket
+from semel.doors.http import ANYONE, KEPT_HEADERS, Answer, Idempotency, Kept, Request, Ticket, pages
 from semel.doors.http.answers import PROBLEMS, NotKept, Recording, problem, replayed
 from semel.doors.http.exchange import Exchange
 from semel.doors.http.field import BadField, read_key, read_seconds
@@ -960,8 +960,9 @@ def token_of(key: str) -> str:
 
 
 def status_page(idempotency: Idempotency, url: str, native: Any = None) -> Answer:
-    page = page_of(idempotency, url, native=native)
-    return wsgi.asked(idempotency, page) if isinstance(page, Asked) else page  # type: ignore[return-value]
+    page = pages.page_of(idempotency, request_of(None, method="GET", path=url, native=native))
+    assert page is not None
+    return page
 
 
 def test_the_policy_is_published_as_it_is_kept(s: semel.Semel) -> None:

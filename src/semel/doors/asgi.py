@@ -7,10 +7,10 @@ first and sent then; one that streams goes to the client as it comes, and only i
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from semel import errors
 from semel.doors.http.answers import Answer, NotKept
 from semel.doors.http.exchange import Exchange
-from semel.doors.http.policy import Asked, Idempotency, Request, Ticket
+from semel.doors.http.pages import apage_of
+from semel.doors.http.policy import Idempotency, Request, Ticket
 
 if TYPE_CHECKING:
     import asyncio
@@ -52,7 +52,9 @@ class IdempotencyMiddleware:
         return await conversation.run(self.app, scope)
 
     async def _unprotected(self, scope: Scope, receive: Receive, send: Send) -> None:
-        page = await page_of(self.idempotency, scope)
+        page = None
+        if self.idempotency.may_have_page(scope["method"], scope["path"]):
+            page = await apage_of(self.idempotency, request_of(scope, scope))
         if page is None:
             return await self.app(scope, receive, send)
         return await respond(page, send, head=scope["method"] == "HEAD")
@@ -230,22 +232,6 @@ def request_of(scope: Scope, native: Any) -> Request:
     return Request(
         scope["method"], path, scope.get("query_string", b"").decode("latin-1"), found, native, root
     )
-
-
-async def page_of(idempotency: Idempotency, scope: Scope) -> Answer | None:
-    """A page of the policy's own, where one is asked for."""
-    if scope["method"] not in ("GET", "HEAD") or idempotency.well_known not in scope["path"]:
-        return None
-    page = idempotency.page(request_of(scope, scope))
-    return await asked(idempotency, page) if isinstance(page, Asked) else page
-
-
-async def asked(idempotency: Idempotency, question: Asked) -> Answer:
-    """The status of a request."""
-    try:
-        return idempotency.status(question, await question.ledger.aio.ledger.get(question.key))
-    except errors.SemelError as error:
-        return idempotency.refuse_page(question, error)
 
 
 async def respond(answer: Answer, send: Send, *, head: bool = False) -> None:

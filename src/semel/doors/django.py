@@ -41,7 +41,8 @@ from semel.doors import wsgi
 from semel.doors.http.answers import Answer
 from semel.doors.http.exchange import Exchange
 from semel.doors.http.field import read_length
-from semel.doors.http.policy import Asked, Idempotency
+from semel.doors.http.pages import page_of
+from semel.doors.http.policy import Idempotency
 from semel.doors.http.streams import begun
 
 V = TypeVar("V", bound=Callable[..., Any])
@@ -131,7 +132,7 @@ def _sync_middleware(idempotency: Idempotency, get_response: View) -> View:
 
 def _async_middleware(idempotency: Idempotency, get_response: AsyncView) -> AsyncView:
     async def protected(request: HttpRequest) -> HttpResponseBase:
-        if idempotency.well_known in request.path:
+        if idempotency.may_have_page(request.method, request.path):
             page = await sync_to_async(_page)(idempotency, request)
             if page is not None:
                 return page
@@ -141,9 +142,7 @@ def _async_middleware(idempotency: Idempotency, get_response: AsyncView) -> Asyn
 
 
 def _page(idempotency: Idempotency, request: HttpRequest) -> HttpResponseBase | None:
-    page = idempotency.page(wsgi.request_of(request.META, request))
-    if isinstance(page, Asked):
-        page = wsgi.asked(idempotency, page)
+    page = page_of(idempotency, wsgi.request_of(request.META, request))
     return None if page is None else response_of(page)
 
 

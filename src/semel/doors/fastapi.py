@@ -18,7 +18,8 @@ from fastapi.routing import APIRoute
 
 from semel.doors import asgi
 from semel.doors.http.answers import Answer
-from semel.doors.http.policy import Asked, Idempotency
+from semel.doors.http.pages import apage_of
+from semel.doors.http.policy import Idempotency
 from semel.doors.http.publish import EXTENSION, describe, summary
 from semel.running import CURRENT, Run
 
@@ -198,9 +199,7 @@ def _response(answer: Answer, *, head: bool = False) -> Response:
 
 
 async def _page(idempotency: Idempotency, request: Request) -> Response:
-    page = idempotency.page(asgi.request_of(request.scope, request))
-    if isinstance(page, Asked):
-        page = await asgi.asked(idempotency, page)
+    page = await apage_of(idempotency, asgi.request_of(request.scope, request))
     if page is None:
         raise HTTPException(404)
     return _response(page, head=request.method == "HEAD")

@@ -21,7 +21,8 @@ from semel import errors
 from semel.doors import wsgi
 from semel.doors.http.answers import Answer
 from semel.doors.http.exchange import Exchange
-from semel.doors.http.policy import Asked, Idempotency
+from semel.doors.http.pages import page_of
+from semel.doors.http.policy import Idempotency
 from semel.doors.http.streams import begun
 
 P = ParamSpec("P")
@@ -60,9 +61,7 @@ def publish(app: Flask, idempotency: Idempotency) -> None:
 
 
 def _page(idempotency: Idempotency) -> Response:
-    page = idempotency.page(wsgi.request_of(request.environ, request))
-    if isinstance(page, Asked):
-        page = wsgi.asked(idempotency, page)
+    page = page_of(idempotency, wsgi.request_of(request.environ, request))
     return current_app.response_class(status=404) if page is None else _response(page)
 
 

@@ -11,11 +11,11 @@ from itertools import chain
 from operator import length_hint
 from typing import Any, Final, Self, TypeAlias
 
-from semel import errors
 from semel.doors.http.answers import WITHOUT_BODY, Answer
 from semel.doors.http.exchange import Exchange
 from semel.doors.http.field import read_length
-from semel.doors.http.policy import Asked, Idempotency, Request
+from semel.doors.http.pages import page_of
+from semel.doors.http.policy import Idempotency, Request
 
 Environ: TypeAlias = dict[str, Any]
 StartResponse: TypeAlias = Callable[..., Any]
@@ -39,7 +39,7 @@ class IdempotencyMiddleware:
         """Answer one request."""
         idempotency = self.idempotency
         if not idempotency.protects(environ["REQUEST_METHOD"]):
-            page = page_of(idempotency, environ)
+            page = _page(idempotency, environ)
             if page is None:
                 return self.app(environ, start_response)
             return respond(page, start_response, head=environ["REQUEST_METHOD"] == "HEAD")
@@ -197,18 +197,10 @@ def request_of(environ: Environ, native: Any) -> Request:
     return Request(environ["REQUEST_METHOD"], path, environ.get("QUERY_STRING", ""), found, native, root)
 
 
-def page_of(idempotency: Idempotency, environ: Environ) -> Answer | None:
-    """A page of the policy's own, where one is asked for."""
-    page = idempotency.page(request_of(environ, environ))
-    return asked(idempotency, page) if isinstance(page, Asked) else page
-
-
-def asked(idempotency: Idempotency, question: Asked) -> Answer:
-    """The status of a request."""
-    try:
-        return idempotency.status(question, question.ledger.ledger.get(question.key))
-    except errors.SemelError as error:
-        return idempotency.refuse_page(question, error)
+def _page(idempotency: Idempotency, environ: Environ) -> Answer | None:
+    if not idempotency.may_have_page(environ["REQUEST_METHOD"], environ.get("PATH_INFO", "")):
+        return None
+    return page_of(idempotency, request_of(environ, environ))
 
 
 def respond(answer: Answer, start_response: StartResponse, *, head: bool = False) -> Iterable[bytes]:

@@ -11,11 +11,11 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from semel import errors
 from semel.doors.aws_lambda.attempts import remaining, within
 from semel.doors.http.answers import Answer, Pairs
 from semel.doors.http.exchange import Exchange
-from semel.doors.http.policy import Asked, Idempotency, Request
+from semel.doors.http.pages import page_of
+from semel.doors.http.policy import Idempotency, Request
 
 Event: TypeAlias = dict[str, Any]
 Response: TypeAlias = dict[str, Any]
@@ -105,17 +105,6 @@ def body_of(message: Mapping[str, Any]) -> bytes:
     """The bytes of a request's body, or of a response's."""
     body = message.get("body") or ""
     return base64.b64decode(body) if message.get("isBase64Encoded") else body.encode()
-
-
-def page_of(idempotency: Idempotency, request: Request) -> Answer | None:
-    """A page of the policy's own, where one is asked for."""
-    page = idempotency.page(request)
-    if not isinstance(page, Asked):
-        return page
-    try:
-        return idempotency.status(page, page.ledger.ledger.get(page.key))
-    except errors.SemelError as error:
-        return idempotency.refuse_page(page, error)
 
 
 # Responses out

@@ -223,6 +223,10 @@ class Idempotency:
 
     # The policy's own pages
 
+    def may_have_page(self, method: str, path: str) -> bool:
+        """Whether it is worth asking for a page: nearly every request is told from one by this."""
+        return method in ("GET", "HEAD") and self.well_known in path
+
     def page(self, request: Request) -> "Answer | Asked | None":
         """The policy, or a question about the status of a request; None where it is another page."""
         before, found, rest = request.path.removeprefix(request.root).partition(self.well_known)

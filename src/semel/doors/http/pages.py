@@ -1,0 +1,27 @@
+"""The policy's own pages: what is promised, and how it stands with a request."""
+
+from semel import errors
+from semel.doors.http.answers import Answer
+from semel.doors.http.policy import Asked, Idempotency, Request
+
+
+def page_of(idempotency: Idempotency, request: Request) -> Answer | None:
+    """The page that is asked for; None where it is the application's own."""
+    page = idempotency.page(request)
+    if not isinstance(page, Asked):
+        return page
+    try:
+        return idempotency.status(page, page.ledger.ledger.get(page.key))
+    except errors.SemelError as error:
+        return idempotency.refuse_page(page, error)
+
+
+async def apage_of(idempotency: Idempotency, request: Request) -> Answer | None:
+    """The same, awaitable."""
+    page = idempotency.page(request)
+    if not isinstance(page, Asked):
+        return page
+    try:
+        return idempotency.status(page, await page.ledger.aio.ledger.get(page.key))
+    except errors.SemelError as error:
+        return idempotency.refuse_page(page, error)
