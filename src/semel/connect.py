@@ -28,11 +28,13 @@ if TYPE_CHECKING:
         AsyncDocuments,
         AsyncGate,
         AsyncJournal,
+        AsyncMailbox,
         AsyncSwitches,
         Counters,
         Documents,
         Gate,
         Journal,
+        Mailbox,
         Switches,
     )
     from semel.switches import Board, SwitchSteps
@@ -254,6 +256,15 @@ class Semel:
 
         return Switches(self._switch_steps, self.store)
 
+    def mailbox(self, name: str, *, ttl: Seconds | None = None) -> "Mailbox":
+        """Messages that wait under this name, for `ttl` at most: 14 days."""
+        from semel.mailbox import TTL, MailboxSteps
+        from semel.state import Mailbox
+
+        span = TTL if ttl is None else ttl
+        steps = MailboxSteps(self._realm, self.ledger.steps, self._shared.codec, name, span)
+        return Mailbox(steps, self.store)
+
     def gate(self, *rules: "Rule", ttl: Seconds = DAY, trace: str | None = None) -> "Gate":
         """A gate that weighs these rules.
 
@@ -380,6 +391,12 @@ class AsyncSemel:
         from semel.state import AsyncSwitches
 
         return AsyncSwitches(self._sync.switches.steps, self._sync.store)
+
+    def mailbox(self, name: str, *, ttl: Seconds | None = None) -> "AsyncMailbox":
+        """Messages that wait under this name."""
+        from semel.state import AsyncMailbox
+
+        return AsyncMailbox(self._sync.mailbox(name, ttl=ttl).steps, self._sync.store)
 
     def gate(self, *rules: "Rule", ttl: Seconds = DAY, trace: str | None = None) -> "AsyncGate":
         """A gate that weighs these rules."""

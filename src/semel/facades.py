@@ -86,9 +86,12 @@ class Ledger(Facade[LedgerSteps]):
     """What was seen, what is running, and what came of it."""
 
     claim = driven(LedgerSteps.claim)
+    claim_many = driven(LedgerSteps.claim_many)
     complete = driven(LedgerSteps.complete)
+    complete_many = driven(LedgerSteps.complete_many)
     fail = driven(LedgerSteps.fail)
     release = driven(LedgerSteps.release)
+    release_many = driven(LedgerSteps.release_many)
     renew = driven(LedgerSteps.renew)
     lapse = driven(LedgerSteps.lapse)
     doubt = driven(LedgerSteps.doubt)
@@ -109,9 +112,12 @@ class AsyncLedger(Facade[LedgerSteps]):
     """The same, awaitable."""
 
     claim = adriven(LedgerSteps.claim)
+    claim_many = adriven(LedgerSteps.claim_many)
     complete = adriven(LedgerSteps.complete)
+    complete_many = adriven(LedgerSteps.complete_many)
     fail = adriven(LedgerSteps.fail)
     release = adriven(LedgerSteps.release)
+    release_many = adriven(LedgerSteps.release_many)
     renew = adriven(LedgerSteps.renew)
     lapse = adriven(LedgerSteps.lapse)
     doubt = adriven(LedgerSteps.doubt)

@@ -124,12 +124,12 @@ class Flow:
             if settled is not None:
                 return settled
         if self._stopped(run):
-            return (yield from self._settle(outcome, Raised(self._obstacle(run), begun=False)))
+            return (yield from self._settle(run, Raised(self._obstacle(run), begun=False)))
         done: Returned | Raised = yield work.call(run, work.function)
         if isinstance(done, Returned) and (run.kept or run.promised):
             # A transaction of the work's own completes it: what that keeps is what every later call gives.
             return Returned(run.result)
-        return done if run.kept else (yield from self._settle(outcome, done))
+        return done if run.kept else (yield from self._settle(run, done))
 
     def _stopped(self, run: Run) -> bool:
         return run.lost or self._draining()
@@ -186,20 +186,21 @@ class Flow:
             record, change = outcome.record, {"expires_at": After(self.policy.ttl)}
             yield from write(Update(LEDGER, record.id, change, Equals("token", record.token)))
 
-    def _settle(self, claim: Claimed, done: Returned | Raised) -> Steps[Returned | Raised]:
+    def _settle(self, run: Run, done: Returned | Raised) -> Steps[Returned | Raised]:
         """Write down what came of the work."""
+        claim = run.claim
         if isinstance(done, Returned):
             try:
-                yield from self._ledger.complete(claim, done.value)
+                yield from self._ledger.complete(claim, done.value, details=run.details)
             except errors.StoreError as error:
                 error.add_note(f"the work on {claim.key!r} is done, but the ledger could not be told")
                 return Raised(error)
             except errors.ClaimLost as error:
                 return Raised(error)
             return done
-        final = done.begun and not _interrupted(claim, done.error)
+        final = done.begun and not self._doubtful(claim, done.error)
         final = final and self.policy.is_final(done.error, claim.attempt)
-        yield from self._told(self._give_back(claim, done, final), done.error)
+        yield from self._told(self._give_back(run, done, final), done.error)
         return Raised(done.error, final=True) if final else done
 
     def _told(self, steps: Steps[None], error: BaseException) -> Steps[None]:
@@ -209,16 +210,21 @@ class Flow:
         except errors.SemelError as problem:
             error.add_note(f"and the ledger could not be told: {problem}")
 
-    def _give_back(self, claim: Claimed, done: Raised, final: bool) -> Steps[None]:
+    def _doubtful(self, claim: Claimed, error: BaseException) -> bool:
+        """Whether nobody can tell if work that raised this had its effect."""
+        return _interrupted(claim, error) or self.policy.doubts(error)
+
+    def _give_back(self, run: Run, done: Raised, final: bool) -> Steps[None]:
         """Keep the error, or let the next attempt run."""
-        error = done.error
+        claim, error = run.claim, done.error
         if not done.begun and not claim.lapsed:
             yield from self._ledger.release(claim)
-        elif not done.begun or _interrupted(claim, error):
+        elif not done.begun or self._doubtful(claim, error):
             # Whether it happened, or an earlier attempt of it did, is in doubt.
             yield from self._ledger.lapse(claim)
         elif final:
-            yield from self._ledger.fail(claim, failure_of(error, self.policy.kept_as(error) or ""))
+            failure = failure_of(error, self.policy.kept_as(error) or "")
+            yield from self._ledger.fail(claim, failure, details=run.details)
         else:
             yield from self._ledger.release(claim, error)
 
@@ -232,7 +238,7 @@ class Flow:
             return told
         match told.value:
             case Happened(result):
-                return (yield from self._settle(claim, Returned(result)))
+                return (yield from self._settle(run, Returned(result)))
             case NotHappened():
                 return (yield from self._exhausted(claim))
             case Abandoned(reason):

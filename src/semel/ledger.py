@@ -70,6 +70,8 @@ from semel.tables import LEDGER
 
 Seconds: TypeAlias = float | timedelta
 Answers: TypeAlias = list[bool]
+Outcomes: TypeAlias = list[Outcome]
+Details: TypeAlias = dict[str, Any] | None
 
 LEASE = 30.0
 # For retries and replays; an hour is enough where events are frequent and their retries quick.
@@ -226,12 +228,46 @@ class LedgerSteps:
         terms = Terms(*spans(lease, ttl, self.horizon), fingerprint, on_lapsed, max_attempts, person)
         return (yield from self.claim_on(self.name(key), terms, decoder_for(returns)))
 
+    def claim_many(
+        self,
+        keys: Iterable[str | Key],
+        *,
+        lease: Seconds = LEASE,
+        ttl: Seconds = DAY,
+        on_lapsed: OnLapsed = "rerun",
+        max_attempts: int | None = None,
+        returns: Any = Any,
+    ) -> Steps[Outcomes]:
+        """Claim several keys, in one round trip where none was used before; each outcome is its key's own."""
+        check_word("on_lapsed", on_lapsed, OnLapsed)
+        check_limit(max_attempts)
+        names = [self.name(key) for key in keys]
+        if len(set(names)) < len(names):
+            raise errors.UsageError("a key is claimed once in a batch: drop its duplicates first")
+        if not names:
+            return []
+        terms = Terms(*spans(lease, ttl, self.horizon), None, on_lapsed, max_attempts)
+        tokens = [self._token() for _ in names]
+        puts = [
+            Put(LEDGER, id, opening(terms, token), ABSENT) for id, token in zip(names, tokens, strict=True)
+        ]
+        many = yield from write_each(Batch(tuple(puts)))
+        outcomes: Outcomes = []
+        for id, token, reply in zip(names, tokens, many.replies, strict=True):
+            outcomes.append((yield from self._claimed(id, terms, decoder_for(returns), token, reply)))
+        return outcomes
+
     def claim_on(self, id: str, terms: Terms, decoder: Decoder, seen: Found | None = None) -> Steps[Outcome]:
         """Claim a qualified name on checked terms, starting from what was `seen` there, if anything."""
-        token, attempt, lapsed = self._token(), 1, False
         reply: Applied | Refused | None = None
         if seen is not None and seen.item is not None:
             reply = Refused(seen.now, seen.item)
+        return self._claimed(id, terms, decoder, self._token(), reply)
+
+    def _claimed(
+        self, id: str, terms: Terms, decoder: Decoder, token: str, reply: Applied | Refused | None
+    ) -> Steps[Outcome]:
+        attempt, lapsed = 1, False
         while True:
             if reply is None:
                 attempt, lapsed = 1, False
@@ -299,18 +335,56 @@ class LedgerSteps:
 
     # What a holder does with its claim
 
-    def complete(self, claim: Claimed, result: Any = None) -> Steps[None]:
-        """The effect happened; keep what came of it."""
-        return self._conclude(claim, lifecycle.COMPLETE, result)
+    def complete(self, claim: Claimed, result: Any = None, *, details: Details = None) -> Steps[None]:
+        """The effect happened; keep what came of it, and what is to be known about it besides."""
+        return self._conclude(claim, lifecycle.COMPLETE, result, details)
 
-    def fail(self, claim: Claimed, error: BaseException | Failure) -> Steps[None]:
+    def fail(self, claim: Claimed, error: BaseException | Failure, *, details: Details = None) -> Steps[None]:
         """It failed, and is to stay failed."""
-        return self._move(claim, lifecycle.FAIL, {"error": self._kept_text(error)}, What.FAILED)
+        change = _noted({"error": self._kept_text(error)}, details)
+        return self._move(claim, lifecycle.FAIL, change, What.FAILED)
 
     def release(self, claim: Claimed, error: BaseException | Failure | None = None) -> Steps[None]:
         """It did not happen; let the next attempt run. The attempts made so far stay counted."""
         text = None if error is None else self._kept_text(error)
         return self._move(claim, lifecycle.RELEASE, {"error": text}, What.RELEASED)
+
+    def complete_many(self, claims: Iterable[Claimed], result: Any = None) -> Steps[Answers]:
+        """The effects of several claims happened, with one result for each; False where a claim was lost."""
+        moves = [(claim, self._completion(claim, result)) for claim in claims]
+        return self._move_many(moves, lifecycle.COMPLETE, What.COMPLETED)
+
+    def release_many(
+        self, claims: Iterable[Claimed], error: BaseException | Failure | None = None
+    ) -> Steps[Answers]:
+        """None of them happened; let the next attempts run. False where a claim was lost."""
+        text = None if error is None else self._kept_text(error)
+        moves = [(claim, {"error": text}) for claim in claims]
+        return self._move_many(moves, lifecycle.RELEASE, What.RELEASED)
+
+    def _completion(self, claim: Claimed, result: Any) -> Item:
+        encoded = self.codec.encode(result, claim.id)
+        if encoded.problem is not None:
+            raise errors.UsageError(f"a result that many claims share has to fit each row: {encoded.problem}")
+        return {"result": encoded.body.data, "encoding": encoded.body.encoding}
+
+    def _move_many(self, moves: list[tuple[Claimed, Item]], move: Move, what: What) -> Steps[Answers]:
+        if not moves:
+            return []
+        updates = [
+            Update(LEDGER, claim.id, _move_on(change, move, claim.ttl), move.condition(claim.token))
+            for claim, change in moves
+        ]
+        many = yield from write_each(Batch(tuple(updates)))
+        answers = []
+        for (claim, change), reply in zip(moves, many.replies, strict=True):
+            made = type(reply) is Applied or _made(reply.item, claim.token, change)
+            if made:
+                self.events.emit(what, claim.id, claim.attempt)
+            else:
+                self.events.warn(What.CLAIM_LOST, claim.id, claim.attempt, f"refused to {move.name}")
+            answers.append(made)
+        return answers
 
     def renew(self, claim: Claimed) -> Steps[None]:
         """Still at work: the lease begins anew."""
@@ -327,7 +401,7 @@ class LedgerSteps:
 
     # The same as parts of a transaction
 
-    def completing(self, claim: Claimed, result: Any = None) -> Plan[None]:
+    def completing(self, claim: Claimed, result: Any = None, details: Details = None) -> Plan[None]:
         """The effect happened, or happens in the same write; keep what came of it."""
 
         def plan(_mark: str) -> "Steps[Part[None]]":
@@ -335,7 +409,7 @@ class LedgerSteps:
             body = encoded.body
             if encoded.problem is not None:
                 body = yield from self._overflow(claim, encoded)
-            change = {"result": body.data, "encoding": body.encoding}
+            change = _noted({"result": body.data, "encoding": body.encoding}, details)
             return self._moving(claim, lifecycle.COMPLETE, change, What.COMPLETED)
 
         return plan
@@ -375,16 +449,17 @@ class LedgerSteps:
         write = Update(LEDGER, claim.id, change, move.condition(claim.token))
         return Part((write,), judge, told, marked=True)
 
-    def _conclude(self, claim: Claimed, move: Move, result: Any) -> Steps[None]:
+    def _conclude(self, claim: Claimed, move: Move, result: Any, details: Details = None) -> Steps[None]:
         encoded = self.codec.encode(result, claim.id)
         if encoded.problem is not None:
-            return self._conclude_large(claim, move, encoded)
+            return self._conclude_large(claim, move, encoded, details)
         body = encoded.body
-        return self._move(claim, move, {"result": body.data, "encoding": body.encoding}, What.COMPLETED)
+        change = _noted({"result": body.data, "encoding": body.encoding}, details)
+        return self._move(claim, move, change, What.COMPLETED)
 
-    def _conclude_large(self, claim: Claimed, move: Move, encoded: Encoded) -> Steps[None]:
+    def _conclude_large(self, claim: Claimed, move: Move, encoded: Encoded, details: Details) -> Steps[None]:
         body = yield from self._overflow(claim, encoded)
-        change = {"result": body.data, "encoding": body.encoding}
+        change = _noted({"result": body.data, "encoding": body.encoding}, details)
         yield from self._move(claim, move, change, What.COMPLETED)
 
     def _move(self, claim: Claimed, move: Move, change: Item, what: What | None = None) -> Steps[None]:
@@ -674,6 +749,12 @@ def _move_on(change: Item, move: Move, ttl: float) -> Item:
     change["status"] = move.status
     change["updated_at"] = NOW
     change["expires_at"] = After(ttl)
+    return change
+
+
+def _noted(change: Item, details: Details) -> Item:
+    if details:
+        change["details"] = details
     return change
 
 

@@ -55,6 +55,8 @@ class Record(msgspec.Struct, frozen=True):
     version: int = RECORD_VERSION
     subject: str | None = None
     """What stands for the person it is about: a keyed hash."""
+    details: dict[str, Any] | None = None
+    """What the work noted about itself."""
 
     @property
     def key(self) -> str:

@@ -9,7 +9,7 @@ from semel import errors
 from semel.ledger import DAY, LEASE, Seconds, check_limit, check_word, seconds, spans
 from semel.model import OnBusy, OnLapsed, OnStoreError
 
-Keep: TypeAlias = Literal["keep", "release"]
+Keep: TypeAlias = Literal["keep", "release", "doubt"]
 OnError: TypeAlias = Keep | Mapping[type[Exception], Keep]
 
 
@@ -35,11 +35,19 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         return spent or self.kept_as(error) is not None
 
     def kept_as(self, error: BaseException) -> str | None:
-        """The name of the type under which this error is kept, or None when it is released."""
+        """The name of the type under which this error is kept, or None when it is not."""
+        kind, word = self._said_of(error)
+        return kind.__qualname__ if kind is not None and word == "keep" else None
+
+    def doubts(self, error: BaseException) -> bool:
+        """Whether this error leaves open if the effect happened."""
+        return self._said_of(error)[1] == "doubt"
+
+    def _said_of(self, error: BaseException) -> tuple[type | None, Keep]:
         for kind in type(error).__mro__:
             if word := self.on_error.get(kind):
-                return kind.__qualname__ if word == "keep" else None
-        return None
+                return kind, word
+        return None, "release"
 
     def kind_of(self, kept_as: str) -> type[Exception] | None:
         """The type that was named so when an error was kept."""
@@ -65,7 +73,8 @@ class Options(TypedDict, total=False):
     resolver: Callable[..., Any] | None
     """Asks the other side what became of a vanished attempt; takes the function's own arguments."""
     on_error: OnError
-    """Which errors to keep and raise again, and which to release for a retry (the default), by type."""
+    """By exception type: keep it and raise it again, release it for a retry (the default), or doubt whether
+    the effect happened, so that `on_lapsed` decides at once."""
     on_store_error: OnStoreError
     """When the store is down: closed, so nothing runs (the default), or open, so it runs unprotected."""
     max_attempts: int | None

@@ -22,6 +22,7 @@ class Run:
         "_lost",
         "claim",
         "deadline",
+        "details",
         "due",
         "kept",
         "outer",
@@ -39,6 +40,7 @@ class Run:
         self.promised = False
         self.settling = False
         """A transaction that completes the claim is under way: a renewal that is refused says nothing."""
+        self.details: dict[str, Any] = {}
         self.subject: str | None = None
         self.outer: Run | None = None
         self.over = False
@@ -82,6 +84,10 @@ class Run:
     def step(self, *parts: Any) -> str:
         """The key of one step of this work, such as an action of an event: the same at every attempt."""
         return step_of(self.key, *parts)
+
+    def note(self, **details: Any) -> None:
+        """Tell something about this work that is kept in its record, for people to read."""
+        self.details |= details
 
     def keep(self, result: Any) -> None:
         """A transaction has completed the claim with this result."""

@@ -10,6 +10,7 @@ from semel.facades import Facade, adriven, amade, driven, made
 from semel.gate import GateSteps
 from semel.journal import Book, JournalSteps
 from semel.ledger import Seconds
+from semel.mailbox import MailboxSteps
 from semel.switches import SwitchSteps
 from semel.tables import Table
 
@@ -151,3 +152,31 @@ class AsyncEraser(Facade[ErasureSteps]):
     """The same, awaitable."""
 
     forget_subject = adriven(ErasureSteps.forget_subject)
+
+
+class Mailbox(Facade[MailboxSteps]):
+    """Messages that were accepted and wait to be handled; `semel.doors.inbox` has the workers."""
+
+    put = driven(MailboxSteps.put)
+    look = driven(MailboxSteps.look)
+    count = driven(MailboxSteps.count)
+    take_away = driven(MailboxSteps.take_away)
+    put_off = driven(MailboxSteps.put_off)
+    bury = driven(MailboxSteps.bury)
+    dead = driven(MailboxSteps.dead)
+    redrive = driven(MailboxSteps.redrive)
+    forget = driven(MailboxSteps.forget)
+
+
+class AsyncMailbox(Facade[MailboxSteps]):
+    """The same, awaitable."""
+
+    put = adriven(MailboxSteps.put)
+    look = adriven(MailboxSteps.look)
+    count = adriven(MailboxSteps.count)
+    take_away = adriven(MailboxSteps.take_away)
+    put_off = adriven(MailboxSteps.put_off)
+    bury = adriven(MailboxSteps.bury)
+    dead = adriven(MailboxSteps.dead)
+    redrive = adriven(MailboxSteps.redrive)
+    forget = adriven(MailboxSteps.forget)

@@ -142,7 +142,9 @@ class GatheredLedger(Gathering[LedgerSteps]):
 
         Given the run of a function of `once`, the function is thereby done: what it returns is this result.
         """
-        return self._gathered.complete(claim, result, self._steps.completing(_claim(claim), result))
+        details = claim.details if isinstance(claim, Run) else None
+        plan = self._steps.completing(_claim(claim), result, details)
+        return self._gathered.complete(claim, result, plan)
 
     def fail(self, claim: Claimed, error: BaseException | Failure) -> Pending[None]:
         """It failed, and is to stay failed."""

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import semel
 from semel import errors
 from semel.clock import Clock
 from semel.commands import (
@@ -352,7 +353,7 @@ class TestShapes:
 
     @pytest.mark.seed("R1")
     def test_what_support_sees_of_an_event(self, run) -> None:
-        """The ledger writes what it knows; the application adds the rest to it, by its own names."""
+        """The ledger writes what it knows, and what the application notes, by its own names."""
         runner = run(SUPPORT_EVENTS)
         key = "evt:rp:talk:message"
         claim = claimed(runner.run(self.ledger.claim(key, fingerprint="f" * 64, ttl=30 * DAY)))
@@ -366,8 +367,9 @@ class TestShapes:
             "payload_bytes": 512,
             "intent": "order_status",
         }
-        assert type(runner.ask(Update(SUPPORT_EVENTS, key, more))) is Applied
-        runner.run(self.ledger.complete(claim))
+        with pytest.raises(semel.UsageError, match="no attribute 'mood'"):
+            runner.run(self.ledger.complete(claim, details={"mood": "good"}))
+        runner.run(self.ledger.complete(claim, details=more))
         item = self.on.item(SUPPORT_EVENTS, key)
         assert (
             kinds(item)
@@ -406,7 +408,7 @@ class TestShapes:
             | more
         )
         replay = runner.run(self.ledger.claim(key, fingerprint="f" * 64))
-        assert type(replay) is Replay
+        assert replay.record.details == more
 
     @pytest.mark.seed("R2")
     def test_what_support_sees_of_a_conversation(self, run) -> None:

@@ -104,6 +104,8 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     separator: str = ":"
     copies: dict[str, tuple[str, Form]] = {}
     """Attributes that repeat another one, in another form."""
+    spread: dict[str, tuple[str, ...]] = {}
+    """Attributes whose fields stand in it as attributes of their own."""
     fixed: dict[str, str | int | bool] = {}
     """Attributes that every item has alike."""
     capacity: tuple[int, int] | None = None
@@ -173,6 +175,7 @@ LEDGER = Table(
         "error": Kind.TEXT,
         "version": Kind.NUMBER,
         "subject": Kind.TEXT,
+        "details": Kind.OBJECT,
     },
     expires="expires_at",
     listed_by=("status",),
@@ -230,4 +233,23 @@ COUNTERS = Table(
     expires="expires_at",
 )
 
-OWN = (LEDGER, DOCUMENTS, JOURNAL, COUNTERS)
+# Messages that were accepted and wait to be handled, oldest first; and, beside them, those nobody could handle.
+INBOX = Table(
+    name="inbox",
+    partition="inbox",
+    sort="entry",
+    attributes={
+        "key": Kind.TEXT,
+        "group": Kind.TEXT,
+        "body": Kind.BYTES,
+        "encoding": Kind.TEXT,
+        "attempts": Kind.NUMBER,
+        "not_before": Kind.NUMBER,
+        "error": Kind.TEXT,
+        "at": Kind.NUMBER,
+        "expires_at": Kind.NUMBER,
+    },
+    expires="expires_at",
+)
+
+OWN = (LEDGER, DOCUMENTS, JOURNAL, COUNTERS, INBOX)

@@ -28,6 +28,7 @@ QUILL = Table(
     ttl="expiresAt",
     bare_keys=True,
     parts=("source", ""),
+    spread={"details": ("notes",)},
     columns=MARKED
     | {
         "created_at": Column(name="seenAt", form=Form.ISO, default=0),
@@ -78,6 +79,18 @@ SUPPORT_EVENTS = Table(
     expires="expires_at",
     ttl="expires_at",
     bare_keys=True,
+    spread={
+        "details": (
+            "received_at",
+            "mode",
+            "conversation_id",
+            "safe_mode",
+            "automation_enabled",
+            "source_message_id",
+            "payload_bytes",
+            "intent",
+        )
+    },
     columns=MARKED
     | {
         "status": Column(name="status", spelled={"COMPLETED": "processed"}, default="COMPLETED"),

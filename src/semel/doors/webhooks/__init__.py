@@ -10,6 +10,7 @@ Its parts are there for use on their own:
     key = stripe_key(json.loads(body))  # "STRIPE:evt_1", however often it is delivered
 """
 
+from semel.doors.webhooks.ingress import Ingress
 from semel.doors.webhooks.names import (
     aloware_key,
     github_key,
@@ -20,6 +21,7 @@ from semel.doors.webhooks.names import (
     stripe_key,
     telegram_key,
 )
+from semel.doors.webhooks.opening import Answer, Opening
 from semel.doors.webhooks.providers import (
     ALOWARE,
     GITHUB,
@@ -32,7 +34,7 @@ from semel.doors.webhooks.providers import (
     Provider,
 )
 from semel.doors.webhooks.reading import Headers, Notice
-from semel.doors.webhooks.receiver import Answer, Receiver
+from semel.doors.webhooks.receiver import Receiver
 from semel.doors.webhooks.verifiers import (
     Bearer,
     GitHub,
@@ -61,7 +63,9 @@ __all__ = [
     "GitHub",
     "Headers",
     "HubSpotV3",
+    "Ingress",
     "Notice",
+    "Opening",
     "PlainHmac",
     "Provider",
     "Receiver",

@@ -8,21 +8,19 @@ What becomes of each event is decided by `semel.doors.messages`; here it is only
 """
 
 import inspect
-import json
 import math
 from collections.abc import Callable, Generator
-from http import HTTPStatus
 from typing import Any, Final, Literal, TypeAlias, Unpack
 
 import msgspec
 
 from semel.connect import Semel
 from semel.doors.messages import Handler, Taken, Verdict
+from semel.doors.webhooks.opening import Answer, Opening
 from semel.doors.webhooks.providers import Provider, Secrets
 from semel.doors.webhooks.reading import Headers, Notice
-from semel.errors import BadSignature, InvalidKey, InvalidOption
+from semel.errors import InvalidKey, InvalidOption
 from semel.events import What, digest
-from semel.keys import check
 from semel.policy import Options
 
 # So much of the sender's patience may be used up before the next event is begun: the answer has to get there
@@ -43,14 +41,6 @@ OUTCOMES: Final[dict[Verdict, Outcome]] = {
     Verdict.FAILED: "failed",
     Verdict.DEAD: "failed",
 }
-
-
-class Answer(msgspec.Struct, frozen=True):
-    """What to answer, in whatever framework."""
-
-    status: int
-    headers: dict[str, str]
-    body: bytes
 
 
 class Told(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -112,7 +102,7 @@ class Receiver:
         **options: Unpack[Options],
     ) -> None:
         self.provider = provider
-        self._verifier = provider.verifier(secrets)
+        self._opening = Opening(s.through("webhook"), provider, secrets)
         self._clock = s.clock
         self._is_async = any(map(inspect.iscoroutinefunction, (handle, type(handle).__call__)))
         self._fingerprint = fingerprint
@@ -149,7 +139,7 @@ class Receiver:
     def _course(self, headers: Headers, body: bytes, method: str, url: str) -> Course:
         """A delivery's course: it yields each event that is to be handled, and is sent what became of it."""
         begun = self._clock.monotonic()
-        opened = self._open(headers, body, method, url)
+        opened = self._opening.open(headers, body, method=method, url=url)
         if isinstance(opened, Answer):
             return opened
         told: list[Told] = []
@@ -170,46 +160,13 @@ class Receiver:
                 seen[mark] = told[-1]
         return _summed_up(told, waits)
 
-    # Before there is a key
-
-    def _open(self, headers: Headers, body: bytes, method: str, url: str) -> list[Notice] | Answer:
-        """The events of a genuine delivery; else the answer to what came."""
-        if len(body) > self.provider.max_bytes:
-            return self._refuse(
-                413, f"it has {len(body)} bytes, and at most {self.provider.max_bytes} are read"
-            )
-        try:
-            self._verifier.verify(headers, body, self._clock.now(), method=method, url=url)
-        except BadSignature as error:
-            return self._refuse(401, error.reason)
-        try:
-            whole = Notice(json.loads(body), headers)
-            greeting = self.provider.greeting(whole)
-            if greeting is not None:
-                return _json(200, greeting)
-            return [Notice(one, headers) for one in self.provider.events(whole.payload)]
-        except (ValueError, RecursionError) as error:
-            # Never the error's own words, which may quote the body.
-            return self._refuse(400, f"it is genuine, and cannot be read: {type(error).__name__}")
-
-    def _refuse(self, status: int, reason: str) -> Answer:
-        # The reason is for us. Whoever forges deliveries is not told how far this one got.
-        self._handler.s.events.warn(
-            What.REFUSED, "", detail=f"a delivery by {self.provider.name} is refused: {reason}"
-        )
-        problem = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status}
-        return _json(status, problem, {"Content-Type": "application/problem+json"})
-
     # Each event
 
     def _named(self, notice: Notice) -> Named:
         try:
-            return Named(notice, check(self.provider.key(notice)))
+            return Named(notice, self._opening.key(notice))
         except InvalidKey as error:
             return Named(notice, error=error)
-        except Exception as error:  # noqa: BLE001 - whatever it is about the event, the others have a key
-            # Without its words, which may quote the event.
-            return Named(notice, error=InvalidKey(f"naming it failed: {type(error).__name__}"))
 
     def _mark(self, event: Named) -> tuple[str, str | None]:
         """What two events have in common that are the same one."""
@@ -263,8 +220,8 @@ def _summed_up(told: list[Told], waits: list[float]) -> Answer:
     summary = Summary(received=len(told), duplicates=duplicates, events=told, **counts)
     if any(one.redeliver for one in told):
         # What was merely deferred may come at once.
-        return _json(503, summary, {"Retry-After": str(math.ceil(max([1, *waits])))})
-    return _json(200, summary)
+        return Answer.json(503, summary, {"Retry-After": str(math.ceil(max([1, *waits])))})
+    return Answer.json(200, summary)
 
 
 def _wait(taken: Taken) -> float:
@@ -274,8 +231,3 @@ def _wait(taken: Taken) -> float:
     wait = RETRY_AFTER if taken.retry_after is None else taken.retry_after
     # The time may come from an error of the handler's own; one that is no number is taken for none.
     return min(wait, LONGEST_RETRY_AFTER) if wait > 0 else 0
-
-
-def _json(status: int, content: Any, headers: dict[str, str] | None = None) -> Answer:
-    told = {"Content-Type": "application/json"} | (headers or {})
-    return Answer(status, told, msgspec.json.encode(content))

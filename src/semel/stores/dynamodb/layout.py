@@ -122,6 +122,12 @@ class Layout:
         self._read = {
             field.name: field for field in self.fields.values() if field.attribute not in self._keys
         }
+        spread = {} if direct else kept.spread
+        self._spread = {
+            attribute: [Field(name, kept.attributes[name], Column(name=name)) for name in names]
+            for attribute, names in spread.items()
+        }
+        self._gathered = {field.name: whole for whole, parts in self._spread.items() for field in parts}
         self._defaults = [field for field in self._read.values() if field.default is not None]
         self._bodies = [field for field in self._read.values() if field.form is Form.JSON]
 
@@ -200,6 +206,9 @@ class Layout:
                 raise self.unknown(attribute)
             if attribute in keys:
                 continue  # the command says where
+            if attribute in self._spread:
+                written |= self._apart(attribute, value or {})
+                continue
             if type(value) is After:
                 value = moment(value, reading)  # noqa: PLW2901 - what it stands for
             if (
@@ -217,6 +226,14 @@ class Layout:
                 for name, encode in field.shadows:
                     written[name] = encode(value)
         return written
+
+    def _apart(self, attribute: str, value: dict[str, Any]) -> dict[str, Value | None]:
+        """The fields of a value as attributes of their own; what the table has no room for is refused."""
+        fields = {field.name: field for field in self._spread[attribute]}
+        if unknown := value.keys() - fields.keys():
+            raise self.unknown(min(unknown))
+        given = {name: value.get(name) for name in fields}
+        return {name: None if one is None else fields[name].write(one) for name, one in given.items()}
 
     def _body(self, field: Field, value: Any, item: Item) -> Value:
         if ENCODING not in item:
@@ -250,6 +267,8 @@ class Layout:
             field = fields.get(name)
             if field is not None:
                 known[field.attribute] = field.read(value)
+            elif (whole := self._gathered.get(name)) is not None:
+                known.setdefault(whole, {})[name] = plain(value)
         # An item without an end has none, whoever wrote it.
         known.setdefault(self.expires.attribute, FOREVER)
         if self.guest:

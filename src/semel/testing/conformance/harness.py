@@ -14,7 +14,7 @@ from semel.commands import Applied, Command, Found, Get, Item, Put, Sort, Steps,
 from semel.drive import Store, adrive, drive, leave
 from semel.flow import Work
 from semel.ledger import LedgerSteps
-from semel.model import Claimed, Outcome
+from semel.model import Claimed, Outcome, Replay
 from semel.running import Run
 from semel.tables import LEDGER, Index, Kind, Table
 from semel.testing.clock import FakeClock
@@ -197,6 +197,12 @@ def claimed(outcome: Outcome) -> Claimed:
     """The outcome, which must be a claim."""
     assert type(outcome) is Claimed, f"expected a claim, found {outcome}"
     return outcome
+
+
+def replayed(outcome: Outcome) -> Any:
+    """The result of an outcome that has to be a replay."""
+    assert isinstance(outcome, Replay), outcome
+    return outcome.result
 
 
 def raw(runner: Runner, ledger: LedgerSteps, key: str) -> Item | None:

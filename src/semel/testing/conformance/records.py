@@ -27,7 +27,7 @@ from semel.model import (
 )
 from semel.tables import LEDGER
 from semel.testing.clock import FakeClock
-from semel.testing.conformance.harness import Harness, Runner, claimed, raw, writes
+from semel.testing.conformance.harness import Harness, Runner, claimed, raw, replayed, writes
 from semel.testing.conformance.moves import record
 from semel.testing.faulty import Faulty
 
@@ -56,6 +56,54 @@ class RecordTests(Harness):
         assert len(store.seen) == writes(store.seen) == 1
         assert type(runner.run(ledger.claim("key"))) is Busy
         assert len(store.seen) == 2
+
+    def test_many_are_claimed_in_one_write(self, runner: Runner, ledger: LedgerSteps, store: Faulty) -> None:
+        """Keys that nobody used take one round trip, whoever loses one learns why, and none is claimed twice."""
+        runner.run(ledger.complete(claimed(runner.run(ledger.claim("done"))), 1))
+        claimed(runner.run(ledger.claim("busy")))
+        before = len(store.seen)
+        first = runner.run(ledger.claim_many(["a", "b", "c"]))
+        assert [type(one) for one in first] == [Claimed] * 3
+        assert len(store.seen) == before + 1
+        second = runner.run(ledger.claim_many(["a", "done", "busy", "d"]))
+        assert [type(one) for one in second] == [Busy, Replay, Busy, Claimed]
+        assert replayed(second[1]) == 1
+        assert runner.run(ledger.claim_many([])) == []
+        with pytest.raises(errors.UsageError, match="once in a batch"):
+            runner.run(ledger.claim_many(["e", "e"]))
+        assert runner.run(ledger.get("e")) is None
+
+    def test_many_are_settled_in_one_write(
+        self, runner: Runner, ledger: LedgerSteps, store: Faulty, clock: FakeClock
+    ) -> None:
+        """Who lost a claim is told so, and the others' results are kept."""
+        claims = [claimed(one) for one in runner.run(ledger.claim_many(["a", "b", "c"], lease=10))]
+        clock.advance(11)
+        runner.run(ledger.complete(claimed(runner.run(ledger.claim("b"))), "theirs"))
+        before = len(store.seen)
+        assert runner.run(ledger.complete_many(claims, "mine")) == [True, False, True]
+        assert len(store.seen) == before + 1
+        assert [replayed(runner.run(ledger.claim(key))) for key in "abc"] == ["mine", "theirs", "mine"]
+        assert runner.run(ledger.complete_many([])) == []
+
+    def test_many_are_given_back_in_one_write(self, runner: Runner, ledger: LedgerSteps) -> None:
+        """They may be claimed again, as second attempts; a result that was kept stays."""
+        claims = [claimed(one) for one in runner.run(ledger.claim_many(["a", "b"]))]
+        runner.run(ledger.complete(claims[1], "kept"))
+        assert runner.run(ledger.release_many(claims, ValueError("no"))) == [True, False]
+        again = runner.run(ledger.claim_many(["a", "b"]))
+        assert claimed(again[0]).attempt == 2
+        assert replayed(again[1]) == "kept"
+
+    def test_lost_answers_lose_no_claim_of_many(
+        self, runner: Runner, ledger: LedgerSteps, store: Faulty
+    ) -> None:
+        """A batch whose answer was lost is sent again, and finds its own claims and completions."""
+        store.lose_reply()
+        claims = [claimed(one) for one in runner.run(ledger.claim_many(["a", "b"]))]
+        assert [claim.attempt for claim in claims] == [1, 1]
+        store.lose_reply()
+        assert runner.run(ledger.complete_many(claims, 7)) == [True, True]
 
     def test_a_record_says_what_is_known(self, runner: Runner, ledger: LedgerSteps, clock: FakeClock) -> None:
         """Status, attempt, token, times and fingerprint, by the store's clock."""

@@ -1,0 +1,135 @@
+"""The other side: a system that is reached over HTTP, with retries, and with errors that say what is known.
+
+A call that raises `Refused` or `Unavailable` had no effect. One that raises `AnswerLost` may have had one.
+"""
+
+import math
+from email.utils import parsedate_to_datetime
+from typing import Any, Final
+
+import httpx
+import stamina
+
+from semel.errors import SemelError
+
+# Words with which another system says that it is not to be asked just now.
+BUSY: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
+# Of these, the ones after which the call may have been carried out all the same: whoever stands in between
+# has waited in vain for the answer.
+LOST: Final = frozenset({502, 504})
+# Repeating one of these changes nothing that the first has not changed.
+SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
+
+
+class OtherSideError(SemelError):
+    """Another system did not do as asked."""
+
+    def __init__(self, side: str, said: str, status: int | None = None) -> None:
+        super().__init__(f"{side} {said}")
+        self.side = side
+        self.status = status
+
+
+class Refused(OtherSideError):
+    """It said no, and would say so again; nothing was done."""
+
+
+class Unavailable(OtherSideError):
+    """It is down, not to be reached or too busy; nothing was done."""
+
+    def __init__(
+        self, side: str, said: str, status: int | None = None, retry_after: float | None = None
+    ) -> None:
+        super().__init__(side, said, status)
+        self.retry_after = retry_after
+        """After how many seconds it may be asked again, where it said so."""
+
+
+class AnswerLost(OtherSideError):
+    """It was asked and has not answered: nobody can tell whether it was done."""
+
+
+class OtherSide:
+    """Another system, by its name and its address.
+
+    A call is tried `attempts` times, with growing pauses in between; what the other side asks for by
+    `Retry-After` is waited for up to `patience` seconds, and left to the caller beyond that.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        base_url: str,
+        *,
+        headers: dict[str, str] | None = None,
+        auth: httpx.Auth | None = None,
+        timeout: float = 10.0,
+        attempts: int = 3,
+        patience: float = 5.0,
+    ) -> None:
+        self.name = name
+        self._patience = patience
+        self._client = httpx.Client(base_url=base_url, headers=headers, auth=auth, timeout=timeout)
+        self._retrying = stamina.RetryingCaller(attempts=attempts, timeout=None, wait_max=patience).on(
+            self._pause
+        )
+
+    def call(
+        self, method: str, path: str, *, json: Any = None, key: str | None = None, **more: Any
+    ) -> httpx.Response:
+        """Ask for something; `key` tells the other side by which name it recognises a second try."""
+        headers = more.pop("headers", {}) | ({} if key is None else {"Idempotency-Key": key})
+        request = {"json": json, "headers": headers, **more}
+        repeatable = key is not None or method in SAFE
+        return self._retrying(self._once, method, path, request, repeatable)
+
+    def _once(self, method: str, path: str, request: dict[str, Any], repeatable: bool) -> httpx.Response:
+        try:
+            response = self._client.request(method, path, **request)
+        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
+            raise Unavailable(self.name, f"cannot be reached: {type(error).__name__}") from error
+        except httpx.TransportError as error:
+            raise self._lost(type(error).__name__, None, repeatable) from error
+        if response.is_success:
+            return response
+        if response.status_code in LOST:
+            raise self._lost(f"answers {response.status_code}", response.status_code, repeatable)
+        if response.status_code in BUSY:
+            raise Unavailable(
+                self.name, f"answers {response.status_code}", response.status_code, retry_after(response)
+            )
+        raise Refused(self.name, f"refuses: {response.status_code}", response.status_code)
+
+    def _lost(self, how: str, status: int | None, repeatable: bool) -> OtherSideError:
+        if repeatable:
+            return Unavailable(self.name, f"has not answered ({how})", status)
+        return AnswerLost(self.name, f"has not answered, and may have done it ({how})", status)
+
+    def _pause(self, error: Exception) -> bool | float:
+        """Whether a call that raised this is tried again here, and after how many seconds."""
+        if not isinstance(error, Unavailable):
+            return False
+        if error.retry_after is None:
+            return True
+        return error.retry_after if error.retry_after <= self._patience else False
+
+    def close(self) -> None:
+        """Let go of its connections."""
+        self._client.close()
+
+
+def retry_after(response: httpx.Response) -> float | None:
+    """After how many seconds an answer asks to be asked again, given in seconds or as a date."""
+    told = response.headers.get("Retry-After", "").strip()
+    try:
+        seconds = float(told)
+    except ValueError:
+        seconds = _until(told, response.headers.get("Date", ""))
+    return max(0.0, seconds) if math.isfinite(seconds) else None
+
+
+def _until(told: str, sent: str) -> float:
+    try:
+        return (parsedate_to_datetime(told) - parsedate_to_datetime(sent)).total_seconds()
+    except (TypeError, ValueError):  # no date, or one of them without a zone
+        return math.nan

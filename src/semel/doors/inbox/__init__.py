@@ -1,0 +1,73 @@
+"""Accept now, handle later: each message once, those of a group in their order.
+
+`open_inbox` gives one on the store, or on a FIFO queue of SQS; what puts messages in and what handles them is
+the same for both.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, Unpack
+
+from semel.connect import Semel
+from semel.doors.inbox.store import StoreInbox
+from semel.doors.inbox.worker import Dead, Worker
+from semel.mailbox import Message
+from semel.policy import Options
+
+__all__ = ["Dead", "Inbox", "Message", "StoreInbox", "Worker", "open_inbox"]
+
+
+class Runs(Protocol):
+    """What handles messages until it is stopped."""
+
+    def run(self) -> None:
+        """Handle messages until `stop` is called."""
+        ...
+
+    def stop(self) -> None:
+        """Begin nothing new; it may be called from anywhere."""
+        ...
+
+
+class Inbox(Protocol):
+    """Where messages wait."""
+
+    name: str
+
+    def put(self, *messages: Message) -> None:
+        """Accept messages: once it returns they are safe."""
+        ...
+
+    async def aput(self, *messages: Message) -> None:
+        """The same, awaitable."""
+        ...
+
+    def worker(
+        self, handle: Callable[[Message], Any], *, workers: int = 1, **options: Unpack[Options]
+    ) -> Runs:
+        """What handles the messages, in so many threads."""
+        ...
+
+    def waiting(self) -> int:
+        """About how many messages wait."""
+        ...
+
+    def dead(self, limit: int = 100) -> Sequence[Dead]:
+        """Messages that nobody could handle, the oldest first."""
+        ...
+
+    def redrive(self, id: str | None = None) -> int:
+        """Put one of these back, or all of them, to be handled as if they were new; gives how many."""
+        ...
+
+    def close(self) -> None:
+        """Let go of connections of its own."""
+        ...
+
+
+def open_inbox(s: Semel, name: str, *, queue: str = "", dead_letters: str = "") -> Inbox:
+    """The inbox of a name: on the store, or on a FIFO queue of SQS where the URL of one is given."""
+    if not queue:
+        return StoreInbox(s, name)
+    from semel.doors.inbox.sqs import SQSInbox
+
+    return SQSInbox(s, name, queue, dead_letters)
