@@ -35,7 +35,7 @@ test: lint ## check everything: lint, types, import rules, tests
 slow: $(VENV)/.set-test ## run what takes too long for every day: large downloads, and far more tries
 	@$(INSTALL) --group slow
 	@$(BIN)/python -m pytest -m slow $(ARGS)
-	@SEMEL_TEST_ALL=1 $(BIN)/python -m pytest -n 2 tests/acceptance $(ARGS)
+	@SEMEL_TEST_ALL=1 $(BIN)/python -m pytest -n 2 $(ARGS)
 
 lint: $(VENV)/.set-test ## check everything but the tests
 	$(call heading,ruff check)

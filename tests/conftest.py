@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.amounts import is_tried
 from tests.servers.absence import served
 from tests.servers.dynamodb import dynoxide, ministack, sqs
 from tests.servers.postgres import postgres
@@ -26,6 +27,16 @@ settings.load_profile("default")
 
 # A shell starts what it runs in the background deaf to Ctrl-C, and some tests press it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what only `make slow` tries."""
+    params = [getattr(getattr(item, "callspec", None), "params", {}) for item in items]
+    tried = [is_tried(item.path.as_posix(), given) for item, given in zip(items, params, strict=True)]
+    left_out = [item for item, is_one in zip(items, tried, strict=True) if not is_one]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item, is_one in zip(items, tried, strict=True) if is_one]
 
 
 @pytest.fixture(scope="session", name="dynoxide")

@@ -141,7 +141,7 @@ class JournalSteps:
         *,
         at: Moment | None = None,
         actor: str | int | None = None,
-        key: str | None = None,
+        key: str | Key | None = None,
         id: int | None = None,
         ttl: Seconds = TTL,
         subject: str | None = None,
@@ -153,7 +153,7 @@ class JournalSteps:
         name, told, span = self.realm.name(owner), self._told(body), seconds(ttl)
         person = self.realm.subject_of(subject)
         if key is not None:
-            check(key)
+            key = check(key)
         self._check(key, id, actor, person)
         who = str(actor) if self._book.remembers and actor is not None else actor
         before: list[Entry] = []

@@ -57,8 +57,8 @@ def give_up_waiting(self, id, terms, busy):
     return busy, 0.0
 
 
-def give_back_as_if_not_begun(self, claim, done, final):
-    yield from self._ledger.release(claim)
+def give_back_as_if_not_begun(self, run, done, final):
+    yield from self._ledger.release(run.claim)
 
 
 def renewed_when_answered(self, sent):

@@ -75,12 +75,24 @@ class OtherSide:
         )
 
     def call(
-        self, method: str, path: str, *, json: Any = None, key: str | None = None, **more: Any
+        self,
+        method: str,
+        path: str,
+        *,
+        json: Any = None,
+        key: str | None = None,
+        repeatable: bool | None = None,
+        **more: Any,
     ) -> httpx.Response:
-        """Ask for something; `key` tells the other side by which name it recognises a second try."""
+        """Ask for something; `key` tells the other side by which name it recognises a second try.
+
+        Whether a call whose answer was lost may be sent again follows from the key and the method, unless
+        `repeatable` says otherwise.
+        """
         headers = more.pop("headers", {}) | ({} if key is None else {"Idempotency-Key": key})
         request = {"json": json, "headers": headers, **more}
-        repeatable = key is not None or method in SAFE
+        if repeatable is None:
+            repeatable = key is not None or method in SAFE
         return self._retrying(self._once, method, path, request, repeatable)
 
     def _once(self, method: str, path: str, request: dict[str, Any], repeatable: bool) -> httpx.Response:

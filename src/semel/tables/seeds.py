@@ -87,6 +87,7 @@ SUPPORT_EVENTS = Table(
             "safe_mode",
             "automation_enabled",
             "source_message_id",
+            "payload_sha256",
             "payload_bytes",
             "intent",
         )

@@ -232,8 +232,7 @@ class Layout:
         fields = {field.name: field for field in self._spread[attribute]}
         if unknown := value.keys() - fields.keys():
             raise self.unknown(min(unknown))
-        given = {name: value.get(name) for name in fields}
-        return {name: None if one is None else fields[name].write(one) for name, one in given.items()}
+        return {name: None if one is None else fields[name].write(one) for name, one in value.items()}
 
     def _body(self, field: Field, value: Any, item: Item) -> Value:
         if ENCODING not in item:

@@ -58,7 +58,7 @@ class RecordTests(Harness):
         assert len(store.seen) == 2
 
     def test_many_are_claimed_in_one_write(self, runner: Runner, ledger: LedgerSteps, store: Faulty) -> None:
-        """Keys that nobody used take one round trip, whoever loses one learns why, and none is claimed twice."""
+        """Keys that nobody used take one round trip; whoever loses one learns why."""
         runner.run(ledger.complete(claimed(runner.run(ledger.claim("done"))), 1))
         claimed(runner.run(ledger.claim("busy")))
         before = len(store.seen)

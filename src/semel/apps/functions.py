@@ -1,0 +1,118 @@
+"""An application as AWS Lambda functions: one behind an API, and one behind the queue of its inbox.
+
+They are set up by their environment: `SEMEL_ENV`, `SEMEL_SECRET`, `SEMEL_URL` where the tables are not those
+of DynamoDB here, `SEMEL_INBOX__<APP>__QUEUE` and `..._DEAD_LETTERS`, and `SEMEL_APPS__<APP>__...` for every
+setting. Where senders were told another address than the API's own, `SEMEL_SERVICE__PUBLIC_URL` is what it
+begins with.
+"""
+
+import functools
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from semel.codecs import Encryption
+from semel.connect import Semel
+from semel.doors import aws_lambda
+from semel.doors.aws_lambda import Lambda
+from semel.doors.aws_lambda.proxy import Event, Response, body_of, pairs_of, request_of, respond
+from semel.doors.http.answers import Answer
+from semel.doors.inbox.sqs import SQSInbox
+from semel.doors.webhooks import Answer as Reply
+from semel.errors import InvalidOption
+from semel.redact import Redactor
+from semel.telemetry.emf import Emf
+
+
+class Functions:
+    """The functions of an application, made by the first event and kept for those after it.
+
+    `make` takes a ledger, an inbox (None where the application has no use for one) and the environment.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        make: Callable[[Semel, Any, Mapping[str, str]], Any],
+        *,
+        url: Callable[[Mapping[str, str]], str],
+        needs_secret: bool = False,
+        has_inbox: bool = True,
+        encrypts: bool = True,
+    ) -> None:
+        self._name, self._make, self._url = name, make, url
+        self._needs_secret, self._has_inbox, self._encrypts = needs_secret, has_inbox, encrypts
+
+    def ingress(self, event: Event, _context: Any) -> Response:
+        """Take a delivery that came by an HTTP API, a REST API, a function URL or a load balancer."""
+        with self._metrics.invocation():
+            return respond(_answer(self._received(event)), event)
+
+    def worker(self, event: Event, context: Any) -> Any:
+        """Handle what waits in the queue; what could not be handled is reported, and comes again."""
+        return self._worker(event, context)
+
+    def _received(self, event: Event) -> Reply:
+        request = request_of(event)
+        hook = self._app.hooks.get(request.path.removeprefix(request.root))
+        if hook is None:
+            return Reply.problem(404)
+        if request.method != "POST":
+            return Reply.problem(405, {"Allow": "POST"})
+        url = _address(event) + request.path + (f"?{request.query}" if request.query else "")
+        received: Reply = hook.receive(pairs_of(event), body_of(event), method="POST", url=url)
+        return received
+
+    # Made by the first event
+
+    @functools.cached_property
+    def _metrics(self) -> Emf:
+        return Emf(service=self._name, env=os.environ.get("SEMEL_ENV", "dev"))
+
+    @functools.cached_property
+    def _on(self) -> Lambda:
+        return Lambda(self._ledger, metrics=self._metrics)
+
+    def _ledger(self) -> Semel:
+        secret = os.environ.get("SEMEL_SECRET", "").encode() or None
+        if secret is None and self._needs_secret:
+            raise InvalidOption("set SEMEL_SECRET to 32 random bytes: nothing personal is kept in clear")
+        sealed = Encryption.from_secret(secret) if secret and self._encrypts else None
+        environ = {"SEMEL_URL": self._url(os.environ), **os.environ}
+        return aws_lambda.from_environment(environ, secret=secret, encryption=sealed, redact=Redactor())
+
+    @functools.cached_property
+    def _inbox(self) -> SQSInbox | None:
+        if not self._has_inbox:
+            return None
+        named = f"SEMEL_INBOX__{self._name.upper()}__"
+        queue, dead = os.environ.get(f"{named}QUEUE", ""), os.environ.get(f"{named}DEAD_LETTERS", "")
+        if not queue:
+            raise InvalidOption(f"set {named}QUEUE to the URL of a FIFO queue of SQS")
+        return SQSInbox(self._on.s, self._name, queue, dead)
+
+    @functools.cached_property
+    def _app(self) -> Any:
+        return self._make(self._on.s, self._inbox, os.environ)
+
+    @functools.cached_property
+    def _worker(self) -> Any:
+        app, inbox = self._app, self._inbox
+        if inbox is None:
+            raise InvalidOption(f"{self._name} has nothing for a worker to do")
+        # An attempt lasts as long as its invocation.
+        options = {name: value for name, value in app.worker_options.items() if name != "lease"}
+        protect = self._on.sqs(key=lambda record: inbox.unwrapped(record["body"]).key, **options)
+        return protect(lambda record: app.handle(inbox.unwrapped(record["body"])))
+
+
+def _answer(reply: Reply) -> Answer:
+    return Answer(reply.status, list(reply.headers.items()), reply.body)
+
+
+def _address(event: Event) -> str:
+    """Where the sender was told to deliver: whoever signs, signs that too."""
+    if address := os.environ.get("SEMEL_SERVICE__PUBLIC_URL"):
+        return address.rstrip("/")
+    hosts = [value for name, value in pairs_of(event) if name.lower() == "host"]
+    return f"https://{event['requestContext'].get('domainName') or (hosts or [''])[0]}"

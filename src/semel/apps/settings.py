@@ -1,0 +1,65 @@
+"""What applications have in common about settings: where they come from, and what is said of them."""
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any, TypeVar, get_origin
+
+import msgspec
+
+from semel.errors import InvalidOption
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+
+def wrong(app: str, setting: str, why: str) -> InvalidOption:
+    """The error for a setting, which it names."""
+    return InvalidOption(f"apps.{app}.{setting}: {why}")
+
+
+def variable(app: str, setting: str) -> str:
+    """The environment variable of a setting."""
+    return f"SEMEL_APPS__{app}__{setting}".upper()
+
+
+def from_environment(kind: type[S], app: str, environ: Mapping[str, str]) -> S:
+    """Settings as environment variables have them: `SEMEL_APPS__QUILL__ALOWARE_TOKEN` and its kin.
+
+    A list or a table is given as JSON.
+    """
+    fields = msgspec.structs.fields(kind)  # type: ignore[arg-type]  # every kind of settings is a Struct
+    given = {field: environ.get(variable(app, field.name)) for field in fields}
+    try:
+        values = {
+            field.name: text if get_origin(field.type) is None else _decoded(text)
+            for field, text in given.items()
+            if text is not None
+        }
+        return msgspec.convert(values, kind, strict=False)
+    except (msgspec.ValidationError, msgspec.DecodeError) as error:
+        raise InvalidOption(f"apps.{app}, as the environment has it: {error}") from error
+
+
+def _decoded(text: str) -> Any:
+    return msgspec.json.decode(text) if text.lstrip()[:1] in ("[", "{") else text
+
+
+def function_of(app: str, setting: str, path: str) -> Callable[..., Any]:
+    """The function that a setting names."""
+    module, _, name = path.partition(":")
+    try:
+        found = getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        why = f"{path!r} cannot be imported: write it as package.module:function"
+        raise wrong(app, setting, why) from error
+    if not callable(found):
+        raise wrong(app, setting, f"{path!r} is no function")
+    return found  # type: ignore[no-any-return]  # it is callable
+
+
+def naming(app: str, setting: str, make: Callable[..., T], *args: Any, **options: Any) -> T:
+    """Make something out of a setting; what is wrong with it is said of that setting."""
+    try:
+        return make(*args, **options)
+    except InvalidOption as error:
+        raise wrong(app, setting, str(error)) from error

@@ -1,0 +1,113 @@
+"""Calls to another system: what is tried again, what is waited for, and what an error says is known."""
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+import stamina
+
+from semel.apps.otherside import AnswerLost, OtherSide, Refused, Unavailable, retry_after
+from tests.standins.base import Reply, Request, StandIn
+
+
+class Till(StandIn):
+    def answer(self, request: Request) -> Reply:
+        return Reply(404) if request.path == "/nowhere" else Reply(201, {"charged": request.json["amount"]})
+
+
+@pytest.fixture
+def till() -> Iterator[Till]:
+    with Till() as running:
+        yield running
+
+
+@pytest.fixture
+def side(till: Till) -> Iterator[OtherSide]:
+    # Without the growing pauses; what the other side asks for is waited for all the same.
+    with stamina.set_testing(True, attempts=3, cap=True):
+        side = OtherSide("till", till.url, timeout=0.5, attempts=3, patience=1.0)
+        yield side
+        side.close()
+
+
+def charge(side: OtherSide, key: str | None = None) -> int:
+    told: int = side.call("POST", "/charges", json={"amount": 5}, key=key).json()["charged"]
+    return told
+
+
+def test_what_is_busy_is_asked_again(till: Till, side: OtherSide) -> None:
+    till.fail(status=503)
+    till.fail(status=429, retry_after=0)
+    assert charge(side) == 5
+    assert [each.status for each in till.received] == [503, 429, 201]
+
+
+def test_after_every_try_it_says_that_nothing_was_done_and_when_to_come_back(
+    till: Till, side: OtherSide
+) -> None:
+    till.fail(next=9, status=500)
+    with pytest.raises(Unavailable) as raised:
+        charge(side)
+    assert (raised.value.side, raised.value.status, raised.value.retry_after) == ("till", 500, None)
+    assert len(till.received) == 3
+
+
+def test_a_long_pause_is_left_to_the_caller(till: Till, side: OtherSide) -> None:
+    till.fail(next=9, status=429, retry_after=120)
+    with pytest.raises(Unavailable) as raised:
+        charge(side)
+    assert raised.value.retry_after == 120
+    assert len(till.received) == 1
+
+
+def test_a_refusal_is_final(till: Till, side: OtherSide) -> None:
+    with pytest.raises(Refused) as raised:
+        side.call("POST", "/nowhere", json={})
+    assert raised.value.status == 404
+    assert len(till.received) == 1
+
+
+@pytest.mark.parametrize("lost", [{"hang": 2.0}, {}, {"status": 504}], ids=["time-out", "cut off", "504"])
+def test_a_lost_answer_is_not_tried_again_and_leaves_it_open(till: Till, side: OtherSide, lost) -> None:
+    till.fail(after_applying=True, **lost)
+    with pytest.raises(AnswerLost, match="may have done it"):
+        charge(side)
+    assert len(till.applied) == 1
+
+
+def test_with_a_key_a_lost_answer_is_asked_for_again_under_the_same_key(till: Till, side: OtherSide) -> None:
+    till.fail(after_applying=True)
+    assert charge(side, key="k-1") == 5
+    assert [each.key for each in till.received] == ["k-1", "k-1"]
+
+
+def test_what_may_be_repeated_can_be_said_of_a_call(till: Till, side: OtherSide) -> None:
+    till.fail(after_applying=True)
+    with pytest.raises(AnswerLost):
+        side.call("PUT", "/charges", json={"amount": 5}, repeatable=False)
+    till.fail(after_applying=True)
+    assert side.call("POST", "/charges", json={"amount": 6}, repeatable=True).status_code == 201
+
+
+def test_who_cannot_be_reached_has_done_nothing(till: Till, side: OtherSide) -> None:
+    till.stop()
+    with pytest.raises(Unavailable, match="cannot be reached"):
+        charge(side)
+
+
+@pytest.mark.parametrize(
+    ("told", "seconds"),
+    [
+        ("7", 7.0),
+        ("0.5", 0.5),
+        ("-3", 0.0),
+        ("Mon, 16 Nov 2026 08:00:30 GMT", 30.0),
+        ("Mon, 16 Nov 2026 07:00:00 GMT", 0.0),
+        ("soon", None),
+        ("inf", None),
+        ("", None),
+    ],
+)
+def test_retry_after_is_seconds_or_a_date(told: str, seconds: float | None) -> None:
+    headers = {"Retry-After": told, "Date": "Mon, 16 Nov 2026 08:00:00 GMT"}
+    assert retry_after(httpx.Response(429, headers=headers)) == seconds
