@@ -188,10 +188,20 @@ class CounterSteps:
         """Count this much, without a token and without a cap: whoever tries it again counts it again."""
         now = yield from self.realm.now()
         span = per.span(now if at is None else moment_of(at))
-        end = (max(span.end, now) if self._table is COUNTERS else _midnight(span)) + seconds(keep)
         # Not sent again where its answer was lost: that would count twice.
-        reply: Applied = yield self._adding(self.realm.name(counter), span.label, amount(by), end)
+        reply: Applied = yield self.adding(counter, amount(by), span, now, keep)
         return self._tally(str(counter), span, reply.item, None)
+
+    def adding(self, counter: str | Key, by: int, span: Span, now: float, keep: Seconds) -> Add:
+        """The write that counts this much in a period."""
+        # What is counted late, for a period that is long over, is remembered as long as any other.
+        end = max(span.end, now) if self._table is COUNTERS else _midnight(span)
+        return self._adding(self.realm.name(counter), span.label, by, end + seconds(keep))
+
+    def subtracting(self, counter: str | Key, by: int, period: str) -> Add:
+        """The write that takes this much back, where its period is still remembered."""
+        name = self.realm.name(counter)
+        return Add(self._table, name, "count", -by, {self._updated: NOW}, {}, PRESENT, period)
 
     def look(
         self,

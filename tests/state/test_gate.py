@@ -2,7 +2,7 @@
 
 import itertools
 from contextlib import closing
-from datetime import datetime
+from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -31,10 +31,21 @@ from semel.gate import (
 from semel.journal import BOOKS
 from semel.periods import Day
 from semel.switches import Board
-from semel.tables.seeds import MESSAGES
+from semel.tables.seeds import MESSAGES, RESPONSE_COUNTERS
 from semel.testing import Faulty
 from tests.places import NAMES
-from tests.state.crowds import Meddled, crowd, everything, furnished, opened, persistent, senders, workers
+from tests.state.crowds import (
+    ENGINES,
+    Meddled,
+    crowd,
+    everything,
+    furnished,
+    opened,
+    persistent,
+    raw,
+    senders,
+    workers,
+)
 
 STOCKHOLM = "Europe/Stockholm"
 CAP = Cap("replies:{chat}", 3, Day(STOCKHOLM))
@@ -230,6 +241,44 @@ def test_the_household_s_own_messages_tell_a_fast_conversation(household):
     assert {(query.limit, query.reverse, query.only) for query in queries} == {
         (10, True, ("userId", "timestamp"))
     }
+
+
+@pytest.fixture
+def counted(request, way, tmp_path):
+    with furnished(request, way, tmp_path, RESPONSE_COUNTERS) as it:
+        yield it
+
+
+@pytest.mark.seed("H3", "H4", "H5")
+@pytest.mark.parametrize("counted", NAMES, indirect=True)
+def test_a_cap_may_count_in_the_household_s_own_table_and_gives_back_there(counted):
+    """It remembers no tokens; the decision itself is what is made once, and what is given back once."""
+    place, do, clock = counted
+    clock.jump(moment("2024-03-31T00:30") - clock.now())
+    cap = Cap("{chat}", 3, Day(STOCKHOLM), table=RESPONSE_COUNTERS)
+
+    def look():
+        return do(lambda s: s.counters.on(RESPONSE_COUNTERS).look("-42", per=Day(STOCKHOLM))).used
+
+    made = do.together([decide(f"reply:{n}", cap, chat=-42) for n in range(9)])
+    allowed = [decision for decision in made if decision.allowed]
+    assert (len(allowed), look()) == (3, 3)
+    assert {decision.reason for decision in made if not decision.allowed} == {"cap:-42"}
+    for _ in range(2):
+        assert do(lambda s: s.gate(cap).refund(allowed[0])) is True
+    assert look() == 2
+    with pytest.raises(UsageError, match="counts there"):
+        do(lambda s: s.gate().refund(allowed[1]))
+    if place.name in ENGINES:
+        [item] = raw(place, "homeops-response-counters", chatId={"S": "-42"})
+        ends = int(datetime(2024, 4, 7, tzinfo=UTC).timestamp())
+        assert {**item, "updatedAt": {"S": ""}} == {
+            "chatId": {"S": "-42"},
+            "date": {"S": "2024-03-31"},
+            "count": {"N": "2"},
+            "updatedAt": {"S": ""},
+            "ttl": {"N": str(ends)},
+        }
 
 
 # Reasons

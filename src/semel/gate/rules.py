@@ -11,7 +11,6 @@ from semel import errors
 from semel.commands import (
     ABSENT,
     NOW,
-    Add,
     After,
     AnyOf,
     AtMost,
@@ -29,7 +28,7 @@ from semel.ledger import Seconds, seconds
 from semel.periods import Day, Period, Window
 from semel.realm import Realm
 from semel.switches import Switch
-from semel.tables import COUNTERS
+from semel.tables import COUNTERS, Table
 
 SWITCH = "kill_switch:"
 
@@ -54,6 +53,7 @@ class Taken(msgspec.Struct, frozen=True):
     entry: str
     by: int = 0
     """0 for a cooldown."""
+    table: str = COUNTERS.name
 
 
 class View(msgspec.Struct, frozen=True):
@@ -194,15 +194,21 @@ class Cap(Charging, frozen=True):
     per: Period = Day()
     by: int = 1
     keep: Seconds = KEEP
+    table: Table = COUNTERS
+    """Where it is counted: a table of totals by period will do, as the decision itself is the token."""
 
     def __post_init__(self) -> None:
         if amount(self.by) > amount(self.cap):
             raise errors.InvalidOption(f"by={self.by} is more than cap={self.cap}: nothing would ever pass")
         seconds(self.keep)
 
+    def counters(self, realm: Realm) -> CounterSteps:
+        """What counts there."""
+        return CounterSteps(realm, self.table)
+
     def see(self, view: View) -> Steps[Sight]:
         """How the counter stands."""
-        tally = yield from CounterSteps(view.realm).look(
+        tally = yield from self.counters(view.realm).look(
             view.counter(self.counter), per=self.per, at=view.now
         )
         saw = f"{tally.used} of {self.cap} in {tally.period}"
@@ -213,18 +219,9 @@ class Cap(Charging, frozen=True):
         """Count it, if there is room."""
         span, counter = self.per.span(view.now), view.counter(self.counter)
         room = AnyOf((ABSENT, AtMost("count", self.cap - self.by)))
-        total = Add(
-            COUNTERS,
-            view.realm.name(counter),
-            "count",
-            self.by,
-            {"updated_at": NOW},
-            # What is decided late, for a period that is long over, is remembered as long as any other.
-            {"expires_at": max(span.end, view.present) + seconds(self.keep)},
-            room,
-            span.label,
-        )
-        return Taken(counter, span.label, self.by), total
+        total = self.counters(view.realm).adding(counter, self.by, span, view.present, self.keep)
+        taken = Taken(counter, span.label, self.by, self.table.name)
+        return taken, msgspec.structs.replace(total, when=room)
 
     def refused(self, view: View, item: Item | None, now: float) -> Sight:
         """There was no room."""

@@ -10,8 +10,6 @@ from semel.codecs import Body, decoder_for
 from semel.commands import (
     ABSENT,
     NOW,
-    PRESENT,
-    Add,
     AllOf,
     Condition,
     Delete,
@@ -24,8 +22,9 @@ from semel.commands import (
     Write,
     read,
 )
+from semel.counters import CounterSteps
 from semel.events import What
-from semel.gate.rules import Charging, KillSwitch, Rule, Shadow, Sight, Taken, View, is_switch
+from semel.gate.rules import Cap, Charging, KillSwitch, Rule, Shadow, Sight, Taken, View, is_switch
 from semel.keys import Key, check
 from semel.ledger import DAY, Seconds, Terms, lasting, opening
 from semel.parts import Part, Plan, Refusals, Verdict, commit
@@ -114,6 +113,10 @@ class GateSteps:
         for rule in self._weighed:
             if not isinstance(rule, Rule):
                 raise errors.InvalidOption(f"{rule!r} is no rule of a gate")
+        caps = [rule for rule in self._weighed if isinstance(rule, Cap)]
+        self._counting = {COUNTERS.name: rules.counters} | {
+            cap.table.name: cap.counters(self.realm) for cap in caps
+        }
         self._shadow = any(isinstance(rule, Shadow) for rule in self._weighed)
         self._ttl = lasting(ttl, self.realm.horizon)
         self._trace = trace
@@ -327,11 +330,19 @@ class GateSteps:
 
     def _giving(self, taken: Taken, decision: Allowed) -> Plan[None]:
         """What was taken is given back, if it is still there."""
-        name = self.realm.name(taken.counter)
-        write: Write = Delete(COUNTERS, name, Equals("token", decision.token), taken.entry)
         if taken.by:
-            write = Add(COUNTERS, name, "count", -taken.by, {"updated_at": NOW}, {}, PRESENT, taken.entry)
+            write: Write = self._counters_on(taken.table).subtracting(taken.counter, taken.by, taken.entry)
+        else:
+            name = self.realm.name(taken.counter)
+            write = Delete(COUNTERS, name, Equals("token", decision.token), taken.entry)
         return _planned(Part((write,), lambda _: Verdict.STANDS, lambda _: None))
+
+    def _counters_on(self, table: str) -> CounterSteps:
+        if table not in self._counting:
+            raise errors.UsageError(
+                f"this was counted in {table}: give it back by a gate whose cap counts there"
+            )
+        return self._counting[table]
 
 
 def _charging(rule: Charging, view: View, write: Write) -> Plan[None]:
