@@ -16,6 +16,7 @@ from semel.drive import drive
 from semel.model import RECORD_VERSION
 from semel.tables import LEDGER
 from semel.testing import FakeClock
+from tests.places import open_place
 
 
 @pytest.fixture
@@ -257,6 +258,16 @@ def test_drop_result_of_what_has_none(run, ledger):
     code, _, err = run("ledger", "drop-result", "charge:2")
     assert code == 1
     assert err == "semel: 'charge:2' is FAILED; only what is COMPLETED has a result to drop\n"
+
+
+@pytest.mark.seed("Q4")
+def test_reap_is_the_janitor_of_an_engine_that_has_none(run, request, tmp_path):
+    place = open_place("dynoxide", request, tmp_path)
+    with semel.Semel(place.open(FakeClock()), env=place.env) as long_ago:
+        long_ago.ledger.check_and_set("ALOWARE:1", ttl=60)
+    command = ("ledger", "reap", "--url", place.url(), "--env", place.env)
+    assert run(*command)[:2] == (0, "Removed 1 expired record.\n")
+    assert run(*command)[:2] == (0, "Removed 0 expired records.\n")
 
 
 def test_reap_removes_what_has_expired(run, url, clock):

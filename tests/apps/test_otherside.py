@@ -6,7 +6,7 @@ import httpx
 import pytest
 import stamina
 
-from semel.apps.otherside import AnswerLost, OtherSide, Refused, Unavailable, retry_after
+from semel.apps.otherside import AnswerLost, OtherSide, Refused, Unavailable, told_by_header
 from tests.standins.base import Reply, Request, StandIn
 
 
@@ -60,6 +60,27 @@ def test_a_long_pause_is_left_to_the_caller(till: Till, side: OtherSide) -> None
     assert len(till.received) == 1
 
 
+def test_where_to_read_the_pause_can_be_said(till: Till) -> None:
+    side = OtherSide("till", till.url, attempts=1, retry_after=lambda answer: answer.json()["wait"])
+    till.fail(status=429, body={"wait": 33})
+    with pytest.raises(Unavailable) as raised:
+        charge(side)
+    side.close()
+    assert raised.value.retry_after == 33
+
+
+def test_what_is_told_to_the_other_side_is_not_logged(
+    till: Till, side: OtherSide, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+    till.fail(status=503)
+    assert side.call("POST", "/bot-secret/charges", json={"amount": 5, "to": "sensitive"}).is_success
+    stamina_says = [vars(record) for record in caplog.records if record.name.startswith("stamina")]
+    assert stamina_says
+    assert "sensitive" not in str(stamina_says)
+    assert "secret" not in str(stamina_says)
+
+
 def test_a_refusal_is_final(till: Till, side: OtherSide) -> None:
     with pytest.raises(Refused) as raised:
         side.call("POST", "/nowhere", json={})
@@ -110,4 +131,4 @@ def test_who_cannot_be_reached_has_done_nothing(till: Till, side: OtherSide) -> 
 )
 def test_retry_after_is_seconds_or_a_date(told: str, seconds: float | None) -> None:
     headers = {"Retry-After": told, "Date": "Mon, 16 Nov 2026 08:00:00 GMT"}
-    assert retry_after(httpx.Response(429, headers=headers)) == seconds
+    assert told_by_header(httpx.Response(429, headers=headers)) == seconds

@@ -101,6 +101,14 @@ def test_nothing_is_a_result_too(s: semel.Semel, is_async: bool, result: Any) ->
     assert [both.take().result for _ in range(2)] == [result, result]
 
 
+def test_a_kept_doubt_about_something_else_is_a_failure_and_blocks_nobody(
+    s: semel.Semel, is_async: bool
+) -> None:
+    doubt = semel.OutcomeUnknown("reply:1", 1)
+    both = Both(s, Work(doubt), is_async, on_error={semel.OutcomeUnknown: "keep"})
+    assert verdicts(both) == ["dead", "dead"]
+
+
 def test_an_error_is_told_and_the_next_delivery_runs(s: semel.Semel, is_async: bool) -> None:
     error = ValueError("no")
     both = Both(s, Work(error), is_async)

@@ -282,6 +282,7 @@ GATHERED = {
         *public_methods("s.journal", state.Journal),
         *public_methods("s.counters", state.Counters),
         *public_methods("s.switches", state.Switches),
+        *public_methods("box", state.Mailbox),
         *public_methods("gate", state.Gate),
         *public_methods("period", periods.Period),
         *public_methods("window", periods.Window),

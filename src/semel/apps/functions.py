@@ -42,6 +42,7 @@ class Functions:
     ) -> None:
         self._name, self._make, self._url = name, make, url
         self._needs_secret, self._has_inbox, self._encrypts = needs_secret, has_inbox, encrypts
+        self._opened: Semel | None = None
 
     def ingress(self, event: Event, _context: Any) -> Response:
         """Take a delivery that came by an HTTP API, a REST API, a function URL or a load balancer."""
@@ -63,11 +64,26 @@ class Functions:
         received: Reply = hook.receive(pairs_of(event), body_of(event), method="POST", url=url)
         return received
 
+    def close(self) -> None:
+        """Let go of what the first event made; the next one makes it anew."""
+        for name in ("_worker", "_app", "_inbox", "_on", "_metrics"):
+            made = self.__dict__.pop(name, None)
+            if name in ("_app", "_inbox") and made is not None:
+                made.close()
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
+
     # Made by the first event
 
     @functools.cached_property
     def _metrics(self) -> Emf:
         return Emf(service=self._name, env=os.environ.get("SEMEL_ENV", "dev"))
+
+    @property
+    def s(self) -> Semel:
+        """The ledger, opened by now."""
+        return self._on.s
 
     @functools.cached_property
     def _on(self) -> Lambda:
@@ -79,7 +95,10 @@ class Functions:
             raise InvalidOption("set SEMEL_SECRET to 32 random bytes: nothing personal is kept in clear")
         sealed = Encryption.from_secret(secret) if secret and self._encrypts else None
         environ = {"SEMEL_URL": self._url(os.environ), **os.environ}
-        return aws_lambda.from_environment(environ, secret=secret, encryption=sealed, redact=Redactor())
+        self._opened = aws_lambda.from_environment(
+            environ, secret=secret, encryption=sealed, redact=Redactor()
+        )
+        return self._opened
 
     @functools.cached_property
     def _inbox(self) -> SQSInbox | None:

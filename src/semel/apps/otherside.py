@@ -3,7 +3,9 @@
 A call that raises `Refused` or `Unavailable` had no effect. One that raises `AnswerLost` may have had one.
 """
 
+import functools
 import math
+from collections.abc import Callable
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
@@ -53,7 +55,8 @@ class OtherSide:
     """Another system, by its name and its address.
 
     A call is tried `attempts` times, with growing pauses in between; what the other side asks for by
-    `Retry-After` is waited for up to `patience` seconds, and left to the caller beyond that.
+    `Retry-After`, or as `retry_after` reads it, is waited for up to `patience` seconds, and beyond that left
+    to the caller.
     """
 
     def __init__(
@@ -66,9 +69,11 @@ class OtherSide:
         timeout: float = 10.0,
         attempts: int = 3,
         patience: float = 5.0,
+        retry_after: Callable[[httpx.Response], float | None] | None = None,
     ) -> None:
         self.name = name
         self._patience = patience
+        self._retry_after = retry_after or told_by_header
         self._client = httpx.Client(base_url=base_url, headers=headers, auth=auth, timeout=timeout)
         self._retrying = stamina.RetryingCaller(attempts=attempts, timeout=None, wait_max=patience).on(
             self._pause
@@ -93,7 +98,8 @@ class OtherSide:
         request = {"json": json, "headers": headers, **more}
         if repeatable is None:
             repeatable = key is not None or method in SAFE
-        return self._retrying(self._once, method, path, request, repeatable)
+        # Without arguments, which stamina would log: they are what the other side is told.
+        return self._retrying(functools.partial(self._once, method, path, request, repeatable))
 
     def _once(self, method: str, path: str, request: dict[str, Any], repeatable: bool) -> httpx.Response:
         try:
@@ -108,7 +114,10 @@ class OtherSide:
             raise self._lost(f"answers {response.status_code}", response.status_code, repeatable)
         if response.status_code in BUSY:
             raise Unavailable(
-                self.name, f"answers {response.status_code}", response.status_code, retry_after(response)
+                self.name,
+                f"answers {response.status_code}",
+                response.status_code,
+                self._retry_after(response),
             )
         raise Refused(self.name, f"refuses: {response.status_code}", response.status_code)
 
@@ -130,7 +139,7 @@ class OtherSide:
         self._client.close()
 
 
-def retry_after(response: httpx.Response) -> float | None:
+def told_by_header(response: httpx.Response) -> float | None:
     """After how many seconds an answer asks to be asked again, given in seconds or as a date."""
     told = response.headers.get("Retry-After", "").strip()
     try:

@@ -23,25 +23,21 @@ def variable(app: str, setting: str) -> str:
 
 
 def from_environment(kind: type[S], app: str, environ: Mapping[str, str]) -> S:
-    """Settings as environment variables have them: `SEMEL_APPS__QUILL__ALOWARE_TOKEN` and its kin.
-
-    A list or a table is given as JSON.
-    """
+    """Settings as environment variables have them: `SEMEL_APPS__QUILL__ALOWARE_TOKEN` and its kin."""
     fields = msgspec.structs.fields(kind)  # type: ignore[arg-type]  # every kind of settings is a Struct
-    given = {field: environ.get(variable(app, field.name)) for field in fields}
+    given = [(field, environ.get(variable(app, field.name))) for field in fields]
     try:
-        values = {
-            field.name: text if get_origin(field.type) is None else _decoded(text)
-            for field, text in given.items()
-            if text is not None
-        }
+        values = {field.name: meant(field.type, text) for field, text in given if text is not None}
         return msgspec.convert(values, kind, strict=False)
     except (msgspec.ValidationError, msgspec.DecodeError) as error:
         raise InvalidOption(f"apps.{app}, as the environment has it: {error}") from error
 
 
-def _decoded(text: str) -> Any:
-    return msgspec.json.decode(text) if text.lstrip()[:1] in ("[", "{") else text
+def meant(kind: Any, text: str) -> Any:
+    """What a text means where the setting is a list or a table: JSON, or words with commas in between."""
+    if get_origin(kind) in (list, tuple) and not text.lstrip().startswith("["):
+        return [one.strip() for one in text.split(",") if one.strip()]
+    return msgspec.json.decode(text) if get_origin(kind) in (list, tuple, dict) else text
 
 
 def function_of(app: str, setting: str, path: str) -> Callable[..., Any]:

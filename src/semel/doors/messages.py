@@ -153,6 +153,9 @@ def _verdict(done: Raised) -> Verdict:
         return Verdict.DEAD if done.final else Verdict.FAILED
     if isinstance(error, DONE_BEFORE):
         return Verdict.DUPLICATE
+    # First, as a kept error is raised again as one of its own kind too, whatever that is.
+    if isinstance(error, DEAD):
+        return Verdict.DEAD
     if isinstance(error, errors.InProgress | errors.OutcomeUnknown):
         return Verdict.BUSY
-    return Verdict.DEAD if isinstance(error, DEAD) else Verdict.FAILED
+    return Verdict.FAILED

@@ -108,6 +108,11 @@ class SQLiteStore:
             raise translated(error, self._file.path) from error
         self._lay_out(OWN)
 
+    @property
+    def path(self) -> str:
+        """Where the file is."""
+        return self._file.path
+
     def _time(self) -> float:
         return self._now()
 

@@ -1,0 +1,13 @@
+"""The helper on AWS Lambda: `ingress` behind an API, and `worker` behind the inbox's queue."""
+
+from semel.apps.functions import Functions
+from semel.apps.household.app import Household
+from semel.apps.household.settings import Settings
+from semel.apps.settings import from_environment
+
+FUNCTIONS = Functions(
+    "household",
+    lambda s, inbox, environ: Household(s, inbox, from_environment(Settings, "household", environ)),
+    url=lambda _: "dynamodb:",
+)
+ingress, worker = FUNCTIONS.ingress, FUNCTIONS.worker

@@ -1,0 +1,74 @@
+"""The household's helper on AWS: one function takes what Telegram sends, the other works on it."""
+
+from semel.provision.deployment import Deployment, Function, Queue, Secret, Setting
+from semel.tables import COUNTERS, DOCUMENTS, JOURNAL, LEDGER
+from semel.tables.seeds import ACTIVITIES, MESSAGES
+
+DEPLOYMENT = Deployment(
+    app="household",
+    ledger=LEDGER,
+    tables=(LEDGER, DOCUMENTS, JOURNAL, COUNTERS, ACTIVITIES, MESSAGES),
+    queue=Queue(),
+    functions={
+        "Ingress": Function(
+            handler="semel.apps.household.aws_lambda.ingress",
+            about="Puts what Telegram sends into the queue, and writes nothing.",
+            paths=("/webhooks/telegram",),
+            sends=True,
+            timeout=10,
+        ),
+        "Worker": Function(
+            handler="semel.apps.household.aws_lambda.worker",
+            about="Keeps what was said and done, and replies where it may.",
+            works=True,
+            may={
+                LEDGER: ("GetItem", "PutItem", "UpdateItem"),
+                # The kill switches.
+                DOCUMENTS: ("GetItem",),
+                JOURNAL: ("GetItem", "PutItem"),
+                COUNTERS: ("GetItem", "UpdateItem"),
+                ACTIVITIES: ("GetItem", "PutItem"),
+                MESSAGES: ("GetItem", "PutItem", "Query"),
+            },
+        ),
+    },
+    settings=(
+        Setting(
+            variable="SEMEL_APPS__HOUSEHOLD__ZONE",
+            parameter="Zone",
+            about="The time zone of its days and nights.",
+            default="Europe/Stockholm",
+        ),
+        Setting(
+            variable="SEMEL_APPS__HOUSEHOLD__CAP",
+            parameter="Cap",
+            about="So many replies in a chat on one day.",
+            default="3",
+        ),
+        Setting(
+            variable="SEMEL_APPS__HOUSEHOLD__CHATS",
+            parameter="Chats",
+            about="The chats that are listened to, with commas between them; all where none is named.",
+            default="",
+        ),
+    ),
+    secrets=(
+        Secret(
+            variable="SEMEL_SECRET",
+            field="secret",
+            about="32 random bytes, by which messages are sealed",
+        ),
+        Secret(
+            variable="SEMEL_APPS__HOUSEHOLD__SECRET_TOKEN",
+            field="secret_token",
+            about="what setWebhook was called with",
+        ),
+        Secret(
+            variable="SEMEL_APPS__HOUSEHOLD__BOT_TOKEN",
+            field="bot_token",
+            about="the bot's token, without which replies are kept in the journal",
+            optional="HasBot",
+        ),
+    ),
+    requires="semel[apps,crypto,privacy,zones]",
+)

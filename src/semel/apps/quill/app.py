@@ -1,0 +1,306 @@
+"""Quill: deliveries of Aloware and HubSpot become facts, each once.
+
+A delivery loses its own duplicates, then what earlier ones brought, by claiming the rest in one round trip.
+Then the rows that facts refer to are seen to, the facts are posted together, and only then is it written down
+that they are. What cannot be posted goes into the inbox, whose worker tries again under the same keys.
+"""
+
+import asyncio
+import contextvars
+import sqlite3
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from semel.apps.otherside import AnswerLost, Refused
+from semel.apps.quill.events import Adapter, Event, aloware, event_of, hubspot
+from semel.apps.quill.powerbi import PowerBI
+from semel.apps.quill.settings import Settings, checked, wrong, zone_of
+from semel.apps.quill.star import Star
+from semel.aws.errors import ServiceError
+from semel.connect import Semel
+from semel.doors.inbox import Inbox, Message
+from semel.doors.webhooks import ALOWARE, HUBSPOT, Answer, Headers, Notice, Opening, Provider
+from semel.errors import InvalidOption, SemelError, StoreError
+from semel.events import What
+from semel.ledger import lasting
+from semel.model import Claimed, Failed, OnLapsed, Replay
+from semel.policy import Options
+from semel.running import current_run
+
+# Deliveries that an event loop takes at once; more wait for their turn, and those that wait for Power BI
+# go out together.
+THREADS: Final = 16
+
+# What failed may do better soon.
+RETRY_AFTER: Final = "10"
+
+HOOKS: Final[dict[str, tuple[str, Provider, Adapter]]] = {
+    "/webhooks/aloware": ("aloware_token", ALOWARE, aloware),
+    "/webhooks/hubspot": ("hubspot_secret", HUBSPOT, hubspot),
+}
+
+
+class Sink(Protocol):
+    """Where facts go."""
+
+    repeats: bool
+    """Whether posting again what may have been posted is harmless."""
+    most: int
+    """So many facts are posted together at most: all of them, or none."""
+
+    def ensure(self, events: Sequence[Event]) -> None:
+        """See to the rows that these events refer to."""
+
+    def post(self, events: Sequence[Event]) -> None:
+        """Add the events."""
+
+    def close(self) -> None:
+        """Let go of connections."""
+
+
+class Counts(msgspec.Struct):
+    """What the sender is told of a delivery."""
+
+    received: int
+    new: int = 0
+    duplicates: int = 0
+    """Events that came twice in it, or came before."""
+    ignored: int = 0
+    """Events that nobody counts."""
+    posted: int = 0
+    failed: int = 0
+    """Events that nothing names or nobody can read, or that were put aside before."""
+    queued: int = 0
+    """Events that will be posted later, or that somebody is at work on or has to settle."""
+
+
+class Forgotten(SemelError):
+    """An event has waited for longer than it is remembered whether it was posted."""
+
+
+class Pending(msgspec.Struct, frozen=True):
+    """An event in the inbox."""
+
+    event: Event
+    until: float
+    """The ledger remembers until then what became of it so far."""
+
+
+class Quill:
+    """Takes deliveries, and handles what is left of them."""
+
+    def __init__(self, s: Semel, inbox: Inbox, settings: Settings) -> None:
+        self.settings = checked(settings)
+        self._s, self._inbox = s.through("quill"), inbox
+        self._zone = zone_of(settings.zone)
+        self.hooks = {
+            path: Hook(self, _opening(self._s, settings, setting, provider), adapter)
+            for path, (setting, provider, adapter) in HOOKS.items()
+            if getattr(settings, setting)
+        }
+        self._pool = ThreadPoolExecutor(THREADS, "semel-quill")
+        self.sink: Sink = PowerBI(self._s, settings) if settings.has_powerbi else _star(s, settings)
+
+    @property
+    def star(self) -> Star | None:
+        """The local facts; None where they are in Power BI."""
+        return self.sink if isinstance(self.sink, Star) else None
+
+    @property
+    def _on_lapsed(self) -> OnLapsed:
+        return "rerun" if self.sink.repeats or self.settings.lost_posts == "repeat" else "hold"
+
+    @property
+    def worker_options(self) -> Options:
+        """How the inbox's worker treats what it finds there."""
+        return {
+            "lease": self.settings.lease,
+            "ttl": self.settings.ttl,
+            # Of the sources; what waits in the inbox says itself how long it is remembered.
+            "horizon": max(hook.horizon for hook in self.hooks.values()) or self.settings.ttl,
+            "max_attempts": self.settings.max_attempts,
+            "on_lapsed": self._on_lapsed,
+            "on_error": {
+                Refused: "keep",
+                Forgotten: "doubt",
+                AnswerLost: "doubt" if self._on_lapsed == "hold" else "release",
+            },
+        }
+
+    def handle(self, message: Message) -> None:
+        """Post what could not be posted at once."""
+        pending, run = msgspec.convert(message.body, Pending), current_run()
+        late = self._s.clock.now() > pending.until
+        # A second attempt knows of the first, or somebody has settled it.
+        if late and run.attempt == 1 and self._on_lapsed == "hold":
+            raise Forgotten("it may have been posted, and nobody remembers: settle it")
+        self.sink.ensure([pending.event])
+        self.sink.post([pending.event])
+        run.note(notes="posted later")
+
+    def close(self) -> None:
+        """Let go of threads and connections."""
+        self._pool.shutdown()
+        self.sink.close()
+
+    async def in_thread(self, work: Callable[[], Answer]) -> Answer:
+        """Do something without holding up the event loop."""
+        loop, context = asyncio.get_running_loop(), contextvars.copy_context()
+        return await loop.run_in_executor(self._pool, context.run, work)
+
+    # A delivery
+
+    def read(self, opening: Opening, adapter: Adapter, notices: list[Notice]) -> tuple[list[Event], Counts]:
+        """The events that are counted, each once."""
+        counts, events = Counts(len(notices)), dict[str, Event]()
+        for notice in notices:
+            try:
+                event = self._event(opening, adapter, notice)
+            except Exception as error:  # noqa: BLE001 - whatever it is about one event, the others are taken
+                # Without its words, which may quote the event.
+                self._warn(What.REFUSED, f"an event cannot be read: {type(error).__name__}")
+                counts.failed += 1
+                continue
+            if event is None:
+                counts.ignored += 1
+            elif event.key in events:
+                counts.duplicates += 1
+            else:
+                events[event.key] = event
+        return list(events.values()), counts
+
+    def _event(self, opening: Opening, adapter: Adapter, notice: Notice) -> Event | None:
+        told = adapter(notice)
+        if told is None:
+            return None
+        return event_of(told, opening.key(notice), self._s.clock.now(), self._zone)
+
+    def take(self, events: list[Event], counts: Counts) -> Answer:
+        """Post what is new, and leave to the worker what cannot be posted."""
+        try:
+            later = self._take(events, counts)
+        except StoreError as error:
+            self._warn(What.STORE_ERROR, f"nothing could be claimed: {type(error).__name__}: {error}")
+            later = events
+        try:
+            self._queue(later)
+        except (SemelError, ServiceError) as error:
+            self._warn(What.STORE_ERROR, f"a delivery could not be kept: {type(error).__name__}: {error}")
+            return Answer.problem(503, {"Retry-After": RETRY_AFTER})
+        counts.queued = len(later)
+        return Answer.json(200, counts)
+
+    def _take(self, events: list[Event], counts: Counts) -> list[Event]:
+        """Post what is new; what is left for later."""
+        outcomes = self._s.ledger.claim_many(
+            [event.key for event in events],
+            lease=self.settings.lease,
+            ttl=self.settings.ttl,
+            on_lapsed=self._on_lapsed,
+        )
+        mine: list[tuple[Event, Claimed]] = []
+        later: list[Event] = []
+        for event, outcome in zip(events, outcomes, strict=True):
+            match outcome:
+                case Claimed():
+                    mine.append((event, outcome))
+                case Replay():
+                    counts.duplicates += 1
+                case Failed():
+                    counts.failed += 1
+                case _:
+                    # Somebody is at work on it, or has to settle it: only then is it known what to do.
+                    later.append(event)
+        counts.new = len(mine)
+        for at in range(0, len(mine), self.sink.most):
+            later += self._post(mine[at : at + self.sink.most], counts)
+        return later
+
+    def _post(self, mine: list[tuple[Event, Claimed]], counts: Counts) -> list[Event]:
+        """Post events that were claimed; what is left for later."""
+        events, claims = [event for event, _ in mine], [claim for _, claim in mine]
+        try:
+            self.sink.ensure(events)
+            self.sink.post(events)
+        except Exception as error:  # noqa: BLE001 - whatever it is, no event is to be lost
+            self._give_back(claims, error)
+            return events
+        counts.posted += len(events)
+        self._settle(partial(self._s.ledger.complete_many, claims))
+        return []
+
+    def _give_back(self, claims: list[Claimed], error: Exception) -> None:
+        """Let the worker have them; or let somebody settle them, where nobody knows what became of them."""
+        self._warn(What.RELEASED, f"{len(claims)} events were not posted: {type(error).__name__}: {error}")
+        if isinstance(error, AnswerLost) and self._on_lapsed == "hold":
+            for claim in claims:
+                self._settle(partial(self._s.ledger.doubt, claim))
+        else:
+            self._settle(partial(self._s.ledger.release_many, claims, error))
+
+    def _settle(self, write: Callable[[], object]) -> None:
+        """Say what became of claims; where that cannot be written they lapse, and nobody knows."""
+        try:
+            write()
+        except SemelError as error:
+            self._warn(
+                What.STORE_ERROR, f"what became of events is not kept: {type(error).__name__}: {error}"
+            )
+
+    def _queue(self, events: list[Event]) -> None:
+        until = self._s.clock.now() + self.settings.ttl
+        if events:
+            self._inbox.put(*[Message(event.key, _kept(event, until)) for event in events])
+
+    def _warn(self, what: What, detail: str) -> None:
+        self._s.events.warn(what, "", detail=detail)
+
+
+class Hook:
+    """Takes the deliveries of one source."""
+
+    def __init__(self, quill: Quill, opening: Opening, adapter: Adapter) -> None:
+        self._quill, self._opening, self._adapter = quill, opening, adapter
+        self.horizon = opening.provider.retry_horizon or 0.0
+        """How long the source goes on delivering, where that is published."""
+
+    def receive(self, headers: Headers, body: bytes, *, method: str = "POST", url: str = "") -> Answer:
+        """Take a delivery: `body` is the bytes that came, and `url` the address as the sender was told it."""
+        notices = self._opening.open(headers, body, method=method, url=url)
+        if isinstance(notices, Answer):
+            return notices
+        return self._quill.take(*self._quill.read(self._opening, self._adapter, notices))
+
+    async def areceive(self, headers: Headers, body: bytes, *, method: str = "POST", url: str = "") -> Answer:
+        """The same, awaitable."""
+        return await self._quill.in_thread(partial(self.receive, headers, body, method=method, url=url))
+
+
+def _kept(event: Event, until: float) -> Any:
+    return msgspec.to_builtins(Pending(event, until))
+
+
+def _opening(s: Semel, settings: Settings, setting: str, provider: Provider) -> Opening:
+    """What opens the deliveries of a source, if the ledger remembers them for long enough."""
+    try:
+        lasting(settings.ttl, provider.retry_horizon or 0.0)
+    except InvalidOption as error:
+        raise wrong("ttl_days", f"{provider.name} goes on delivering for longer: {error}") from error
+    try:
+        return Opening(s, provider, getattr(settings, setting))
+    except InvalidOption as error:
+        raise wrong(setting, str(error)) from error
+
+
+def _star(s: Semel, settings: Settings) -> Star:
+    store = getattr(s.store, "path", None)
+    path = settings.star or (Path(store).with_name("quill.db") if store else "quill.db")
+    try:
+        return Star(path)
+    except sqlite3.Error as error:
+        raise wrong("star", f"{path} cannot be opened: {error}") from error

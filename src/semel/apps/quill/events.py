@@ -1,0 +1,148 @@
+"""Events: what an agent did, as Aloware or HubSpot tells it, in the words of the report.
+
+Nothing about the contact is taken over but the day it was for him.
+"""
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any, Final, TypeAlias
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import msgspec
+
+from semel.doors.webhooks import Notice
+
+UNASSIGNED: Final = "unassigned"
+
+
+class Metric(StrEnum):
+    """What is counted."""
+
+    CALLS = "calls"
+    TEXTS = "texts"
+    EMAILS = "emails"
+    CASES = "cases"
+
+
+class Event(msgspec.Struct, frozen=True):
+    """One thing an agent did, under the name it has in the ledger."""
+
+    key: str
+    source: str
+    agent: str
+    """Whose it is: the source and its own number for a user."""
+    metric: Metric
+    date: str
+    """The day on which it happened, where the contact is."""
+    occurred_at: str
+
+
+class Told(msgspec.Struct, frozen=True):
+    """What a source tells, before the event has a name."""
+
+    source: str
+    user: str | None
+    """The source's own number for the agent; None where it is nobody's doing."""
+    metric: Metric
+    at: float | None
+    """When it happened; None where that is not told."""
+    zone: Any = None
+    """The name of the contact's time zone, where it is told."""
+
+
+Adapter: TypeAlias = Callable[[Notice], Told | None]
+"""Reads an event; None where it is none of those that are counted."""
+
+# Aloware names what happened in `event` and sends the call or the text in `body`. Its help centre lists the
+# events and shows no payload; what is read here was observed, and published, by people who receive them. Most
+# names begin with the kind: `OutboundPhoneCall`, `OutboundPhoneCall-DispositionCompleted`, `OutboundSMS-...`.
+# `Call-Disposed` and `Recording-Saved` do not, and are told by `direction` (2: outbound) and `type` (1: call,
+# 2: text). All events of one call have its id, and so count once. Times are UTC, and do not say so.
+# https://support.aloware.com/en/articles/9020028-aloware-webhooks-integration-guide
+# A contact has a `timezone`, by its name.
+# https://support.aloware.com/aloware-lead-api-documentation
+_BY_NAME: Final = {
+    "OutboundPhoneCall": Metric.CALLS,
+    "OutboundSMS": Metric.TEXTS,
+    "OutboundMMS": Metric.TEXTS,
+}
+_BY_TYPE: Final = {"1": Metric.CALLS, "2": Metric.TEXTS, "call": Metric.CALLS, "sms": Metric.TEXTS}
+_OUTBOUND: Final = frozenset({"2", "outbound"})
+
+
+def aloware(notice: Notice) -> Told | None:
+    """What Aloware tells: calls and texts that an agent has begun."""
+    body = _object(notice.payload, "body")
+    metric = _outbound(str(notice.payload.get("event")), body) if "id" in body else None
+    if metric is None:
+        return None
+    user = next((id for name in ("user_id", "owner_id") if (id := _number(body.get(name)))), None)
+    zone = _object(body, "contact").get("timezone")
+    return Told("ALOWARE", user, metric, _moment(body.get("created_at")), zone)
+
+
+def _outbound(name: str, body: Mapping[str, Any]) -> Metric | None:
+    kind = name.partition("-")[0]
+    if kind.startswith(("Outbound", "Inbound")):
+        return _BY_NAME.get(kind)
+    outbound = str(body.get("direction")).lower() in _OUTBOUND
+    return _BY_TYPE.get(str(body.get("type")).lower()) if outbound else None
+
+
+# What HubSpot creates: an e-mail, a ticket. Its calls and texts are Aloware's own, which it writes there too.
+# Legacy subscriptions name the object in their type, and newer ones by its number.
+# https://developers.hubspot.com/docs/guides/crm/using-object-apis
+# https://developers.hubspot.com/changelog/public-beta-generic-webhook-subscriptions
+_CREATED: Final = {
+    ("object.creation", "0-49"): Metric.EMAILS,
+    ("object.creation", "0-5"): Metric.CASES,
+    ("ticket.creation", None): Metric.CASES,
+    ("ticket.creation", "0-5"): Metric.CASES,
+}
+
+
+def hubspot(notice: Notice) -> Told | None:
+    """What HubSpot tells: e-mails and cases that were created."""
+    event = notice.payload
+    metric = _CREATED.get((event.get("subscriptionType"), event.get("objectTypeId")))
+    if metric is None:
+        return None
+    # "userId:45678" where a person did it; what an integration or a workflow did is nobody's.
+    kind, _, user = str(event.get("sourceId")).partition(":")
+    at = event.get("occurredAt")
+    return Told("HUBSPOT", _number(user) if kind == "userId" else None, metric, at and at / 1000)
+
+
+def event_of(told: Told, key: str, now: float, zone: ZoneInfo) -> Event:
+    """An event under its name; without a time of its own it happened when it came."""
+    at = datetime.fromtimestamp(now if told.at is None else told.at, UTC)
+    day = at.astimezone(_zone(told.zone) or zone).date().isoformat()
+    agent = f"{told.source.lower()}:{told.user or UNASSIGNED}"
+    return Event(key, told.source, agent, told.metric, day, at.isoformat().replace("+00:00", "Z"))
+
+
+def _zone(name: Any) -> ZoneInfo | None:
+    try:
+        return ZoneInfo(name) if name and isinstance(name, str) else None
+    except (ZoneInfoNotFoundError, ValueError, OSError):  # whoever wrote it meant something else
+        return None
+
+
+def _moment(text: Any) -> float | None:
+    try:
+        at = datetime.fromisoformat(text)
+    except (TypeError, ValueError):
+        return None
+    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+
+
+def _object(value: Any, name: str) -> Mapping[str, Any]:
+    inner = value.get(name) if isinstance(value, Mapping) else None
+    return inner if isinstance(inner, Mapping) else {}
+
+
+def _number(user: Any) -> str | None:
+    """A user's number; whatever else stands there, -1 for nobody or somebody's name, is not taken over."""
+    text = str(user)
+    return text if text.isascii() and text.isdigit() and text.strip("0") else None

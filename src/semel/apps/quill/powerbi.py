@@ -1,0 +1,269 @@
+"""Facts in a push dataset of Power BI, within its published limits.
+
+It knows no keys: a row that is posted twice is there twice. So rows of dimensions are claimed in the ledger,
+each once for good, and a post whose answer was lost is told as that.
+"""
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+from urllib.parse import quote
+
+from semel.apps.otherside import AnswerLost, OtherSide, Refused, Unavailable
+from semel.apps.quill.events import Event
+from semel.apps.quill.pace import Bucket, Together
+from semel.apps.quill.schema import FACTS, TABLES, Row, dimensions, fact, key_of
+from semel.apps.quill.settings import DAY, Settings
+from semel.clock import Clock
+from semel.connect import Semel
+from semel.keys import Key
+from semel.model import Busy, Claimed, Unknown
+
+NAME: Final = "Power BI"
+
+# https://learn.microsoft.com/en-us/power-bi/developer/embedded/push-datasets-limitations
+ROWS_A_REQUEST: Final = 10_000
+REQUESTS_A_MINUTE: Final = 120
+ROWS_AN_HOUR: Final = 1_000_000
+PENDING: Final = 5
+
+# A quarter of the minute's requests may go at once. The rows of a request are only counted once it goes, so
+# that an hour has to leave room for one of the largest.
+BURST: Final = REQUESTS_A_MINUTE / 4
+ROOM: Final = ROWS_AN_HOUR - ROWS_A_REQUEST
+
+# Whoever would have to wait for longer is better told to come back.
+PATIENCE: Final = 2.0
+
+# After a failure nobody asks again for a moment, or for as long as it was asked for: while it is away,
+# deliveries are not held up by it, and what was never sent is in no doubt.
+PAUSE: Final = 1.0
+
+# https://learn.microsoft.com/en-us/entra/identity-platform/v2-oauth2-client-creds-grant-flow
+SCOPE: Final = "https://analysis.windows.net/powerbi/api/.default"
+# A token that ends while its request is on its way is of no use.
+MARGIN: Final = 60.0
+# The documentation shows an expired token answered by 403 as well.
+# https://learn.microsoft.com/en-us/power-bi/developer/embedded/troubleshoot-rest-api
+EXPIRED: Final = frozenset({401, 403})
+
+# A row of a dimension is there for good, and so is the memory of it.
+FOR_GOOD: Final = 3650 * DAY
+
+
+class Tokens:
+    """Access tokens by client credentials: each is used until it ends, or is refused."""
+
+    def __init__(self, settings: Settings, clock: Clock) -> None:
+        self._path = f"/{quote(settings.powerbi_tenant, safe='')}/oauth2/v2.0/token"
+        self._form = {
+            "grant_type": "client_credentials",
+            "client_id": settings.powerbi_client,
+            "client_secret": settings.powerbi_secret,
+            "scope": SCOPE,
+        }
+        self._side = OtherSide(
+            "Entra ID", settings.powerbi_login, timeout=settings.powerbi_timeout, attempts=1
+        )
+        self._clock, self._lock = clock, threading.Lock()
+        self._token, self._until = "", 0.0
+
+    def get(self, *, instead_of: str = "") -> str:
+        """One that may be used, and is not the one that was refused."""
+        with self._lock:
+            if self._token == instead_of or self._clock.monotonic() >= self._until:
+                self._ask()
+            return self._token
+
+    def _ask(self) -> None:
+        asked = self._clock.monotonic()
+        try:
+            told = self._side.call("POST", self._path, data=self._form).json()
+            token, lasts = str(told["access_token"]), float(told["expires_in"])
+        except (AnswerLost, ValueError, KeyError) as error:
+            # A token that nobody got does no harm, so that nothing is in doubt.
+            raise Unavailable("Entra ID", f"gave no token: {type(error).__name__}") from error
+        self._token, self._until = token, asked + lasts - min(MARGIN, lasts / 2)
+
+    def close(self) -> None:
+        """Let go of connections."""
+        self._side.close()
+
+
+class PowerBI:
+    """A push dataset."""
+
+    repeats = False
+    most = ROWS_A_REQUEST
+
+    def __init__(self, s: Semel, settings: Settings) -> None:
+        self._ledger, self._clock = s.ledger, s.clock
+        self._lease, self._holds = settings.lease, settings.lost_posts == "hold"
+        self._tokens = Tokens(settings, s.clock)
+        self._side = OtherSide(NAME, settings.powerbi_url, timeout=settings.powerbi_timeout, attempts=1)
+        self._dataset = f"{_workspace(settings)}/{quote(settings.powerbi_dataset, safe='')}"
+        self._known: set[tuple[str, str]] = set()
+        self._lock, self._pending = threading.Lock(), threading.BoundedSemaphore(PENDING)
+        self._away_until, self._asked = 0.0, False
+        self._requests = Bucket(REQUESTS_A_MINUTE, 60, BURST, s.clock)
+        self._rows = Bucket(ROOM, 3600, ROOM / 10, s.clock)
+        self._facts: Together[Row] = Together(self._send_facts, self._turn, ROWS_A_REQUEST, _lost)
+
+    def post(self, events: Sequence[Event]) -> None:
+        """Add the events, `most` at most: in one request, so that none or all of them are there."""
+        self._facts.send([fact(event) for event in events])
+
+    # Dimensions
+
+    def ensure(self, events: Sequence[Event]) -> None:
+        """See to the rows that these events refer to; each is posted once ever, whoever needs it first."""
+        rows = dimensions(events)
+        missing = rows.keys() - self._known
+        for table in TABLES:
+            some = sorted(one for one in missing if one[0] == table)
+            if some:
+                self._ensure(table, {one: rows[one] for one in some})
+
+    def _ensure(self, table: str, rows: dict[tuple[str, str], Row]) -> None:
+        outcomes = self._ledger.claim_many(
+            [Key("DIM", *one) for one in rows],
+            lease=self._lease,
+            ttl=FOR_GOOD,
+            on_lapsed="hold" if self._holds else "rerun",
+        )
+        mine = {one: it for one, it in zip(rows, outcomes, strict=True) if isinstance(it, Claimed)}
+        if mine:
+            self._add(table, [rows[one] for one in mine], list(mine.values()))
+        if any(isinstance(outcome, Busy) for outcome in outcomes):
+            raise Unavailable(NAME, "is being given rows that these refer to", retry_after=1.0)
+        # One in doubt is probably there and holds up no facts. Somebody settles it: it is asked for again.
+        known = [one for one, it in zip(rows, outcomes, strict=True) if not isinstance(it, Unknown)]
+        self._known.update(known)
+
+    def _add(self, table: str, rows: list[Row], claims: list[Claimed]) -> None:
+        try:
+            with self._turn():
+                self._send(table, rows)
+        except AnswerLost as error:
+            self._doubt(claims, error)
+            # What is in doubt is these rows, and not the facts, which nobody has posted yet.
+            raise Unavailable(NAME, "has not answered about rows that facts refer to") from error
+        except BaseException:
+            self._ledger.release_many(claims)
+            raise
+        self._ledger.complete_many(claims)
+
+    def _doubt(self, claims: list[Claimed], error: AnswerLost) -> None:
+        if not self._holds:
+            self._ledger.release_many(claims, error)
+            return
+        for claim in claims:
+            self._ledger.doubt(claim)
+
+    # Requests
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Wait for a place among those under way, and until the limits allow for one more."""
+        if not self._pending.acquire(timeout=PATIENCE):
+            raise Unavailable(NAME, f"has {PENDING} requests to answer already", retry_after=PATIENCE)
+        try:
+            self._clock.wait(threading.Event(), self._reserve())
+            yield
+        finally:
+            self._pending.release()
+
+    def _reserve(self) -> float:
+        """After how many seconds a request may go; it is counted now, so that the next one comes after it."""
+        with self._lock:
+            away = self._away_until - self._clock.monotonic()
+            if away > 0:
+                # Unless it has said itself when to come back, whoever comes backs off by his own rules.
+                asked = away if self._asked else None
+                raise Unavailable(NAME, "has failed just now, and is left alone", retry_after=asked)
+            wait = max(self._requests.wait(1), self._rows.wait(0))
+            if wait > PATIENCE:
+                raise Unavailable(NAME, "takes no more requests just now, by its limits", retry_after=wait)
+            self._requests.take(1)
+        return wait
+
+    def _rest(self, asked: float | None) -> None:
+        with self._lock:
+            until = self._clock.monotonic() + (PAUSE if asked is None else asked)
+            if until > self._away_until:
+                self._away_until, self._asked = until, asked is not None
+
+    def _send_facts(self, rows: Sequence[Row]) -> None:
+        self._send(FACTS, rows)
+
+    def _send(self, table: str, rows: Sequence[Row]) -> None:
+        with self._lock:
+            self._rows.take(len(rows))
+        path, body = f"{self._dataset}/tables/{table}/rows", {"rows": list(rows)}
+        try:
+            _call(self._side, self._tokens, path, body)
+        except (Unavailable, AnswerLost) as error:
+            self._rest(getattr(error, "retry_after", None))
+            raise
+
+    def close(self) -> None:
+        """Let go of connections."""
+        self._side.close()
+        self._tokens.close()
+
+
+def _lost() -> Exception:
+    return AnswerLost(NAME, "was broken off, and may have done it")
+
+
+def _workspace(settings: Settings) -> str:
+    return f"/v1.0/myorg/groups/{quote(settings.powerbi_workspace, safe='')}/datasets"
+
+
+def _call(side: OtherSide, tokens: Tokens, path: str, body: Any) -> Any:
+    token = tokens.get()
+    try:
+        return side.call("POST", path, json=body, headers=_bearer(token))
+    except Refused as error:
+        if error.status not in EXPIRED:
+            raise
+    return side.call("POST", path, json=body, headers=_bearer(tokens.get(instead_of=token)))
+
+
+def _bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+# The dataset itself
+
+
+def definition(name: str) -> dict[str, Any]:
+    """The dataset as Power BI makes it: the tables, and what refers to what."""
+    tables = [
+        {"name": table, "columns": [{"name": column, "dataType": kind} for column, kind in columns.items()]}
+        for table, columns in TABLES.items()
+    ]
+    relationships = [
+        {
+            "name": f"{FACTS}_{key_of(table)}",
+            "fromTable": FACTS,
+            "fromColumn": key_of(table),
+            "toTable": table,
+            "toColumn": key_of(table),
+        }
+        for table in TABLES
+        if table != FACTS
+    ]
+    return {"name": name, "defaultMode": "Push", "tables": tables, "relationships": relationships}
+
+
+def create_dataset(settings: Settings, name: str = "Quill") -> str:
+    """Make the push dataset in the workspace, and give its id, for `powerbi_dataset`."""
+    tokens = Tokens(settings, Clock())
+    side = OtherSide(NAME, settings.powerbi_url, timeout=settings.powerbi_timeout)
+    try:
+        return str(_call(side, tokens, _workspace(settings), definition(name)).json()["id"])
+    finally:
+        side.close()
+        tokens.close()

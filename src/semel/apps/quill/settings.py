@@ -1,0 +1,126 @@
+"""What can be set about quill, and what its environment variables mean."""
+
+import functools
+import os
+from collections.abc import Mapping
+from typing import Final, Literal
+from urllib.parse import quote, urlencode
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import msgspec
+
+from semel.apps import settings as common
+
+DAY: Final = 86400.0
+
+# The five that belong together: with all of them facts go to Power BI, with none to a local file.
+POWERBI: Final = (
+    "powerbi_tenant",
+    "powerbi_client",
+    "powerbi_secret",
+    "powerbi_workspace",
+    "powerbi_dataset",
+)
+
+DAYS: Final = "DYNAMO_TTL_DAYS"
+
+
+wrong = functools.partial(common.wrong, "quill")
+
+
+def _days(environ: Mapping[str, str] = os.environ) -> float:
+    text = environ.get(DAYS) or "14"
+    try:
+        return float(text)
+    except ValueError:
+        raise wrong("ttl_days", f"{DAYS} is {text!r}, and no number of days") from None
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The section `apps.quill`."""
+
+    aloware_token: str | list[str] = ""
+    """The bearer token that Aloware's webhook shows; without one its address is not served."""
+    hubspot_secret: str | list[str] = ""
+    """The client secret of the HubSpot app; while it is being changed, the old one and the new one."""
+    zone: str = "UTC"
+    """The time zone of contacts whose own is not known."""
+    ttl_days: float = msgspec.field(default_factory=_days)
+    """For how long an event is remembered: as `DYNAMO_TTL_DAYS` says, or 14 days."""
+    lease: float = 60.0
+    """How long a delivery may be at work before it is taken for dead, in seconds."""
+    max_attempts: int = 300
+    """How often an event is posted in vain before it is put aside: a day of outage, and not an hour."""
+    star: str = ""
+    """The SQLite file of facts where there is no Power BI; `quill.db` beside the store unless it is said."""
+    lost_posts: Literal["hold", "repeat"] = "hold"
+    """When nobody knows whether Power BI has a row: wait for a person, or post it again."""
+    powerbi_tenant: str = ""
+    powerbi_client: str = ""
+    powerbi_secret: str = ""
+    powerbi_workspace: str = ""
+    powerbi_dataset: str = ""
+    powerbi_url: str = "https://api.powerbi.com"
+    powerbi_login: str = "https://login.microsoftonline.com"
+    powerbi_timeout: float = 10.0
+    """How long Power BI may take to answer, in seconds."""
+
+    @property
+    def ttl(self) -> float:
+        """The same in seconds."""
+        return self.ttl_days * DAY
+
+    @property
+    def has_powerbi(self) -> bool:
+        """Whether facts go to Power BI."""
+        return all(getattr(self, name) for name in POWERBI)
+
+    def __repr__(self) -> str:
+        # Nobody is to read a secret in a log.
+        return f"<settings of quill, {'with' if self.has_powerbi else 'without'} Power BI>"
+
+
+def checked(settings: Settings) -> Settings:
+    """The same, or what is wrong with it."""
+    if not settings.aloware_token and not settings.hubspot_secret:
+        raise wrong(
+            "aloware_token", "set it, or apps.quill.hubspot_secret, or both: nobody could be believed"
+        )
+    missing = [name for name in POWERBI if not getattr(settings, name)]
+    if missing and len(missing) < len(POWERBI):
+        raise wrong(missing[0], f"set it too, or leave out all of {', '.join(POWERBI)}")
+    for name in ("ttl_days", "lease", "powerbi_timeout"):
+        if not 0 < getattr(settings, name) < float("inf"):
+            raise wrong(name, "it is a number above 0")
+    if settings.has_powerbi and settings.lease < 3 * settings.powerbi_timeout:
+        raise wrong("lease", "it is at least three times powerbi_timeout, so that a post ends before it does")
+    if settings.max_attempts < 1:
+        raise wrong("max_attempts", "it is at least 1")
+    zone_of(settings.zone)
+    return settings
+
+
+def zone_of(name: str) -> ZoneInfo:
+    """The time zone of a name."""
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+        raise wrong("zone", f"{name!r} is no time zone: write it as Europe/Stockholm") from error
+
+
+# The environment
+
+
+def from_environment(environ: Mapping[str, str] = os.environ) -> Settings:
+    """Settings as the environment has them: `DYNAMO_TTL_DAYS`, and `SEMEL_APPS__QUILL__...` for every one."""
+    own = common.variable("quill", "ttl_days")
+    return common.from_environment(Settings, "quill", {own: f"{_days(environ)}", **environ})
+
+
+def store_url(environ: Mapping[str, str] = os.environ) -> str:
+    """The ledger's URL by `DYNAMO_TABLE_NAME`, `DYNAMO_REGION` and `DYNAMO_ENDPOINT`."""
+    options = {"layout": "quill"}
+    if endpoint := environ.get("DYNAMO_ENDPOINT"):
+        options["endpoint"] = endpoint
+    region, table = environ.get("DYNAMO_REGION", ""), environ.get("DYNAMO_TABLE_NAME", "")
+    return f"dynamodb://{region}/{quote(table)}?{urlencode(options)}"

@@ -1,0 +1,107 @@
+"""Acting: each action is done once, under its own key, and told to the audit."""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from semel.apps.otherside import AnswerLost, OtherSideError, Refused, Unavailable
+from semel.apps.support.desk import OUTBOX, Action, Desk
+from semel.apps.support.settings import Settings
+from semel.connect import Semel
+from semel.model import Claimed, OnLapsed
+from semel.redact import Redactor
+from semel.running import current_run
+from semel.tables.seeds import SUPPORT_AUDIT
+from semel.transaction import Transaction
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """What the audit tells of an action."""
+
+    conversation: str
+    kind: str
+    key: str
+    told: dict[str, Any]
+    result: str
+
+
+class Audit:
+    """Tells what was done, and what was not, without anything personal."""
+
+    def __init__(self, s: Semel, redactor: Redactor, ttl: float) -> None:
+        self._s, self._redactor, self._ttl = s, redactor, ttl
+
+    def tell(self, entry: Entry, tx: Transaction | None = None) -> None:
+        """Add an entry, in the same write as what it tells of where there is one."""
+        if tx is None:
+            with self._s.transaction() as alone:
+                return self.tell(entry, alone)
+        payload = msgspec.json.encode(self._redactor.json(entry.told)).decode()
+        body = {"action_type": entry.kind, "action_payload_redacted": payload, "result": entry.result}
+        tx.journal.on(SUPPORT_AUDIT).append(entry.conversation, body, key=entry.key, ttl=self._ttl)
+        return None
+
+
+class Actor:
+    """Carries actions out, once."""
+
+    def __init__(self, s: Semel, settings: Settings, desk: Desk, redactor: Redactor, audit: Audit) -> None:
+        self._s, self._settings, self._desk = s, settings, desk
+        self._redactor, self._audit = redactor, audit
+
+    def do(self, action: Action) -> None:
+        """Carry an action out, unless that was done before; that it failed is told to the audit too."""
+        on_lapsed = self._settings.on_lost_reply if action.kind == "auto_reply" else "rerun"
+        act = self._protected(current_run().claim, on_lapsed)
+        try:
+            try:
+                act(action)
+            except AnswerLost:
+                act(action)  # nobody knows: what is done then is for its policy to say
+        except OtherSideError as error:
+            self._audit.tell(told(action, f"fail: {said(error)}"))
+            raise
+
+    def _protected(self, claim: Claimed, on_lapsed: OnLapsed) -> Callable[[Action], None]:
+        """What carries an action out for as long as the event that asks for it."""
+        return self._s.once(
+            lambda action: action.key,
+            fingerprint=None,
+            lease=claim.lease,
+            ttl=claim.ttl,
+            horizon=claim.ttl,
+            on_lapsed=on_lapsed,
+            # Whatever went wrong, it may have been done, unless the other side says that it was not.
+            on_error={Refused: "release", Unavailable: "release", Exception: "doubt"},
+        )(self._act)
+
+    def _act(self, action: Action) -> None:
+        run = current_run()
+        self._desk.do(action, run.key_for("richpanel"))
+        with self._s.transaction() as tx:
+            tx.ledger.complete(run)
+            self._audit.tell(told(action, "success"), tx)
+            if self._desk.keeps_outbox:
+                text = self._redactor.text(action.text)
+                entry = {"action": action.kind, "conversation": action.conversation, "to": action.to}
+                tx.journal.append(
+                    OUTBOX, entry | {"text": text}, key=action.key, ttl=self._settings.audit_ttl
+                )
+
+
+def told(action: Action, result: str) -> Entry:
+    """An action as the audit tells of it: what was written to the customer is not repeated."""
+    return Entry(
+        conversation=action.conversation,
+        kind=action.kind,
+        key=action.key,
+        told={"to": action.to, **action.why},
+        result=result,
+    )
+
+
+def said(error: Exception) -> str:
+    """An error in a word, without what it quotes."""
+    status = getattr(error, "status", None)
+    return type(error).__name__ if status is None else f"{type(error).__name__} ({status})"

@@ -1,0 +1,189 @@
+"""Support as a whole: what a webhook brings is handled once, in order, and told to the audit."""
+
+from typing import Any, Final
+
+import msgspec
+
+from semel import errors
+from semel.apps.otherside import Refused
+from semel.apps.support.acting import Actor, Audit, told
+from semel.apps.support.conversation import AutoReply, Conversation, PendingFlow
+from semel.apps.support.desk import Action, Kind, desk
+from semel.apps.support.lookup import lookup
+from semel.apps.support.planning import Mode, Plan, Planner
+from semel.apps.support.replies import templates, written
+from semel.apps.support.settings import Settings, check, function
+from semel.apps.support.ticket import Ticket, iso, ticket_of
+from semel.connect import Semel
+from semel.doors.inbox import Inbox, Message
+from semel.doors.webhooks import Bearer, Ingress, Notice, Provider
+from semel.lifecycle import Status
+from semel.policy import Options
+from semel.redact import Redactor
+from semel.running import current_run
+from semel.tables.seeds import SUPPORT_STATE
+from semel.transaction import Transaction
+
+PATH: Final = "/webhooks/richpanel"
+
+IN_DOUBT: Final = "nobody knows whether it was sent: settle it under its key"
+
+
+def _key(notice: Notice) -> str:
+    ticket = ticket_of(notice.payload, 0.0)
+    if ticket is None:
+        raise errors.InvalidKey("what the shop writes itself is no event")
+    return ticket.key
+
+
+# An HTTP target of Richpanel's sends what its owner writes down, and a header of his choice; whether it ever
+# tries again is not published.
+RICHPANEL: Final = Provider("richpanel", Bearer, _key)
+
+
+class Handled(msgspec.Struct, frozen=True):
+    """What came of a message, as it is kept."""
+
+    mode: str
+    intent: str
+    team: str
+    replied: str | None
+    refused: str = ""
+
+
+class Support:
+    """The application: a hook for Richpanel, and what a worker does with each message."""
+
+    def __init__(self, s: Semel, inbox: Inbox, settings: Settings) -> None:
+        check(settings)
+        self.s, self._settings = s, settings
+        self.hooks = {PATH: Ingress(s, RICHPANEL, settings.webhook_token, inbox, self._message)}
+        # What the other side refuses it will refuse again: somebody looks at it among the dead letters.
+        self.worker_options: Options = {"ttl": settings.events_ttl, "on_error": {Refused: "keep"}}
+        self._redactor = Redactor()
+        self._templates = templates(settings.templates)
+        self._states = s.documents.on(SUPPORT_STATE).of(Conversation)
+        self._audit = Audit(s, self._redactor, settings.audit_ttl)
+        self._lookup = lookup(s, settings, self._audit)
+        find = None if self._lookup is None else self._lookup.find
+        self._planner = Planner(settings, function("decide", settings.decide), find)
+        self._desk = desk(settings)
+        self._actor = Actor(s, settings, self._desk, self._redactor, self._audit)
+
+    def close(self) -> None:
+        """Let go of connections to the other sides."""
+        self._desk.close()
+        if self._lookup is not None:
+            self._lookup.close()
+
+    def _message(self, notice: Notice) -> Message | None:
+        ticket = ticket_of(notice.payload, self.s.clock.now())
+        if ticket is None:
+            return None
+        return Message(str(ticket.key), msgspec.to_builtins(ticket), group=ticket.conversation)
+
+    # Handling
+
+    def handle(self, message: Message) -> Handled:
+        """Decide about a message, act, and write down what came of it; each of these once."""
+        run, ticket, mode = current_run(), msgspec.convert(message.body, Ticket), self._mode()
+        run.note(**self._facts(ticket, mode, message))
+        plan = self._planned(ticket, mode)
+        run.note(intent=plan.intent)
+        for action in self._routing(ticket, plan):
+            self._actor.do(action)
+        reply = self._reply(ticket, plan)
+        refused = plan.refused if plan.reply is None else self._answered(ticket, reply, plan, mode)
+        team = self._settings.human_team if refused == IN_DOUBT else plan.team
+        handled = Handled(mode.name, plan.intent, team, None if refused else plan.reply, refused)
+        with self.s.transaction() as tx:
+            tx.ledger.complete(run, handled)
+            self._remember(tx, ticket, plan, handled)
+            if refused:
+                self._audit.tell(told(reply, f"fail: {refused}"), tx)
+        return handled
+
+    def _mode(self) -> Mode:
+        """How the kill switches stand at this moment."""
+        turned = {name: switch.on for name, switch in self.s.switches.list().items()}
+        enabled = turned.get("automation_enabled", self._settings.automation_enabled)
+        return Mode(turned.get("safe_mode", False), enabled)
+
+    def _facts(self, ticket: Ticket, mode: Mode, message: Message) -> dict[str, Any]:
+        """What the event's record tells besides what the ledger knows."""
+        digest = self.s.digest(message.body)
+        facts = {
+            "received_at": ticket.received_at,
+            "mode": mode.name,
+            "conversation_id": ticket.conversation,
+            "safe_mode": mode.safe_mode,
+            "automation_enabled": mode.automation_enabled,
+            "payload_sha256": digest.sha256,
+            "payload_bytes": digest.bytes,
+        }
+        return facts if ticket.message is None else facts | {"source_message_id": ticket.message}
+
+    def _planned(self, ticket: Ticket, mode: Mode) -> Plan:
+        """The plan for a message: the same at every attempt, whatever has changed since the first."""
+
+        def plan() -> Plan:
+            found = self._states.get(ticket.conversation)
+            state = Conversation() if found is None else found.value
+            return self._planner.plan(ticket, state, mode, self.s.clock.now())
+
+        return self.s.once.step("decide", plan)
+
+    def _remember(self, tx: Transaction, ticket: Ticket, plan: Plan, handled: Handled) -> None:
+        """The conversation after this message; a flow is pending only where something was asked for."""
+        now = iso(self.s.clock.now())
+        fields: dict[str, Any] = {
+            "last_processed_at": now,
+            "last_processed_message_id": ticket.message,
+            "last_routed_team": handled.team,
+            "last_routing_confidence": plan.confidence,
+            "last_intent": plan.intent,
+            "risk_flags": set(plan.risk_flags),
+            "pending_flow": None,
+        }
+        ends = {}
+        if handled.replied is not None:
+            fields["last_auto_reply"] = AutoReply(handled.replied, now, ticket.message or "")
+            if plan.awaits:
+                fields["pending_flow"] = PendingFlow(plan.awaits, now, plan.asked)
+                ends = {"pending_flow": self._settings.flow_ttl}
+        states = tx.documents.on(SUPPORT_STATE).of(Conversation)
+        states.change(ticket.conversation, fields, ends=ends, ttl=self._settings.state_ttl)
+
+    # Actions
+
+    def _routing(self, ticket: Ticket, plan: Plan) -> list[Action]:
+        why = {"intent": plan.intent, "confidence": plan.confidence, "risk_flags": plan.risk_flags}
+        if self._settings.excerpt:
+            why["excerpt"] = self._redactor.excerpt(ticket.text)
+        tags = [_action(ticket, "tag", ("rp_tag", tag), to=tag) for tag in plan.tags]
+        return [*tags, _action(ticket, "route", ("rp_assign", plan.team), to=plan.team, why=why)]
+
+    def _reply(self, ticket: Ticket, plan: Plan) -> Action:
+        """The reply that was planned; one that was refused is named all the same."""
+        text = "" if plan.reply is None else written(self._templates[plan.reply], plan.ending, plan.order)
+        return _action(ticket, "auto_reply", ("rp_reply",), to=plan.reply or "", text=text)
+
+    def _answered(self, ticket: Ticket, reply: Action, plan: Plan, mode: Mode) -> str:
+        """Send the reply; why not, where it was not sent."""
+        if mode.stops:
+            # An earlier attempt may have sent it, before the switch was turned.
+            record = self.s.ledger.get(reply.key)
+            return "" if record is not None and record.status is Status.COMPLETED else mode.stops
+        try:
+            self._actor.do(reply)
+        except errors.OutcomeUnknown:
+            why = {"intent": plan.intent, "because": "nobody knows whether a reply was sent"}
+            team = self._settings.human_team
+            self._actor.do(_action(ticket, "escalate", ("rp_assign", team), to=team, why=why))
+            return IN_DOUBT
+        return ""
+
+
+def _action(ticket: Ticket, kind: Kind, names: tuple[str, ...], **more: Any) -> Action:
+    """An action on a message, under a key of its own."""
+    return Action(kind=kind, key=str(ticket.action(*names)), conversation=ticket.conversation, **more)

@@ -1,0 +1,71 @@
+"""Looking orders up: asked once for a conversation and a number, within a while, and told to the audit."""
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from semel.apps.support.acting import Audit, Entry, said
+from semel.apps.support.orders import Order, Shopify
+from semel.apps.support.planning import ending_of
+from semel.apps.support.settings import Settings, function
+from semel.apps.support.ticket import Ticket
+from semel.connect import Semel
+from semel.keys import Key
+from semel.running import current_run
+
+Asks: TypeAlias = Callable[[str, str], Order | None]
+"""Finds an order by its number, if it was placed with this e-mail address."""
+
+
+class Lookup:
+    """Finds orders; of their numbers nothing is kept but a hash and the last digits."""
+
+    def __init__(self, s: Semel, asks: Asks, audit: Audit, every: float) -> None:
+        self._s, self._asks, self._audit, self._every = s, asks, audit, every
+
+    def find(self, ticket: Ticket, number: str) -> Order | None:
+        """The order of this number, if it is the customer's."""
+        found = self._s.once(
+            self._key,
+            fingerprint=None,
+            lease=min(current_run().claim.lease, self._every / 2),
+            ttl=self._every,
+            horizon=self._every,
+        )(self._find)
+        return found(ticket.conversation, number, ticket.email)
+
+    def _key(self, conversation: str, number: str, email: str) -> Key:
+        return Key("act", "shopify_lookup", conversation, self._s.digest(number).sha256[:32])
+
+    def _find(self, conversation: str, number: str, email: str) -> Order | None:
+        run, told = current_run(), {"order": f"***{ending_of(number)}"}
+
+        def entry(result: str) -> Entry:
+            return Entry(
+                conversation=conversation, kind="order_lookup", key=run.key, told=told, result=result
+            )
+
+        try:
+            order = self._asks(number, email)
+        except Exception as error:
+            self._audit.tell(entry(f"fail: {said(error)}"))
+            raise
+        told["found"] = "nothing" if order is None else order.status
+        with self._s.transaction() as tx:
+            tx.ledger.complete(run, order)
+            self._audit.tell(entry("success"), tx)
+        return order
+
+    def close(self) -> None:
+        """Let go of connections."""
+        if isinstance(self._asks, Shopify):
+            self._asks.close()
+
+
+def lookup(s: Semel, settings: Settings, audit: Audit) -> Lookup | None:
+    """What finds orders by these settings; None where nothing does."""
+    if settings.lookup:
+        return Lookup(s, function("lookup", settings.lookup), audit, settings.lookup_every)
+    if settings.shopify_url:
+        shop = Shopify(settings.shopify_url, settings.shopify_token)
+        return Lookup(s, shop, audit, settings.lookup_every)
+    return None

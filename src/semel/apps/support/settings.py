@@ -1,0 +1,77 @@
+"""What can be set for support, in `[apps.support]`."""
+
+import functools
+from typing import Annotated, Literal, TypeAlias
+
+import msgspec
+
+from semel.apps import settings as common
+from semel.ledger import DAY
+
+wrong = functools.partial(common.wrong, "support")
+function = functools.partial(common.function_of, "support")
+
+Span: TypeAlias = Annotated[float, msgspec.Meta(gt=0)]
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything has a default but the token, without which anybody could send messages."""
+
+    webhook_token: str = ""
+    """What Richpanel sends as `Authorization: Bearer ...`."""
+
+    richpanel_key: str = ""
+    """Without one, what would be done is kept in the outbox."""
+    richpanel_url: str = "https://api.richpanel.com"
+    richpanel_keeps_keys: bool = False
+    """Whether the other side recognises an `Idempotency-Key`; Richpanel does not say that it does."""
+    richpanel_timeout: Span = 10.0
+    tag_ids: dict[str, str] = {}
+    """What Richpanel calls a tag, where that is not its name."""
+    assignees: dict[str, str] = {}
+    """Who a team's conversations are assigned to, where that is not the team's name."""
+    on_lost_reply: Literal["hold", "rerun"] = "hold"
+    """When nobody knows whether a reply was sent: ask a person, or send it again."""
+
+    automation_enabled: bool = False
+    """How that switch counts while nobody has turned it."""
+    decide: str = "semel.apps.support.rules:decide"
+    templates: dict[str, str] = {}
+    """Replies by name, in place of those in `semel.apps.support.replies`."""
+    reply_every: Span = DAY
+    """A conversation does not get the same reply twice in a row within this many seconds."""
+    human_team: str = "support"
+    """Who gets what no rule knows, and what automation gives up."""
+
+    lookup: str = ""
+    """A function `package.module:name` that finds an order; else Shopify is asked, where it is set up."""
+    shopify_url: str = ""
+    shopify_token: str = ""
+    lookup_every: Span = 900.0
+    """For how many seconds what was found about an order counts."""
+
+    events_ttl: Span = 30 * DAY
+    state_ttl: Span = 90 * DAY
+    flow_ttl: Span = 7 * DAY
+    audit_ttl: Span = 60 * DAY
+    excerpt: bool = False
+    """Keep the beginning of a message in the audit, redacted."""
+
+    def __repr__(self) -> str:
+        # Its keys and tokens are nobody's to read in a log.
+        return f"<settings of support, {'with an account' if self.richpanel_key else 'with an outbox'}>"
+
+
+def check(settings: Settings) -> None:
+    """Refuse settings that cannot work, by their names."""
+    if not settings.webhook_token:
+        raise wrong(
+            "webhook_token", "set what Richpanel sends as a Bearer token, or anybody can send messages"
+        )
+    if bool(settings.shopify_url) != bool(settings.shopify_token):
+        lacks = "shopify_token" if settings.shopify_url else "shopify_url"
+        raise wrong(lacks, "shopify_url and shopify_token go together")
+    if settings.flow_ttl > settings.state_ttl:
+        raise wrong(
+            "flow_ttl", "a pending flow is part of the state, so it ends with state_ttl at the latest"
+        )

@@ -1,0 +1,117 @@
+"""One message of a customer's, and what it is called wherever it leaves a trace."""
+
+import math
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+
+from semel.doors.webhooks import richpanel_key
+from semel.errors import InvalidKey
+from semel.keys import Key
+
+# Nobody writes more than this to say what it is about; a queue has no room for much more.
+MAX_TEXT = 20_000
+
+# Seconds since 1970 have ten digits until the year 2286; what is larger counts milliseconds.
+MILLISECONDS = 10_000_000_000
+
+# By what names the body of an HTTP target may call these: Richpanel leaves its shape to whoever sets it up.
+CONVERSATION = ("conversation_id", "ticket_id", "ticket.id", "conversation.id")
+MESSAGE = ("message_id", "message.id", "comment.id")
+TEXT = ("text", "message.text", "message.plain_body", "message", "comment.plain_body", "comment.body", "body")
+WRITTEN = ("created_at", "message.created_at", "comment.created_at")
+EMAIL = ("email", "customer.email", "ticket.customer.email")
+CHANNEL = ("channel", "via.channel", "message.via.channel", "ticket.via.channel")
+SENDER = ("sender_type", "message.sender_type", "comment.sender_type")
+OPERATOR = ("isOperator", "message.isOperator", "comment.isOperator")
+
+
+class Ticket(msgspec.Struct, frozen=True, kw_only=True):
+    """A message as it waits in the inbox; only there is it kept as it was written."""
+
+    conversation: str
+    message: str | None
+    """Its id, or a hash of an id that may be somebody's address; None where Richpanel gave none."""
+    text: str
+    written_at: float | None = None
+    received_at: str = ""
+    email: str = ""
+    channel: str = ""
+
+    @property
+    def key(self) -> Key:
+        """The key of the event."""
+        return richpanel_key(self.conversation, self.message, text=self.text, created_at=self.written_at)
+
+    def action(self, name: str, *about: str) -> Key:
+        """The key of an action on it, from what will never change."""
+        last = self.key.rpartition(":")[2] if self.message is None else self.message
+        return Key("act", name, self.conversation, *about, last)
+
+
+def ticket_of(payload: Any, now: float) -> Ticket | None:
+    """The message that a webhook brings; None for one that the shop itself has written."""
+    if not isinstance(payload, Mapping):
+        raise InvalidKey("a message of Richpanel's is an object")
+    if _first(payload, OPERATOR) is True or str(_first(payload, SENDER) or "customer").lower() != "customer":
+        return None
+    received = _moment(_first(payload, ("received_at",)))
+    return Ticket(
+        conversation=_text(_first(payload, CONVERSATION)),
+        message=_nameless(_text(_first(payload, MESSAGE))),
+        text=_text(_first(payload, TEXT, lambda value: isinstance(value, str)))[:MAX_TEXT],
+        written_at=_moment(_first(payload, WRITTEN)),
+        received_at=iso(now if received is None else received),
+        email=_text(_first(payload, EMAIL)),
+        channel=_text(_first(payload, CHANNEL)),
+    )
+
+
+def iso(moment: float) -> str:
+    """A moment as people and other programs read it."""
+    return datetime.fromtimestamp(moment, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def seconds_of(text: str) -> float:
+    """The same the other way round; a text that tells no zone means UTC."""
+    moment = datetime.fromisoformat(text)
+    return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def _first(
+    payload: Mapping[str, Any], names: tuple[str, ...], fits: Callable[[Any], bool] = lambda _: True
+) -> Any:
+    """What stands under the first of these names, which may lead through objects."""
+    for name in names:
+        value: Any = payload
+        for part in name.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+        if value not in (None, "") and fits(value):
+            return value
+    return None
+
+
+def _text(value: Any) -> str:
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    return str(value).strip() if whole or isinstance(value, str) else ""
+
+
+def _nameless(id: str) -> str | None:
+    """A message's id; that of an e-mail may be an address, and goes as its hash."""
+    if "@" in id:
+        return sha256(id.encode("utf-8", "backslashreplace")).hexdigest()
+    return id or None
+
+
+def _moment(value: Any) -> float | None:
+    if isinstance(value, str):
+        try:
+            return seconds_of(value)
+        except ValueError:
+            return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return value / 1000 if value > MILLISECONDS else float(value)

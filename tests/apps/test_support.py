@@ -1,0 +1,864 @@
+"""Support, message by message: what is decided, done, remembered and told."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import pytest
+import stamina
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+
+import semel
+from semel.apps.support import Conversation, Decision, Order, Settings, Support, Ticket
+from semel.apps.support.api import router
+from semel.apps.support.app import PATH
+from semel.doors.inbox import Inbox, Message, open_inbox
+from semel.doors.messages import Handler, Taken, Verdict
+from semel.errors import InvalidOption
+from semel.model import NotHappened
+from semel.redact import Redactor
+from semel.tables.seeds import SUPPORT_AUDIT, SUPPORT_STATE
+from semel.testing import FakeClock
+from tests.standins.richpanel import API_KEY, SHOP_TOKEN, Richpanel, Shop
+
+TOKEN = "hook-token-of-the-tests"
+EMAIL, PHONE = "ann.planted@example.com", "+46 70 123 45 67"
+ORDER, TRACKING = "9087654", "1Z999AA10123456784"
+WHERE = "Where is my order?"
+
+DAY = 86400
+
+
+class Letters:
+    """An inbox that only remembers what was put into it."""
+
+    name = "support"
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+
+    def put(self, *messages: Message) -> None:
+        self.messages += messages
+
+    async def aput(self, *messages: Message) -> None:
+        self.messages += messages
+
+
+class Desk:
+    """Support with its inbox, as one worker sees it."""
+
+    def __init__(self, s: semel.Semel, settings: dict[str, Any]) -> None:
+        self.s, self.inbox = s, Letters()
+        self.app = Support(s, cast("Inbox", self.inbox), Settings(webhook_token=TOKEN, **settings))
+        self._handler: Handler[Message] = Handler(
+            s, self.app.handle, key=lambda message: message.key, door="inbox", **self.app.worker_options
+        )
+
+    def deliver(self, payload: Any, token: str = TOKEN) -> dict[str, Any]:
+        headers = {"Authorization": f"Bearer {token}"}
+        answer = self.app.hooks[PATH].receive(headers, json.dumps(payload).encode(), url="https://x" + PATH)
+        return {"status": answer.status, **json.loads(answer.body)}
+
+    def send(self, text: str, message: str | None = "m-1", conversation: str = "c-1", **more: Any) -> Message:
+        payload = {"conversation_id": conversation, "message_id": message, "text": text, "email": EMAIL}
+        assert self.deliver(payload | more)["accepted"] == 1
+        return self.inbox.messages[-1]
+
+    def take(self, message: Message) -> Taken:
+        return self._handler.take(message)
+
+    def handle(self, text: str, message: str | None = "m-1", conversation: str = "c-1", **more: Any) -> Any:
+        taken = self.take(self.send(text, message, conversation, **more))
+        if taken.error is not None:
+            raise taken.error
+        return taken.result
+
+    def state(self, conversation: str = "c-1") -> dict[str, Any]:
+        found = self.s.documents.on(SUPPORT_STATE).get(conversation)
+        return {} if found is None else found.value
+
+    def audit(self, conversation: str = "c-1") -> list[tuple[str, str]]:
+        """What was told, in the order of time; at one moment by the name of the action."""
+        entries = self.s.journal.on(SUPPORT_AUDIT).list(conversation).entries
+        return [(entry.body["action_type"], entry.body["result"]) for entry in entries]
+
+    def keys(self) -> list[str]:
+        return [record.key for record in self.s.ledger.list().records]
+
+
+Make = Callable[..., Desk]
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def s(clock: FakeClock) -> Iterator[semel.Semel]:
+    with semel.connect("memory:", clock=clock, secret=b"of the tests", redact=Redactor()) as s:
+        yield s
+
+
+@pytest.fixture
+def richpanel() -> Iterator[Richpanel]:
+    with Richpanel() as side:
+        yield side
+
+
+@pytest.fixture
+def shop() -> Iterator[Shop]:
+    with Shop() as side:
+        side.add(ORDER, EMAIL)
+        yield side
+
+
+@pytest.fixture
+def make(s: semel.Semel, richpanel: Richpanel, shop: Shop) -> Iterator[Make]:
+    made = []
+
+    def desk(**settings: Any) -> Desk:
+        sides = {"richpanel_key": API_KEY, "richpanel_url": richpanel.url}
+        sides |= {"shopify_url": shop.url, "shopify_token": SHOP_TOKEN}
+        made.append(Desk(s, {"automation_enabled": True, **sides, **settings}))
+        return made[-1]
+
+    yield desk
+    for each in made:
+        each.app.close()
+
+
+@pytest.fixture(autouse=True)
+def _quick() -> Iterator[None]:
+    with stamina.set_testing(True, attempts=3, cap=True):
+        yield
+
+
+@pytest.fixture
+def desk(make: Make) -> Desk:
+    return make()
+
+
+# Coming in
+
+
+@pytest.mark.seed("R8")
+def test_a_delivery_is_answered_at_once_and_only_put_into_the_inbox(desk: Desk, richpanel: Richpanel) -> None:
+    answer = desk.deliver({"ticket_id": "c-1", "message_id": "m-1", "message": WHERE})
+    assert (answer["status"], answer["accepted"]) == (200, 1)
+    (message,) = desk.inbox.messages
+    assert (message.key, message.group) == ("evt:rp:c-1:m-1", "c-1")
+    assert desk.keys() == []
+    assert desk.state() == {}
+    assert richpanel.received == []
+
+
+@pytest.mark.parametrize("token", ["", "another"])
+def test_who_does_not_know_the_token_is_refused(desk: Desk, token: str) -> None:
+    assert desk.deliver({"ticket_id": "c-1", "message_id": "m-1", "text": "hi"}, token)["status"] == 401
+    assert desk.inbox.messages == []
+
+
+@pytest.mark.seed("R4")
+def test_a_message_without_an_id_is_named_by_its_words_and_minute(desk: Desk) -> None:
+    for at, text in (
+        (1_700_000_001, "Hello  there"),
+        ("2023-11-14T22:13:25Z", "Hello there "),
+        (1_700_000_099, "Hello there"),
+    ):
+        desk.send(text, None, created_at=at)
+    first, again, later = [message.key for message in desk.inbox.messages]
+    assert first == again != later
+    assert first.startswith("evt:rp:c-1:")
+    assert len(first.rpartition(":")[2]) == 64
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        {"ticket": {"id": "c-1"}, "message": {"id": "m-1", "text": "hi", "sender_type": "operator"}},
+        {"ticket": {"id": "c-1"}, "comment": {"id": "m-1", "body": "hi", "isOperator": True}},
+    ],
+)
+def test_what_the_shop_writes_itself_is_ignored(desk: Desk, payload: dict[str, Any]) -> None:
+    """Else every reply would be answered in turn."""
+    assert desk.deliver(payload)["ignored"] == 1
+    assert desk.inbox.messages == []
+
+
+@pytest.mark.parametrize(
+    "payload", [{}, [], {"text": "hi", "message_id": "m"}, {"ticket_id": "c", "text": "hi"}, "hi"]
+)
+def test_what_has_no_name_is_told_and_not_accepted(desk: Desk, payload: Any) -> None:
+    desk.deliver(payload)
+    assert desk.inbox.messages == []
+
+
+@pytest.mark.parametrize(
+    ("told", "received"),
+    [
+        ("2023-11-14T23:13:21+01:00", "2023-11-14T22:13:21.000Z"),
+        ("2023-11-14T22:13:21", "2023-11-14T22:13:21.000Z"),
+        (1_700_000_001_500, "2023-11-14T22:13:21.500Z"),
+        ("ann@example.com", "2023-11-14T22:13:20.000Z"),
+        (None, "2023-11-14T22:13:20.000Z"),
+    ],
+)
+def test_when_it_was_received_is_told_by_the_delivery_or_by_the_clock(
+    desk: Desk, told: Any, received: str
+) -> None:
+    assert desk.send("hi", received_at=told).body["received_at"] == received
+
+
+def test_the_id_of_an_email_is_hashed(desk: Desk) -> None:
+    """It may be an address, and would stand in keys for a month."""
+    message = desk.send("hi", "<CAF.1234@mail.example.com>")
+    assert "@" not in message.key
+    assert message.key == desk.send("hi", "<CAF.1234@mail.example.com>").key
+
+
+# Handling once
+
+
+@pytest.mark.seed("R1", "R8")
+def test_an_event_is_handled_once_and_its_record_tells_how(desk: Desk, richpanel: Richpanel) -> None:
+    message = desk.send(WHERE)
+    assert desk.take(message).verdict is Verdict.DONE
+    assert desk.take(message).verdict is Verdict.DUPLICATE
+    assert len(richpanel.replies) == 1
+    record = desk.s.ledger.get("evt:rp:c-1:m-1")
+    assert record is not None
+    digest = desk.s.digest(message.body)
+    assert record.details == {
+        "received_at": "2023-11-14T22:13:20.000Z",
+        "mode": "automation_candidate",
+        "conversation_id": "c-1",
+        "safe_mode": False,
+        "automation_enabled": True,
+        "source_message_id": "m-1",
+        "payload_sha256": digest.sha256,
+        "payload_bytes": digest.bytes,
+        "intent": "order_status",
+    }
+    assert record.expires_at == pytest.approx(desk.s.clock.now() + 30 * DAY)
+
+
+@pytest.mark.seed("R5")
+def test_each_action_has_a_key_of_its_own_made_from_what_never_changes(desk: Desk) -> None:
+    desk.handle(f"Where is my order #{ORDER}?")
+    number = desk.s.digest(ORDER).sha256[:32]
+    assert desk.keys() == [
+        "act:rp_assign:c-1:orders:m-1",
+        "act:rp_reply:c-1:m-1",
+        "act:rp_tag:c-1:intent-order_status:m-1",
+        f"act:shopify_lookup:c-1:{number}",
+        "evt:rp:c-1:m-1",
+        "evt:rp:c-1:m-1>decide",
+    ]
+
+
+@pytest.mark.seed("R5")
+def test_an_action_that_failed_is_tried_again_and_those_that_were_done_are_not(
+    desk: Desk, richpanel: Richpanel, clock: FakeClock
+) -> None:
+    richpanel.fail(next=3, status=503, path="/v1/tickets/c-1", method="PUT")
+    message = desk.send("I want a refund")
+    assert desk.take(message).verdict is Verdict.FAILED
+    clock.advance(1)
+    assert desk.take(message).verdict is Verdict.DONE
+    assert richpanel.tags == [("c-1", "intent-returns")]
+    assert richpanel.assigned == [("c-1", "returns")]
+    assert desk.audit() == [
+        ("tag", "fail: Unavailable (503)"),
+        ("route", "success"),
+        ("tag", "success"),
+    ]
+
+
+def test_the_decision_of_the_first_attempt_is_that_of_all(
+    make: Make, richpanel: Richpanel, clock: FakeClock
+) -> None:
+    desk = make(decide=f"{__name__}:fickle")
+    FICKLE[:] = ["returns", "billing"]
+    richpanel.fail(next=3, status=500)
+    message = desk.send("hello")
+    assert desk.take(message).verdict is Verdict.FAILED
+    clock.advance(1)
+    assert desk.take(message).verdict is Verdict.DONE
+    assert richpanel.assigned == [("c-1", "returns")]
+    assert FICKLE == ["billing"]
+
+
+FICKLE: list[str] = []
+
+
+def fickle(ticket: Ticket, state: Conversation) -> Decision:
+    return Decision(intent="any", team=FICKLE.pop(0), confidence=1.0)
+
+
+# Kill switches
+
+
+@pytest.mark.seed("R8")
+def test_a_switch_that_is_turned_counts_from_the_next_message_on(desk: Desk, richpanel: Richpanel) -> None:
+    assert desk.handle(WHERE, "m-1", "c-1").mode == "automation_candidate"
+    desk.s.switches.turn("safe_mode", on=True, reason="trouble")
+    handled = desk.handle(WHERE, "m-1", "c-2")
+    assert (handled.mode, handled.replied) == ("route_only", None)
+    desk.s.switches.turn("safe_mode", on=False)
+    desk.s.switches.turn("automation_enabled", on=False)
+    assert desk.handle(WHERE, "m-1", "c-3").mode == "route_only"
+    desk.s.switches.turn("automation_enabled", on=True)
+    assert desk.handle(WHERE, "m-1", "c-4").mode == "automation_candidate"
+    assert [conversation for conversation, _ in richpanel.replies] == ["c-1", "c-4"]
+    assert [conversation for conversation, _ in richpanel.assigned] == ["c-1", "c-2", "c-3", "c-4"]
+    assert desk.audit("c-2") == [
+        ("route", "success"),
+        ("auto_reply", "fail: safe_mode is on"),
+        ("tag", "success"),
+    ]
+    assert ("auto_reply", "fail: automation_enabled is off") in desk.audit("c-3")
+
+
+def test_nothing_is_answered_until_somebody_allows_it(make: Make, richpanel: Richpanel) -> None:
+    desk = make(automation_enabled=False)
+    assert desk.handle(WHERE).mode == "route_only"
+    assert richpanel.replies == []
+
+
+def test_a_switch_that_is_turned_between_two_attempts_stops_the_reply(
+    desk: Desk, richpanel: Richpanel, clock: FakeClock
+) -> None:
+    richpanel.fail(next=3, status=500)
+    message = desk.send(WHERE)
+    assert desk.take(message).verdict is Verdict.FAILED
+    desk.s.switches.turn("safe_mode", on=True)
+    clock.advance(1)
+    handled = desk.take(message).result
+    assert (handled.replied, handled.refused) == (None, "safe_mode is on")
+    assert richpanel.replies == []
+    assert "pending_flow" not in desk.state()
+
+
+def test_a_reply_that_was_sent_before_the_switch_was_turned_is_remembered(
+    desk: Desk, richpanel: Richpanel, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    message = desk.send(WHERE)
+    with monkeypatch.context() as broken:
+        broken.setattr(desk.app, "_remember", lambda *_: 1 / 0)
+        assert isinstance(desk.take(message).error, ZeroDivisionError)
+    desk.s.switches.turn("safe_mode", on=True)
+    clock.advance(1)
+    assert desk.take(message).result.replied == "ask_order_number"
+    assert len(richpanel.replies) == 1
+    assert desk.state()["last_auto_reply"]["type"] == "ask_order_number"
+
+
+# The flow
+
+
+@pytest.mark.seed("R2")
+def test_an_order_number_is_asked_for_and_the_next_message_brings_it(
+    desk: Desk, richpanel: Richpanel, clock: FakeClock
+) -> None:
+    assert desk.handle(WHERE, "m-1").replied == "ask_order_number"
+    asked = desk.state()
+    assert asked["pending_flow"] == {
+        "type": "need_order_number",
+        "requested_at": "2023-11-14T22:13:20.000Z",
+        "attempts": 1,
+    }
+    clock.advance(60)
+    assert desk.handle(f"It is {ORDER}", "m-2").replied == "order_status"
+    assert richpanel.replies[-1] == ("c-1", "Your order ending in 7654 has been shipped.")
+    state = desk.state()
+    assert "pending_flow" not in state
+    assert state["last_auto_reply"] == {
+        "type": "order_status",
+        "sent_at": "2023-11-14T22:14:20.000Z",
+        "source_message_id": "m-2",
+    }
+    assert (state["last_intent"], state["last_routed_team"]) == ("order_status", "orders")
+    assert (state["last_processed_message_id"], state["last_routing_confidence"]) == ("m-2", 0.9)
+
+
+def test_after_two_asks_that_brought_nothing_a_person_takes_over(desk: Desk, richpanel: Richpanel) -> None:
+    handled = [desk.handle(text, f"m-{n}") for n, text in enumerate((WHERE, "no idea", "really none"))]
+    assert [each.replied for each in handled] == ["ask_order_number", "ask_order_number_again", None]
+    assert [team for _, team in richpanel.assigned] == ["orders", "orders", "support"]
+    assert ("c-1", "needs-human") in richpanel.tags
+    assert "pending_flow" not in desk.state()
+
+
+def test_a_number_that_is_not_the_customers_is_asked_for_again_and_then_left_to_a_person(
+    desk: Desk, richpanel: Richpanel, shop: Shop
+) -> None:
+    """Neither a wrong number nor somebody else's order is told of."""
+    shop.add("5550001", "somebody.else@example.com")
+    handled = [
+        desk.handle("Where is my order #5550001?", "m-1"),
+        desk.handle("5550002, sorry", "m-2"),
+        desk.handle("then 5550003", "m-3"),
+    ]
+    assert [each.replied for each in handled] == ["order_not_found", None, None]
+    assert handled[1].refused.startswith("order_not_found was the last reply")
+    assert [team for _, team in richpanel.assigned][1:] == ["support", "support"]
+    assert len(richpanel.replies) == 1
+
+
+@pytest.mark.seed("R2")
+def test_a_flow_ends_before_the_state_it_is_part_of(desk: Desk, clock: FakeClock) -> None:
+    desk.handle(WHERE, "m-1")
+    document = desk.s.documents.on(SUPPORT_STATE).get("c-1")
+    assert document is not None
+    now = clock.now()
+    assert document.expires_at == pytest.approx(now + 90 * DAY)
+    assert document.ends == {"pending_flow": pytest.approx(now + 7 * DAY)}
+    clock.advance(7 * DAY + 1)
+    assert "pending_flow" not in desk.state()
+    assert desk.handle(ORDER, "m-2").intent == "other"
+
+
+@pytest.mark.seed("R2")
+def test_every_message_makes_a_new_version_of_the_state(desk: Desk) -> None:
+    for number in range(3):
+        desk.handle("thank you", f"m-{number}")
+    document = desk.s.documents.on(SUPPORT_STATE).get("c-1")
+    assert document is not None
+    assert document.version == 3
+
+
+def test_the_same_reply_does_not_come_twice_in_a_row(
+    make: Make, richpanel: Richpanel, clock: FakeClock
+) -> None:
+    desk = make(reply_every=3600)
+    asks = f"Where is my order #{ORDER}?"
+    assert desk.handle(asks, "m-1").replied == "order_status"
+    clock.advance(3599)
+    again = desk.handle(asks, "m-2")
+    assert (again.replied, again.team) == (None, "support")
+    assert ("auto_reply", "fail: order_status was the last reply, less than 3600 s ago") in desk.audit()
+    clock.advance(2)
+    assert desk.handle(asks, "m-3").replied == "order_status"
+    assert len(richpanel.replies) == 2
+
+
+@pytest.mark.seed("R2")
+def test_risks_are_remembered_and_never_answered(desk: Desk, richpanel: Richpanel) -> None:
+    desk.handle("I will open a chargeback, this is a scam", "m-1")
+    desk.handle("My lawyer will write to you about my order", "m-2")
+    assert desk.state()["risk_flags"] == {"chargeback", "fraud_suspected", "legal"}
+    assert [team for _, team in richpanel.assigned] == ["disputes", "disputes"]
+    assert richpanel.replies == []
+
+
+# Orders
+
+
+def test_an_order_is_looked_up_once_in_a_while(desk: Desk, shop: Shop, clock: FakeClock) -> None:
+    for number in range(2):
+        desk.handle(f"Where is my order #{ORDER}?", f"m-{number}")
+    assert len(shop.received) == 1
+    clock.advance(901)
+    desk.handle(f"Where is my order #{ORDER}?", "m-9")
+    assert len(shop.received) == 2
+
+
+@pytest.mark.parametrize(
+    ("status", "cancelled", "words"),
+    [
+        ("FULFILLED", None, "has been shipped"),
+        ("PARTIALLY_FULFILLED", None, "has been shipped in part"),
+        ("ON_HOLD", None, "is on hold"),
+        ("UNFULFILLED", None, "is being prepared"),
+        ("FULFILLED", "2026-01-01T00:00:00Z", "was cancelled"),
+    ],
+)
+def test_a_customer_is_told_how_the_order_stands(
+    desk: Desk, richpanel: Richpanel, shop: Shop, status: str, cancelled: str | None, words: str
+) -> None:
+    shop.add("10042", EMAIL.upper(), status, cancelled)
+    desk.handle("Where is my order 10042?")
+    assert f"Your order ending in 0042 {words}" in richpanel.replies[0][1]
+
+
+def test_without_an_address_nobody_is_told_of_an_order(desk: Desk, richpanel: Richpanel) -> None:
+    assert desk.handle(f"Where is my order #{ORDER}?", email="").replied == "order_not_found"
+
+
+def test_orders_may_be_found_by_a_function(make: Make, richpanel: Richpanel, shop: Shop) -> None:
+    desk = make(lookup=f"{__name__}:own_orders")
+    assert desk.handle("Where is my order A-100?").replied == "order_status"
+    assert "was cancelled" in richpanel.replies[0][1]
+    assert shop.received == []
+
+
+def own_orders(number: str, email: str) -> Order | None:
+    return Order("cancelled") if (number, email) == ("A-100", EMAIL) else None
+
+
+def test_where_nobody_can_look_orders_up_a_person_does(make: Make, richpanel: Richpanel) -> None:
+    desk = make(shopify_url="", shopify_token="")
+    handled = desk.handle(f"Where is my order #{ORDER}?")
+    assert (handled.replied, handled.team) == (None, "support")
+
+
+def test_a_shop_that_is_away_is_asked_again_later(
+    desk: Desk, shop: Shop, clock: FakeClock, richpanel: Richpanel
+) -> None:
+    shop.fail(next=3, status=503)
+    message = desk.send(f"Where is my order #{ORDER}?")
+    assert desk.take(message).verdict is Verdict.FAILED
+    assert desk.audit() == [("order_lookup", "fail: Unavailable (503)")]
+    clock.advance(1)
+    assert desk.take(message).result.replied == "order_status"
+
+
+# The other side fails
+
+
+@pytest.mark.seed("R9")
+def test_too_many_requests_are_tried_again_when_the_other_side_says(
+    desk: Desk, richpanel: Richpanel, clock: FakeClock
+) -> None:
+    richpanel.fail(status=429, retry_after=30)
+    message = desk.send("I want a refund")
+    taken = desk.take(message)
+    assert (taken.verdict, taken.retry_after) == (Verdict.FAILED, 30)
+    assert len(richpanel.received) == 1
+    clock.advance(30)
+    assert desk.take(message).verdict is Verdict.DONE
+
+
+@pytest.mark.seed("R9")
+def test_what_passes_soon_is_waited_for_in_place(desk: Desk, richpanel: Richpanel) -> None:
+    richpanel.fail(status=429, retry_after=0)
+    richpanel.fail(status=503)
+    desk.handle("I want a refund")
+    assert desk.audit() == [("route", "success"), ("tag", "success")]
+
+
+@pytest.mark.seed("R9")
+def test_after_the_last_attempt_it_is_left_to_a_person(
+    desk: Desk, richpanel: Richpanel, clock: FakeClock
+) -> None:
+    richpanel.stop()
+    message = desk.send("I want a refund")
+    verdicts = []
+    for _ in range(2):
+        verdicts.append(desk.take(message).verdict)
+        clock.advance(60)
+    assert set(verdicts) == {Verdict.FAILED}
+    handler: Handler[Message] = Handler(
+        desk.s,
+        desk.app.handle,
+        key=lambda one: one.key,
+        door="inbox",
+        **desk.app.worker_options | {"max_attempts": 3},
+    )
+    assert handler.take(message).verdict is Verdict.DEAD
+
+
+def test_what_the_other_side_refuses_is_not_tried_again(
+    make: Make, richpanel: Richpanel, clock: FakeClock
+) -> None:
+    desk = make(richpanel_key="wrong")
+    message = desk.send("I want a refund")
+    assert desk.take(message).verdict is Verdict.DEAD
+    assert len(richpanel.received) == 1
+    assert desk.audit() == [("tag", "fail: Refused (401)")]
+
+
+@pytest.mark.seed("R9")
+@pytest.mark.parametrize("sent", [True, False])
+def test_a_reply_whose_answer_is_lost_is_not_sent_again_but_shown_to_a_person(
+    make: Make, richpanel: Richpanel, sent: bool
+) -> None:
+    desk = make(richpanel_timeout=0.2)
+    richpanel.lose_reply(sent=sent)
+    assert desk.handle(WHERE).replied is None
+    assert len(richpanel.replies) == sent
+    assert richpanel.assigned[-1] == ("c-1", "support")
+    assert [entry for entry in desk.audit() if entry[0] in ("auto_reply", "escalate")] == [
+        ("escalate", "success"),
+        ("auto_reply", "fail: nobody knows whether it was sent: settle it under its key"),
+    ]
+    record = desk.s.ledger.get("act:rp_reply:c-1:m-1")
+    assert record is not None
+    assert record.status is semel.Status.UNKNOWN
+    state = desk.state()
+    assert "pending_flow" not in state
+    assert state["last_routed_team"] == "support"
+
+
+@pytest.mark.parametrize("keeps_keys", [True, False])
+def test_a_reply_may_be_sent_again_where_that_is_said(
+    make: Make, richpanel: Richpanel, keeps_keys: bool
+) -> None:
+    """Under the same key: whoever recognises it sends one, and whoever does not sends two."""
+    richpanel.keeps_keys = keeps_keys
+    desk = make(richpanel_timeout=0.2, on_lost_reply="rerun")
+    richpanel.lose_reply(sent=True)
+    assert desk.handle(WHERE).replied == "ask_order_number"
+    replies = [request for request in richpanel.received if "comment" in request.text]
+    assert len(replies) == 2
+    assert replies[0].key == replies[1].key != ""
+    assert len(richpanel.replies) == (1 if keeps_keys else 2)
+
+
+def test_where_keys_are_recognised_a_lost_reply_is_repeated_in_place(
+    make: Make, richpanel: Richpanel
+) -> None:
+    richpanel.keeps_keys = True
+    desk = make(richpanel_timeout=0.2, richpanel_keeps_keys=True)
+    richpanel.lose_reply(sent=True)
+    assert desk.handle(WHERE).replied == "ask_order_number"
+    assert len(richpanel.replies) == 1
+
+
+def test_a_reply_that_was_found_not_to_be_sent_is_sent_when_the_event_comes_again(
+    make: Make, richpanel: Richpanel
+) -> None:
+    desk = make(richpanel_timeout=0.2)
+    richpanel.lose_reply(sent=False)
+    message = desk.send(WHERE)
+    desk.take(message)
+    desk.s.ledger.resolve("act:rp_reply:c-1:m-1", NotHappened())
+    desk.s.ledger.forget(message.key)
+    assert desk.take(message).result.replied == "ask_order_number"
+    assert len(richpanel.replies) == 1
+
+
+def test_a_worker_that_dies_while_a_reply_is_under_way_leaves_it_to_a_person(
+    desk: Desk, richpanel: Richpanel, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    message = desk.send(WHERE)
+    with monkeypatch.context() as broken:
+        broken.setattr(
+            desk.app._actor, "_audit", None
+        )  # as if it died after the effect and before the record
+        broken.setattr(desk.app, "_routing", lambda *_: [])
+        assert isinstance(desk.take(message).error, AttributeError)
+    assert len(richpanel.replies) == 1
+    clock.advance(31)
+    assert desk.take(message).result.refused.startswith("nobody knows")
+    assert len(richpanel.replies) == 1
+    assert [result for kind, result in desk.audit() if kind == "auto_reply"] == [
+        "fail: nobody knows whether it was sent: settle it under its key"
+    ]
+
+
+# The audit
+
+
+@pytest.mark.seed("R3")
+def test_the_audit_tells_each_action_with_its_key_and_result(desk: Desk) -> None:
+    desk.handle("I want a refund")
+    entries = desk.s.journal.on(SUPPORT_AUDIT).list("c-1").entries
+    assert [(entry.id, entry.key) for entry in entries] == [
+        (f"2023-11-14T22:13:20.000Z#{key}", key)
+        for key in ("act:rp_assign:c-1:returns:m-1", "act:rp_tag:c-1:intent-returns:m-1")
+    ]
+    assert entries[0].body == {
+        "action_type": "route",
+        "action_payload_redacted": '{"to":"returns","intent":"returns","confidence":0.9,"risk_flags":[]}',
+        "result": "success",
+    }
+
+
+@pytest.mark.seed("R3")
+def test_an_action_and_its_entry_are_one_write(
+    desk: Desk, richpanel: Richpanel, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An attempt that dies before it leaves neither; the next one does both."""
+    message = desk.send("I want a refund")
+    with monkeypatch.context() as broken:
+        broken.setattr("semel.transaction.Transaction.__exit__", lambda *_: 1 / 0)
+        assert isinstance(desk.take(message).error, ZeroDivisionError)
+    assert desk.audit() == []
+    clock.advance(31)
+    assert desk.take(message).verdict is Verdict.DONE
+    assert desk.audit() == [("route", "success"), ("tag", "success")]
+
+
+# Ends
+
+
+@pytest.mark.seed("R6")
+def test_everything_ends(make: Make, clock: FakeClock) -> None:
+    desk = make(events_ttl=40 * DAY, state_ttl=50 * DAY, audit_ttl=20 * DAY)
+    desk.handle(f"Where is my order #{ORDER}?")
+    clock.advance(20 * DAY + 1)
+    assert desk.audit() == []
+    clock.advance(20 * DAY)
+    assert desk.keys() == []
+    assert desk.state() != {}
+    clock.advance(10 * DAY)
+    assert desk.state() == {}
+
+
+# What is personal
+
+
+@pytest.mark.seed("R7")
+def test_an_excerpt_is_kept_only_if_asked_for_and_redacted(make: Make) -> None:
+    text = (
+        f"I want a refund for order {ORDER}, write to {EMAIL} or call {PHONE}, parcel {TRACKING} " + "x" * 100
+    )
+    quiet, told = make(), make(excerpt=True)
+    quiet.handle(text, "m-1", "c-1")
+    told.handle(text, "m-2", "c-2")
+    payloads = {
+        conversation: [
+            entry.body["action_payload_redacted"]
+            for entry in told.s.journal.on(SUPPORT_AUDIT).list(conversation).entries
+            if entry.body["action_type"] == "route"
+        ]
+        for conversation in ("c-1", "c-2")
+    }
+    assert "excerpt" not in payloads["c-1"][0]
+    excerpt = json.loads(payloads["c-2"][0])["excerpt"]
+    assert len(excerpt) <= 80
+    assert excerpt.startswith("I want a refund for order ***7654, write to ***@*** or call ***-***-4567")
+
+
+# Without an account
+
+
+def test_without_an_account_actions_go_to_the_outbox(make: Make, richpanel: Richpanel) -> None:
+    desk = make(richpanel_key="")
+    message = desk.send(f"Where is my order #{ORDER}?")
+    for _ in range(2):
+        desk.take(message)
+    entries = [entry.body for entry in desk.s.journal.list("outbox:support").entries]
+    assert entries == [
+        {"action": "tag", "conversation": "c-1", "to": "intent-order_status", "text": ""},
+        {"action": "route", "conversation": "c-1", "to": "orders", "text": ""},
+        {
+            "action": "auto_reply",
+            "conversation": "c-1",
+            "to": "order_status",
+            "text": "Your order ending in 7654 has been shipped.",
+        },
+    ]
+    assert richpanel.received == []
+
+
+# In order
+
+
+@pytest.mark.seed("R10")
+def test_a_conversation_is_handled_in_order_by_several_workers_without_a_queue(tmp_path: Any) -> None:
+    order: dict[str, list[int]] = {f"c-{n}": [] for n in range(3)}
+    left, lock, done = 3 * 8, threading.Lock(), threading.Event()
+    url = f"sqlite:///{tmp_path / 'semel.db'}"
+    with semel.connect(url, secret=b"of the tests") as s:
+        inbox = open_inbox(s, "support")
+        app = Support(s, inbox, Settings(webhook_token=TOKEN))
+
+        def handle(message: Message) -> Any:
+            nonlocal left
+            handled = app.handle(message)
+            with lock:
+                order[message.group or ""].append(int(message.key.rpartition("-")[2]))
+                left -= 1
+            if not left:
+                done.set()
+            return handled
+
+        for number in range(8):
+            for conversation in order:
+                body = {"conversation_id": conversation, "message_id": f"m-{number}", "text": "thank you"}
+                headers = {"Authorization": f"Bearer {TOKEN}"}
+                assert app.hooks[PATH].receive(headers, json.dumps(body).encode()).status == 200
+        workers = [inbox.worker(handle, workers=2, **app.worker_options) for _ in range(2)]
+        threads = [threading.Thread(target=worker.run) for worker in workers]
+        for thread in threads:
+            thread.start()
+        in_time = done.wait(30)
+        for worker in workers:
+            worker.stop()
+        for thread in threads:
+            thread.join()
+        app.close()
+    assert in_time
+    assert order == {conversation: list(range(8)) for conversation in order}
+
+
+# Settings
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"webhook_token": ""}, "webhook_token"),
+        ({"webhook_token": "x", "decide": "nothing"}, "decide"),
+        ({"webhook_token": "x", "decide": "semel.apps.support.rules:nothing"}, "decide"),
+        ({"webhook_token": "x", "lookup": "no.such.module:function"}, "lookup"),
+        ({"webhook_token": "x", "shopify_url": "https://shop.example"}, "shopify_token"),
+        ({"webhook_token": "x", "flow_ttl": 91 * DAY}, "flow_ttl"),
+        ({"webhook_token": "x", "templates": {"order_status": "{name}"}}, "templates.order_status"),
+    ],
+)
+def test_a_setting_that_cannot_work_is_named(s: semel.Semel, settings: dict[str, Any], named: str) -> None:
+    with pytest.raises(InvalidOption, match=rf"^apps\.support\.{named}: "):
+        Support(s, cast("Inbox", Letters()), Settings(**settings))
+
+
+def test_settings_show_no_secret() -> None:
+    assert TOKEN not in repr(Settings(webhook_token=TOKEN, richpanel_key=TOKEN, shopify_token=TOKEN))
+
+
+def test_names_of_tags_and_teams_may_be_those_of_the_account(make: Make, richpanel: Richpanel) -> None:
+    desk = make(tag_ids={"intent-returns": "tag-7"}, assignees={"returns": "user-9"})
+    desk.handle("I want a refund")
+    assert richpanel.tags == [("c-1", "tag-7")]
+    assert richpanel.assigned == [("c-1", "user-9")]
+
+
+# To be read
+
+
+def test_the_state_and_the_audit_are_read_over_http(desk: Desk) -> None:
+    site = FastAPI()
+    site.include_router(router(desk.app))
+    desk.handle("This is a scam. " + WHERE)
+    with TestClient(site) as client:
+        state = client.get("/conversations/c-1").json()
+        first = client.get("/conversations/c-1/audit", params={"limit": 1}).json()
+        rest = client.get("/conversations/c-1/audit", params={"after": first["after"]}).json()
+        assert client.get("/conversations/c-2").status_code == 404
+        assert client.get("/conversations/c-2/audit").json() == {"actions": [], "after": None}
+    assert (state["conversation_id"], state["version"]) == ("c-1", 1)
+    assert (state["risk_flags"], state["last_routed_team"]) == (["fraud_suspected"], "disputes")
+    assert [one["action_type"] for one in first["actions"] + rest["actions"]] == ["route", "tag"]
+    assert first["actions"][0] == {
+        "ts_action_id": "2023-11-14T22:13:20.000Z#act:rp_assign:c-1:disputes:m-1",
+        "action_type": "route",
+        "action_payload": {
+            "to": "disputes",
+            "intent": "dispute",
+            "confidence": 0.95,
+            "risk_flags": ["fraud_suspected"],
+        },
+        "idempotency_key": "act:rp_assign:c-1:disputes:m-1",
+        "result": "success",
+    }
+
+
+# The stand-in itself
+
+
+@pytest.mark.seed("R9")
+def test_more_requests_than_richpanel_takes_wait_for_their_time(make: Make, richpanel: Richpanel) -> None:
+    """50 in 30 seconds: the next is told to come back, and what it asks for is not lost."""
+    desk = make()
+    for number in range(25):
+        desk.handle("I want a refund", f"m-{number}")
+    taken = desk.take(desk.send("I want a refund", "m-25"))
+    assert taken.verdict is Verdict.FAILED
+    assert taken.retry_after is not None
+    assert 0 < taken.retry_after <= 30
+    assert len(richpanel.tags) == len(richpanel.assigned) == 25
