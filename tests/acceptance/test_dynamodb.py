@@ -240,6 +240,7 @@ def test_a_range_of_the_whole_table(on: Engine) -> None:
     assert found == [("a", 1), ("a", 2), ("b", 1), ("b", 2)]
 
 
+@pytest.mark.seed("A4")
 def test_a_missing_table_says_how_to_make_it(on: Engine) -> None:
     nowhere = Table(name="nowhere", partition="id", attributes={}, expires="end")
     with pytest.raises(errors.TableMissing, match=f"semel-{ENV}-nowhere.*semel provision"):

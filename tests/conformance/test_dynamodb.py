@@ -38,6 +38,7 @@ class OnAnEngine(Harness):
         return self.on.store(clock)
 
 
+@pytest.mark.seed("A1")
 class TestDynoxide(OnAnEngine, StoreConformance):
     server = "dynoxide"
 

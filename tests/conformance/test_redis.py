@@ -68,6 +68,7 @@ def there(runner: Runner, key: str, table: Table = THINGS, sort: Sort = None) ->
     return item
 
 
+@pytest.mark.seed("A1")
 class TestRedis(StoreConformance):
     @pytest.fixture(autouse=True)
     def place(self, redis_server: str, on_server: redis.Redis) -> Iterator[None]:

@@ -866,6 +866,7 @@ class Down:
         pass
 
 
+@pytest.mark.seed("A4")
 def test_a_store_that_is_down_stops_the_work_by_default() -> None:
     ran = []
     work = semel.Semel(Down()).once("k")(lambda: ran.append(1))
@@ -874,6 +875,7 @@ def test_a_store_that_is_down_stops_the_work_by_default() -> None:
     assert ran == []
 
 
+@pytest.mark.seed("A4")
 def test_running_open_is_explicit_and_counted() -> None:
     heard: list[semel.Event] = []
     events = semel.Events()
@@ -884,6 +886,7 @@ def test_running_open_is_explicit_and_counted() -> None:
     assert [event.what for event in heard] == [semel.What.STORE_ERROR, semel.What.RAN_OPEN]
 
 
+@pytest.mark.seed("A4")
 def test_an_unknown_outcome_of_the_claim_never_runs() -> None:
     class Lossy(Down):
         def execute(self, command: Any) -> Any:

@@ -5,10 +5,25 @@ from typing import Annotated
 
 import typer
 
-from semel.cli import cost, counter, demo, document, gate, journal, ledger, provision, subject, switch
+from semel.cli import (
+    cost,
+    counter,
+    demo,
+    document,
+    gate,
+    inbox,
+    journal,
+    ledger,
+    provision,
+    serve,
+    subject,
+    switch,
+)
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.command("demo")(demo.demo)
+app.command("serve")(serve.serve)
+app.command("work")(serve.work)
 app.command("provision")(provision.provision)
 app.command("cost")(cost.cost)
 app.command("forget-subject")(subject.forget_subject)
@@ -18,6 +33,7 @@ app.add_typer(journal.app, name="journal")
 app.add_typer(counter.app, name="counter")
 app.add_typer(gate.app, name="gate")
 app.add_typer(switch.app, name="switch")
+app.add_typer(inbox.app, name="inbox")
 
 
 def _say_version(asked: bool) -> None:

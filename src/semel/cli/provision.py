@@ -13,6 +13,7 @@ from semel.clock import Clock
 from semel.extras import require
 from semel.model import Problem
 from semel.provision import named
+from semel.provision.deployment import Deployment, deployment
 from semel.provision.iam import Role
 from semel.provision.places import Place, opened, there
 from semel.tables import Table
@@ -36,6 +37,9 @@ def provision(
     table: Annotated[
         list[str] | None, typer.Option(help="A table by its name, repeatable; semel's own by default.")
     ] = None,
+    app: Annotated[
+        list[str] | None, typer.Option(help="The tables of an app, repeatable; with --print sam, all of it.")
+    ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Only look, and exit with 1 if all is not well.")
     ] = False,
@@ -52,8 +56,15 @@ def provision(
     semel provision --url dynamodb://eu-west-1 --env prod
 
     semel provision --print terraform --env prod
+
+    semel provision --app support --print sam --env prod
     """
-    tables = there(url, named(table or ()))
+    apps = [deployment(name) for name in dict.fromkeys(app or ())]
+    if apps and printed is Text.SAM:
+        typer.echo(stack_of(apps, env, table).rstrip("\n"))
+        return
+    of_apps = [each.name for one in apps for each in one.tables]
+    tables = there(url, named([*(table or ()), *of_apps]))
     if printed is not None:
         typer.echo(text(printed, tables, env, url, role).rstrip("\n"))
         return
@@ -85,6 +96,15 @@ def text(printed: Text, tables: tuple[Table, ...], env: str, url: str | None, ro
             return sql(tables, env, url)
         case Text.IAM:
             return json.dumps(iam.policy(tables, env, role, region=region(url)), indent=2)
+
+
+def stack_of(apps: list[Deployment], env: str, table: list[str] | None) -> str:
+    """Applications as SAM makes them, with their functions and queues."""
+    from semel.provision import stack
+
+    if table:
+        raise errors.UsageError("an app brings its own tables: leave out --table, or --app")
+    return stack.text(apps, env)
 
 
 def sql(tables: tuple[Table, ...], env: str, url: str | None) -> str:

@@ -1,13 +1,13 @@
 """The household's helper on AWS: one function takes what Telegram sends, the other works on it."""
 
 from semel.provision.deployment import Deployment, Function, Queue, Secret, Setting
-from semel.tables import COUNTERS, DOCUMENTS, JOURNAL, LEDGER
-from semel.tables.seeds import ACTIVITIES, MESSAGES
+from semel.tables import DOCUMENTS, JOURNAL, LEDGER
+from semel.tables.seeds import ACTIVITIES, MESSAGES, RESPONSE_COUNTERS
 
 DEPLOYMENT = Deployment(
     app="household",
     ledger=LEDGER,
-    tables=(LEDGER, DOCUMENTS, JOURNAL, COUNTERS, ACTIVITIES, MESSAGES),
+    tables=(LEDGER, DOCUMENTS, JOURNAL, ACTIVITIES, MESSAGES, RESPONSE_COUNTERS),
     queue=Queue(),
     functions={
         "Ingress": Function(
@@ -26,9 +26,9 @@ DEPLOYMENT = Deployment(
                 # The kill switches.
                 DOCUMENTS: ("GetItem",),
                 JOURNAL: ("GetItem", "PutItem"),
-                COUNTERS: ("GetItem", "UpdateItem"),
                 ACTIVITIES: ("GetItem", "PutItem"),
                 MESSAGES: ("GetItem", "PutItem", "Query"),
+                RESPONSE_COUNTERS: ("GetItem", "UpdateItem"),
             },
         ),
     },

@@ -1,0 +1,246 @@
+"""Queues of a broker that speaks AMQP 1.0."""
+
+import math
+import threading
+from base64 import b64encode
+from functools import partial
+from logging import getLogger
+from typing import Any
+
+from semel.apps.probe.orders import Errand, Message, OrderFailed, Report, fitting
+from semel.apps.probe.settings import Settings
+from semel.clock import Clock
+from semel.doors.amqp import AddressRefused, BrokerError, BrokerUnavailable, Producer, SendOutcomeUnknown
+from semel.doors.amqp.place import place_of
+from semel.doors.amqp.wire import FAREWELL_SECONDS, Loop, Wire, reason_of
+
+KEEPALIVE = 30.0
+
+
+class Amqp:
+    """Queues of a broker."""
+
+    def __init__(self, clock: Clock, settings: Settings) -> None:
+        self._clock = clock
+        self._place = place_of(settings.broker)
+        self._timeout = settings.broker_timeout
+        self._room = settings.max_response
+        self._repeats = settings.on_lapsed == "repeat"
+        self._producer = Producer(settings.broker, timeout=settings.broker_timeout, keepalive=KEEPALIVE)
+        self._nets: set[Net] = set()
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def produce(self, errand: Errand) -> Report:
+        """Send the messages one after the other, each confirmed by the broker."""
+        bodies = errand.order.bodies
+        for number, body in enumerate(bodies, 1):
+            errand.run.check()
+            try:
+                self._producer.send(errand.order.address, body, key=errand.name(number))
+            except SendOutcomeUnknown:
+                raise
+            except Exception as error:
+                # Where it may be sent again, all of it is, under the same ids.
+                if number == 1 or (self._repeats and isinstance(error, BrokerUnavailable)):
+                    raise
+                partly = f"{number - 1} of {len(bodies)} messages were sent, and then: {error}"
+                raise OrderFailed(partly) from error
+        return errand.report(len(bodies))
+
+    def consume(self, errand: Errand) -> Report:
+        """Take messages into hand; the broker is told that they are done with when the ledger has them."""
+        order = errand.order
+        net = Net(self._clock, order.address, order.max)
+        self._watch(net)
+        errand.settle = partial(self._settle, net)
+        net.cast(Wire(self._place, KEEPALIVE), order.seconds, self._timeout)
+        taken = fitting(net.messages, self._room)
+        net.keep(len(taken))
+        errand.run.check()
+        return errand.report(len(taken), taken)
+
+    def _watch(self, net: "Net") -> None:
+        with self._lock:
+            if self._closed:
+                net.stop()
+            self._nets.add(net)
+
+    def _settle(self, net: "Net", kept: bool) -> None:
+        with self._lock:
+            self._nets.discard(net)
+        try:
+            net.draw_in(kept)
+        except Exception as error:  # noqa: BLE001 - they come again to somebody, which is all that is lost
+            getLogger("semel").warning("probe: the broker was not told: %s", type(error).__name__)
+
+    def close(self) -> None:
+        """Wait for no more messages, and let go of the connections."""
+        with self._lock:
+            self._closed = True
+            for net in self._nets:
+                net.stop()
+        self._producer.close()
+
+
+class Net:
+    """Messages in hand, over a connection of their own: whatever happens to it, the broker has them back."""
+
+    def __init__(self, clock: Clock, address: str, most: int) -> None:
+        self.wire: Wire | None = None
+        self.messages: list[Message] = []
+        self._address, self._most = address, most
+        self._loop = Loop(clock)
+        self._deliveries: list[Any] = []
+        self._kept = 0
+        self._link: Any = None
+        self._error: BrokerError | None = None
+        self._seconds = 0.0
+        self._attached = False
+
+    def cast(self, wire: Wire, seconds: float, timeout: float) -> None:
+        """Receive until there are enough messages, or the time is up."""
+        self.wire, self._seconds = wire, seconds
+        self._loop.open()
+        self._loop.later(timeout, self._unless_attached)
+        while not self._loop.over:
+            self._loop.turn(self)
+        if self._error is not None:
+            raise self._error
+
+    def stop(self) -> None:
+        """Wait for no more; from any thread."""
+        self._loop.ask(self._enough)
+
+    def keep(self, number: int) -> None:
+        """So many of the first ones will have been reported; the others go back."""
+        self._kept = number
+
+    def draw_in(self, kept: bool) -> None:
+        """Settle what is in hand, and let go of the connection."""
+        wire = self.wire
+        if wire is None:
+            return
+        try:
+            if self._error is None:
+                self._settle(wire, kept)
+        finally:
+            wire.close()
+            self._loop.close()
+
+    def _settle(self, wire: Wire, kept: bool) -> None:
+        kinds = wire.proton.Delivery
+        for number, delivery in enumerate(self._deliveries):
+            delivery.update(kinds.ACCEPTED if kept and number < self._kept else kinds.RELEASED)
+            delivery.settle()
+        # First the link: RabbitMQ closes a connection before it has read the last settlements in it.
+        self._link.close()
+        self._loop.over = False
+        self._loop.later(FAREWELL_SECONDS, self._enough)
+        while not self._loop.over:
+            self._loop.turn(self)
+
+    # Told by the loop
+
+    def on_connection_remote_open(self, wire: Wire, connection: Any) -> None:
+        """The broker lets us in."""
+        session = connection.session()
+        session.open()
+        self._link = receiver = session.receiver(self._address)
+        receiver.source.address = self._address
+        receiver.source.capabilities.put_object(wire.proton.symbol("queue"))
+        receiver.snd_settle_mode = wire.proton.Link.SND_UNSETTLED
+        receiver.open()
+
+    def on_link_remote_open(self, wire: Wire, link: Any) -> None:
+        """The broker knows the address; or it says so, and refuses it with the next word."""
+        if link.remote_source.address is not None:
+            self._attached = True
+            link.flow(self._most)
+            self._loop.later(self._seconds, self._enough)
+
+    def on_delivery(self, wire: Wire, delivery: Any) -> None:
+        """A message, or a part of one."""
+        if not delivery.readable or delivery.partial or delivery.aborted:
+            return
+        data = delivery.link.recv(delivery.pending)
+        delivery.link.advance()
+        if len(self._deliveries) < self._most and not self._loop.over:
+            self._deliveries.append(delivery)
+            self.messages.append(_read(wire.proton, data))
+        if len(self._deliveries) >= self._most:
+            self._enough()
+
+    def on_link_remote_close(self, wire: Wire, link: Any) -> None:
+        """The address is refused; or this is the answer to our farewell."""
+        self._refused(link.remote_condition)
+
+    on_link_remote_detach = on_link_remote_close
+
+    def on_session_remote_close(self, wire: Wire, session: Any) -> None:
+        """RabbitMQ before 4 refuses an address by ending the session."""
+        self._refused(session.remote_condition)
+
+    def on_connection_remote_close(self, wire: Wire, connection: Any) -> None:
+        """The broker goes."""
+        self._lost(reason_of(connection.remote_condition))
+
+    def on_transport_closed(self, wire: Wire, transport: Any) -> None:
+        """The connection is lost."""
+        self._lost(reason_of(transport.condition))
+
+    def _unless_attached(self) -> None:
+        if not self._attached:
+            self._lost("it has not opened the address in time")
+
+    def _refused(self, condition: Any) -> None:
+        self._fail(AddressRefused(self._address, reason_of(condition)))
+
+    def _lost(self, reason: str) -> None:
+        self._fail(BrokerUnavailable(f"the broker is lost: {reason}"))
+
+    def _fail(self, error: BrokerError) -> None:
+        self._error = self._error or error
+        self._enough()
+
+    def _enough(self) -> None:
+        self._loop.over = True
+
+
+# Messages as JSON has them
+
+
+def _read(proton: Any, data: bytes) -> Message:
+    message = proton.Message()
+    try:
+        message.decode(data)
+    except proton.ProtonException:  # whatever it is, it is reported, and holds up none behind it
+        return Message(None, _bytes(data))
+    return Message(None if message.id is None else str(_plain(message.id)), _plain(message.body))
+
+
+def _plain(value: Any) -> Any:
+    """A value of AMQP as JSON can tell it; bytes that are no text stand in base64."""
+    match value:
+        case None | bool():
+            return value
+        case str():
+            return str.__str__(value)
+        case int():
+            return int(value)
+        case float():
+            return float(value) if math.isfinite(value) else str(value)
+        case bytes() | memoryview():
+            return _bytes(bytes(value))
+        case dict():
+            return {str(_plain(name)): _plain(one) for name, one in value.items()}
+        case list() | tuple():
+            return [_plain(one) for one in value]
+    return str(value)
+
+
+def _bytes(data: bytes) -> Any:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": b64encode(data).decode()}

@@ -1,0 +1,75 @@
+"""The probe: its two operations, on the queues that the settings name."""
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final, Protocol
+
+from semel import errors
+from semel.apps.probe.embedded import Embedded
+from semel.apps.probe.hook import Hook, Operation
+from semel.apps.probe.orders import Consume, Errand, OrderFailed, Produce, Report
+from semel.apps.probe.settings import Settings, checked
+from semel.apps.settings import naming
+from semel.connect import Semel
+from semel.policy import OnError, Options
+
+if TYPE_CHECKING:
+    from semel.doors.inbox import Inbox
+
+# Most of them wait, for messages or for a broker; so that these do not keep others waiting.
+THREADS: Final = 32
+
+# What no further try can mend is kept: FAILED. Other errors leave the key to be used again, unless messages
+# may be on their way.
+ON_ERROR: Final[OnError] = {
+    OrderFailed: "keep",
+    errors.BrokerError: "keep",
+    errors.InvalidPayload: "keep",
+    errors.BrokerUnavailable: "release",
+    errors.SendOutcomeUnknown: "doubt",
+}
+
+
+class Queues(Protocol):
+    """Where messages go to, and come from."""
+
+    def produce(self, errand: Errand) -> Report:
+        """Send the messages of an order."""
+
+    def consume(self, errand: Errand) -> Report:
+        """Receive messages for an order."""
+
+    def close(self) -> None:
+        """Wait for no more messages."""
+
+
+class Probe:
+    """Produces and consumes messages, each request once; nothing of it waits in an inbox."""
+
+    def __init__(self, s: Semel, inbox: "Inbox | None" = None, settings: Settings | None = None) -> None:
+        self.settings = settings = checked(settings or Settings())
+        s = s.through("probe")
+        self._queues, self._pool = _queues(s, settings), ThreadPoolExecutor(THREADS, "semel-probe")
+        # A queue on the store changes together with the ledger: what lapsed there has not happened.
+        holds = settings.on_lapsed == "hold" and settings.broker
+        sending: Options = {"on_error": ON_ERROR, "on_lapsed": "hold" if holds else "rerun"}
+        # What was received and not reported has gone back to its queue, so it may be done over.
+        receiving: Options = {"on_error": ON_ERROR, "on_lapsed": "rerun"}
+        produce = Operation("PRODUCE", Produce, self._queues.produce, sending)
+        consume = Operation("CONSUME", Consume, self._queues.consume, receiving)
+        self.hooks: dict[str, Hook] = {
+            "/messages/produce": Hook(s, settings, produce, self._pool),
+            "/messages/consume": Hook(s, settings, consume, self._pool),
+        }
+
+    def close(self) -> None:
+        """Let requests that wait for messages end with those that have come."""
+        self._queues.close()
+        self._pool.shutdown()
+
+
+def _queues(s: Semel, settings: Settings) -> Queues:
+    if not settings.broker:
+        return Embedded(s, settings)
+    from semel.apps.probe.amqp import Amqp
+
+    return naming("probe", "broker", Amqp, s.clock, settings)

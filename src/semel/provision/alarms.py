@@ -1,0 +1,154 @@
+"""The alarms of an application: what its ledger counts, and what AWS counts about its parts."""
+
+from typing import Any, TypeAlias
+
+from semel.events import What
+from semel.provision.cloudformation import logical
+from semel.provision.deployment import Deployment, Queue
+from semel.telemetry.words import metric
+
+Block: TypeAlias = dict[str, Any]
+
+PERIOD = 300
+NAMESPACE = "semel"
+
+# What somebody has to look at, each time it happens.
+ONCE = {
+    What.HELD: "Nobody knows whether an effect has happened: find out, and settle it in the ledger.",
+    What.CLAIM_LOST: "Work outlived its lease, and may have been done twice.",
+    What.CORRUPT: "A record of the ledger cannot be read.",
+    What.RESULT_NOT_KEPT: "A result was too large to be kept, or is no JSON.",
+}
+# What the retries mostly make good; so many in five minutes they do not.
+OFTEN = {
+    What.THROTTLED: (5, "The ledger's table was still too busy after every retry."),
+    What.STORE_ERROR: (5, "The ledger did not do as asked."),
+    What.FAILED: (5, "Work failed for good."),
+}
+# More duplicates than news, of more than a handful: somebody sends everything twice, or is never answered.
+MOST_DUPLICATES = 0.5
+FEW = 20
+
+
+def alarms(deployment: Deployment, env: str) -> Block:
+    """The alarms."""
+    name = deployment.app.capitalize()
+    found = {f"{name}{suffix}": _told(alarm) for suffix, alarm in _ledgers(deployment.app, env).items()}
+    for function in deployment.functions:
+        found |= {
+            f"{name}{function}{suffix}": _told(alarm)
+            for suffix, alarm in _functions(f"{name}{function}").items()
+        }
+    found |= {f"{name}{suffix}": _told(alarm) for suffix, alarm in _tables(deployment).items()}
+    if deployment.queue is not None:
+        found |= {
+            f"{name}{suffix}": _told(alarm) for suffix, alarm in _queues(name, deployment.queue).items()
+        }
+    return found
+
+
+def _told(alarm: Block) -> Block:
+    topics = {"Fn::If": ["HasAlarmTopic", [{"Ref": "AlarmTopic"}], {"Ref": "AWS::NoValue"}]}
+    # What did not happen is not written.
+    properties = alarm | {"EvaluationPeriods": 1, "TreatMissingData": "notBreaching", "AlarmActions": topics}
+    return {"Type": "AWS::CloudWatch::Alarm", "Properties": properties}
+
+
+# By the names under which semel.telemetry.emf writes them
+
+
+def _ledgers(app: str, env: str) -> dict[str, Block]:
+    dimensions = {"service": app, "env": env}
+    found = {
+        f"{metric(what)}Alarm": _over(0, about, _metric(NAMESPACE, metric(what), dimensions))
+        for what, about in ONCE.items()
+    }
+    for what, (most, about) in OFTEN.items():
+        found[f"{metric(what)}Alarm"] = _over(most, about, _metric(NAMESPACE, metric(what), dimensions))
+    return found | {"DuplicatesAlarm": _duplicates(dimensions)}
+
+
+def _duplicates(dimensions: dict[str, str]) -> Block:
+    hits, misses = metric(What.REPLAYED), metric(What.CLAIMED)
+    number = "FILL(hits, 0) + FILL(misses, 0)"
+    share = f"IF({number} > {FEW}, FILL(hits, 0) / ({number}), 0)"
+    return {
+        "AlarmDescription": "More duplicates come than news: somebody sends everything twice.",
+        "Metrics": [
+            {"Id": "share", "Expression": share, "ReturnData": True},
+            _query("hits", _metric(NAMESPACE, hits, dimensions)),
+            _query("misses", _metric(NAMESPACE, misses, dimensions)),
+        ],
+        **_above(MOST_DUPLICATES),
+    }
+
+
+# By AWS
+
+
+def _functions(whole: str) -> dict[str, Block]:
+    dimensions = {"FunctionName": {"Ref": f"{whole}Function"}}
+    return {
+        "ErrorsAlarm": _over(0, "The function failed.", _metric("AWS/Lambda", "Errors", dimensions)),
+        "ThrottlesAlarm": _over(
+            0, "The function was not let run.", _metric("AWS/Lambda", "Throttles", dimensions)
+        ),
+    }
+
+
+def _tables(deployment: Deployment) -> dict[str, Block]:
+    """One alarm for the tables together, as CloudWatch charges for each, and they have one remedy."""
+    found = {}
+    for way, about in (("Read", "Reads"), ("Write", "Writes")):
+        queries = [
+            _query(
+                f"m{number}",
+                _metric("AWS/DynamoDB", f"{way}ThrottleEvents", {"TableName": {"Ref": logical(table)}}),
+            )
+            for number, table in enumerate(deployment.tables)
+        ]
+        found[f"{way}sThrottledAlarm"] = {
+            "AlarmDescription": f"{about} of a table of {deployment.app} were throttled.",
+            "Metrics": [{"Id": "all", "Expression": "SUM(METRICS())", "ReturnData": True}, *queries],
+            **_above(0),
+        }
+    return found
+
+
+def _queues(name: str, queue: Queue) -> dict[str, Block]:
+    waiting = {"QueueName": {"Fn::GetAtt": [f"{name}Queue", "QueueName"]}}
+    dead = {"QueueName": {"Fn::GetAtt": [f"{name}DeadLetters", "QueueName"]}}
+    oldest = _metric("AWS/SQS", "ApproximateAgeOfOldestMessage", waiting, "Maximum")
+    letters = _metric("AWS/SQS", "ApproximateNumberOfMessagesVisible", dead, "Maximum")
+    return {
+        "QueueAgeAlarm": _over(queue.late, "A message waits for too long.", oldest),
+        "DeadLettersAlarm": _over(0, "There are messages that nobody could handle.", letters),
+    }
+
+
+def _over(most: float, about: str, metric: Block) -> Block:
+    return {"AlarmDescription": about, **metric, **_above(most)}
+
+
+def _above(most: float) -> Block:
+    return {"ComparisonOperator": "GreaterThanThreshold", "Threshold": most}
+
+
+def _metric(namespace: str, name: str, dimensions: dict[str, Any], statistic: str = "Sum") -> Block:
+    return {
+        "Namespace": namespace,
+        "MetricName": name,
+        "Dimensions": [{"Name": each, "Value": value} for each, value in dimensions.items()],
+        "Statistic": statistic,
+        "Period": PERIOD,
+    }
+
+
+def _query(id: str, metric: Block) -> Block:
+    plain = metric.copy()
+    statistic, period = plain.pop("Statistic"), plain.pop("Period")
+    return {
+        "Id": id,
+        "ReturnData": False,
+        "MetricStat": {"Metric": plain, "Period": period, "Stat": statistic},
+    }

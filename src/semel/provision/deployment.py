@@ -1,0 +1,112 @@
+"""An application in AWS, as a value: its functions, its queue, its tables, and what has to be told them.
+
+`stack` makes the SAM template of such values. Each application has one: `semel.apps.<name>.deployment`.
+"""
+
+import re
+from collections.abc import Mapping
+from importlib import import_module
+
+import msgspec
+
+from semel.errors import InvalidOption
+from semel.tables import Table
+
+DAY = 86400
+
+# A function's name within a template, and a variable's: letters and digits, as CloudFormation takes them.
+NAME = re.compile(r"[A-Z][A-Za-z0-9]*")
+
+
+class Function(msgspec.Struct, frozen=True, kw_only=True):
+    """A function, and the least that it has to be able to do."""
+
+    handler: str
+    """What Lambda calls: `package.module.function`."""
+    about: str
+    paths: tuple[str, ...] = ()
+    """The addresses that it answers POST requests to."""
+    works: bool = False
+    """Whether it is given the messages of the queue."""
+    sends: bool = False
+    """Whether it puts messages into the queue."""
+    may: Mapping[Table, tuple[str, ...]] = {}
+    """What it does to tables: actions of DynamoDB."""
+    timeout: int = 30
+    memory: int = 256
+
+
+class Queue(msgspec.Struct, frozen=True, kw_only=True):
+    """A FIFO queue with its dead letters."""
+
+    receives: int = 10
+    """After so many deliveries in vain a message is put with the dead letters."""
+    kept: int = 4 * DAY
+    """For how many seconds a message waits at most."""
+    batch: int = 10
+    """How many messages an invocation is given; a FIFO queue gives no more than 10."""
+    workers: int = 10
+    """How many of the function's instances work on the queue at a time."""
+    late: int = 900
+    """A message that waits for longer than so many seconds is worth an alarm."""
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that is told by an environment variable, and is a parameter of the template."""
+
+    variable: str
+    parameter: str
+    about: str
+    default: str | None = None
+    """None has to be given."""
+
+
+class Secret(msgspec.Struct, frozen=True, kw_only=True):
+    """The same, where nobody is to read it: it is a field of the application's secret in Secrets Manager."""
+
+    variable: str
+    field: str
+    about: str
+    optional: str = ""
+    """The parameter that says whether there is one; "" where there always is."""
+
+
+class Deployment(msgspec.Struct, frozen=True, kw_only=True):
+    """An application in AWS."""
+
+    app: str
+    functions: dict[str, Function]
+    ledger: Table
+    """The table that its ledger is in."""
+    tables: tuple[Table, ...]
+    """Every table that it uses, the ledger's too."""
+    queue: Queue | None = None
+    settings: tuple[Setting, ...] = ()
+    secrets: tuple[Secret, ...] = ()
+    requires: str
+    """What pip installs into the functions."""
+
+    def __post_init__(self) -> None:
+        for name in (*self.functions, *(one.parameter for one in self.settings)):
+            if not NAME.fullmatch(name):
+                raise InvalidOption(f"{name!r} cannot stand in a template: use letters and digits, as Worker")
+        for name, function in self.functions.items():
+            self._check(name, function)
+
+    def _check(self, name: str, function: Function) -> None:
+        if unknown := [table.name for table in function.may if table not in self.tables]:
+            raise InvalidOption(f"{name} of {self.app} uses {unknown[0]}, which is not among its tables")
+        if (function.works or function.sends) and self.queue is None:
+            raise InvalidOption(f"{name} of {self.app} uses a queue, and there is none")
+
+
+APPS = ("quill", "support", "household", "probe")
+
+
+def deployment(app: str) -> Deployment:
+    """The deployment of an application of semel's own."""
+    if app not in APPS:
+        raise InvalidOption(f"there is no app {app!r}; there are {', '.join(APPS)}")
+    # By name, as applications stand on this and not the other way round.
+    found: Deployment = import_module(f"semel.apps.{app}.deployment").DEPLOYMENT
+    return found

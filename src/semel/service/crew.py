@@ -1,0 +1,113 @@
+"""The crew: the threads that work on what waits in the inboxes."""
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+from semel import errors
+from semel.clock import Clock
+from semel.service.house import House, Mounted
+
+logger: Final = logging.getLogger("semel.service")
+
+# A worker that failed as a whole begins anew after the first figure, then ever later, up to the second.
+FIRST_PAUSE: Final = 0.5
+LONGEST_PAUSE: Final = 30.0
+
+
+class Crew:
+    """A worker for each app that handles messages."""
+
+    def __init__(self, house: House, clock: Clock | None = None) -> None:
+        self._clock = clock or Clock()
+        self._stopping = threading.Event()
+        self._hands = [
+            Hand(mounted.name, make, self._stopping)
+            for mounted in house.apps
+            if (make := _maker(house, mounted)) is not None
+        ]
+
+    @property
+    def names(self) -> list[str]:
+        """The apps that it works for."""
+        return [hand.app for hand in self._hands]
+
+    def start(self) -> None:
+        """Begin."""
+        for hand in self._hands:
+            hand.start()
+
+    def stop(self) -> None:
+        """Begin nothing more; safe in a signal handler."""
+        self._stopping.set()
+        for hand in self._hands:
+            hand.stop()
+
+    def join(self, timeout: float) -> bool:
+        """Whether everything that ran has ended within this time."""
+        deadline = self._clock.monotonic() + timeout
+        for hand in self._hands:
+            if hand.ident is not None:
+                hand.join(max(0.0, deadline - self._clock.monotonic()))
+        return not any(hand.is_alive() for hand in self._hands)
+
+
+class Hand(threading.Thread):
+    """One app's worker, begun anew when it fails as a whole."""
+
+    def __init__(self, app: str, make: Callable[[], Any], stopping: threading.Event) -> None:
+        # What still runs when the time is up is left as after a crash, and ends with the process.
+        super().__init__(name=f"semel-{app}", daemon=True)
+        self.app = app
+        self._make = make
+        self._worker = make()  # options that cannot work are refused before anything begins
+        self._stopping = stopping
+
+    def run(self) -> None:
+        """Work, until told to stop."""
+        pause = FIRST_PAUSE
+        while not self._stopping.is_set():
+            try:
+                self._worker.run()
+            except Exception as error:
+                trace = None if isinstance(error, errors.SemelError) else error
+                logger.error("the worker of %s failed: %s", self.app, error, exc_info=trace)
+            if self._stopping.wait(pause):
+                return
+            pause = min(pause * 2, LONGEST_PAUSE)
+            self._worker = self._make()  # one runs once
+            logger.warning("the worker of %s begins anew", self.app)
+
+    def stop(self) -> None:
+        """Begin nothing more."""
+        self._worker.stop()
+
+
+def _maker(house: House, mounted: Mounted) -> Callable[[], Any] | None:
+    """What makes an app's workers; None where it has none, or nothing to do for them."""
+    chosen = mounted.settings
+    count = house.settings.service.workers if chosen.workers is None else chosen.workers
+    if not count or not mounted.entry.works:
+        return None
+    options = _options(mounted)
+
+    def make() -> Any:
+        try:
+            return mounted.inbox.worker(mounted.app.handle, workers=count, **options)
+        except errors.InvalidOption as error:
+            raise house.given.wrong(("inbox", mounted.name), str(error)) from error
+
+    return make
+
+
+def _options(mounted: Mounted) -> dict[str, Any]:
+    """The app's own options, and the settings over them."""
+    options: dict[str, Any] = dict(getattr(mounted.app, "worker_options", {}))
+    for name in ("max_attempts", "lease", "ttl", "poll"):
+        value = getattr(mounted.settings, name)
+        if value is not None:
+            options[name] = value
+    if mounted.settings.queue and "poll" in options:
+        options["poll"] = round(options["poll"])
+    return options

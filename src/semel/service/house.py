@@ -1,0 +1,196 @@
+"""The house: what is open while the service, or its workers alone, run."""
+
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, Final
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+import msgspec
+
+import semel
+from semel import errors
+from semel.connect import Semel
+from semel.redact import Redactor
+from semel.service.keyfile import Secrets, secrets_of
+from semel.service.metrics import Metrics
+from semel.service.reading import Given, read, settings
+from semel.service.settings import Inbox, Settings
+from semel.telemetry import log_events
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """Where an app is found, and what it stands on."""
+
+    at: str
+    layout: str = ""
+    """The table that its ledger has in DynamoDB, where it is one that was there first."""
+    needs_secret: bool = False
+    """It names persons by hashes that nobody else can make."""
+    works: bool = True
+    """It has messages to be worked on, and does not do everything at once."""
+
+    @property
+    def package(self) -> str:
+        """The package that its parts are in."""
+        return self.at.partition(":")[0]
+
+
+APPS: Final[dict[str, Entry]] = {
+    "quill": Entry("semel.apps.quill:Quill", layout="quill"),
+    "support": Entry("semel.apps.support:Support", layout="support-events", needs_secret=True),
+    "household": Entry("semel.apps.household:Household"),
+    "probe": Entry("semel.apps.probe:Probe", layout="probe", works=False),
+}
+
+
+class Mounted(msgspec.Struct, frozen=True):
+    """An app that runs here."""
+
+    name: str
+    app: Any
+    inbox: Any
+    settings: Inbox
+    entry: Entry
+
+    def part(self, name: str) -> Any:
+        """A module of the app's package, where it has one."""
+        module = f"{self.entry.package}.{name}"
+        try:
+            found = find_spec(module)
+        except ModuleNotFoundError:  # it is no package
+            return None
+        return None if found is None else import_module(module)
+
+
+class House:
+    """A store, the apps on it, and what they need."""
+
+    def __init__(self, given: Given, only: tuple[str, ...] = ()) -> None:
+        self.given = given
+        self.settings = settings(given)
+        self.metrics = Metrics()
+        self._secrets = secrets_of(self.settings, given)
+        self._redact = Redactor()
+        self._open: list[Semel] = []
+        self.apps: list[Mounted] = []
+        try:
+            self.s = self._connect(self.settings.semel.url)
+            self._open_apps(only)
+        except BaseException:
+            self.close()
+            raise
+
+    def _connect(self, url: str) -> Semel:
+        s = open_ledger(url, self.settings, self._secrets, self._redact)
+        self._open.append(s)
+        s.events.listen(self.metrics.events)
+        s.events.listen(log_events)
+        return s
+
+    def _open_apps(self, only: tuple[str, ...]) -> None:
+        for name, values in self.settings.apps.items():
+            if name not in APPS:
+                raise self.given.wrong(("apps", name), f"there is no such app; there are {', '.join(APPS)}")
+            if not isinstance(values, dict):
+                raise self.given.wrong(("apps", name), "it is a section, with settings of its own")
+        for name in only:
+            if name not in APPS:
+                raise errors.InvalidOption(f"--app {name}: there is no such app; there are {', '.join(APPS)}")
+        for name in only or self._enabled():
+            self._add(self._app(name))
+
+    def _add(self, mounted: Mounted) -> None:
+        self.apps.append(mounted)
+        for other in self.apps[:-1]:
+            for path in mounted.app.hooks.keys() & other.app.hooks.keys():
+                problem = f"{path} is an address of {other.name} already"
+                raise errors.InvalidOption(f"apps.{mounted.name}: {problem}")
+
+    def _enabled(self) -> list[str]:
+        return [name for name in self.settings.apps if self._flag(name)]
+
+    def _flag(self, name: str) -> bool:
+        path = ("apps", name, "enabled")
+        value = self.settings.apps[name].get("enabled", True)
+        try:
+            return msgspec.convert(value, bool, strict=not self.given.is_text(path))
+        except msgspec.ValidationError as error:
+            raise self.given.wrong(path, str(error)) from error
+
+    def _app(self, name: str) -> Mounted:
+        entry = APPS[name]
+        module, _, kind = entry.at.partition(":")
+        found = import_module(module)
+        values = {k: v for k, v in self.settings.apps.get(name, {}).items() if k != "enabled"}
+        chosen = read(found.Settings, values, ("apps", name), self.given)
+        if entry.needs_secret and self._secrets.secret is None:
+            raise self.given.wrong(
+                ("semel", "secret"),
+                f"it is not set, and the app {name} needs it, to keep nothing personal in clear: give it 32 "
+                "random characters, here or in semel.secret_file",
+            )
+        inbox_settings = self.settings.inbox.get(name, Inbox())
+        s = self._ledger(name, entry)
+        inbox = open_inbox(s, name, inbox_settings)
+        try:
+            app = getattr(found, kind)(s, inbox, chosen)
+        except errors.InvalidOption as error:
+            raise self._placed(error) from error
+        return Mounted(name, app, inbox, inbox_settings, entry)
+
+    def _placed(self, error: errors.InvalidOption) -> errors.InvalidOption:
+        """An app's word about one of its settings, with the place where that was set."""
+        setting, colon, problem = str(error).partition(": ")
+        if not colon or not setting.startswith("apps."):
+            return error
+        return self.given.wrong(tuple(setting.split(".")), problem)
+
+    def _ledger(self, name: str, entry: Entry) -> Semel:
+        url = self.settings.semel.url
+        if not url.startswith("dynamodb:"):
+            return self.s.scoped(name)
+        return self._connect(with_layout(url, entry.layout)) if entry.layout else self.s
+
+    def hooks(self) -> dict[str, Any]:
+        """Every address that takes webhooks."""
+        return {path: hook for mounted in self.apps for path, hook in mounted.app.hooks.items()}
+
+    def stores(self) -> list[Semel]:
+        """Every store that is open, once."""
+        return list(self._open)
+
+    def close(self) -> None:
+        """Let go of everything."""
+        for mounted in self.apps:
+            mounted.app.close()
+            mounted.inbox.close()
+        for s in self._open:
+            s.close()
+
+
+def open_ledger(url: str, settings: Settings, secrets: Secrets, redact: Redactor | None) -> Semel:
+    """A store by its URL, with the secrets that were set."""
+    # What others read as JSON in a table of theirs is not encrypted: they could not read it.
+    plain = "layout=probe" in url or "layout=powertools" in url
+    return semel.connect(
+        url,
+        env=settings.semel.env,
+        secret=secrets.secret,
+        encryption=None if plain else secrets.encryption,
+        redact=redact,
+    )
+
+
+def open_inbox(s: Semel, name: str, chosen: Inbox) -> Any:
+    """The inbox of an app: on its store, or a queue of SQS."""
+    from semel.doors import inbox
+
+    return inbox.open_inbox(s, name, queue=chosen.queue, dead_letters=chosen.dead_letters)
+
+
+def with_layout(url: str, layout: str) -> str:
+    """A DynamoDB URL whose ledger is another table: by its own name, which is not the one in the URL."""
+    parts = urlsplit(url)
+    query = dict(parse_qsl(parts.query, keep_blank_values=True)) | {"layout": layout}
+    # Written out, since urlunsplit leaves the slashes away where there is no region.
+    return f"dynamodb://{parts.netloc}?{urlencode(query)}"

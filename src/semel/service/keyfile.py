@@ -1,0 +1,105 @@
+"""The secret and the encryption key: as set, or from a key file that is made beside an SQLite database."""
+
+import logging
+import os
+import secrets
+from base64 import b64decode
+from binascii import Error as NotBase64
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from semel.codecs import Encryption
+from semel.service.reading import Given
+from semel.service.settings import Settings
+
+logger: Final = logging.getLogger("semel.service")
+
+
+class Secrets(msgspec.Struct, frozen=True):
+    """What `connect` is given."""
+
+    secret: bytes | None = None
+    encryption: Encryption | None = None
+
+
+def secrets_of(settings: Settings, given: Given) -> Secrets:
+    """The secret and the keys that were set; with SQLite there are always some."""
+    secret = _secret(settings, given)
+    if settings.semel.encryption.keys:
+        return Secrets(secret, _given_keys(settings, given))
+    if secret is None or not settings.semel.encrypt:
+        return Secrets(secret)
+    return Secrets(secret, Encryption.from_secret(secret))
+
+
+def _secret(settings: Settings, given: Given) -> bytes | None:
+    store = settings.semel
+    if store.secret and store.secret_file:
+        raise given.wrong(("semel", "secret"), "it is set, and semel.secret_file is too: keep one of them")
+    if store.secret:
+        return store.secret.encode()
+    if store.secret_file:
+        return _from_file(Path(store.secret_file), given)
+    return _own(store.url) if store.url.startswith("sqlite:") else None
+
+
+def _from_file(path: Path, given: Given) -> bytes:
+    try:
+        secret = path.read_bytes().strip()
+    except OSError as error:
+        problem = f"{path} cannot be read: {error.strerror}"
+        raise given.wrong(("semel", "secret_file"), problem) from error
+    if not secret:
+        raise given.wrong(("semel", "secret_file"), f"{path} is empty")
+    return secret
+
+
+def _own(url: str) -> bytes:
+    """The secret in the file beside the database, which is made if there is none, and never written over."""
+    from semel.stores.sqlite.file import File
+
+    file = File.from_url(url)
+    file.check()
+    path = Path(f"{file.path}.key")
+    if not path.exists():
+        _make(path)
+    if path.stat().st_mode & 0o077:
+        logger.warning("%s can be read by others: chmod 600 it", path)
+    # As it stands, so that `semel forget-subject` can be given the same secret.
+    return path.read_bytes().strip()
+
+
+def _make(path: Path) -> None:
+    draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as text:
+        text.write(f"{secrets.token_hex(32)}\n")
+        text.flush()
+        os.fsync(text.fileno())
+    try:
+        # Only one of several processes that start at once gets to name its own.
+        path.hardlink_to(draft)
+    except FileExistsError:
+        return
+    finally:
+        draft.unlink()
+    logger.warning(
+        "no secret is set, so one was made: %s. What is personal in the database can be read with it only: "
+        "back it up, in another place than the database",
+        path,
+    )
+
+
+def _given_keys(settings: Settings, given: Given) -> Encryption:
+    chosen, keys = settings.semel.encryption, {}
+    for name, text in chosen.keys.items():
+        try:
+            keys[name] = b64decode(text, validate=True)
+        except NotBase64 as error:
+            raise given.wrong(("semel", "encryption", "keys"), f"{name} is no base64") from error
+    active = chosen.active or min(keys)
+    try:
+        return Encryption(keys, active)
+    except ValueError as error:
+        raise given.wrong(("semel", "encryption", "keys"), str(error)) from error

@@ -1,0 +1,156 @@
+"""Problems by RFC 9457: every refusal of the service, by name, and which error of semel's is which."""
+
+import math
+from collections.abc import Iterable
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+
+from semel import errors
+from semel.apps.probe import replies as probe
+from semel.doors.http import answers
+
+# Where they are published, and what `type` begins with.
+HOME: Final = "/problems"
+MEDIA: Final = "application/problem+json"
+
+Kind: TypeAlias = Literal[
+    "invalid-request",
+    "key-malformed",
+    "claim-malformed",
+    "not-authenticated",
+    "not-permitted",
+    "no-such-page",
+    "no-such-record",
+    "no-such-gate",
+    "wrong-method",
+    "in-progress",
+    "outcome-unknown",
+    "failed-before",
+    "claim-lost",
+    "claim-over",
+    "cap-reached",
+    "result-unreadable",
+    "body-too-large",
+    "payload-changed",
+    "internal",
+    "unavailable",
+    "overloaded",
+    "timed-out",
+    "stopping",
+]
+
+# Each problem's status and title; they are published at its type's address.
+PROBLEMS: Final[dict[Kind, tuple[int, str]]] = {
+    "invalid-request": (400, "The request is not as this operation takes it"),
+    "key-malformed": (400, "The key is empty, too long, or not printable"),
+    "claim-malformed": (400, "This names no claim, charge or decision that was given out here"),
+    "not-authenticated": (401, "The request does not say who sends it, or says it wrongly"),
+    "not-permitted": (403, "The token does not give this right"),
+    "no-such-page": (404, "There is nothing at this address"),
+    "no-such-record": (404, "Nothing is known about this key"),
+    "no-such-gate": (404, "No gate of this name is set up"),
+    "wrong-method": (405, "This address is not asked in that way"),
+    "in-progress": (409, "Somebody is at work on this key"),
+    "outcome-unknown": (409, "What became of an earlier attempt is not known yet"),
+    "failed-before": (409, "The work on this key has failed for good"),
+    "claim-lost": (409, "The claim is no longer the caller's; nothing was written"),
+    "claim-over": (409, "The claim that was made with this token has been given back"),
+    "cap-reached": (409, "The counter has no room for that much in this period"),
+    "result-unreadable": (409, "The work is done, and its result cannot be read"),
+    "body-too-large": (413, "The body is larger than the service takes"),
+    "payload-changed": (422, "This key was first used with another payload"),
+    "internal": (500, "The service has failed, and says why in its log"),
+    "unavailable": (503, "The store cannot be reached, or does not do as asked"),
+    "overloaded": (503, "Too many requests are under way"),
+    "timed-out": (503, "The request took longer than the service waits"),
+    "stopping": (503, "The service is being stopped"),
+}
+
+# When to come back, where nobody knows better: a store that was restarted is back by then.
+RETRY_AFTER: Final = 1.0
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """One refusal, whole."""
+
+    kind: Kind
+    detail: str
+    headers: tuple[tuple[str, str], ...] = ()
+    more: dict[str, Any] = {}
+
+    @property
+    def status(self) -> int:
+        """The status it is answered with."""
+        return int(self.more.get("status", PROBLEMS[self.kind][0]))
+
+    def told(self) -> dict[str, Any]:
+        """Its body."""
+        status, title = PROBLEMS[self.kind]
+        told = {"type": f"{HOME}#{self.kind}", "title": title, "status": status, "detail": self.detail}
+        return told | self.more
+
+    def body(self) -> bytes:
+        """Its body as JSON."""
+        return msgspec.json.encode(self.told())
+
+    def head(self) -> dict[str, str]:
+        """Its headers, without the length."""
+        return {"Content-Type": MEDIA, "Cache-Control": "no-store", **dict(self.headers)}
+
+
+class Trouble(Exception):
+    """Raised to answer with a problem."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.detail)
+        self.problem = problem
+
+
+def trouble(kind: Kind, detail: str, **more: Any) -> Trouble:
+    """The same in one word."""
+    return Trouble(Problem(kind, detail, more=more))
+
+
+def later(kind: Kind, detail: str, seconds: float = RETRY_AFTER, **more: Any) -> Problem:
+    """A problem that may be gone in so many seconds."""
+    wait = (("Retry-After", str(max(1, math.ceil(seconds)))),)
+    return Problem(kind, detail, wait, {"retry_after": round(max(0.0, seconds), 3), **more})
+
+
+def problem_of(error: errors.SemelError) -> Problem:
+    """What an error of semel's is to whoever asked over HTTP."""
+    match error:
+        case errors.InProgress():
+            return later("in-progress", str(error), error.retry_after, attempt=error.attempt)
+        case errors.CapReached():
+            more = {"used": error.used, "cap": error.cap, "resets_at": error.resets_at}
+            return Problem("cap-reached", str(error), more=more)
+        case errors.StoreUnavailable() | errors.StoreThrottled() | errors.StoreOutcomeUnknown():
+            # What the store said is for the log: it may name hosts and files.
+            return later("unavailable", f"{type(error).__name__}: send the same request again")
+        case errors.ShuttingDown() | errors.StoreClosed():
+            return later("stopping", "another process, or this one after its restart, will answer")
+    for kind, word in KINDS:
+        if isinstance(error, kind):
+            return Problem(word, str(error))
+    return Problem("internal", f"{type(error).__name__}; the log has the rest, under this request's id")
+
+
+KINDS: Final[Iterable[tuple[type[errors.SemelError], Kind]]] = (
+    (errors.InvalidKey, "key-malformed"),
+    (errors.PayloadChanged, "payload-changed"),
+    (errors.OutcomeUnknown, "outcome-unknown"),
+    (errors.FailedBefore, "failed-before"),
+    (errors.ClaimLost, "claim-lost"),
+    (errors.ResultUnreadable, "result-unreadable"),
+    (errors.UsageError, "invalid-request"),
+)
+
+
+def published() -> dict[str, Any]:
+    """All of them, as they are served at their home: those of requests with an Idempotency-Key as well."""
+    return {
+        kind: {"type": f"{HOME}#{kind}", "status": status, "title": title}
+        for kind, (status, title) in {**answers.PROBLEMS, **probe.OWN, **PROBLEMS}.items()
+    }

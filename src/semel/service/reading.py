@@ -1,0 +1,154 @@
+"""Settings from a file, the environment and the command line, each setting with the place it was set."""
+
+import os
+import tomllib
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Final, TypeAlias, TypeVar, get_args, get_origin
+
+import msgspec
+
+from semel import errors
+from semel.apps.settings import meant
+from semel.service.settings import BadSetting, Settings, Store
+
+Path_: TypeAlias = tuple[str, ...]
+S = TypeVar("S", bound=msgspec.Struct)
+
+PREFIX: Final = "SEMEL_"
+# What the other commands read too; everything else in the environment has its section in its name.
+SHORT: Final = {f"{PREFIX}{name.upper()}": ("semel", name) for name in Store.__struct_fields__}
+
+
+class Given:
+    """What was set, and where."""
+
+    def __init__(self, tree: dict[str, Any] | None = None, name: str = "") -> None:
+        self.tree = {} if tree is None else tree
+        self._name = name
+        self._elsewhere: dict[Path_, str] = {}
+        self._texts: set[Path_] = set()
+
+    def where(self, path: Path_) -> str:
+        """The place a setting was set, to be read after its name; nothing where it was not."""
+        if path in self._elsewhere:
+            return f" in {self._elsewhere[path]}"
+        return f" in {self._name}" if self._name and self._has(path) else ""
+
+    def is_text(self, path: Path_) -> bool:
+        """Whether it came as a text, whatever it means."""
+        return path in self._texts
+
+    def put(self, path: Path_, value: Any, where: str) -> None:
+        """Set it here instead; the environment has nothing but texts."""
+        branch = self.tree
+        for name in path[:-1]:
+            branch = branch.setdefault(name, {})
+            if not isinstance(branch, dict):
+                raise BadSetting(".".join(path), f" in {where}", "what is above it is no section")
+        branch[path[-1]] = value
+        self._elsewhere[path] = where
+        if isinstance(value, str):
+            self._texts.add(path)
+
+    def take(self, environ: Mapping[str, str]) -> None:
+        """Set what the environment sets."""
+        for name in sorted(environ):
+            path = _path_of(name)
+            if path is not None:
+                self.put(path, environ[name], f"the environment variable {name}")
+
+    def wrong(self, path: Path_, problem: str) -> BadSetting:
+        """The error for a setting."""
+        return BadSetting(".".join(path), self.where(path), problem)
+
+    def _has(self, path: Path_) -> bool:
+        branch: Any = self.tree
+        for name in path:
+            if not isinstance(branch, dict) or name not in branch:
+                return False
+            branch = branch[name]
+        return True
+
+
+def gather(
+    file: str | None, environ: Mapping[str, str] = os.environ, options: Mapping[Path_, Any] | None = None
+) -> Given:
+    """What is set by the file, by the environment over it, and by the command's options over both."""
+    given = _from_file(file)
+    given.take(environ)
+    for path, value in (options or {}).items():
+        given.put(path, value, f"the option --{path[-1].replace('_', '-')}")
+    return given
+
+
+def _from_file(file: str | None) -> Given:
+    if file is None:
+        return Given()
+    try:
+        with Path(file).open("rb") as text:
+            return Given(tomllib.load(text), file)
+    except tomllib.TOMLDecodeError as error:
+        raise errors.InvalidOption(f"{file} is no TOML: {error}") from error
+    except UnicodeDecodeError as error:
+        raise errors.InvalidOption(f"{file} is no text in UTF-8: {error}") from error
+    except OSError as error:
+        raise errors.InvalidOption(f"{file} cannot be read: {error.strerror}") from error
+
+
+def _path_of(variable: str) -> Path_ | None:
+    """The setting that a variable sets; those of other programs have no section in their name."""
+    if not variable.startswith(PREFIX):
+        return None
+    if variable in SHORT:
+        return SHORT[variable]
+    name = variable.removeprefix(PREFIX)
+    return tuple(name.lower().split("__")) if "__" in name else None
+
+
+def settings(given: Given) -> Settings:
+    """The settings, if all of them can work."""
+    return read(Settings, given.tree, (), given)
+
+
+def read(kind: type[S], values: Any, path: Path_, given: Given) -> S:
+    """A section as a value."""
+    if not isinstance(values, dict):
+        raise given.wrong(path, "it is a section, with settings of its own")
+    fields = {field.name: field for field in msgspec.structs.fields(kind)}
+    for name in values:
+        if name not in fields:
+            raise given.wrong((*path, name), _unknown(name, fields))
+    made = {name: _value(fields[name].type, one, (*path, name), given) for name, one in values.items()}
+    try:
+        return msgspec.convert(made, kind)
+    except msgspec.ValidationError as error:
+        raise given.wrong(path, str(error)) from error
+
+
+def _unknown(name: str, known: Iterable[str]) -> str:
+    close = get_close_matches(name, known, 1)
+    hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
+    return f"there is no such setting; {hint}"
+
+
+def _value(kind: Any, value: Any, path: Path_, given: Given) -> Any:
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return read(kind, value, path, given)
+    inner = _section_of(kind)
+    if inner is not None:
+        if not isinstance(value, dict):
+            raise given.wrong(path, f"it is a section for each name: [{'.'.join(path)}.NAME]")
+        return {name: read(inner, one, (*path, name), given) for name, one in value.items()}
+    try:
+        text = given.is_text(path)
+        return msgspec.convert(meant(kind, value) if text else value, kind, strict=not text)
+    except (msgspec.ValidationError, msgspec.DecodeError) as error:
+        raise given.wrong(path, str(error)) from error
+
+
+def _section_of(kind: Any) -> type[msgspec.Struct] | None:
+    """The kind of section that stands under each name, where names are the user's own."""
+    inner = get_args(kind)[-1] if get_origin(kind) is dict else None
+    return inner if isinstance(inner, type) and issubclass(inner, msgspec.Struct) else None

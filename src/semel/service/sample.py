@@ -1,0 +1,280 @@
+"""A sample of everything: settings with which all apps run, a shop, and what senders might send.
+
+All of it is made up, and meant to be seen through: agents and customers have numbers for names, addresses are
+of example.com, and telephone numbers of nobody.
+"""
+
+import hmac
+from base64 import b64encode
+from collections import deque
+from collections.abc import Callable, Iterator
+from itertools import cycle
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+import msgspec
+
+from semel.apps.support.orders import Order
+from semel.stores.sqlite.file import File
+
+ALOWARE: Final = "sample-aloware"
+HUBSPOT: Final = "sample-hubspot"
+RICHPANEL: Final = "sample-richpanel"
+TELEGRAM: Final = "sample-telegram"
+PROBE: Final = "sample-probe"
+READER: Final = "sample-reader-token"
+
+# About every fifth delivery is one of the last few once more.
+AGAIN: Final = 0.2
+REMEMBERED: Final = 12
+
+# How an order number ends says what the shop will do.
+LOST, FLAKY, UNKNOWN = "9", "7", "0"
+
+
+def settings(url: str) -> dict[str, Any]:
+    """Settings with which every app runs, without any account."""
+    star = str(Path(File.from_url(url).path).with_name("quill.db"))
+    return {
+        "semel": {"url": url},
+        # What fails here fails on purpose, and the line of figures tells it.
+        "service": {"log_format": "text", "log_level": "error"},
+        "tokens": {"sample": {"token": READER, "scopes": ["ledger:read", "apps:read", "metrics"]}},
+        "apps": {
+            "quill": {"aloware_token": ALOWARE, "hubspot_secret": HUBSPOT, "star": star},
+            "support": {
+                "webhook_token": RICHPANEL,
+                "automation_enabled": True,
+                "lookup": f"{__name__}:find_order",
+            },
+            "household": {"secret_token": TELEGRAM},
+            "probe": {"token": PROBE},
+        },
+        # Fewer than usual, so that dead letters are seen within seconds.
+        "inbox": {"support": {"max_attempts": 3}},
+    }
+
+
+# The shop
+
+
+class ShopDown(Exception):
+    """The sample shop does not answer."""
+
+
+_asked: set[str] = set()
+
+
+def find_order(number: str, _email: str) -> Order | None:
+    """An order in the sample shop, which is down for some numbers at first, and for some for ever."""
+    if number.endswith(LOST) or (number.endswith(FLAKY) and number not in _asked):
+        _asked.add(number)
+        raise ShopDown("it is down, on purpose")
+    return None if number.endswith(UNKNOWN) else Order("shipped")
+
+
+# Deliveries
+
+
+class Delivery(msgspec.Struct, frozen=True):
+    """What is sent to one address."""
+
+    path: str
+    headers: dict[str, str]
+    content: Any
+
+    @property
+    def body(self) -> bytes:
+        """The content as JSON."""
+        return msgspec.json.encode(self.content)
+
+    @property
+    def size(self) -> int:
+        """How many events it brings."""
+        return len(self.content) if isinstance(self.content, list) else 1
+
+    def signed(self, address: str, now: float) -> dict[str, str]:
+        """Its headers; HubSpot signs the address, the body and the time."""
+        if self.path != "/webhooks/hubspot":
+            return self.headers
+        sent = str(int(now * 1000))
+        text = f"POST{address}{self.path}".encode() + self.body + sent.encode()
+        signature = b64encode(hmac.digest(HUBSPOT.encode(), text, "sha256")).decode()
+        return {**self.headers, "X-HubSpot-Signature-v3": signature, "X-HubSpot-Request-Timestamp": sent}
+
+
+def bearer(token: str) -> dict[str, str]:
+    """The header that shows a token."""
+    return {"Authorization": f"Bearer {token}"}
+
+
+def call(id: int, agent: int) -> Delivery:
+    """Aloware tells of a call that an agent has made."""
+    body = {"id": id, "user_id": agent, "contact": {"phone_number": "555-0107"}}
+    return Delivery(
+        "/webhooks/aloware",
+        bearer(ALOWARE),
+        {"event": "OutboundPhoneCall-DispositionCompleted", "body": body},
+    )
+
+
+def batch(first: int, size: int, agent: int, now: float) -> Delivery:
+    """HubSpot tells of e-mails and cases, several at once."""
+    events = [
+        {
+            "objectId": id,
+            "objectTypeId": "0-5" if id % 3 == 0 else "0-49",
+            "subscriptionType": "object.creation",
+            "occurredAt": int(now * 1000),
+            "sourceId": f"userId:{agent}",
+        }
+        for id in range(first, first + size)
+    ]
+    return Delivery("/webhooks/hubspot", {}, events)
+
+
+def message(customer: int, id: str, text: str) -> Delivery:
+    """Richpanel tells what a customer wrote."""
+    told = {
+        "conversation_id": f"customer-{customer}",
+        "message_id": id,
+        "text": text,
+        "email": f"customer-{customer}@example.com",
+    }
+    return Delivery("/webhooks/richpanel", bearer(RICHPANEL), told)
+
+
+def update(id: int, chat: int, now: float, text: str) -> Delivery:
+    """Telegram tells what somebody wrote in a chat."""
+    told = {"message_id": id, "date": int(now), "chat": {"id": chat}, "from": {"id": 3}, "text": text}
+    header = {"X-Telegram-Bot-Api-Secret-Token": TELEGRAM}
+    return Delivery("/webhooks/telegram", header, {"update_id": id, "message": told})
+
+
+def order(action: str, key: str, **asked: Any) -> Delivery:
+    """Somebody has the probe move messages."""
+    headers = {**bearer(PROBE), "Idempotency-Key": f'"{key}"'}
+    return Delivery(f"/messages/{action}", headers, {"address": "sample", **asked})
+
+
+# After these the customer is asked for an order number.
+ORDER_QUESTIONS: Final = (
+    "Where is my order? You can reach me at 555-0142.",
+    "When will my package arrive?",
+    "Can you tell me the status of my order?",
+)
+QUESTIONS: Final = (
+    *ORDER_QUESTIONS,
+    "I would like a refund, please.",
+    "The lamp came broken.",
+    "My lawyer will hear of this.",
+    "Thank you for the quick answer!",
+)
+CHATS: Final = (
+    "I did the dishes",
+    "Jag har dammsugit hela huset",
+    "Took out the trash and the recycling",
+    "Vem hämtar på dagis?",
+    "Went for a run",
+    "Good morning",
+)
+
+
+class Senders:
+    """Whoever sends, one delivery after the other; the same dice send the same."""
+
+    def __init__(self, dice: Random, now: Callable[[], float]) -> None:
+        self._dice, self._now = dice, now
+        # Nothing of an earlier run on the same file has these numbers.
+        self._number = int(now() * 1000)
+        self._asked: deque[int] = deque(maxlen=REMEMBERED)
+        self._sent: deque[Delivery] = deque(maxlen=REMEMBERED)
+        # Whoever looks on sees a failure soon, and not too many.
+        self._endings = cycle((FLAKY, "1", LOST, "2", UNKNOWN, "3", FLAKY, "4", "5", "6"))
+
+    def __iter__(self) -> Iterator[Delivery]:
+        while True:
+            if self._sent and self._dice.random() < AGAIN:
+                yield self._dice.choice(self._sent)
+            else:
+                self._sent.append(self._next())
+                yield self._sent[-1]
+
+    def _next(self) -> Delivery:
+        self._number += 10
+        kinds = (self._calls, self._emails, self._customers, self._customers, self._family, self._probe)
+        return self._dice.choice(kinds)(self._number)
+
+    def _calls(self, number: int) -> Delivery:
+        return call(number, self._dice.randint(1, 9))
+
+    def _emails(self, number: int) -> Delivery:
+        return batch(number, self._dice.randint(1, 5), self._dice.randint(1, 9), self._now())
+
+    def _customers(self, number: int) -> Delivery:
+        """A customer asks something, or answers with the order number that he was asked for."""
+        if self._asked and self._dice.random() < 0.7:
+            text = f"It is {self._dice.randint(1000, 9999)}{next(self._endings)}"
+            return message(self._asked.popleft(), f"m-{number}", text)
+        # Not 7, who is whoever looks on.
+        customer, text = 1000 + number // 10 % 9000, self._dice.choice(QUESTIONS)
+        if text in ORDER_QUESTIONS:
+            self._asked.append(customer)
+        return message(customer, f"m-{number}", text)
+
+    def _family(self, number: int) -> Delivery:
+        return update(number, self._dice.choice((8, 9, -1009)), self._now(), self._dice.choice(CHATS))
+
+    def _probe(self, number: int) -> Delivery:
+        if self._dice.random() < 0.5:
+            return order("produce", f"sample-{number}", count=self._dice.randint(1, 5))
+        return order("consume", f"sample-{number}", max=5, seconds=0.1)
+
+
+# To be pasted
+
+
+class Paste(msgspec.Struct, frozen=True):
+    """A delivery for a person to send, and the key that it has in the ledger of its app."""
+
+    app: str
+    what: str
+    delivery: Delivery
+    key: str
+
+
+def pastes(now: float) -> list[Paste]:
+    """One for each app; none of them needs to be signed."""
+    return [
+        Paste("quill", "a call that an agent made", call(5550107, 3), "ALOWARE:5550107"),
+        Paste(
+            "support",
+            "a customer's question",
+            message(7, "m-1", "Where is my order?"),
+            "evt:rp:customer-7:m-1",
+        ),
+        Paste("household", "what was done at home", update(1, 7, now, "I did the dishes"), "TELEGRAM:1"),
+        Paste("probe", "three messages into a queue", order("produce", "mine", count=3), "PRODUCE#mine"),
+    ]
+
+
+def curl(address: str, delivery: Delivery) -> str:
+    """A delivery as a line for a shell."""
+    headers = " ".join(f"-H '{name}: {value}'" for name, value in delivery.headers.items())
+    # Whether the probe has answered the same before is told by a header.
+    shown = "-si" if delivery.path.startswith("/messages") else "-s"
+    return f"curl {shown} -w '\\n' {address}{delivery.path} {headers} -d '{delivery.body.decode()}'"
+
+
+def looks(address: str, now: float) -> list[str]:
+    """Where a person sees what came of them, as lines for a shell."""
+    from datetime import UTC, datetime
+
+    day = datetime.fromtimestamp(now, UTC).date()
+    places = (
+        f"/apps/quill/facts?from={day}&to={day}",
+        "/apps/support/conversations/customer-7/audit",
+        "/apps/household/chats/7/activities",
+    )
+    return [f"curl -s -w '\\n' '{address}{place}' -H 'Authorization: Bearer {READER}'" for place in places]

@@ -1,0 +1,108 @@
+"""What can be set: the sections of `semel.toml`, as values."""
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+import msgspec
+
+from semel import errors
+
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
+Positive: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
+Seconds: TypeAlias = Annotated[float, msgspec.Meta(gt=0)]
+Port: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=65535)]
+
+Right: TypeAlias = Literal["ledger:read", "ledger:write", "apps:read", "metrics", "admin"]
+
+
+class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One section; a name that it does not know is refused."""
+
+
+class Encryption(Section, frozen=True):
+    """The keys that results and messages are encrypted with, in base64: the active one encrypts."""
+
+    active: str = ""
+    keys: dict[str, str] = {}
+
+
+class Store(Section, frozen=True):
+    """Where everything is kept, and what keeps it from being read."""
+
+    url: str = "sqlite:///semel.db"
+    env: str = "dev"
+    secret: str = ""
+    secret_file: str = ""
+    encrypt: bool = True
+    """Encrypt with a key made from the secret, where there is one and no keys are given."""
+    encryption: Encryption = Encryption()
+
+
+class Service(Section, frozen=True):
+    """How the HTTP side runs."""
+
+    host: str = "127.0.0.1"
+    port: Port = 8000
+    workers: Count = 2
+    """Threads for each app's inbox in this process."""
+    public_url: str = ""
+    """What webhook senders were told, without a path; some of them sign it."""
+    max_body_bytes: Positive = 1_048_576
+    max_in_flight: Positive = 256
+    request_timeout: Seconds = 60.0
+    stop_timeout: Seconds = 30.0
+    """How long what runs may go on after the service was asked to stop."""
+    ready_timeout: Seconds = 2.0
+    open_metrics: bool = False
+    log_format: Literal["json", "text"] = "json"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+class Token(Section, frozen=True):
+    """Who may ask what: the token itself or its SHA-256 in hex."""
+
+    token: str = ""
+    sha256: str = ""
+    scopes: list[Right] = []
+    scope: str | None = None
+    """The tenant whose ledger it sees; that of its own name unless this says otherwise."""
+
+
+class Inbox(Section, frozen=True):
+    """How one app's messages wait and are worked on; what is not said here is as the app says."""
+
+    queue: str = ""
+    dead_letters: str = ""
+    workers: Count | None = None
+    max_attempts: Positive | None = None
+    lease: Seconds | None = None
+    ttl: Seconds | None = None
+    poll: Seconds | None = None
+    """How long a look for messages lasts, where none is there; SQS counts whole seconds, up to 20."""
+
+
+class Gate(Section, frozen=True):
+    """A gate by its rules."""
+
+    rules: list[dict[str, Any]] = []
+    ttl: Seconds = 86400.0
+    trace: str | None = None
+
+
+class Settings(Section, frozen=True):
+    """All of it."""
+
+    semel: Store = Store()
+    service: Service = Service()
+    tokens: dict[str, Token] = {}
+    inbox: dict[str, Inbox] = {}
+    apps: dict[str, dict[str, Any]] = {}
+    """As they were given: each app knows its own."""
+    gates: dict[str, Gate] = {}
+
+
+class BadSetting(errors.InvalidOption):
+    """A setting that cannot work; the message names it and where it was set."""
+
+    def __init__(self, setting: str, where: str, problem: str) -> None:
+        super().__init__(f"{setting}{where}: {problem}")
+        self.setting = setting

@@ -1,0 +1,140 @@
+"""The site: every address of the service, as one ASGI application."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Depends, FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+from semel import errors
+from semel.drive import leave
+from semel.service import health, v1
+from semel.service.described import described
+from semel.service.front import ID, INTERNAL, Front, Routes, told_problem
+from semel.service.house import House
+from semel.service.metrics import CONTENT_TYPE
+from semel.service.problems import HOME, Kind, Problem, Trouble, published
+from semel.service.tokens import Tokens, anybody
+from semel.service.v1.openapi import problems
+
+ABOUT: Final = (
+    "A ledger for things that must happen once, over HTTP. Every refusal is a problem by RFC 9457, of a type "
+    "that is listed at /problems."
+)
+
+
+def site(house: House, address: str) -> Front:
+    """The service of a house, which is reached at this address."""
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        yield
+        for s in house.stores():
+            await leave(s.store)
+
+    app = FastAPI(
+        title="semel", version=version("semel"), description=ABOUT, lifespan=lifespan, redoc_url=None
+    )
+    tokens = Tokens(house)
+    _answer_with_problems(app)
+    app.include_router(health.router(house))
+    app.include_router(_about(house, tokens))
+    app.include_router(v1.router(house, tokens))
+    _mount_apps(app, house, tokens)
+    described(app, house)
+    front = Front(
+        app,
+        settings=house.settings.service,
+        metrics=house.metrics,
+        hooks=house.hooks(),
+        routes=Routes({*app.openapi()["paths"], "/openapi.json", "/docs"}),
+        address=address,
+    )
+    inboxes = {one.name: one.inbox for one in house.apps if one.entry.works}
+    house.metrics.watch(lambda: front.in_flight, inboxes)
+    return front
+
+
+def _about(house: House, tokens: Tokens) -> APIRouter:
+    """What the service tells about itself."""
+    routes = APIRouter(tags=["service"])
+    asking = anybody() if house.settings.service.open_metrics else tokens.asking("metrics")
+
+    @routes.get(
+        "/metrics",
+        response_class=Response,
+        responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}, **problems()},
+    )
+    async def metrics(_caller: Annotated[Any, Depends(asking)]) -> Response:
+        """Events, requests and inboxes, for Prometheus."""
+        # An inbox is asked how much waits in it, which may take a moment.
+        return Response(await asyncio.to_thread(house.metrics.text), media_type=CONTENT_TYPE)
+
+    @routes.get(HOME)
+    async def every_problem() -> dict[str, dict[str, Any]]:
+        """Every problem that an answer may name as its type."""
+        return published()
+
+    return routes
+
+
+def _mount_apps(app: FastAPI, house: House, tokens: Tokens) -> None:
+    for mounted in house.apps:
+        api = mounted.part("api")
+        if api is not None:
+            app.include_router(
+                api.router(mounted.app),
+                prefix=f"/apps/{mounted.name}",
+                tags=[mounted.name],
+                dependencies=[Depends(tokens.asking("apps:read"))],
+                responses=problems(),
+            )
+
+
+# Problems
+
+
+def _answer_with_problems(app: FastAPI) -> None:
+    async def told(request: Request, error: Exception) -> Response:
+        problem = _problem(error, request.scope.get(ID, ""))
+        return Response(problem.body(), problem.status, problem.head())
+
+    # The last is raised again after it was answered, and so is logged by the front.
+    for kind in (Trouble, errors.SemelError, RequestValidationError, HTTPException, Exception):
+        app.add_exception_handler(kind, told)
+
+
+STATUS: Final[dict[int, Kind]] = {404: "no-such-page", 405: "wrong-method"}
+
+
+def _problem(error: Any, id: str) -> Problem:
+    match error:
+        case Trouble():
+            return error.problem
+        case errors.SemelError():
+            return told_problem(error, id)
+        case RequestValidationError():
+            return Problem("invalid-request", "see errors", more={"errors": [*map(_wrong, error.errors())]})
+        case HTTPException(__cause__=Trouble() as cause):
+            # FastAPI's word for whatever goes wrong while it reads a body.
+            return cause.problem
+        case HTTPException():
+            return _of_an_app(error)
+    return INTERNAL
+
+
+def _of_an_app(error: HTTPException) -> Problem:
+    """What an app's own routes refuse keeps its status."""
+    kind = STATUS.get(error.status_code, "invalid-request" if error.status_code < 500 else "internal")
+    headers = tuple((error.headers or {}).items())
+    return Problem(kind, str(error.detail), headers, {"status": error.status_code})
+
+
+def _wrong(one: dict[str, Any]) -> dict[str, str]:
+    """What is wrong with a request; never what was sent, which may be anything."""
+    reason = one["ctx"]["error"] if one["type"] == "json_invalid" else one["msg"]
+    return {"at": ".".join(map(str, one["loc"])), "problem": str(reason)}

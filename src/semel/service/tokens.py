@@ -1,0 +1,106 @@
+"""Who may ask what: tokens, compared in constant time, and the tenant that each one stands for."""
+
+import hmac
+import re
+from collections.abc import Awaitable, Callable
+from hashlib import sha256
+from typing import Annotated, Any, Final
+
+import msgspec
+from fastapi import Security
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+
+from semel.connect import Semel
+from semel.service.house import House
+from semel.service.problems import Problem, Trouble
+from semel.service.reading import Given
+from semel.service.settings import Right, Token
+
+# Nobody guesses so many characters, if they are random.
+SHORTEST: Final = 16
+DIGEST: Final = re.compile(r"[0-9a-fA-F]{64}")
+
+BEARER: Final = HTTPBearer(
+    auto_error=False, scheme_name="token", description="A token of the settings: `[tokens.NAME]`."
+)
+Credentials = Annotated[HTTPAuthorizationCredentials | None, Security(BEARER)]
+
+
+class Caller(msgspec.Struct, frozen=True):
+    """Who asks, and the ledger of its tenant."""
+
+    name: str
+    rights: frozenset[str]
+    s: Semel
+
+
+class Tokens:
+    """Every token that is known."""
+
+    def __init__(self, house: House) -> None:
+        # Its events say that they came in this way.
+        s = house.s.through("api")
+        self._known: list[tuple[bytes, Caller]] = []
+        for name, token in house.settings.tokens.items():
+            digest = _digest(name, token, house.given)
+            if any(digest == known for known, _ in self._known):
+                raise house.given.wrong(("tokens", name), "another token is the same: each has its own")
+            tenant = name if token.scope is None else token.scope
+            self._known.append((digest, Caller(name, frozenset(token.scopes), s.scoped(tenant))))
+
+    def caller(self, presented: str) -> Caller | None:
+        """Who has this token; every one is compared, so that the time tells nothing."""
+        digest, found = sha256(presented.encode("utf-8", "replace")).digest(), None
+        for known, caller in self._known:
+            if hmac.compare_digest(known, digest):
+                found = caller
+        return found
+
+    def asking(self, right: Right) -> Callable[..., Awaitable[Caller]]:
+        """A dependency: the caller, if it has this right."""
+
+        async def asks(credentials: Credentials) -> Caller:
+            caller = None if credentials is None else self.caller(credentials.credentials)
+            if caller is None:
+                raise Trouble(_unknown(known=bool(self._known), sent=credentials is not None))
+            if right not in caller.rights:
+                raise Trouble(_lacks(caller, right))
+            return caller
+
+        return asks
+
+
+def _unknown(*, known: bool, sent: bool) -> Problem:
+    detail = "send Authorization: Bearer with a token of the settings"
+    if not known:
+        detail = "no token is set up: add a section [tokens.NAME] to the settings"
+    elif sent:
+        detail = "no such token is set up"
+    told = 'Bearer realm="semel"' + (', error="invalid_token"' if sent else "")
+    return Problem("not-authenticated", detail, (("WWW-Authenticate", told),))
+
+
+def _lacks(caller: Caller, right: Right) -> Problem:
+    told = f'Bearer realm="semel", error="insufficient_scope", scope="{right}"'
+    detail = f"the token {caller.name!r} lacks the scope {right!r}"
+    return Problem("not-permitted", detail, (("WWW-Authenticate", told),), {"scope": right})
+
+
+def _digest(name: str, token: Token, given: Given) -> bytes:
+    path = ("tokens", name)
+    if bool(token.token) == bool(token.sha256):
+        raise given.wrong(path, "it has either a token or the sha256 of one")
+    if token.token and len(token.token) < SHORTEST:
+        raise given.wrong((*path, "token"), f"it can be guessed: use at least {SHORTEST} random characters")
+    if token.sha256 and not DIGEST.fullmatch(token.sha256):
+        raise given.wrong((*path, "sha256"), "it is no SHA-256 in hex, which has 64 digits")
+    return bytes.fromhex(token.sha256) if token.sha256 else sha256(token.token.encode()).digest()
+
+
+def anybody() -> Callable[..., Awaitable[Any]]:
+    """A dependency that lets everybody in."""
+
+    async def asks() -> None:
+        return None
+
+    return asks

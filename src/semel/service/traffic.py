@@ -1,0 +1,201 @@
+"""Traffic: a gentle stream of made-up deliveries to the service itself, and what becomes of them."""
+
+import errno
+import socket
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+import httpx
+
+from semel import errors
+from semel.clock import Clock
+from semel.events import Event, What, digest
+from semel.service import sample
+from semel.service.house import House
+from semel.service.reading import Given
+from semel.service.settings import Service
+from semel.stores.sqlite.file import File
+
+PAUSE_SECONDS: Final = 0.4
+STATUS_SECONDS: Final = 5.0
+# A service that answers at all answers within this.
+TIMEOUT_SECONDS: Final = 5.0
+
+# Through these an event comes in; what has none is a step of its handling.
+DOORS: Final = frozenset({"inbox", "quill", "probe"})
+
+
+@contextmanager
+def sampled(options: dict[tuple[str, ...], Any], say: Callable[[str], None]) -> Iterator[Given]:
+    """Settings for the sample, and nothing of the environment: made-up traffic is for a file of its own."""
+    url = options.pop(("semel", "url"), None)
+    if url is not None and not url.startswith("sqlite:"):
+        raise errors.UsageError("sample traffic goes to a file only: --url sqlite:///sample.db, or none")
+    with tempfile.TemporaryDirectory(prefix="semel-sample-") as folder:
+        given = Given(sample.settings(url or f"sqlite:///{folder}/semel.db"), "the sample")
+        for path, value in options.items():
+            given.put(path, value, f"the option --{path[-1]}")
+        if ("service", "port") not in options:
+            given.put(("service", "port"), _port(options, say), "the sample")
+        yield given
+
+
+def _port(options: dict[tuple[str, ...], Any], say: Callable[[str], None]) -> int:
+    """The usual port, or any other where that is in use."""
+    usual = Service()
+    with socket.socket() as trial:
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            trial.bind((options.get(("service", "host"), usual.host), usual.port))
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                return usual.port  # the service says what is wrong with it
+            say(f"semel: port {usual.port} is in use, so another one is taken")
+            return 0
+    return usual.port
+
+
+# What becomes of a delivery that a person watches.
+WORDS: Final = {
+    What.COMPLETED: "has handled yours",
+    What.REPLAYED: "had yours before: a duplicate, and dropped",
+    What.RELEASED: "failed on yours, and tries again",
+    What.FAILED: "gave yours up: it is a dead letter",
+}
+
+
+class Tally:
+    """Counts what becomes of deliveries, by what the ledger tells."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._begun: set[str] = set()
+        self._watched: dict[str, Callable[[str], None]] = {}
+        self.received = 0
+        self.counts = dict.fromkeys(WORDS, 0)
+
+    def watch(self, key_digest: str, told: Callable[[str], None]) -> None:
+        """Tell also in words what becomes of this one."""
+        self._watched[key_digest] = told
+
+    def __call__(self, event: Event) -> None:
+        """Count an event."""
+        with self._lock:
+            what = self._sorted(event)
+            if what is not None:
+                self.counts[what] += 1
+        if what is not None and event.key_digest in self._watched:
+            self._watched[event.key_digest](WORDS[what])
+
+    def _sorted(self, event: Event) -> What | None:
+        """What it says about a whole delivery; None where it is one of many steps."""
+        comes_in, begun = event.door in DOORS, event.key_digest in self._begun
+        match event.what:
+            case What.CLAIMED | What.TAKEN_OVER if comes_in:
+                self._begun.add(event.key_digest)
+                return None
+            case What.REPLAYED | What.FAILED_BEFORE if comes_in:
+                return What.REPLAYED
+            case What.COMPLETED | What.FAILED if begun:
+                self._begun.discard(event.key_digest)
+                return event.what
+            case What.RELEASED if begun:
+                return What.RELEASED
+        return None
+
+
+class Traffic:
+    """The stream; `stop` ends it."""
+
+    def __init__(self, house: House, address: str, say: Callable[[str], None]) -> None:
+        self._house, self._address, self._say = house, address, say
+        self._clock, self._tally = Clock(), Tally()
+        self._stopping = threading.Event()
+        self._refused: set[int] = set()
+        self._threads = [threading.Thread(target=each, daemon=True) for each in (self._send, self._report)]
+
+    def start(self) -> None:
+        """Say what it is, and begin."""
+        self._introduce()
+        self._house.s.events.listen(self._tally)
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Send nothing more."""
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join(TIMEOUT_SECONDS)
+
+    # What is said
+
+    def _introduce(self) -> None:
+        database = Path(File.from_url(self._house.settings.semel.url).path)
+        kept = f"in {database}"
+        if database.parent.name.startswith("semel-sample-"):
+            kept += ", and gone when this stops; --url sqlite:///sample.db keeps it"
+        self._say("semel: the traffic is made up, and nothing of it leaves this machine")
+        self._say("semel: to be without it, leave --traffic away and write a semel.toml of your own")
+        self._say(f"semel: everything is {kept}")
+        self._say("semel: paste one of these twice, and see that it happens once:")
+        for paste in sample.pastes(self._clock.now()):
+            self._say(f"\n  # {paste.app}: {paste.what}\n  {sample.curl(self._address, paste.delivery)}")
+            self._watch(paste)
+        self._say("\n  # what came of it")
+        for line in sample.looks(self._address, self._clock.now()):
+            self._say(f"  {line}")
+        self._say("\nsemel: Ctrl-C stops it")
+
+    def _watch(self, paste: sample.Paste) -> None:
+        name = self._house.s.scoped(paste.app).ledger.steps.prefix + paste.key
+        self._tally.watch(digest(name), lambda words: self._say(f"semel: {paste.app} {words}"))
+
+    def _report(self) -> None:
+        while not self._stopping.wait(STATUS_SECONDS):
+            self._say(self.status())
+
+    def status(self) -> str:
+        """All figures in one line."""
+        handled, duplicates, failed, dead = self._tally.counts.values()
+        waiting = sum(each.inbox.waiting() for each in self._house.apps)
+        return (
+            f"semel: {self._tally.received} received, {handled} handled once, "
+            f"{duplicates} duplicates dropped, {failed} failed and retried, {dead} dead, {waiting} waiting"
+        )
+
+    # What is sent
+
+    def _send(self) -> None:
+        dice = Random()  # noqa: S311 - nothing depends on it
+        with httpx.Client(base_url=self._address, timeout=TIMEOUT_SECONDS, trust_env=False) as client:
+            for delivery in sample.Senders(dice, self._clock.now):
+                if self._stopping.wait(PAUSE_SECONDS):
+                    return
+                try:
+                    self._deliver(client, delivery)
+                except httpx.HTTPError:
+                    continue  # it is not there yet, or not any more
+
+    def _deliver(self, client: httpx.Client, delivery: sample.Delivery) -> None:
+        headers = delivery.signed(self._address, self._clock.now())
+        self._tally.received += delivery.size
+        answer = client.post(delivery.path, content=delivery.body, headers=headers)
+        if not answer.is_success and answer.status_code not in self._refused:
+            self._refused.add(answer.status_code)
+            self._say(f"semel: {delivery.path} answers {answer.status_code} to the traffic: {answer.text}")
+
+
+@contextmanager
+def traffic(house: House, address: str, say: Callable[[str], None]) -> Iterator[Traffic]:
+    """Traffic to the service at this address, until the end of the block."""
+    stream = Traffic(house, address, say)
+    stream.start()
+    try:
+        yield stream
+    finally:
+        stream.stop()

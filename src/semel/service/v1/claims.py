@@ -1,0 +1,164 @@
+"""Claims, and what becomes of them."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Response
+
+from semel.drive import adrive
+from semel.model import MISSING, Busy, Claimed, Failed, Failure, Mismatch, Outcome, Replay, Unknown
+from semel.service.house import House
+from semel.service.problems import Problem, Trouble, later, trouble
+from semel.service.tokens import Caller, Tokens
+from semel.service.v1 import rules
+from semel.service.v1.handles import claim_handle, claim_of
+from semel.service.v1.models import (
+    ClaimAsked,
+    ClaimedTold,
+    CompleteAsked,
+    CompletedTold,
+    ErrorAsked,
+    FailAsked,
+    FailedTold,
+    ReleaseAsked,
+    ReleasedTold,
+    RenewAsked,
+    RenewedTold,
+    ReplayTold,
+    moment,
+)
+from semel.service.v1.openapi import StrictRoute, problems
+
+MOVE = problems("claim-malformed", "claim-lost")
+
+
+def router(_house: House, tokens: Tokens) -> APIRouter:
+    """The addresses of claims."""
+    routes = APIRouter(tags=["claims"], route_class=StrictRoute)
+    Writer = Annotated[Caller, Depends(tokens.asking("ledger:write"))]  # noqa: N806 - a type
+
+    @routes.post(
+        "/claims",
+        status_code=201,
+        response_model=ClaimedTold,
+        responses={
+            200: {"model": ReplayTold, "description": "It was done before."},
+            **problems(
+                "key-malformed",
+                "in-progress",
+                "outcome-unknown",
+                "failed-before",
+                "claim-over",
+                "result-unreadable",
+                "payload-changed",
+            ),
+        },
+    )
+    async def claim(asked: ClaimAsked, caller: Writer) -> Any:
+        """Claim a key, or learn what is in the way.
+
+        Send a `token` of your own: when the answer is lost, the same request gives the same claim.
+        """
+        begun = caller.s.clock.now()
+        outcome = await adrive(
+            rules.claim(caller.s, asked.key, asked.token, _terms(asked, caller)), caller.s.store
+        )
+        told = _told(outcome, begun)
+        if isinstance(told, ReplayTold):
+            return Response(told.model_dump_json(exclude_unset=True), 200, media_type="application/json")
+        return told
+
+    @routes.post("/claims/complete", responses=MOVE)
+    async def complete(asked: CompleteAsked, caller: Writer) -> CompletedTold:
+        """The effect happened; keep what came of it. The same again is done again."""
+        s = caller.s
+        held, ledger = claim_of(asked.claim, s.ledger.steps.prefix), s.ledger.steps
+        await adrive(rules.complete(ledger, held, asked.result), s.store)
+        return CompletedTold(kept=rules.kept(ledger, s.store.overflow is not None, asked.result, held.id))
+
+    @routes.post("/claims/fail", responses=MOVE)
+    async def fail(asked: FailAsked, caller: Writer) -> FailedTold:
+        """It failed, and is to stay failed."""
+        held = claim_of(asked.claim, caller.s.ledger.steps.prefix)
+        await caller.s.aio.ledger.fail(held, _failure(asked.error))
+        return FailedTold()
+
+    @routes.post("/claims/release", responses=MOVE)
+    async def release(asked: ReleaseAsked, caller: Writer) -> ReleasedTold:
+        """It did not happen; let the next attempt run."""
+        held = claim_of(asked.claim, caller.s.ledger.steps.prefix)
+        error = None if asked.error is None else _failure(asked.error)
+        await caller.s.aio.ledger.release(held, error)
+        return ReleasedTold()
+
+    @routes.post("/claims/renew", responses=MOVE)
+    async def renew(asked: RenewAsked, caller: Writer) -> RenewedTold:
+        """Still at work: the lease begins anew."""
+        held, begun = claim_of(asked.claim, caller.s.ledger.steps.prefix), caller.s.clock.now()
+        await caller.s.aio.ledger.renew(held)
+        return RenewedTold(lease=held.lease, lease_until=moment(begun + held.lease))
+
+    return routes
+
+
+def _terms(asked: ClaimAsked, caller: Caller) -> dict[str, Any]:
+    fingerprint = asked.fingerprint
+    if "payload" in asked.model_fields_set:
+        if fingerprint is not None:
+            raise trouble("invalid-request", "give either the payload or its fingerprint")
+        fingerprint = caller.s.fingerprint(asked.payload)
+    return {
+        "fingerprint": fingerprint,
+        "lease": asked.lease,
+        "ttl": asked.ttl,
+        "on_lapsed": asked.on_lapsed,
+        "max_attempts": asked.max_attempts,
+    }
+
+
+def _told(outcome: Outcome, begun: float) -> ClaimedTold | ReplayTold:
+    match outcome:
+        case Claimed():
+            return ClaimedTold(
+                key=outcome.key,
+                claim=claim_handle(outcome),
+                attempt=outcome.attempt,
+                lapsed=outcome.lapsed,
+                lease=outcome.lease,
+                lease_until=moment(begun + outcome.lease),
+                ttl=outcome.ttl,
+            )
+        case Replay():
+            return _replayed(outcome)
+        case Busy():
+            attempt = outcome.record.attempt
+            detail = (
+                f"attempt {attempt} holds it for another {outcome.retry_after:.1f} s; POST /v1/wait waits"
+            )
+            raise Trouble(later("in-progress", detail, outcome.retry_after, attempt=attempt))
+        case Failed():
+            error = {"type": outcome.failure.type, "message": outcome.failure.message}
+            more = {"error": error, "attempt": outcome.record.attempt}
+            raise Trouble(Problem("failed-before", f"at attempt {outcome.record.attempt}", more=more))
+        case Mismatch():
+            raise trouble("payload-changed", "use another key, or send the payload of the first time")
+        case Unknown():
+            detail = f"attempt {outcome.record.attempt} vanished; settle it with `semel ledger resolve`"
+            raise trouble("outcome-unknown", detail, attempt=outcome.record.attempt)
+
+
+def _replayed(outcome: Replay) -> ReplayTold:
+    record, told = outcome.record, {}
+    if outcome.result is not MISSING:
+        told["result"] = outcome.result
+    return ReplayTold(
+        outcome="replay",
+        key=record.key,
+        attempt=record.attempt,
+        completed_at=moment(record.updated_at),
+        kept=outcome.result is not MISSING,
+        **told,
+    )
+
+
+def _failure(error: ErrorAsked) -> Failure:
+    return Failure(error.type, error.message)

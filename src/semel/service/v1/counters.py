@@ -1,0 +1,78 @@
+"""Counters: so many in a period, counted once."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends
+
+from semel import periods
+from semel.service.house import House
+from semel.service.tokens import Caller, Tokens
+from semel.service.v1.handles import charge_handle, charge_of
+from semel.service.v1.models import (
+    Amount,
+    ChargeAsked,
+    ChargeTold,
+    KeyQuery,
+    Per,
+    RefundAsked,
+    RefundTold,
+    TallyTold,
+    Zone,
+    moment,
+)
+from semel.service.v1.openapi import StrictRoute, problems
+
+PERIODS: dict[str, type[periods.Period]] = {
+    "hour": periods.Hour,
+    "day": periods.Day,
+    "week": periods.Week,
+    "month": periods.Month,
+}
+
+
+def router(_house: House, tokens: Tokens) -> APIRouter:
+    """The addresses of counters."""
+    routes = APIRouter(prefix="/counters", tags=["counters"], route_class=StrictRoute)
+    Writer = Annotated[Caller, Depends(tokens.asking("ledger:write"))]  # noqa: N806 - a type
+    Reader = Annotated[Caller, Depends(tokens.asking("ledger:read"))]  # noqa: N806 - a type
+
+    @routes.post("/charge", responses=problems("key-malformed", "cap-reached"))
+    async def charge(asked: ChargeAsked, caller: Writer) -> ChargeTold:
+        """Count so much, if the period has room for it; the same token again counts nothing more."""
+        made = await caller.s.aio.counters.charge(
+            asked.counter,
+            asked.by,
+            cap=asked.cap,
+            token=asked.token,
+            per=PERIODS[asked.per](asked.zone),
+            keep=asked.keep,
+        )
+        return ChargeTold(
+            charge=charge_handle(made),
+            counter=made.counter,
+            period=made.period,
+            by=made.by,
+            resets_at=moment(made.resets_at),
+        )
+
+    @routes.post("/refund", responses=problems("key-malformed", "claim-malformed"))
+    async def refund(asked: RefundAsked, caller: Writer) -> RefundTold:
+        """Give a charge back, once."""
+        return RefundTold(refunded=await caller.s.aio.counters.refund(charge_of(asked.charge)))
+
+    @routes.get("", responses=problems("key-malformed"))
+    async def look(
+        counter: KeyQuery, caller: Reader, per: Per = "day", zone: Zone = "UTC", cap: Amount | None = None
+    ) -> TallyTold:
+        """How a counter stands now."""
+        tally = await caller.s.aio.counters.look(counter, per=PERIODS[per](zone), cap=cap)
+        return TallyTold(
+            counter=tally.counter,
+            period=tally.period,
+            used=tally.used,
+            resets_at=moment(tally.resets_at),
+            cap=tally.cap,
+            remaining=tally.remaining,
+        )
+
+    return routes

@@ -1,0 +1,131 @@
+"""Gates: may this happen now? Their rules are in the settings, under `[gates.NAME]`."""
+
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Depends
+
+from semel import errors
+from semel.gate import (
+    Allowed,
+    Cap,
+    Cooldown,
+    Decision,
+    FastConversation,
+    KillSwitch,
+    QuietHours,
+    Refused,
+    Rule,
+    Shadow,
+    Sight,
+)
+from semel.service.house import House
+from semel.service.problems import trouble
+from semel.service.reading import Given
+from semel.service.settings import Gate
+from semel.service.tokens import Caller, Tokens
+from semel.service.v1.counters import PERIODS
+from semel.service.v1.handles import decision_handle, decision_of
+from semel.service.v1.models import (
+    DecideAsked,
+    DecisionTold,
+    GateRefundAsked,
+    RefundTold,
+    SightTold,
+    moment,
+)
+from semel.service.v1.openapi import StrictRoute, problems
+
+# What a rule is called in the settings.
+RULES: Final[dict[str, type[Rule]]] = {
+    "quiet_hours": QuietHours,
+    "cap": Cap,
+    "cooldown": Cooldown,
+    "kill_switch": KillSwitch,
+    "fast_conversation": FastConversation,
+    "shadow": Shadow,
+}
+# What a file of settings cannot say: a table is a value of the program's.
+ELSEWHERE: Final = frozenset({"book", "table"})
+# Facts become arguments, and these are arguments already.
+TAKEN: Final = frozenset({"self", "also", "at", "subject"})
+
+
+def router(house: House, tokens: Tokens) -> APIRouter:
+    """The addresses of gates."""
+    gates = {name: _rules(name, gate, house.given) for name, gate in house.settings.gates.items()}
+    routes = APIRouter(prefix="/gates/{name}", tags=["gates"], route_class=StrictRoute)
+    Writer = Annotated[Caller, Depends(tokens.asking("ledger:write"))]  # noqa: N806 - a type
+
+    def gate_of(name: str, caller: Caller) -> Any:
+        if name not in gates:
+            raise trouble("no-such-gate", f"there are {', '.join(gates) or 'none'}")
+        chosen = house.settings.gates[name]
+        return caller.s.aio.gate(*gates[name], ttl=chosen.ttl, trace=chosen.trace)
+
+    @routes.post("/decide", responses=problems("key-malformed", "no-such-gate"))
+    async def decide(name: str, asked: DecideAsked, caller: Writer) -> DecisionTold:
+        """Whether this action may happen; asked again, the answer is the same."""
+        gate = gate_of(name, caller)
+        if taken := TAKEN & asked.facts.keys():
+            raise trouble("invalid-request", f"no fact can be named {min(taken)!r}")
+        ask = gate.reconsider if asked.reconsider else gate.decide
+        return _told(await ask(asked.key, **asked.facts))
+
+    @routes.post("/refund", responses=problems("key-malformed", "claim-malformed", "no-such-gate"))
+    async def refund(name: str, asked: GateRefundAsked, caller: Writer) -> RefundTold:
+        """What was allowed did not happen: give back what it used up, once."""
+        return RefundTold(refunded=await gate_of(name, caller).refund(decision_of(asked.decision)))
+
+    return routes
+
+
+def _told(decision: Decision) -> DecisionTold:
+    refused = decision if isinstance(decision, Refused) else None
+    return DecisionTold(
+        key=decision.key,
+        allowed=decision.allowed,
+        at=moment(decision.at),
+        decision=decision_handle(decision) if isinstance(decision, Allowed) else None,
+        reason=None if refused is None else refused.reason,
+        not_before=None if refused is None else _moment(refused.not_before),
+        would_allow=refused is None or refused.would_allow,
+        rules=[_sight(sight) for sight in decision.seen],
+    )
+
+
+def _sight(sight: Sight) -> SightTold:
+    return SightTold(
+        rule=sight.rule, passed=sight.passed, saw=sight.saw, not_before=_moment(sight.not_before)
+    )
+
+
+def _moment(at: float | None) -> str | None:
+    return None if at is None else moment(at)
+
+
+def _rules(name: str, gate: Gate, given: Given) -> list[Rule]:
+    def wrong(problem: str) -> errors.InvalidOption:
+        return given.wrong(("gates", name, "rules"), problem)
+
+    return [_rule(values, wrong) for values in gate.rules]
+
+
+def _rule(values: Mapping[str, Any], wrong: Callable[[str], errors.InvalidOption]) -> Rule:
+    options = dict(values)
+    word = options.pop("rule", None)
+    if word not in RULES:
+        raise wrong(f"rule = {word!r} is none; it is one of {', '.join(RULES)}")
+    kind = RULES[word]
+    known = set(kind.__struct_fields__) - ELSEWHERE
+    if "per" in known:
+        known.add("zone")
+    if unknown := options.keys() - known:
+        raise wrong(f"{word} has no {min(unknown)}; it has {', '.join(sorted(known))}")
+    per, zone = options.pop("per", "day"), options.pop("zone", "UTC") if "per" in known else "UTC"
+    if per not in PERIODS:
+        raise wrong(f"per = {per!r} is none; it is one of {', '.join(PERIODS)}")
+    try:
+        return kind(**options | ({"per": PERIODS[per](zone)} if "per" in known else {}))
+    except (TypeError, ValueError) as error:  # InvalidOption is a ValueError too
+        raise wrong(str(error)) from error

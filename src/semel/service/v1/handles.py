@@ -1,0 +1,90 @@
+"""Handles: what a client is given to hold, and gives back as it is; its inside is nobody's business.
+
+A handle has the key and never the tenant, which is always that of the token. It proves nothing: every write
+is conditional on the random token in it, in the store.
+"""
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from typing import TypeVar
+
+import msgspec
+
+from semel.counters import Charged
+from semel.gate import Allowed, Taken
+from semel.model import Claimed
+from semel.service.problems import trouble
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+class ClaimHandle(msgspec.Struct, frozen=True, array_like=True):
+    """A claim."""
+
+    key: str
+    token: str
+    attempt: int
+    lease: float
+    ttl: float
+
+
+class ChargeHandle(msgspec.Struct, frozen=True, array_like=True):
+    """A charge."""
+
+    counter: str
+    period: str
+    token: str
+    by: int
+    id: str
+    resets_at: float
+
+
+class DecisionHandle(msgspec.Struct, frozen=True, array_like=True):
+    """A decision that allowed something."""
+
+    key: str
+    at: float
+    token: str
+    taken: tuple[Taken, ...]
+
+
+def claim_handle(claim: Claimed) -> str:
+    """A claim as a text to hold."""
+    return _sealed(ClaimHandle(claim.key, claim.token, claim.attempt, claim.lease, claim.ttl))
+
+
+def claim_of(handle: str, prefix: str) -> Claimed:
+    """The claim that is meant, in the caller's own tenant."""
+    held = _opened(handle, ClaimHandle)
+    return Claimed(prefix + held.key, held.token, held.attempt, held.lease, held.ttl)
+
+
+def charge_handle(charge: Charged) -> str:
+    """A charge as a text to hold."""
+    return _sealed(ChargeHandle(*msgspec.structs.astuple(charge)))
+
+
+def charge_of(handle: str) -> Charged:
+    """The charge that is meant."""
+    return Charged(*msgspec.structs.astuple(_opened(handle, ChargeHandle)))
+
+
+def decision_handle(decision: Allowed) -> str:
+    """A decision as a text to hold."""
+    return _sealed(DecisionHandle(decision.key, decision.at, decision.token, decision.taken))
+
+
+def decision_of(handle: str) -> Allowed:
+    """The decision that is meant."""
+    return Allowed(*msgspec.structs.astuple(_opened(handle, DecisionHandle)))
+
+
+def _sealed(held: msgspec.Struct) -> str:
+    return urlsafe_b64encode(msgspec.json.encode(held)).decode().rstrip("=")
+
+
+def _opened(handle: str, kind: type[T]) -> T:
+    try:
+        data = urlsafe_b64decode(handle.encode("ascii") + b"=" * (-len(handle) % 4))
+        return msgspec.json.decode(data, type=kind)
+    except (ValueError, msgspec.MsgspecError):
+        raise trouble("claim-malformed", "give it back as it was given out") from None

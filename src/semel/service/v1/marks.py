@@ -1,0 +1,49 @@
+"""Marks: was this seen before?"""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends
+
+from semel.drive import adrive
+from semel.service.house import House
+from semel.service.problems import trouble
+from semel.service.tokens import Caller, Tokens
+from semel.service.v1 import rules
+from semel.service.v1.models import CheckAsked, CheckTold, KeyAsked, MarkAsked, ProcessedTold
+from semel.service.v1.openapi import StrictRoute, problems
+
+
+def router(_house: House, tokens: Tokens) -> APIRouter:
+    """The addresses of marks."""
+    routes = APIRouter(tags=["marks"], route_class=StrictRoute)
+    Writer = Annotated[Caller, Depends(tokens.asking("ledger:write"))]  # noqa: N806 - a type
+    Reader = Annotated[Caller, Depends(tokens.asking("ledger:read"))]  # noqa: N806 - a type
+
+    @routes.post("/check-and-set", responses=problems("key-malformed"))
+    async def check_and_set(asked: CheckAsked, caller: Writer) -> CheckTold:
+        """True the first time, false while that time is remembered: one atomic write.
+
+        Send a `token` of your own: when the answer is lost, the same request gives the same answer.
+        """
+        steps = rules.ledger_with(caller.s, asked.token)
+        if (asked.key is None) == (asked.keys is None):
+            raise trouble("invalid-request", "give either key or keys")
+        if asked.keys is not None:
+            return CheckTold(
+                new=await adrive(steps.check_and_set_many(asked.keys, asked.ttl), caller.s.store)
+            )
+        assert asked.key is not None  # noqa: S101 - for the type checker
+        return CheckTold(new=await adrive(steps.check_and_set(asked.key, asked.ttl), caller.s.store))
+
+    @routes.post("/is-processed", responses=problems("key-malformed"))
+    async def is_processed(asked: KeyAsked, caller: Reader) -> ProcessedTold:
+        """Whether a key is done; one that is only being worked on is not."""
+        return ProcessedTold(processed=await caller.s.aio.ledger.is_processed(asked.key))
+
+    @routes.post("/mark-processed", responses=problems("key-malformed", "in-progress"))
+    async def mark_processed(asked: MarkAsked, caller: Writer) -> ProcessedTold:
+        """Record that a key is done, whatever became of earlier attempts; a running one is left alone."""
+        await caller.s.aio.ledger.mark_processed(asked.key, asked.ttl)
+        return ProcessedTold(processed=True)
+
+    return routes

@@ -1,0 +1,377 @@
+"""How requests and answers look."""
+
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal, TypeAlias
+
+from fastapi import Query
+from pydantic import BaseModel, ConfigDict, Field, JsonValue  # noqa: TID253 - the service is where it is needed
+
+from semel.keys import MAX_INTEGER, MAX_KEY_BYTES
+from semel.model import MISSING, Record
+
+# Half a year, and ten: longer ones are somebody's mistake.
+LONGEST_LEASE = 86_400 * 183
+LONGEST_TTL = 86_400 * 3650
+LONGEST_WAIT = 30
+MOST_KEYS = 1000
+# The end of the year 9999: no calendar goes further.
+LAST = 253402300799
+
+Key: TypeAlias = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=MAX_KEY_BYTES,
+        pattern=r"^[^\x00-\x1f\x7f-\x9f]+$",
+        description=f"What is done once: at most {MAX_KEY_BYTES} bytes in UTF-8, without control characters.",
+        examples=["charge:order-17"],
+    ),
+]
+KeyQuery: TypeAlias = Annotated[
+    str, Query(min_length=1, max_length=MAX_KEY_BYTES, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$")
+]
+Token: TypeAlias = Annotated[
+    str,
+    Field(
+        pattern=r"^[A-Za-z0-9_-]{16,64}$",
+        description="Random, made by the client before it asks, and sent again with every repetition.",
+        examples=["4f1d6c0e9b7a4c35a8d2f3b1c0e97a64"],
+    ),
+]
+Seconds: TypeAlias = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Ttl: TypeAlias = Annotated[float, Field(gt=0, le=LONGEST_TTL, allow_inf_nan=False)]
+Amount: TypeAlias = Annotated[int, Field(ge=1, le=MAX_INTEGER)]
+Handle: TypeAlias = Annotated[
+    str, Field(min_length=1, max_length=8192, pattern=r"^[A-Za-z0-9_-]+$", description="As it was given out.")
+]
+Moment: TypeAlias = Annotated[
+    str, Field(description="ISO 8601, in UTC.", json_schema_extra={"format": "date-time"})
+]
+Per: TypeAlias = Literal["hour", "day", "week", "month"]
+Zone: TypeAlias = Annotated[
+    str, Field(max_length=64, description="IANA name.", examples=["Europe/Stockholm"])
+]
+
+
+def moment(seconds: float) -> str:
+    """A moment as ISO 8601 in UTC."""
+    return datetime.fromtimestamp(min(max(seconds, 0.0), LAST), UTC).isoformat(timespec="milliseconds")
+
+
+class Asked(BaseModel):
+    """A request; a name that it does not know is refused."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class Told(BaseModel):
+    """An answer."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+# Claims
+
+
+class ClaimAsked(Asked):
+    """A key to be claimed, and on what terms."""
+
+    key: Key
+    token: Token | None = None
+    payload: JsonValue = Field(
+        default=None,
+        description="What the key stands for; another one under the same key is refused. Its hash is kept.",
+    )
+    fingerprint: Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[\x21-\x7e]+$")] | None = (
+        Field(default=None, description="Instead of the payload: a hash of the client's own.")
+    )
+    lease: Annotated[float, Field(gt=0, le=LONGEST_LEASE, allow_inf_nan=False)] = 30.0
+    ttl: Ttl = 86_400.0
+    on_lapsed: Literal["rerun", "hold", "resolve"] = "rerun"
+    max_attempts: Annotated[int, Field(ge=1, le=MAX_INTEGER)] | None = None
+
+
+class ClaimedTold(Told):
+    """The key is the caller's until the lease ends."""
+
+    outcome: Literal["claimed"] = "claimed"
+    key: str
+    claim: str = Field(description="To be given back with complete, fail, release and renew.")
+    attempt: int
+    lapsed: bool = Field(description="An earlier attempt vanished, so its effect may have happened.")
+    lease: float = Field(description="Seconds, counted from before the request was sent.")
+    lease_until: Moment
+    ttl: float
+
+
+class ReplayTold(Told):
+    """It was done before."""
+
+    outcome: Literal["replay"] = "replay"
+    key: str
+    attempt: int
+    completed_at: Moment
+    kept: bool = Field(description="Whether there is a result; the fact is kept longer than a large one.")
+    result: JsonValue = None
+
+
+class CompleteAsked(Asked):
+    """What came of a claim."""
+
+    claim: Handle
+    result: JsonValue = None
+
+
+class ErrorAsked(Asked):
+    """An error: its type and its message."""
+
+    type: Annotated[str, Field(min_length=1, max_length=200)]
+    message: Annotated[str, Field(max_length=10_000)] = ""
+
+
+class FailAsked(Asked):
+    """Why it failed for good."""
+
+    claim: Handle
+    error: ErrorAsked
+
+
+class ReleaseAsked(Asked):
+    """A claim to be given back, and why."""
+
+    claim: Handle
+    error: ErrorAsked | None = None
+
+
+class RenewAsked(Asked):
+    """A claim whose work goes on."""
+
+    claim: Handle
+
+
+class CompletedTold(Told):
+    """It is done, and stays so."""
+
+    outcome: Literal["completed"] = "completed"
+    kept: bool = Field(description="Whether the result was stored, and not only the fact.")
+
+
+class FailedTold(Told):
+    """It has failed, and stays so."""
+
+    outcome: Literal["failed"] = "failed"
+
+
+class ReleasedTold(Told):
+    """It was given back: the next attempt runs."""
+
+    outcome: Literal["released"] = "released"
+
+
+class RenewedTold(Told):
+    """The lease began anew."""
+
+    outcome: Literal["renewed"] = "renewed"
+    lease: float
+    lease_until: Moment
+
+
+# Records
+
+
+class WaitAsked(Asked):
+    """A key to be waited for."""
+
+    key: Key
+    timeout: Annotated[float, Field(gt=0, le=LONGEST_WAIT, allow_inf_nan=False)] = 10.0
+
+
+class ErrorTold(Told):
+    """An error as it is kept."""
+
+    type: str
+    message: str
+
+
+class RecordTold(Told):
+    """What is known about a key."""
+
+    key: str
+    status: Literal["IN_PROGRESS", "COMPLETED", "FAILED", "UNKNOWN", "RELEASED"]
+    attempt: int
+    created_at: Moment
+    updated_at: Moment
+    lease_until: Moment
+    expires_at: Moment
+    fingerprint: str | None
+    error: ErrorTold | None
+    kept: bool = Field(description="Whether there is a result.")
+    result: JsonValue = None
+
+
+def record_told(record: Record, result: Any) -> RecordTold:
+    """A record, without the token, which is its holder's alone."""
+    failure = record.failure
+    told: dict[str, Any] = {"kept": result is not MISSING}
+    if result is not MISSING:
+        told["result"] = result
+    return RecordTold(
+        key=record.key,
+        status=record.status.value,
+        attempt=record.attempt,
+        created_at=moment(record.created_at),
+        updated_at=moment(record.updated_at),
+        lease_until=moment(record.lease_until),
+        expires_at=moment(record.expires_at),
+        fingerprint=record.fingerprint,
+        error=None if failure is None else ErrorTold(type=failure.type, message=failure.message),
+        **told,
+    )
+
+
+# Marks
+
+
+class CheckAsked(Asked):
+    """One key, or several, to be marked unless they were before."""
+
+    key: Key | None = None
+    keys: Annotated[list[Key], Field(min_length=1, max_length=MOST_KEYS)] | None = None
+    token: Token | None = None
+    ttl: Ttl = 3600.0
+
+
+class CheckTold(Told):
+    """Whether it was the first time; for several keys, in their order."""
+
+    new: bool | list[bool]
+
+
+class KeyAsked(Asked):
+    """One key."""
+
+    key: Key
+
+
+class MarkAsked(Asked):
+    """A key that is done, and for how long that is to be known."""
+
+    key: Key
+    ttl: Ttl = 3600.0
+
+
+class ProcessedTold(Told):
+    """Whether the key is done."""
+
+    processed: bool
+
+
+# Counters
+
+
+class ChargeAsked(Asked):
+    """So much to be counted, under a token, if there is room."""
+
+    counter: Key
+    token: Key
+    cap: Amount
+    by: Amount = 1
+    per: Per = "day"
+    zone: Zone = "UTC"
+    keep: Ttl = 604_800.0
+
+
+class ChargeTold(Told):
+    """It was counted, now or when it was first asked for."""
+
+    charge: str = Field(description="To be given back with refund.")
+    counter: str
+    period: str
+    by: int
+    resets_at: Moment
+
+
+class RefundAsked(Asked):
+    """A charge to be given back."""
+
+    charge: Handle
+
+
+class RefundTold(Told):
+    """Whether it was given back, now or before; false where it is not there any more."""
+
+    refunded: bool
+
+
+class TallyTold(Told):
+    """How a counter stands."""
+
+    counter: str
+    period: str
+    used: int
+    resets_at: Moment
+    cap: int | None
+    remaining: int | None
+
+
+# Gates and switches
+
+
+class DecideAsked(Asked):
+    """An action, and what the rules have to know about it."""
+
+    key: Key
+    facts: dict[str, str | int] = {}
+    reconsider: bool = Field(
+        default=False, description="Decide anew, where the time of an earlier refusal is over."
+    )
+
+
+class SightTold(Told):
+    """What one rule saw."""
+
+    rule: str
+    passed: bool
+    saw: str
+    not_before: Moment | None
+
+
+class DecisionTold(Told):
+    """Whether it may happen; what is allowed has been counted already."""
+
+    key: str
+    allowed: bool
+    at: Moment
+    decision: str | None = Field(description="Of an allowed action: to be given back with refund.")
+    reason: str | None
+    not_before: Moment | None
+    would_allow: bool
+    rules: list[SightTold]
+
+
+class GateRefundAsked(Asked):
+    """An allowed action that did not happen."""
+
+    decision: Handle
+
+
+class SwitchAsked(Asked):
+    """How a switch is to stand, and why."""
+
+    on: bool
+    reason: Annotated[str, Field(max_length=1000)] = ""
+
+
+class SwitchTold(Told):
+    """How a switch stands."""
+
+    name: str
+    on: bool
+    since: Moment
+    reason: str
+
+
+class SwitchesTold(Told):
+    """Every switch that was ever turned."""
+
+    switches: list[SwitchTold]

@@ -1,0 +1,94 @@
+"""What FastAPI does not know by itself: strict JSON, and what an operation's problems look like."""
+
+import json
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
+
+from semel.service.problems import MEDIA, PROBLEMS, Kind
+
+SCHEMA: Final = {
+    "type": "object",
+    "title": "Problem",
+    "description": "A problem by RFC 9457; what else it has is told with its type.",
+    "required": ["type", "title", "status", "detail"],
+    "properties": {
+        "type": {"type": "string", "description": "Which problem it is: stable, and listed at /problems."},
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "detail": {"type": "string", "description": "What is wrong this time."},
+        "retry_after": {"type": "number", "description": "In so many seconds it may be gone."},
+    },
+}
+COMMON: Final[tuple[Kind, ...]] = (
+    "invalid-request",
+    "not-authenticated",
+    "not-permitted",
+    "body-too-large",
+    "internal",
+    "unavailable",
+    "overloaded",
+    "timed-out",
+    "stopping",
+)
+
+
+def problems(*kinds: Kind, common: tuple[Kind, ...] = COMMON) -> dict[int | str, dict[str, Any]]:
+    """The answers of an operation that may have these problems, and those that every one may have."""
+    told: dict[int | str, dict[str, Any]] = {}
+    for kind in (*common, *kinds):
+        status, title = PROBLEMS[kind]
+        one = told.setdefault(
+            status,
+            {
+                "description": "",
+                "content": {MEDIA: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+            },
+        )
+        one["description"] = f"{one['description']}\n\n`{kind}`: {title}.".strip()
+        if status == 401:
+            one["headers"] = {"WWW-Authenticate": {"schema": {"type": "string"}}}
+        if status in (409, 503):
+            one["headers"] = {"Retry-After": {"schema": {"type": "integer", "minimum": 1}}}
+    return told
+
+
+class StrictRequest(Request):
+    """A request whose JSON is refused where two readers could read it differently."""
+
+    async def json(self) -> Any:
+        """The body."""
+        if not hasattr(self, "_json"):
+            try:
+                self._json = json.loads(
+                    await self.body(), object_pairs_hook=_object, parse_constant=_constant
+                )
+            except (RecursionError, UnicodeDecodeError) as error:
+                raise json.JSONDecodeError(type(error).__name__, "", 0) from error
+        return self._json
+
+
+class StrictRoute(APIRoute):
+    """A route whose requests are strict."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """The handler of a request."""
+        handler = super().get_route_handler()
+
+        async def handle(request: Request) -> Response:
+            return await handler(StrictRequest(request.scope, request.receive))
+
+        return handle
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        raise json.JSONDecodeError("a name occurs twice in one object", "", 0)
+    return made
+
+
+def _constant(name: str) -> Any:
+    raise json.JSONDecodeError(f"{name} is no number of JSON", "", 0)

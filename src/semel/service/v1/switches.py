@@ -1,0 +1,38 @@
+"""Switches: what stops work at once, for every worker and every tenant of the environment."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Path
+
+from semel.keys import MAX_KEY_BYTES
+from semel.service.house import House
+from semel.service.tokens import Caller, Tokens
+from semel.service.v1.models import SwitchAsked, SwitchesTold, SwitchTold, moment
+from semel.service.v1.openapi import StrictRoute, problems
+from semel.switches import Switch
+
+Name = Annotated[str, Path(min_length=1, max_length=MAX_KEY_BYTES, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$")]
+
+
+def router(_house: House, tokens: Tokens) -> APIRouter:
+    """The addresses of switches."""
+    routes = APIRouter(prefix="/switches", tags=["switches"], route_class=StrictRoute)
+    Admin = Annotated[Caller, Depends(tokens.asking("admin"))]  # noqa: N806 - a type
+
+    @routes.get("", responses=problems())
+    async def switches(caller: Admin) -> SwitchesTold:
+        """Every switch that was ever turned."""
+        found = await caller.s.aio.switches.list()
+        return SwitchesTold(switches=[_told(name, found[name]) for name in sorted(found)])
+
+    @routes.put("/{name}", responses=problems("key-malformed"))
+    async def turn(name: Name, asked: SwitchAsked, caller: Admin) -> SwitchTold:
+        """Turn a switch on or off; gates know of it within a second."""
+        document = await caller.s.aio.switches.turn(name, on=asked.on, reason=asked.reason)
+        return _told(name, Switch(**document.value[name]))
+
+    return routes
+
+
+def _told(name: str, switch: Switch) -> SwitchTold:
+    return SwitchTold(name=name, on=switch.on, since=moment(switch.since), reason=switch.reason)

@@ -1,0 +1,73 @@
+"""An app of the tests: what is delivered is written to a file, each once."""
+
+import json
+from pathlib import Path
+from typing import Any, ClassVar
+
+import msgspec
+
+from semel.connect import Semel
+from semel.doors.inbox import Inbox, Message
+from semel.doors.webhooks import Answer
+from semel.errors import InvalidOption
+from semel.policy import Options
+from tests.servers.running import until
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The section `apps.echo`."""
+
+    folder: str = "."
+    path: str = "/webhooks/echo"
+    words: list[str] = []
+    limit: int = 3
+    crash: bool = False
+
+
+class Hook:
+    """Takes a list of names; `!` is an error of the app's own."""
+
+    def __init__(self, inbox: Inbox) -> None:
+        self._inbox = inbox
+        self.seen: list[dict[str, Any]] = []
+
+    async def areceive(self, headers: Any, body: bytes, *, method: str = "POST", url: str = "") -> Answer:
+        self.seen.append({"headers": headers, "method": method, "url": url})
+        names = json.loads(body)
+        if "!" in names:
+            raise RuntimeError("planted-in-an-exception@example.com")
+        await self._inbox.aput(*[Message(f"echo:{name}", {"name": name}) for name in names])
+        return Answer(
+            200, {"Content-Type": "application/json"}, json.dumps({"accepted": len(names)}).encode()
+        )
+
+
+class Echo:
+    """The app."""
+
+    worker_options: ClassVar[Options] = {"max_attempts": 2}
+
+    def __init__(self, s: Semel, inbox: Inbox, settings: Settings) -> None:
+        if settings.limit > 9:
+            raise InvalidOption("apps.echo.limit: it is at most 9")
+        self.s, self.inbox, self.settings = s, inbox, settings
+        self._folder = Path(settings.folder)
+        self.hooks = {settings.path: Hook(inbox)}
+        self.closed = False
+
+    def handle(self, message: Message) -> str:
+        name: str = message.body["name"]
+        self._note(f"begun {name}")
+        if name.startswith("slow"):
+            assert until((self._folder / "go").exists)
+        if name.startswith("bad"):
+            raise ValueError("it is bad")
+        self._note(f"done {name}")
+        return name
+
+    def _note(self, line: str) -> None:
+        with (self._folder / "effects").open("a") as file:
+            file.write(f"{line}\n")
+
+    def close(self) -> None:
+        self.closed = True

@@ -1,0 +1,302 @@
+"""The front: every request has an id, keeps to the limits, is counted, and is logged in one line."""
+
+import asyncio
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from semel import errors
+from semel.doors.http.answers import Answer as PairsAnswer
+from semel.redact import Redactor
+from semel.service import logs
+from semel.service.front import Front, Routes
+from semel.service.house import House
+from semel.service.metrics import Metrics
+from semel.service.settings import Service
+from tests.service.kit import ALL_TOKENS, bearer, client_of, opened, problem_of, register
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    text = (
+        "[service]\nmax_body_bytes = 1000\npublic_url = 'https://shop.example/'\n[apps.echo]\n" + ALL_TOKENS
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        register(patch)
+        with opened(text, tmp_path_factory.mktemp("front")) as house:
+            yield house
+
+
+@pytest.fixture(scope="module")
+def client(house: House) -> Iterator[TestClient]:
+    with client_of(house) as client:
+        yield client
+
+
+def front_of(app: Any, hooks: Any = None, **options: Any) -> Front:
+    return Front(
+        app,
+        settings=Service(**options),
+        metrics=Metrics(),
+        hooks=hooks or {},
+        routes=Routes(["/a/{b}", "/c", *(hooks or {})]),
+        address="http://127.0.0.1:8000",
+    )
+
+
+async def ask(
+    front: Front, *chunks: bytes, path: str = "/c", headers: Any = (), **more: Any
+) -> dict[str, Any]:
+    """One request, in these pieces, and what came back."""
+    pieces = list(chunks or (b"",))
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        if not pieces:
+            return {"type": "http.disconnect"}
+        return {"type": "http.request", "body": pieces.pop(0), "more_body": bool(pieces)}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": list(headers)}
+    await front(scope | more, receive, send)
+    start: Any = sent[0] if sent else {"status": 0, "headers": []}
+    body = b"".join(one.get("body", b"") for one in sent[1:])
+    return {"status": start["status"], "headers": dict(start["headers"]), "body": body}
+
+
+# Ids
+
+
+def test_a_request_keeps_its_id_if_it_has_a_sensible_one(client: TestClient) -> None:
+    assert client.get("/health/live", headers={"X-Request-ID": "abc-1"}).headers["x-request-id"] == "abc-1"
+    odd = client.get("/health/live", headers={"X-Request-ID": "a b"}).headers["x-request-id"]
+    assert odd != "a b"
+    assert len(odd) == 32
+    assert client.get("/nowhere").headers["x-request-id"]
+
+
+# Limits
+
+
+def test_a_body_that_says_it_is_too_large_is_not_read(client: TestClient) -> None:
+    for path in ("/webhooks/echo", "/v1/claims"):
+        answer = client.post(path, content=b"x" * 1001, headers=bearer("north"))
+        assert (answer.status_code, problem_of(answer)) == (413, "body-too-large")
+    assert client.post("/webhooks/echo", content=json.dumps(["x" * 990])).status_code == 200
+
+
+def test_a_body_that_does_not_say_its_length_is_read_as_far_as_the_limit(client: TestClient) -> None:
+    def pieces() -> Iterator[bytes]:
+        yield from [b"[" + b" " * 600, b" " * 600 + b"]"]
+
+    for path in ("/webhooks/echo", "/v1/claims"):
+        answer = client.post(path, content=pieces(), headers=bearer("north"))
+        assert (answer.status_code, problem_of(answer)) == (413, "body-too-large")
+
+
+def test_more_requests_than_the_limit_are_told_to_come_back_and_health_is_still_answered() -> None:
+    async def story() -> None:
+        arrived, go = asyncio.Event(), asyncio.Event()
+
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            arrived.set()
+            if not scope["path"].startswith("/health"):
+                await go.wait()
+            await send({"type": "http.response.start", "status": 204, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
+
+        front = front_of(app, max_in_flight=1)
+        first = asyncio.create_task(ask(front))
+        await arrived.wait()
+        assert front.in_flight == 1
+        refused = await ask(front)
+        assert refused["status"] == 503
+        assert refused["headers"][b"retry-after"] == b"1"
+        assert json.loads(refused["body"])["type"] == "/problems#overloaded"
+        assert (await ask(front, path="/health/live"))["status"] == 204
+        go.set()
+        assert (await first)["status"] == 204
+        assert (await ask(front))["status"] == 204
+        assert front.in_flight == 0
+
+    asyncio.run(story())
+
+
+def test_a_request_that_takes_too_long_is_given_up() -> None:
+    """It is answered in time, though a write that is under way is finished first, and told to nobody."""
+
+    async def story() -> None:
+        finished, go = asyncio.Event(), asyncio.Event()
+
+        async def app(_scope: Any, _receive: Any, send: Any) -> None:
+            with suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+            await go.wait()
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            finished.set()
+
+        front, sent = front_of(app, request_timeout=0.01), list[Any]()
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+            go.set()
+
+        scope = {"type": "http", "method": "POST", "path": "/c", "query_string": b"", "headers": []}
+        await front(scope, asyncio.Event().wait, send)  # type: ignore[arg-type]  # nothing is received
+        assert finished.is_set()
+        assert [one.get("status") for one in sent] == [503, None]
+        assert json.loads(sent[1]["body"])["type"] == "/problems#timed-out"
+
+    asyncio.run(story())
+
+
+# Hooks
+
+
+def test_a_hook_gets_the_delivery_as_it_came_and_the_address_as_its_sender_knows_it(
+    client: TestClient, house: House
+) -> None:
+    before = house.apps[0].inbox.waiting()
+    answer = client.post("/webhooks/echo?a=1&b=%20", content=b'["one", "two"]', headers={"X-Twice": "1"})
+    assert answer.json() == {"accepted": 2}
+    seen = house.apps[0].app.hooks["/webhooks/echo"].seen[-1]
+    assert (seen["method"], seen["url"]) == ("POST", "https://shop.example/webhooks/echo?a=1&b=%20")
+    assert ("x-twice", "1") in seen["headers"]
+    assert house.apps[0].inbox.waiting() == before + 2
+
+
+def test_a_hook_takes_a_delivery_in_pieces_and_answers_posts_only(client: TestClient) -> None:
+    def pieces() -> Iterator[bytes]:
+        yield from [b'["o', b'ne"', b"]"]
+
+    assert client.post("/webhooks/echo", content=pieces()).json() == {"accepted": 1}
+    refused = client.get("/webhooks/echo")
+    assert (refused.status_code, problem_of(refused)) == (405, "wrong-method")
+    assert refused.headers["allow"] == "POST"
+
+
+class Answers:
+    """A hook that answers, or fails, in one way."""
+
+    def __init__(self, answer: Any) -> None:
+        self._answer = answer
+
+    async def areceive(self, headers: Any, body: bytes, *, method: str = "", url: str = "") -> Any:
+        if isinstance(self._answer, Exception):
+            raise self._answer
+        return self._answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "kind"),
+    [
+        (errors.StoreUnavailable("secret-host:5432 is away"), 503, "unavailable"),
+        (errors.ShuttingDown("no new work is begun"), 503, "stopping"),
+        (RuntimeError("secret"), 500, "internal"),
+        (errors.InvalidKey("no"), 400, "key-malformed"),
+    ],
+)
+def test_a_hook_that_fails_is_answered_with_a_problem_that_tells_no_secret(
+    answer: Exception, status: int, kind: str
+) -> None:
+    front = front_of(None, {"/hook": Answers(answer)})
+    told = asyncio.run(ask(front, b"{}", path="/hook"))
+    assert told["status"] == status
+    assert json.loads(told["body"])["type"] == f"/problems#{kind}"
+    assert b"secret" not in told["body"]
+
+
+def test_a_hook_may_answer_with_headers_in_pairs() -> None:
+    front = front_of(None, {"/hook": Answers(PairsAnswer(201, [("Location", "/x")], b"ok"))})
+    told = asyncio.run(ask(front, b"{}", path="/hook"))
+    assert (told["status"], told["headers"][b"location"], told["body"]) == (201, b"/x", b"ok")
+
+
+def test_a_client_that_goes_away_in_the_middle_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    async def story() -> dict[str, Any]:
+        front = front_of(None, {"/hook": Answers(None)})
+
+        async def gone() -> Any:
+            return {"type": "http.disconnect"}
+
+        sent: list[Any] = []
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        scope = {"type": "http", "method": "POST", "path": "/hook", "query_string": b"", "headers": []}
+        await front(scope, gone, send)
+        return {"sent": sent}
+
+    with caplog.at_level(logging.INFO):
+        assert asyncio.run(story()) == {"sent": []}
+    assert [(record.name, vars(record)["status"]) for record in caplog.records] == [("semel.access", 499)]
+
+
+# Logs and metrics
+
+
+def test_a_request_is_one_line_without_what_is_in_it(
+    client: TestClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "semel.access"):
+        client.get("/v1/records?key=planted-key", headers=bearer("north") | {"X-Planted": "planted-header"})
+        client.post("/v1/claims", json={"key": "planted-key", "payload": "planted"}, headers=bearer("north"))
+        client.post("/v1/gates/planted-gate/decide", json={"key": "planted-key"}, headers=bearer("north"))
+        client.get("/planted-path")
+    lines = [json.loads(logs.JsonLines().format(record)) for record in caplog.records]
+    told = [
+        (line["method"], line["route"], line["status"]) for line in lines if line["logger"] == "semel.access"
+    ]
+    assert told == [
+        ("GET", "/v1/records", 404),
+        ("POST", "/v1/claims", 201),
+        ("POST", "/v1/gates/{name}/decide", 404),
+        ("GET", "(none)", 404),
+    ]
+    assert set(lines[0]) == {"at", "level", "logger", "message", "method", "route", "status", "ms", "id"}
+    assert "planted" not in json.dumps(lines)
+
+
+def test_an_error_is_logged_with_its_request_and_without_what_is_personal(
+    client: TestClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    scrub = logs.Scrubbing(Redactor())
+    with caplog.at_level(logging.INFO):
+        answer = client.post("/webhooks/echo", content=b'["!"]')
+    assert problem_of(answer) == "internal"
+    [record] = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert scrub.filter(record)
+    line = json.loads(logs.JsonLines().format(record))
+    assert line["id"] == answer.headers["x-request-id"]
+    assert "RuntimeError: ***@***" in line["trace"]
+    assert "planted-in-an-exception" not in logs.TextLines().format(record)
+
+
+def test_a_line_for_people_has_the_same_in_words(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "semel.access"):
+        logs.told("GET", "/c", 200, 0.0123, "i-1")
+    [record] = caplog.records
+    line = logs.TextLines().format(record)
+    assert line.endswith("INFO    semel.access: request method=GET route=/c status=200 ms=12.3 id=i-1")
+
+
+def test_requests_are_counted_by_route_and_invented_methods_are_one(client: TestClient) -> None:
+    client.request("BREW", "/planted-path")
+    client.get("/v1/gates/x/decide")
+    text = client.get("/metrics", headers=bearer("chief")).text
+    assert 'semel_http_requests_total{method="OTHER",route="(none)",status="404"} 1.0' in text
+    assert 'semel_http_requests_total{method="GET",route="/v1/gates/{name}/decide",status="405"} 1.0' in text
+    assert "semel_http_in_flight 1.0" in text
+    assert (
+        'semel_http_request_seconds_bucket{le="+Inf",method="GET",route="/v1/gates/{name}/decide"} 1.0'
+        in text
+    )
+    assert "planted" not in text

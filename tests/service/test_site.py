@@ -1,0 +1,196 @@
+"""What the service tells about itself, and to whom."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+
+from semel.service.house import House
+from semel.service.problems import PROBLEMS
+from semel.testing import FaultProxy
+from tests.apps.kit import Place
+from tests.servers.running import until
+from tests.service.kit import ALL_TOKENS, bearer, client_of, opened, problem_of, register, served, told
+
+# Health
+
+
+def test_it_lives_and_is_ready_with_its_apps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    register(monkeypatch)
+    with served("[apps.echo]", tmp_path) as client:
+        assert client.get("/health/live").json() == {"status": "live"}
+        assert client.get("/health/ready").json() == {"status": "ready", "apps": ["echo"]}
+
+
+def test_it_is_not_ready_while_its_store_is_away(tmp_path: Path, dynoxide: str) -> None:
+    with FaultProxy.before(dynoxide) as proxy:
+        place = Place("dynamodb", tmp_path, proxy.url(dynoxide))
+        text = f"{place.toml()}\n[service]\nready_timeout = 0.2"
+        house = House(told(text))
+        try:
+            with client_of(house) as client:
+                assert client.get("/health/ready").status_code == 200
+                proxy.black_hole()
+                silent = client.get("/health/ready")
+                assert (silent.status_code, problem_of(silent)) == (503, "unavailable")
+                assert silent.json()["detail"] == "the store has not answered for 0.2 s"
+                assert silent.headers["retry-after"] == "1"
+                assert client.get("/health/live").status_code == 200
+                proxy.heal()
+                assert until(lambda: client.get("/health/ready").status_code == 200)
+        finally:
+            house.close()
+
+
+def test_it_says_what_is_wrong_with_the_store(tmp_path: Path) -> None:
+    with opened("", tmp_path) as house, client_of(house) as client:
+        house.s.close()
+        answer = client.get("/health/ready")
+        assert (answer.status_code, problem_of(answer)) == (503, "unavailable")
+        assert answer.json()["detail"].startswith("StoreClosed: ")
+
+
+# Tokens
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    with served(ALL_TOKENS, tmp_path_factory.mktemp("site")) as client:
+        yield client
+
+
+def test_a_request_without_a_token_or_with_a_wrong_one_is_not_authenticated(client: TestClient) -> None:
+    for headers in ({}, {"Authorization": "Basic abc"}):
+        answer = client.get("/v1/records?key=k", headers=headers)
+        assert (answer.status_code, problem_of(answer)) == (401, "not-authenticated")
+        assert answer.headers["www-authenticate"] == 'Bearer realm="semel"'
+    wrong = client.get("/v1/records?key=k", headers={"Authorization": "Bearer guessed"})
+    assert wrong.headers["www-authenticate"] == 'Bearer realm="semel", error="invalid_token"'
+
+
+def test_where_no_token_is_set_up_the_answer_says_so(tmp_path: Path) -> None:
+    with served("", tmp_path) as client:
+        answer = client.post("/v1/claims", json={"key": "k"}, headers=bearer("north"))
+        assert answer.status_code == 401
+        assert "no token is set up" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "who", "right"),
+    [
+        ("POST", "/v1/claims", "reader", "ledger:write"),
+        ("POST", "/v1/check-and-set", "reader", "ledger:write"),
+        ("POST", "/v1/counters/charge", "reader", "ledger:write"),
+        ("POST", "/v1/gates/x/decide", "reader", "ledger:write"),
+        ("GET", "/v1/records?key=k", "chief", "ledger:read"),
+        ("GET", "/v1/switches", "north", "admin"),
+        ("PUT", "/v1/switches/x", "north", "admin"),
+        ("GET", "/metrics", "north", "metrics"),
+    ],
+)
+def test_a_right_that_is_lacking_is_named(
+    client: TestClient, method: str, path: str, who: str, right: str
+) -> None:
+    answer = client.request(method, path, headers=bearer(who), json={} if method != "GET" else None)
+    assert (answer.status_code, problem_of(answer)) == (403, "not-permitted")
+    assert answer.json()["scope"] == right
+    assert f'scope="{right}"' in answer.headers["www-authenticate"]
+    assert repr(right) in answer.json()["detail"]
+
+
+def test_a_token_may_be_known_by_its_hash_alone(tmp_path: Path) -> None:
+    from hashlib import sha256
+
+    digest = sha256(b"the token itself").hexdigest().upper()
+    with served(f"[tokens.x]\nsha256 = '{digest}'\nscopes = ['metrics']", tmp_path) as client:
+        assert client.get("/metrics", headers={"Authorization": "Bearer the token itself"}).status_code == 200
+
+
+def test_metrics_may_be_open_and_tell_what_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    register(monkeypatch)
+    with served("[service]\nopen_metrics = true\n[apps.echo]", tmp_path) as client:
+        client.post("/webhooks/echo", content=b'["a", "b", "c"]')
+        answer = client.get("/metrics")
+        assert 'semel_inbox_waiting{app="echo"} 3.0' in answer.text
+        assert 'semel_inbox_oldest_seconds{app="echo"} ' in answer.text
+        assert 'semel_events_total{door="",event="claimed",outcome="new"}' in answer.text
+        assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+
+
+def test_an_apps_own_api_asks_for_its_right(tmp_path: Path) -> None:
+    text = ALL_TOKENS + f"\n[apps.quill]\naloware_token = 'token-of-aloware'\nstar = '{tmp_path}/quill.db'"
+    with served(text, tmp_path) as client:
+        path = "/apps/quill/facts?from=2026-01-01&to=2026-01-02"
+        assert client.get(path).status_code == 401
+        assert client.get(path, headers=bearer("north")).json()["scope"] == "apps:read"
+        assert client.get(path, headers=bearer("chief")).json() == {"facts": []}
+
+
+# Problems and documents
+
+
+def test_every_problem_is_published_where_its_type_says(client: TestClient) -> None:
+    told = client.get("/problems").json()
+    assert told.keys() > PROBLEMS.keys()
+    assert {"key-missing", "broker-unavailable"} <= told.keys()
+    assert told["claim-lost"] == {
+        "type": "/problems#claim-lost",
+        "status": 409,
+        "title": "The claim is no longer the caller's; nothing was written",
+    }
+
+
+def test_what_is_not_there_or_asked_wrongly_is_a_problem_too(client: TestClient) -> None:
+    assert problem_of(client.get("/nowhere")) == "no-such-page"
+    assert problem_of(client.get("/v1/claims")) == "wrong-method"
+
+
+def test_what_is_wrong_with_a_request_is_told_without_what_it_said(client: TestClient) -> None:
+    answer = client.post("/v1/claims", json={"key": "", "lease": "planted"}, headers=bearer("north"))
+    assert (answer.status_code, problem_of(answer)) == (400, "invalid-request")
+    assert [one["at"] for one in answer.json()["errors"]] == ["body.key", "body.lease"]
+    assert "planted" not in answer.text
+
+
+@pytest.mark.parametrize(
+    ("body", "word"),
+    [
+        (b'{"key": "a", "key": "b"}', "a name occurs twice in one object"),
+        (b'{"key": "a", "payload": NaN}', "NaN is no number of JSON"),
+        (b'{"key": "a"', "Expecting"),
+        (b"\xff", "UnicodeDecodeError"),
+        (b'{"key": "a", "payload": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "RecursionError"),
+    ],
+)
+def test_json_that_two_readers_could_read_differently_is_refused(
+    client: TestClient, body: bytes, word: str
+) -> None:
+    headers = bearer("north") | {"Content-Type": "application/json"}
+    answer = client.post("/v1/claims", content=body, headers=headers)
+    assert (answer.status_code, problem_of(answer)) == (400, "invalid-request")
+    assert word in answer.json()["errors"][0]["problem"]
+
+
+def test_the_document_describes_hooks_problems_and_who_may_ask(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register(monkeypatch)
+    with served("[apps.echo]", tmp_path) as client:
+        document = client.get("/openapi.json").json()
+    hook = document["paths"]["/webhooks/echo"]["post"]
+    assert set(hook["responses"]) == {"200", "400", "401", "413", "500", "503"}
+    assert hook["security"] == []
+    claim = document["paths"]["/v1/claims"]["post"]
+    assert set(claim["responses"]) == {"200", "201", "400", "401", "403", "409", "413", "422", "500", "503"}
+    assert claim["security"] == [{"token": []}]
+    assert "HTTPValidationError" not in str(document)
+    for path, item in document["paths"].items():
+        for operation in item.values():
+            for status, one in operation["responses"].items():
+                if status >= "400":
+                    assert set(one["content"]) == {"application/problem+json"}, (path, status)
+
+
+def test_the_pages_of_the_document_are_served(client: TestClient) -> None:
+    assert "swagger" in client.get("/docs").text.lower()
