@@ -10,13 +10,13 @@ UV := $(BIN)/uv --quiet
 INSTALL = $(UV) pip install --python $(BIN)/python -c constraints.txt -b constraints.txt
 
 # All but amqp, which may have to be compiled: tests/servers/install.py sees to it.
-EXTRAS := boto,celery,cli,crypto,django,dramatiq,fastapi,flask,kafka,otel,postgres,privacy,prometheus,pydantic,redis,taskiq,zones
+EXTRAS := apps,boto,celery,cli,crypto,django,dramatiq,fastapi,flask,kafka,otel,postgres,privacy,prometheus,pydantic,redis,service,taskiq,zones
 
 heading = @printf '\n== %s\n' "$(1)"
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test slow lint format bench bench-network bench-http bench-lambda constraints clean
+.PHONY: help run demo test slow lint format bench bench-network bench-http bench-lambda bench-load constraints clean
 
 help: ## show this list
 	@printf 'semel: a ledger for things that must happen once.\n\n'
@@ -25,7 +25,10 @@ help: ## show this list
 	@printf '\nAnother Python:  make test PYTHON=python3.13\n'
 	@printf 'Some tests only: make test ARGS="-k claim"\n'
 
-run: $(VENV)/.set-run ## watch semel at work: the demo
+run: $(VENV)/.set-run ## run the service with all its applications, on SQLite, under made-up traffic
+	@$(BIN)/semel serve --traffic $(ARGS)
+
+demo: $(VENV)/.set-run ## watch semel keep its promises in the terminal
 	@$(BIN)/semel demo $(ARGS)
 
 test: lint ## check everything: lint, types, import rules, tests
@@ -62,6 +65,9 @@ bench-lambda: $(VENV)/.set-bench ## the same for a Lambda function's cold start
 
 bench-http: $(VENV)/.set-bench ## the same for the HTTP middleware: requests of a real server
 	@$(BIN)/python -m bench.http $(ARGS)
+
+bench-load: $(VENV)/.set-bench ## the same for the service: webhooks a second, and how long each takes
+	@$(BIN)/python -m bench.load $(ARGS)
 
 # Markers are cut off, since a constraint on a package that is not installed does nothing. What is left has
 # to be one plain "name==version" for each name, with no address in it.
@@ -104,8 +110,8 @@ $(VENV)/.uv: $(VENV)/.made constraints.txt
 	@touch $@
 
 $(VENV)/.set-run: $(VENV)/.uv pyproject.toml constraints.txt
-	@echo 'Installing semel and its command line ...'
-	@$(INSTALL) -e '.[cli]'
+	@echo 'Installing semel and its service ...'
+	@$(INSTALL) -e '.[service]'
 	@touch $@
 
 $(VENV)/.set-test: $(VENV)/.uv pyproject.toml constraints.txt tests/servers/install.py tests/servers/rabbitmq.py
