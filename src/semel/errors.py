@@ -6,6 +6,7 @@ SemelError
 │   ├── TemplateError       a key template that its function cannot fill
 │   ├── InvalidPayload      a payload that has no canonical form
 │   ├── InvalidOption       a lease, a time zone, a rule or a policy that cannot work
+│   ├── MessageRefused      a message that no inbox can keep
 │   ├── Reentered           the same key again, from inside its own run
 │   └── MissingExtra        an optional dependency is not installed
 ├── Refused                 the record that was found says no; nothing was changed
@@ -36,6 +37,7 @@ SemelError
 │   ├── AddressRefused      it has no such address, or not for this user; nothing was sent
 │   ├── SendRefused         it has seen the message and does not keep it
 │   └── SendOutcomeUnknown  nobody can tell whether the message is there
+├── MessageUnreadable       a message whose body cannot be read any more
 ├── BadSignature            a webhook that does not prove who sent it, or when
 └── ShuttingDown            no new work is begun
 """
@@ -76,6 +78,10 @@ class InvalidPayload(UsageError):
 
 class InvalidOption(UsageError):
     """A lease, a time to live, a time zone, a rule or a policy that cannot work."""
+
+
+class MessageRefused(UsageError):
+    """A message that cannot be kept: it is too large, or holds what JSON has not."""
 
 
 class Reentered(UsageError):
@@ -320,6 +326,10 @@ class SendOutcomeUnknown(BrokerError):
         )
         self.address = address
         self.reason = reason
+
+
+class MessageUnreadable(SemelError):
+    """What a message says cannot be read: its encryption key is not there, or its bytes are damaged."""
 
 
 class BadSignature(SemelError):

@@ -1,11 +1,15 @@
-"""Messages that were accepted and wait to be handled: who puts them there, and what becomes of them.
+"""Messages that were accepted and wait to be handled: where they wait, and what becomes of them.
 
-The order is that of their ids, which are made from the store's time. Nobody owns a message while it is
-handled: that is the ledger's business, under the message's key. So a message may be seen by several workers,
-and taking it away twice is no error.
+They wait in lanes. A group has a lane, in which its messages stand in the order of their ids, and these are
+made from the store's time; a message of no group has a lane of its own, which it shares with its duplicates.
+Whoever handles messages of a group enters its lane first, and nobody else is in it meanwhile. That each is
+handled once is the ledger's business, under the message's key; taking one away twice is no error.
 """
 
-from collections.abc import Iterable, Sequence
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from hashlib import sha256
 from typing import Any
 
 import msgspec
@@ -13,20 +17,26 @@ import msgspec
 from semel import errors
 from semel.codecs import Body, Codec, decoder_for
 from semel.commands import (
+    ABSENT,
     NOW,
     After,
     Applied,
     Batch,
     Cancelled,
     Delete,
+    Equals,
+    Get,
     Item,
     Page,
     Put,
     Query,
+    Refused,
     Steps,
     Transact,
     Update,
+    Write,
     again,
+    read,
     write,
     write_each,
 )
@@ -40,11 +50,19 @@ from semel.ulids import Ulids
 # As long as SQS keeps a message at most: who has not come back to it by then will not.
 TTL = 14 * DAY
 
-# A page is what a worker takes in one look.
+# What is looked at in one request.
 PAGE = 100
 
 # Enough to tell a person why, and no place for data.
 MAX_ERROR_TEXT = 1000
+
+# An inbox is one partition, in which any store can move a letter at once. There is `LANE.ID` for each letter,
+# and `LANE` while somebody is in that lane. A lane ends before `LANE/`: one of thousands of letters is passed
+# over by one request. Dead letters have a lane to themselves, before all others.
+BEYOND = "/"
+DEAD, GROUP, ALONE = "dead", "g", "k"
+# So much of a hash that two groups never share a lane; if they did, they would only wait for each other.
+DIGITS = 20
 
 _anything = decoder_for(Any)
 
@@ -56,15 +74,22 @@ class Message(msgspec.Struct, frozen=True):
     body: Any
     """What it says, in the types that JSON has."""
     group: str | None = None
-    """Messages of one group are handled in their order; those of none in any."""
+    """Messages of one group are handled in their order, one at a time; those of none in any."""
     attempt: int = 1
     """Which delivery this is, for whoever handles it."""
+
+    @property
+    def lane(self) -> str:
+        """Where it waits."""
+        return lane_of(self.key, self.group)
 
 
 class Letter(msgspec.Struct, frozen=True):
     """A message as it waits, its body as it is kept; the same put aside, because nobody could handle it."""
 
     id: str
+    lane: str
+    """Where it waits."""
     key: str
     group: str | None
     attempts: int
@@ -77,6 +102,11 @@ class Letter(msgspec.Struct, frozen=True):
     """Why it failed last."""
     body: Body
 
+    @property
+    def place(self) -> str:
+        """Its place in the order of all."""
+        return f"{self.lane}.{self.id}"
+
 
 class Letters(msgspec.Struct, frozen=True):
     """Some letters in their order, and where the next page begins; None when this is the last."""
@@ -84,6 +114,56 @@ class Letters(msgspec.Struct, frozen=True):
     letters: tuple[Letter, ...]
     now: float
     after: str | None
+
+
+class Lane(msgspec.Struct, frozen=True):
+    """A lane in which something waits."""
+
+    name: str
+    wait: float
+    """For so many seconds nothing can be begun in it."""
+    entered: bool
+    """Because somebody is in it; otherwise because its first letter is not to be tried again before."""
+
+
+class Lanes(msgspec.Struct, frozen=True):
+    """Some lanes, and where the next page begins; None when this is the last."""
+
+    lanes: tuple[Lane, ...]
+    after: str | None
+
+
+class Survey(msgspec.Struct, frozen=True):
+    """What waits, in numbers."""
+
+    waiting: int
+    oldest: float | None = None
+    """When the oldest of them was accepted."""
+    lanes: int | None = None
+    """In how many lanes they stand; None where the queue does not tell."""
+    resting: int | None = None
+    """Lanes whose first letter has failed, and is tried again later."""
+    entered: int | None = None
+    """Groups that somebody is at work on."""
+    more: bool = False
+    """There are more than were looked at."""
+
+
+def checked(message: Message) -> Message:
+    """The same with a key and a group that are plain texts; `InvalidKey` where one cannot be that."""
+    group = None if message.group is None else check(message.group)
+    return Message(check(message.key), message.body, group)
+
+
+def lane_of(key: str, group: str | None) -> str:
+    """Where messages of a group wait, or those of one key that have none."""
+    kind, name = (ALONE, key) if group is None else (GROUP, group)
+    return kind + sha256(name.encode()).hexdigest()[:DIGITS]
+
+
+def is_shared(lane: str) -> bool:
+    """Whether it has messages that must not be handled side by side: those of a group."""
+    return lane.startswith(GROUP)
 
 
 class MailboxSteps:
@@ -97,91 +177,154 @@ class MailboxSteps:
             raise errors.InvalidOption(f"an inbox is named by one word, not by {name!r}")
         self.ttl = seconds(ttl)
         self._realm, self._ledger, self._codec = realm, ledger, codec
-        self._waiting, self._dead = realm.name(name), realm.name(f"{name}:dead")
-        self._ids, self._last = Ulids(), 0.0
+        self._name = realm.name(name)
+        self._ids, self._last, self._lock = Ulids(), 0.0, threading.Lock()
+
+    # Accepting
 
     def put(self, messages: Sequence[Message]) -> Steps[None]:
         """Accept messages: whoever gets an answer may forget them."""
+        sealed = [(message, self.sealed(message)) for message in map(checked, messages)]
         now = yield from self._realm.now()
-        puts = tuple(self._put(message, self._later(now)) for message in messages)
-        if len(puts) == 1:
-            yield from write(puts[0])
-        elif puts:
-            yield from write_each(Batch(puts))
+        for puts in _in_turn([(message.group, self._put(message, body, now)) for message, body in sealed]):
+            if len(puts) == 1:
+                yield from write(puts[0])
+            else:
+                yield from write_each(Batch(tuple(puts)))
 
-    def _later(self, now: float) -> float:
-        """A moment that is not before the last one here, though the clock be set back."""
-        self._last = max(self._last, now)
-        return self._last
+    def _put(self, message: Message, body: Body, now: float) -> Put:
+        at, id = self._named(now)
+        item = _kept(message.key, message.group, body) | {"at": at, "expires_at": After(self.ttl)}
+        return Put(INBOX, self._name, item, sort=f"{message.lane}.{id}")
 
-    def _put(self, message: Message, now: float) -> Put:
-        body = self.sealed(message)
-        item: Item = {
-            "key": message.key,
-            "group": message.group,
-            "body": body.data,
-            "encoding": body.encoding,
-            "attempts": 0,
-            "at": now,
-            "expires_at": After(self.ttl),
-        }
-        return Put(INBOX, self._waiting, item, sort=self._ids.make(now))
+    def _named(self, now: float) -> tuple[float, str]:
+        """A moment that is not before the last one here, though the clock be set back; and an id from it."""
+        with self._lock:
+            self._last = max(self._last, now)
+            return self._last, self._ids.make(self._last)
 
     def sealed(self, message: Message) -> Body:
         """What a message says, as it is kept: encrypted where the ledger encrypts."""
-        encoded = self._codec.encode(message.body, self._identity(check(message.key)))
+        encoded = self._codec.encode(message.body, self._identity(message.key))
         if encoded.problem is not None:
-            raise errors.UsageError(f"message {message.key!r} cannot be kept: {encoded.problem}")
+            raise errors.MessageRefused(f"message {message.key!r} cannot be kept: {encoded.problem}")
         return encoded.body
 
     def unsealed(self, key: str, body: Body) -> Any:
-        """What it said; `ResultUnreadable` where the key is lost, or the bytes are damaged."""
-        return self._codec.decode(body, _anything, self._identity(key))
+        """What it said; `MessageUnreadable` where that cannot be told any more."""
+        try:
+            return self._codec.decode(body, _anything, self._identity(key))
+        except (errors.ResultUnreadable, errors.ResultNotKept) as error:
+            raise errors.MessageUnreadable(
+                f"message {key!r} cannot be read ({error.reason}): connect with the encryption that it was "
+                "put in with, and redrive it"
+            ) from error
 
     def _identity(self, key: str) -> str:
-        return f"{self._waiting}:{key}"
+        return f"{self._name}:{key}"
 
-    def look(self, after: str | None = None, limit: int = PAGE) -> Steps[Letters]:
-        """What waits, the oldest first."""
-        page: Page = yield Query(INBOX, self._waiting, limit=limit, after=after)
+    # Looking
+
+    def look(self, start: str = "", limit: int = PAGE) -> Steps[Lanes]:
+        """Lanes in which something waits, from this place on; no more than a page's letters are read."""
+        wanted = ("not_before", "expires_at")
+        page: Page = yield Query(INBOX, self._name, low=start or GROUP, limit=limit, only=wanted)
+        lanes: dict[str, Lane] = {}
+        for item in page.items:
+            name, dot, _ = item["entry"].partition(".")
+            if name not in lanes:
+                until = item.get("not_before") if dot else item["expires_at"]
+                lanes[name] = Lane(name, max(0.0, (until or 0.0) - page.now), entered=not dot)
+        last = None if page.after is None else f"{list(lanes)[-1]}{BEYOND}"
+        return Lanes(tuple(lanes.values()), last)
+
+    def letters(self, lane: str, limit: int = PAGE, after: str | None = None) -> Steps[Letters]:
+        """What waits in a lane, the oldest first."""
+        low, high = f"{lane}.", f"{lane}{BEYOND}"
+        page: Page = yield Query(INBOX, self._name, low, high, limit=limit, after=after)
         return Letters(tuple(map(_letter, page.items)), page.now, page.after)
 
-    def count(self, most: int = 10_000) -> Steps[int]:
-        """How many wait, counted up to a limit."""
-        total, after = 0, None
-        while total < most:
-            page: Page = yield Query(INBOX, self._waiting, limit=1000, after=after, only=("at",))
-            total, after = total + len(page.items), page.after
+    def survey(self, most: int = 10_000) -> Steps[Survey]:
+        """How much waits, counted up to a limit."""
+        waiting, oldest, after, now = 0, None, None, 0.0
+        lanes: dict[str, float] = {}
+        entered: set[str] = set()
+        while waiting < most:
+            wanted = ("at", "not_before", "expires_at")
+            room = min(1000, most - waiting)
+            page: Page = yield Query(INBOX, self._name, low=GROUP, limit=room, after=after, only=wanted)
+            now, after = page.now, page.after
+            for item in page.items:
+                name, dot, _ = item["entry"].partition(".")
+                if not dot:
+                    entered.add(name)
+                    continue
+                waiting += 1
+                lanes.setdefault(name, item.get("not_before") or 0.0)
+                at = item.get("at") or now
+                oldest = at if oldest is None else min(oldest, at)
             if after is None:
                 break
-        return min(total, most)
+        resting = sum(until > now for until in lanes.values())
+        return Survey(waiting, oldest, len(lanes), resting, len(entered), more=after is not None)
 
-    def take_away(self, ids: Iterable[str]) -> Steps[None]:
-        """They are settled: nobody has to look at them again."""
-        deletes = tuple(Delete(INBOX, self._waiting, sort=id) for id in ids)
-        if deletes:
-            yield from write_each(Batch(deletes))
+    # Being in a lane
+
+    def enter(self, lane: str, token: str, lease: float) -> Steps[float]:
+        """Be the only one in a lane; 0 where that is so now, else for how long somebody else may be."""
+        # It ends as any item does when its time is up: with whoever does not say in time that he is there.
+        mark: Item = {"key": token, "expires_at": After(lease)}
+        reply = yield from write(Put(INBOX, self._name, mark, ABSENT, sort=lane))
+        there = reply.item if isinstance(reply, Refused) else None
+        if isinstance(reply, Applied) or (there is not None and there["key"] == token):
+            return 0.0
+        left: float = 0.0 if there is None else there["expires_at"] - reply.now
+        return max(0.001, left)
+
+    def stay(self, lanes: Mapping[str, str], lease: float) -> Steps[tuple[str, ...]]:
+        """Say that one is still in these lanes, under these tokens; those that one is not in any more."""
+        marks = [
+            Update(INBOX, self._name, {"expires_at": After(lease)}, Equals("key", token), sort=lane)
+            for lane, token in lanes.items()
+        ]
+        many = yield from write_each(Batch(tuple(marks)))
+        return tuple(
+            lane for lane, reply in zip(lanes, many.replies, strict=True) if isinstance(reply, Refused)
+        )
+
+    def leave(self, settled: Sequence[Letter], lane: str = "", token: str = "") -> Steps[None]:
+        """These letters are settled, and nobody has to look at them again; and one is out of the lane."""
+        writes: list[Write] = [Delete(INBOX, self._name, sort=letter.place) for letter in settled]
+        if lane:
+            writes.append(Delete(INBOX, self._name, Equals("key", token), sort=lane))
+        if writes:
+            yield from write_each(Batch(tuple(writes)))
 
     def put_off(self, letter: Letter, span: float, error: str) -> Steps[None]:
         """One failed: it is tried again after so many seconds."""
         change = {"not_before": After(span), "attempts": letter.attempts + 1, "error": self._told(error)}
-        yield from write(Update(INBOX, self._waiting, change, sort=letter.id))
+        yield from write(Update(INBOX, self._name, change, sort=letter.place))
+
+    # Dead letters
 
     def bury(self, letter: Letter, error: str) -> Steps[bool]:
-        """Nobody can handle one: it is put aside, for a person to look at."""
-        item = _kept(letter) | {"attempts": letter.attempts + 1, "error": self._told(error), "at": NOW}
-        return self._move(letter.id, self._waiting, self._dead, item)
+        """Nobody can handle one: it is put aside, for a person to look at; False when it is gone."""
+        more = {"attempts": letter.attempts + 1, "error": self._told(error), "at": NOW}
+        return self._move(letter, letter.place, f"{DEAD}.{letter.id}", more)
 
     def dead(self, limit: int = PAGE, after: str | None = None) -> Steps[Letters]:
-        """What was put aside, the oldest first."""
-        page: Page = yield Query(INBOX, self._dead, limit=limit, after=after)
-        return Letters(tuple(map(_letter, page.items)), page.now, page.after)
+        """What was put aside, those first that were accepted first."""
+        return self.letters(DEAD, limit, after)
+
+    def dead_letter(self, id: str) -> Steps[Letter | None]:
+        """One that was put aside, or None."""
+        found = yield from read(Get(INBOX, self._name, sort=f"{DEAD}.{id}"))
+        return None if found.item is None else _letter(found.item)
 
     def redrive(self, letter: Letter) -> Steps[bool]:
         """Put one back in its place, to be handled as if it were new; False when it is gone."""
         yield from self.forget(letter.key)
-        item = _kept(letter) | {"attempts": 0, "at": NOW}
-        return (yield from self._move(letter.id, self._dead, self._waiting, item))
+        return (yield from self._move(letter, f"{DEAD}.{letter.id}", letter.place, {"at": NOW}))
 
     def forget(self, key: str) -> Steps[None]:
         """Let a message that was given up be handled again."""
@@ -189,9 +332,9 @@ class MailboxSteps:
         if record is not None and record.status is Status.FAILED:
             yield from self._ledger.forget(key)
 
-    def _move(self, id: str, start: str, to: str, item: Item) -> Steps[bool]:
-        item["expires_at"] = After(self.ttl)
-        move = Transact((Delete(INBOX, start, sort=id), Put(INBOX, to, item, sort=id)))
+    def _move(self, letter: Letter, start: str, to: str, more: Item) -> Steps[bool]:
+        item = _kept(letter.key, letter.group, letter.body) | more | {"expires_at": After(self.ttl)}
+        move = Transact((Delete(INBOX, self._name, sort=start), Put(INBOX, self._name, item, sort=to)))
         try:
             reply: Applied | Cancelled = yield move
         except errors.StoreOutcomeUnknown:
@@ -210,19 +353,44 @@ class MailboxSteps:
         return Message(letter.key, body, letter.group, letter.attempts + 1)
 
 
-def _kept(letter: Letter) -> Item:
-    body = letter.body
-    return {"key": letter.key, "group": letter.group, "body": body.data, "encoding": body.encoding}
+def _in_turn(puts: Iterable[tuple[str | None, Put]]) -> Iterator[list[Put]]:
+    """Writes of which each may be seen before the others of its list, but not before those of a list before.
+
+    A store makes the writes of a batch in any order, and a worker may look in between.
+    """
+    turns: list[list[Put]] = []
+    met: Counter[str] = Counter()
+    for group, put in puts:
+        turn = 0 if group is None else met[group]
+        if group is not None:
+            met[group] += 1
+        if turn == len(turns):
+            turns.append([])
+        turns[turn].append(put)
+    return iter(turns)
+
+
+def _kept(key: str, group: str | None, body: Body) -> Item:
+    return {
+        "key": key,
+        "group": group,
+        "body": body.data,
+        "encoding": body.encoding,
+        "attempts": 0,
+    }
 
 
 def _letter(item: Item) -> Letter:
+    key, group = item.get("key") or "", item.get("group")
+    lane, _, id = item["entry"].rpartition(".")
     return Letter(
-        id=item["entry"],
-        key=item["key"],
-        group=item.get("group"),
+        id=id,
+        lane=lane_of(key, group) if lane == DEAD else lane,
+        key=key,
+        group=group,
         attempts=int(item.get("attempts") or 0),
         not_before=item.get("not_before") or 0.0,
         at=item.get("at") or 0.0,
         error=item.get("error") or "",
-        body=Body(item["body"], item["encoding"]),
+        body=Body(item.get("body"), item.get("encoding") or ""),
     )

@@ -15,7 +15,8 @@ DOORS = {
     "fastapi": ["idempotent_route", "publish"],
     "flask": ["idempotent", "publish"],
     "django": ["idempotent", "middleware", "pages", "user_of"],
-    "webhooks": ["Receiver", "Provider", "Notice"],
+    "webhooks": ["Receiver", "Ingress", "Provider", "Notice"],
+    "inbox": ["open_inbox"],
     "aws_lambda": ["Lambda", "from_environment"],
     "sqs": ["Consumer", "Queue"],
     "amqp": ["Consumer", "Producer"],
@@ -27,7 +28,7 @@ DOORS = {
     "http.publish": ["describe"],
 }
 # Named in their own section, and so without the module before them.
-BARE = ("http", "webhooks", "aws_lambda")
+BARE = ("http", "webhooks", "inbox", "aws_lambda")
 
 
 def written(thing: Callable[..., object]) -> str:

@@ -233,7 +233,7 @@ COUNTERS = Table(
     expires="expires_at",
 )
 
-# Messages that were accepted and wait to be handled, oldest first; and, beside them, those nobody could handle.
+# Messages that were accepted and wait to be handled; and, beside them, those that nobody could handle.
 INBOX = Table(
     name="inbox",
     partition="inbox",

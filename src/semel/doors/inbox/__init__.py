@@ -9,11 +9,20 @@ from typing import Any, Protocol, Unpack
 
 from semel.connect import Semel
 from semel.doors.inbox.store import StoreInbox
-from semel.doors.inbox.worker import Dead, Worker
-from semel.mailbox import Message
+from semel.doors.inbox.worker import Backoff, Dead, Told, Worker, nobody
+from semel.mailbox import Message, Survey
 from semel.policy import Options
 
-__all__ = ["Dead", "Inbox", "Message", "StoreInbox", "Worker", "open_inbox"]
+__all__ = [
+    "Dead",
+    "Inbox",
+    "Message",
+    "Runs",
+    "StoreInbox",
+    "Survey",
+    "Worker",
+    "open_inbox",
+]
 
 
 class Runs(Protocol):
@@ -42,21 +51,38 @@ class Inbox(Protocol):
         ...
 
     def worker(
-        self, handle: Callable[[Message], Any], *, workers: int = 1, **options: Unpack[Options]
+        self,
+        handle: Callable[[Message], Any],
+        *,
+        workers: int = 1,
+        poll: float | None = None,
+        backoff: Backoff | None = None,
+        **options: Unpack[Options],
     ) -> Runs:
-        """What handles the messages, in so many threads."""
+        """What handles the messages, in so many threads.
+
+        `poll` is how many seconds it is idle at most before it looks for what others put in. `backoff` says
+        for how many seconds a message stays away that was tried so often and failed.
+        """
         ...
 
     def waiting(self) -> int:
         """About how many messages wait."""
         ...
 
+    def survey(self) -> Survey:
+        """What waits, in numbers, as far as they can be told."""
+        ...
+
     def dead(self, limit: int = 100) -> Sequence[Dead]:
         """Messages that nobody could handle, the oldest first."""
         ...
 
-    def redrive(self, id: str | None = None) -> int:
-        """Put one of these back, or all of them, to be handled as if they were new; gives how many."""
+    def redrive(self, id: str | None = None, *, told: Told = nobody) -> int:
+        """Put one of these back, or all of them, to be handled as if they were new; gives how many.
+
+        `told` is called with how many were put back so far.
+        """
         ...
 
     def close(self) -> None:

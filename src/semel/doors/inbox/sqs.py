@@ -3,29 +3,34 @@
 import base64
 import hashlib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
+from contextlib import closing
 from typing import Any, Unpack
 
 import msgspec
 
 from semel import errors
-from semel.aws.sqs import Outgoing, Queue, Sent
+from semel.aws.sqs import LONGEST_POLL, MAX_BYTES, Outgoing, Queue, Sent
 from semel.codecs import Body
 from semel.connect import Semel
-from semel.doors.inbox.worker import MAX_ATTEMPTS, Dead
+from semel.doors.inbox.worker import MAX_ATTEMPTS, Backoff, Dead, Told, check_handling, nobody
 from semel.doors.sqs import Consumer
 from semel.doors.sqs import Message as Delivery
+from semel.doors.sqs.hands import patience
 from semel.doors.sqs.message import read
-from semel.mailbox import Message
+from semel.mailbox import Message, Survey, checked
 from semel.policy import Options
 
 # What SQS takes for a group or a name for five minutes; anything else is hashed.
 # https://docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/API_SendMessage.html
 NAME = re.compile(r"[A-Za-z0-9!\"#$%&'()*+,./:;<=>?@\[\\\]^_`{|}~-]{1,128}")
 
-# So many dead letters are received at once, and so long they are out of others' sight while they are told of.
+# So many dead letters are received at once, and so long nobody else sees them while they are gone through. Of
+# one group SQS gives no more before these are back or gone.
 BATCH = 10
-SIGHT_SECONDS = 5
+SIGHT_SECONDS = 60
+# Asked without waiting, SQS looks on some of its servers only, and may find none of a few.
+WAIT_SECONDS = 1
 
 
 class Envelope(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -36,7 +41,6 @@ class Envelope(msgspec.Struct, frozen=True, omit_defaults=True):
     """In base64."""
     encoding: str
     group: str | None = None
-    error: str = ""
 
 
 class SQSInbox:
@@ -53,21 +57,27 @@ class SQSInbox:
 
     def put(self, *messages: Message) -> None:
         """Accept messages: once it returns they are safe."""
-        _check(self._queue.send_all(map(self._outgoing, messages)))
+        _check(self._queue.send_all([self._outgoing(message) for message in messages]))
 
     async def aput(self, *messages: Message) -> None:
         """The same, awaitable."""
-        _check(await self._queue.asend_all(map(self._outgoing, messages)))
+        _check(await self._queue.asend_all([self._outgoing(message) for message in messages]))
 
-    def _outgoing(self, message: Message) -> Outgoing:
+    def _outgoing(self, given: Message) -> Outgoing:
+        message = checked(given)
         body = self._box.steps.sealed(message)
         text = base64.b64encode(body.data or b"").decode()
         envelope = Envelope(message.key, text, body.encoding, message.group)
-        return Outgoing(
+        outgoing = Outgoing(
             body=msgspec.json.encode(envelope).decode(),
             group=_named(message.key if message.group is None else message.group),
             dedup=_named(message.key),
         )
+        if outgoing.size > MAX_BYTES:
+            raise errors.MessageRefused(
+                f"message {message.key!r} is too large: SQS takes {MAX_BYTES} bytes, in base64"
+            )
+        return outgoing
 
     def opened(self, delivery: Delivery) -> Message:
         """What a delivery says."""
@@ -81,19 +91,33 @@ class SQSInbox:
         return Message(envelope.key, told, envelope.group, deliveries)
 
     def worker(
-        self, handle: Callable[[Message], Any], *, workers: int = 1, **options: Unpack[Options]
+        self,
+        handle: Callable[[Message], Any],
+        *,
+        workers: int = 1,
+        poll: float | None = None,
+        backoff: Backoff | None = None,
+        **options: Unpack[Options],
     ) -> Consumer:
-        """What handles the messages, in so many threads."""
+        """What handles the messages, in so many threads; a receive waits for `poll` seconds, or for 20."""
         options.setdefault("max_attempts", MAX_ATTEMPTS)
+        check_handling(handle, options)
         return Consumer(
             self._s,
             self._queue,
             lambda delivery: handle(self.opened(delivery)),
-            key=key_of,
+            # Opened whole, so that one that cannot be read is dead at once, and holds nobody up.
+            key=lambda delivery: self.opened(delivery).key,
             dead_letters=self._dead,
             workers=workers,
+            poll=LONGEST_POLL if poll is None else round(poll),
+            backoff=backoff or patience,
             **options,
         )
+
+    def survey(self) -> Survey:
+        """About how many messages wait, which is all that SQS tells."""
+        return Survey(self.waiting())
 
     def waiting(self) -> int:
         """About how many messages wait, or are being handled."""
@@ -102,25 +126,43 @@ class SQSInbox:
         return sum(int(told[name]) for name in names)
 
     def dead(self, limit: int = 100) -> list[Dead]:
-        """Messages that nobody could handle; for some seconds nobody else sees them then."""
-        return [
-            Dead(one.id, key_of(one), one.group, one.deliveries, "", one.sent_at or 0.0)
-            for one in self._dead_letters(limit)
-        ]
+        """Messages that nobody could handle; of each group the first ten at most."""
+        with closing(self._dead_letters(limit)) as letters:
+            return [self._told(one) for one in letters]
 
-    def redrive(self, id: str | None = None) -> int:
+    def _told(self, one: Delivery) -> Dead:
+        """What is known of a dead letter; why it died the ledger knows best."""
+        envelope, why = _envelope(one), one.attributes.get("semel-error")
+        error = str(why.value) if why is not None else ""
+        if envelope is None:
+            return Dead(one.id, "", one.group, 0, error or "it is no message of an inbox", one.sent_at or 0.0)
+        record = self._s.ledger.get(envelope.key)
+        if record is not None and record.failure is not None:
+            error = f"{record.failure.type}: {record.failure.message}"
+        attempts = 0 if record is None else record.attempt
+        return Dead(one.id, envelope.key, envelope.group, attempts, error, one.sent_at or 0.0)
+
+    def redrive(self, id: str | None = None, *, told: Told = nobody) -> int:
         """Put one of these back, or all of them, to be handled as if they were new; gives how many."""
         put_back = 0
-        for one in self._dead_letters():
-            if id in (None, one.id):
-                self._put_back(one)
-                put_back += 1
+        with closing(self._dead_letters()) as letters:
+            for one in letters:
+                if id in (None, one.id):
+                    self._put_back(one)
+                    put_back += 1
+                    told(put_back)
+                if id == one.id:
+                    break
         if id is not None and not put_back:
-            raise errors.UsageError(f"inbox {self.name} has no dead letter {id!r}")
+            raise errors.UsageError(
+                f"inbox {self.name} has no dead letter {id!r}, or not among the first ten of its group"
+            )
         return put_back
 
     def _put_back(self, one: Delivery) -> None:
-        self._box.forget(key_of(one))
+        envelope = _envelope(one)
+        if envelope is not None:
+            self._box.forget(envelope.key)
         # A name of its own: under the first one SQS may drop it for five minutes.
         group, dedup = one.group or one.id, f"redriven-{one.id}"
         self._queue.send(one.body, group=group, dedup=dedup)
@@ -132,22 +174,35 @@ class SQSInbox:
             raise errors.UsageError(f"inbox {self.name} was not told where its dead letters are")
         return self._dead
 
-    def _dead_letters(self, limit: int | None = None) -> Iterable[Delivery]:
-        """Dead letters, received once each."""
-        seen: set[str] = set()
-        while limit is None or len(seen) < limit:
-            asked = {
-                "MaxNumberOfMessages": BATCH,
-                "VisibilityTimeout": SIGHT_SECONDS,
-                "MessageSystemAttributeNames": ["All"],
-                "MessageAttributeNames": ["All"],
-            }
-            told = self._dead_queue.call("ReceiveMessage", asked).get("Messages") or []
-            new = [read(one, self._dead_queue.name) for one in told if one["MessageId"] not in seen]
-            if not new:
-                return
-            seen.update(one.id for one in new)
-            yield from new
+    def _dead_letters(self, limit: int | None = None) -> Generator[Delivery]:
+        """Dead letters, each once; those that are still there afterwards can be received again at once."""
+        queue, seen = self._dead_queue, dict[str, Delivery]()
+        try:
+            while limit is None or len(seen) < limit:
+                asked = {
+                    "MaxNumberOfMessages": BATCH if limit is None else min(BATCH, limit - len(seen)),
+                    "VisibilityTimeout": SIGHT_SECONDS,
+                    "WaitTimeSeconds": WAIT_SECONDS,
+                    "MessageSystemAttributeNames": ["All"],
+                    "MessageAttributeNames": ["All"],
+                }
+                told = queue.call("ReceiveMessage", asked).get("Messages") or []
+                new = [one for one in (read(one, queue.name) for one in told) if one.id not in seen]
+                if not new:
+                    return
+                seen |= {one.id: one for one in new}
+                yield from new
+        finally:
+            self._show(list(seen.values()))
+
+    def _show(self, letters: list[Delivery]) -> None:
+        """Let everybody see these again; what is gone by now is passed over."""
+        for start in range(0, len(letters), BATCH):
+            entries = [
+                {"Id": str(number), "ReceiptHandle": one.receipt, "VisibilityTimeout": 0}
+                for number, one in enumerate(letters[start : start + BATCH])
+            ]
+            self._dead_queue.call("ChangeMessageVisibilityBatch", {"Entries": entries})
 
     def close(self) -> None:
         """Let go of connections."""
@@ -156,9 +211,12 @@ class SQSInbox:
             self._dead.close()
 
 
-def key_of(delivery: Delivery) -> str:
-    """What a delivery's message is called."""
-    return msgspec.json.decode(delivery.body, type=Envelope).key
+def _envelope(delivery: Delivery) -> Envelope | None:
+    """A delivery's envelope; None where it has none, as somebody else has sent it."""
+    try:
+        return msgspec.json.decode(delivery.body, type=Envelope)
+    except msgspec.DecodeError:
+        return None
 
 
 def _named(text: str) -> str:

@@ -1,15 +1,16 @@
 """An inbox on the store."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Unpack
 
 from semel.connect import Semel
-from semel.doors.inbox.worker import POLL, Bell, Dead, Worker
+from semel.doors.inbox.worker import POLL, Backoff, Bell, Dead, Told, Worker, nobody
 from semel.doors.messages import doubling
 from semel.errors import UsageError
 from semel.ledger import Seconds
-from semel.mailbox import Letter, Message
+from semel.mailbox import Letter, Message, Survey
 from semel.policy import Options
+from semel.state import AsyncMailbox
 
 # A message that fails stays away for 1, 2, 4 seconds and so on, up to five minutes.
 BACKOFF = doubling(300.0)
@@ -22,65 +23,81 @@ class StoreInbox:
         self.name = name
         self._s = s
         self._box = s.mailbox(name, ttl=ttl)
-        self._abox = s.aio.mailbox(name, ttl=ttl)
+        # The same steps: what is put in by threads and by tasks is in one order.
+        self._abox = AsyncMailbox(self._box.steps, s.store)
         self._bell = Bell()
 
     def put(self, *messages: Message) -> None:
         """Accept messages: once it returns they are safe."""
         self._box.put(messages)
-        self._bell.ring()
+        self._bell.ring(message.lane for message in messages)
 
     async def aput(self, *messages: Message) -> None:
         """The same, awaitable."""
         await self._abox.put(messages)
-        self._bell.ring()
+        self._bell.ring(message.lane for message in messages)
 
     def worker(
         self,
         handle: Callable[[Message], Any],
         *,
         workers: int = 1,
-        poll: float = POLL,
-        backoff: Callable[[int], float] = BACKOFF,
+        poll: float | None = None,
+        backoff: Backoff | None = None,
         **options: Unpack[Options],
     ) -> Worker:
-        """What handles the messages, in so many threads; `poll` is how long it is idle at most."""
+        """What handles the messages, in so many threads; `poll` is half a second."""
         return Worker(
             self._s,
             self._box,
             handle,
             bell=self._bell,
             workers=workers,
-            poll=poll,
-            backoff=backoff,
+            poll=POLL if poll is None else poll,
+            backoff=backoff or BACKOFF,
             **options,
         )
 
+    def survey(self) -> Survey:
+        """What waits, in numbers, up to ten thousand."""
+        return self._box.survey()
+
     def waiting(self) -> int:
         """How many messages wait, up to ten thousand."""
-        return self._box.count()
+        return self.survey().waiting
 
     def dead(self, limit: int = 100) -> list[Dead]:
         """Messages that nobody could handle, the oldest first."""
-        return [self._told(letter) for letter in self._box.dead(limit).letters]
+        return [_told(letter) for letter in self._box.dead(limit).letters]
 
-    def _told(self, letter: Letter) -> Dead:
-        return Dead(letter.id, letter.key, letter.group, letter.attempts, letter.error, letter.at)
-
-    def redrive(self, id: str | None = None) -> int:
+    def redrive(self, id: str | None = None, *, told: Told = nobody) -> int:
         """Put one of these back, or all of them, to be handled as if they were new; gives how many."""
-        put_back, after = 0, None
+        letters = self._dead_letters() if id is None else [self._dead_letter(id)]
+        put_back = 0
+        for letter in letters:
+            put_back += self._box.redrive(letter)
+            self._bell.ring([letter.lane])
+            told(put_back)
+        return put_back
+
+    def _dead_letter(self, id: str) -> Letter:
+        letter = self._box.dead_letter(id)
+        if letter is None:
+            raise UsageError(f"inbox {self.name} has no dead letter {id!r}")
+        return letter
+
+    def _dead_letters(self) -> Iterator[Letter]:
+        after: str | None = None
         while True:
             page = self._box.dead(after=after)
-            chosen = [letter for letter in page.letters if id in (None, letter.id)]
-            put_back += sum(self._box.redrive(letter) for letter in chosen)
+            yield from page.letters
+            if page.after is None:
+                return
             after = page.after
-            if after is None or (id is not None and chosen):
-                break
-        if id is not None and not put_back:
-            raise UsageError(f"inbox {self.name} has no dead letter {id!r}")
-        self._bell.ring()
-        return put_back
 
     def close(self) -> None:
         """There is nothing to let go of: the store is its owner's."""
+
+
+def _told(letter: Letter) -> Dead:
+    return Dead(letter.id, letter.key, letter.group, letter.attempts, letter.error, letter.at)

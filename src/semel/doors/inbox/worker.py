@@ -1,23 +1,29 @@
-"""A worker: it looks into the mailbox, and has threads handle what it finds.
+"""A worker: it looks for lanes in which something waits, and has threads go through them.
 
-Nobody owns a message while it waits. A thread that begins one claims its key in the ledger; whoever comes
-second is told that it is busy, and leaves its whole group alone. Nobody begins a message before it has seen
-those before it in its group settled. That is all there is to the order, and it holds across processes.
+A thread enters the lane of a group, so that nobody else is in it, reads what waits there, and handles one
+letter after the other until one has to come again. The next one may be anybody's, in any process; he enters
+the lane in turn, and reads it anew. That is all there is to the order. Each letter is claimed in the ledger
+under its key, so that it is handled once whatever becomes of lanes and threads.
+
+What is put in by this process rings, and is begun at once. For the rest the worker looks through the mailbox
+by itself: a few pages every `poll` seconds, and on from there the next time.
 """
 
+import inspect
 import random
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
 import msgspec
 
 from semel import errors
 from semel.connect import Semel
+from semel.doors.inbox.lanes import Line
 from semel.doors.messages import Handler, Taken, Verdict
 from semel.events import What
-from semel.mailbox import PAGE, Letter, Message
+from semel.ledger import DAY, random_token
+from semel.mailbox import Lanes, Letter, Message, is_shared
 from semel.policy import Options
 
 if TYPE_CHECKING:
@@ -25,12 +31,36 @@ if TYPE_CHECKING:
 
 # How long a worker is idle at most before it looks whether another process has put something in.
 POLL = 0.5
+# So many pages are looked at in that time, as long as nothing is found that could be begun.
+PAGES = 10
 # A message is tried so often before it is put aside.
 MAX_ATTEMPTS = 5
-# Somebody else is at work on a message: its group is looked at again after this, though its lease be longer.
+# Somebody else is at work on a message, or in a lane: it is tried again after this, or when his lease ends.
 BUSY_SECONDS = 1.0
+# A person has to settle what became of a message: who does is not in that much of a hurry.
+HELD_SECONDS = 10.0
 # While the store is away, it is asked again after this.
 AWAY_SECONDS = 2.0
+# For so long a lane is gone through as it was read, and then read anew: what came late, or was put back, may
+# have its place before the next.
+FRESH_SECONDS = 1.0
+# So many letters are read at once: each may be large, and slow work gets to few of them in that time.
+READ = 20
+# A third leaves room for two more tries when one is lost.
+STAYS_PER_LEASE = 3
+# The other side may name any time at all; a message is not put off for longer than this.
+LONGEST_SPAN = DAY
+
+# What passes by itself. Any other trouble with the store ends the worker: waiting does not mend it.
+PASSING = (errors.StoreUnavailable, errors.StoreThrottled, errors.StoreOutcomeUnknown)
+
+
+Told: TypeAlias = Callable[[int], object]
+Backoff: TypeAlias = Callable[[int], float]
+
+
+def nobody(_put_back: int) -> None:
+    """Nobody is told how far it has come."""
 
 
 class Dead(msgspec.Struct, frozen=True):
@@ -49,27 +79,32 @@ class Bell:
     """Wakes the workers of this process when something was put in."""
 
     def __init__(self) -> None:
-        self._ears: list[Callable[[], None]] = []
+        self._ears: list[Callable[[list[str]], None]] = []
 
-    def ring(self) -> None:
+    def ring(self, lanes: Iterable[str]) -> None:
         """Something is there."""
+        where = list(dict.fromkeys(lanes))
         for ear in self._ears:
-            ear()
+            ear(where)
 
-    def listen(self, ear: Callable[[], None]) -> None:
+    def listen(self, ear: Callable[[list[str]], None]) -> None:
         """Call this from now on."""
         self._ears = [*self._ears, ear]
 
-    def leave(self, ear: Callable[[], None]) -> None:
+    def leave(self, ear: Callable[[list[str]], None]) -> None:
         """Call it no more."""
         self._ears = [one for one in self._ears if one != ear]
 
 
-class Run(msgspec.Struct, frozen=True):
-    """Letters of one group in their order, for one thread."""
+class Stay:
+    """Being in the lane of a group."""
 
-    group: str
-    letters: list[Letter]
+    __slots__ = ("lost", "token", "until")
+
+    def __init__(self, until: float) -> None:
+        self.token = random_token()
+        self.until = until
+        self.lost = False
 
 
 class Worker:
@@ -84,30 +119,29 @@ class Worker:
         bell: Bell,
         workers: int,
         poll: float,
-        backoff: Callable[[int], float],
+        backoff: Backoff,
         **options: Unpack[Options],
     ) -> None:
-        if isinstance(workers, bool) or not isinstance(workers, int) or not 1 <= workers <= 1000:
-            raise errors.InvalidOption(f"workers is a whole number from 1 to 1000, not {workers!r}")
-        if not 0 < poll < float("inf"):
-            raise errors.InvalidOption(f"poll is a positive number of seconds, not {poll!r}")
+        _check(workers, poll)
+        check_handling(handle, options)
         options.setdefault("max_attempts", MAX_ATTEMPTS)
         # What was done may be delivered again for as long as a message can wait.
         options.setdefault("horizon", max(box.steps.ttl, s.ledger.steps.horizon))
         self._box = box
-        self._handle = handle
-        self._handler: Handler[Letter] = Handler(
-            s, self._opened, key=lambda letter: letter.key, door="inbox", **options
+        self._handler: Handler[Message] = Handler(
+            s, handle, key=lambda message: message.key, door="inbox", **options
         )
+        self._lease = self._handler.policy.lease
         self._bell, self._workers, self._poll, self._backoff = bell, workers, poll, backoff
         self._monotonic, self._events = s.clock.monotonic, self._handler.s.events
-        self._state = threading.Condition()
-        self._runs: deque[Run] = deque()
-        self._taken: set[str] = set()
-        """Groups that are in `_runs`, or that a thread is at work on."""
-        self._resting: dict[str, float] = {}
-        """Groups that are left alone, and until when."""
-        self._rang = self._idle = self._stopping = self._begun = False
+        # Re-entrant, as a signal may call `stop` in the middle of whatever this thread does under it.
+        self._state = threading.Condition(threading.RLock())
+        self.line = Line()
+        self._stays: dict[str, Stay] = {}
+        self._stay_at = self._look_at = 0.0
+        self._place = ""
+        """Where looking goes on."""
+        self._stopping = self._begun = False
         self._failure: BaseException | None = None
 
     def run(self) -> None:
@@ -119,18 +153,25 @@ class Worker:
             threading.Thread(target=self._work, name=f"semel-inbox-{number}", daemon=True)
             for number in range(self._workers)
         ]
-        self._bell.listen(self._ring)
+        self._bell.listen(self._rung)
         try:
+            self._look_at = self._monotonic()
             for thread in threads:
                 thread.start()
             self._serve()
         finally:
+            self._bell.leave(self._rung)
             self.stop()
             for thread in threads:
-                thread.join()
-            self._bell.leave(self._ring)
+                self._await(thread)
         if self._failure is not None:
             raise self._failure
+
+    def _await(self, thread: threading.Thread) -> None:
+        # There may be no more threads to be had, so that one was never begun.
+        while thread.ident is not None and thread.is_alive():
+            thread.join(min(self._poll, self._lease / STAYS_PER_LEASE))
+            self.stay()
 
     def stop(self) -> None:
         """Begin nothing new: what runs is finished, what has not begun is left where it is.
@@ -138,174 +179,242 @@ class Worker:
         It may be called from anywhere, a signal handler included.
         """
         self._stopping = True
-        # A signal may have come while this very thread holds the lock: then it looks by itself soon.
-        if self._state.acquire(blocking=False):
-            try:
-                self._state.notify_all()
-            finally:
-                self._state.release()
+        with self._state:
+            self._state.notify_all()
 
-    def _ring(self) -> None:
-        # Who is about to be idle says so before he looks at this; so one of the two sees the other.
-        self._rang = True
-        if self._idle:
-            with self._state:
-                self._state.notify_all()
+    def _rung(self, lanes: list[str]) -> None:
+        with self._state:
+            self.line.ring(lanes)
+            self._state.notify_all()
 
     # Looking
 
     def _serve(self) -> None:
         while not self._stopping:
+            self.stay()
+            if self._may_look():
+                self.look()
             with self._state:
-                if not self._state.wait_for(self._needs_more, timeout=self._poll):
-                    continue
-            self._rang = False
-            try:
-                found = self._look()
-            except errors.StoreError as error:
-                self._events.warn(What.STORE_ERROR, "", detail=f"{type(error).__name__}: {error}")
-                found, pause = 0, AWAY_SECONDS
-            else:
+                if self.line.wake(self._monotonic()):
+                    self._state.notify_all()
                 pause = self._pause()
-            if not found:
-                self._rest_until_rung(pause)
-
-    def _rest_until_rung(self, pause: float) -> None:
-        self._idle = True
-        with self._state:
-            self._state.wait_for(lambda: self._stopping or self._rang, timeout=pause)
-        self._idle = False
-
-    def _needs_more(self) -> bool:
-        return self._stopping or len(self._runs) < self._workers
-
-    def _look(self) -> int:
-        """Find runs that nobody here has begun, from the oldest on; how many there are."""
-        seen: set[str] = set()
-        after, found = None, 0
-        while not self._stopping:
-            page = self._box.look(after)
-            runs = self._sorted(page.letters, page.now, seen)
-            found += len(runs)
-            with self._state:
-                self._runs.extend(runs)
-                self._taken.update(run.group for run in runs)
-                self._state.notify_all()
-            after = page.after
-            if found >= self._workers or after is None:
-                break
-        return found
-
-    def _sorted(self, letters: Iterable[Letter], now: float, seen: set[str]) -> list[Run]:
-        """Letters as runs by group; a group whose first letter has to wait is left alone as a whole.
-
-        `seen` has the groups of earlier pages, whose letters come before these.
-        """
-        groups: dict[str, list[Letter]] = {}
-        with self._state:
-            closed = seen | self._taken | self._rests()
-        for letter in letters:
-            group = _group(letter)
-            if group in closed:
-                continue
-            if group not in groups and letter.not_before > now:
-                closed.add(group)
-                self._rest(group, letter.not_before - now)
-                continue
-            groups.setdefault(group, []).append(letter)
-        seen.update(_group(letter) for letter in letters)
-        runs = [Run(group, each) for group, each in groups.items()]
-        # Other processes see the same letters: who begins elsewhere is in nobody's way.
-        random.shuffle(runs)
-        return runs
-
-    def _rests(self) -> set[str]:
-        now = self._monotonic()
-        self._resting = {group: until for group, until in self._resting.items() if until > now}
-        return set(self._resting)
-
-    def _rest(self, group: str, seconds: float) -> None:
-        with self._state:
-            self._resting[group] = self._monotonic() + seconds
+                if pause > 0 and not self._stopping:
+                    self._state.wait(pause)
 
     def _pause(self) -> float:
+        """How long nothing needs to be done here, unless something happens."""
+        moments = [self.line.next_wake]
+        if self.line.has_room:
+            moments.append(self._look_at)
+        if self._stays:
+            moments.append(self._stay_at)
+        return min(self._poll, min(moments) - self._monotonic())
+
+    def _may_look(self) -> bool:
+        with self._state:
+            return self.line.has_room and self._look_at <= self._monotonic()
+
+    def look(self) -> None:
+        """Find lanes that nobody here knows of, and remember where to go on."""
+        found, pause = 0, self._poll
+        try:
+            for _ in range(PAGES):
+                page = self._box.look(self._place)
+                self._place = page.after or ""
+                found += self._note(page)
+                if found or not self._place or self._stopping:
+                    break
+        except PASSING as error:
+            self._warn(error)
+            pause = max(self._poll, AWAY_SECONDS)
+        self._look_at = self._monotonic() + (0 if found else pause)
+
+    def _note(self, page: Lanes) -> int:
+        lanes = list(page.lanes)
+        # Other processes see the same: who begins elsewhere is in nobody's way.
+        random.shuffle(lanes)
+        found = 0
         with self._state:
             now = self._monotonic()
-            soonest = min((until - now for until in self._resting.values()), default=self._poll)
-        return max(0.001, min(self._poll, soonest))
+            for lane in lanes:
+                if self.line.knows(lane.name):
+                    continue
+                if lane.wait:
+                    wait = min(lane.wait, BUSY_SECONDS) if lane.entered else lane.wait
+                    self.line.rest(lane.name, now + wait)
+                else:
+                    self.line.find(lane.name)
+                    found += 1
+            self._state.notify_all()
+        return found
+
+    # Being in lanes
+
+    def _enter(self, lane: str) -> bool:
+        """Be the only one in a lane, if others have no business in it meanwhile."""
+        if not is_shared(lane):
+            return True
+        stay = Stay(self._monotonic() + self._lease)
+        left = self._box.enter(lane, stay.token, self._lease)
+        if left:
+            self._rest(lane, min(left, BUSY_SECONDS))
+            return False
+        with self._state:
+            if not self._stays:
+                self._stay_at = self._monotonic() + self._lease / STAYS_PER_LEASE
+            self._stays[lane] = stay
+            self._state.notify_all()
+        return True
+
+    def _leave(self, lane: str, settled: list[Letter]) -> None:
+        with self._state:
+            stay = self._stays.pop(lane, None)
+        if stay is None:
+            self._tell(lane, self._box.leave, settled)
+        else:
+            self._tell(lane, self._box.leave, settled, lane, stay.token)
+
+    def stay(self) -> None:
+        """Say of the lanes that somebody here is in that he still is, before that is over."""
+        with self._state:
+            now = self._monotonic()
+            if not self._stays or now < self._stay_at:
+                return
+            stays = self._stays.copy()
+            self._stay_at = now + self._lease / STAYS_PER_LEASE
+        try:
+            lost = self._box.stay({lane: stay.token for lane, stay in stays.items()}, self._lease)
+        except errors.StoreError as error:
+            self._warn(error)
+            return
+        for lane, stay in stays.items():
+            stay.lost, stay.until = lane in lost, now + self._lease
+
+    def _is_in(self, lane: str) -> bool:
+        stay = self._stays.get(lane)
+        return stay is None or not (stay.lost or self._monotonic() >= stay.until)
 
     # Handling
 
     def _work(self) -> None:
         try:
-            while (run := self._next()) is not None:
-                self._handled(run)
+            while (lane := self._next()) is not None:
+                self.visit(lane)
         except BaseException as error:  # noqa: BLE001 - whatever ends a thread ends the worker, which tells it
             self._failure = self._failure or error
             self.stop()
 
-    def _next(self) -> Run | None:
+    def _next(self) -> str | None:
         with self._state:
-            while not self._stopping and not self._runs:
-                self._state.wait(timeout=self._poll)
-            if self._stopping:
-                return None
-            run = self._runs.popleft()
-            if self._needs_more():
-                self._state.notify_all()
-            return run
+            while not self._stopping:
+                lane = self.line.begin()
+                if lane is not None:
+                    self._state.notify_all()
+                    return lane
+                self._state.wait()
+        return None
 
-    def _handled(self, run: Run) -> None:
-        """Handle letters one after the other, until one has to come again."""
-        settled: list[str] = []
+    def visit(self, lane: str) -> None:
+        """Go through one lane of those in line."""
+        more = False
         try:
-            for letter in run.letters:
-                if self._stopping:
-                    break
-                taken = self._handler.take(letter)
-                if taken.settled:
-                    settled.append(letter.id)
-                elif taken.verdict is Verdict.DEAD:
-                    self._tell(self._box.bury, letter, _why(taken))
-                else:
-                    self._come_again(run.group, letter, taken)
-                    break
+            more = self._enter(lane) and self._go_through(lane)
+        except PASSING as error:
+            self._warn(error)
+            self._rest(lane, AWAY_SECONDS)
         finally:
-            if settled:
-                self._tell(self._box.take_away, settled)
             with self._state:
-                self._taken.discard(run.group)
-            self._ring()
+                self.line.end(lane, more=more)
+                self._state.notify_all()
 
-    def _come_again(self, group: str, letter: Letter, taken: Taken) -> None:
+    def _go_through(self, lane: str) -> bool:
+        """Handle letters one after the other, until one has to come again; whether there may be more."""
+        settled: list[Letter] = []
+        try:
+            seen = self._box.letters(lane, READ)
+            fresh = self._monotonic() + FRESH_SECONDS
+            for letter in seen.letters:
+                if self._stopping or self._monotonic() > fresh or not self._is_in(lane):
+                    return True
+                if letter.not_before > seen.now:
+                    self._rest(lane, letter.not_before - seen.now)
+                    return False
+                if not self._settle(lane, letter, settled):
+                    return False
+            return seen.after is not None
+        finally:
+            self._leave(lane, settled)
+
+    def _settle(self, lane: str, letter: Letter, settled: list[Letter]) -> bool:
+        """Handle one letter; False where it has to come again, and those behind it wait."""
+        taken = self._take(letter)
+        if taken.settled:
+            settled.append(letter)
+        elif taken.verdict is Verdict.DEAD:
+            return self._tell(lane, self._box.bury, letter, _why(taken))
+        else:
+            self._come_again(lane, letter, taken)
+            return False
+        return True
+
+    def _take(self, letter: Letter) -> Taken:
+        try:
+            message = self._box.steps.open(letter)
+        except errors.MessageUnreadable as error:
+            return Taken(Verdict.DEAD, error=error)
+        return self._handler.take(message)
+
+    def _come_again(self, lane: str, letter: Letter, taken: Taken) -> None:
         if isinstance(taken.error, errors.ShuttingDown):
-            return
-        if taken.verdict is Verdict.BUSY:
-            self._rest(group, min(BUSY_SECONDS, taken.retry_after or BUSY_SECONDS))
-            return
-        told = taken.retry_after
-        span = self._backoff(letter.attempts + 1) if told is None else max(0.0, told)
-        self._rest(group, span)
-        self._tell(self._box.put_off, letter, span, _why(taken))
+            self.stop()
+        elif isinstance(taken.error, errors.OutcomeUnknown):
+            self._rest(lane, HELD_SECONDS)
+        elif taken.verdict is Verdict.BUSY:
+            self._rest(lane, min(BUSY_SECONDS, taken.retry_after or BUSY_SECONDS))
+        elif isinstance(taken.error, PASSING):
+            self._rest(lane, AWAY_SECONDS)
+        else:
+            told = self._backoff(letter.attempts + 1) if taken.retry_after is None else taken.retry_after
+            span = min(max(0.0, told), LONGEST_SPAN)
+            self._rest(lane, span)
+            self._tell(lane, self._box.put_off, letter, span, _why(taken))
 
-    def _tell(self, say: Callable[..., object], *what: object) -> None:
+    def _tell(self, lane: str, say: Callable[..., object], *what: object) -> bool:
         """Tell the mailbox; if that fails the letter is found again, and the ledger knows about it."""
         try:
             say(*what)
-        except errors.StoreError as error:
-            self._events.warn(What.STORE_ERROR, "", detail=f"{type(error).__name__}: {error}")
+        except PASSING as error:
+            self._warn(error)
+            self._rest(lane, AWAY_SECONDS)
+            return False
+        return True
 
-    def _opened(self, letter: Letter) -> Any:
-        return self._handle(self._box.steps.open(letter))
+    def _rest(self, lane: str, seconds: float) -> None:
+        with self._state:
+            self.line.rest(lane, self._monotonic() + seconds)
+
+    def _warn(self, error: Exception) -> None:
+        self._events.warn(What.STORE_ERROR, "", detail=f"{type(error).__name__}: {error}")
 
 
-def _group(letter: Letter) -> str:
-    # An id has no colon, so that no group is taken for a letter of none.
-    return letter.id if letter.group is None else f"group:{letter.group}"
+def _check(workers: Any, poll: Any) -> None:
+    if isinstance(workers, bool) or not isinstance(workers, int) or not 1 <= workers <= 1000:
+        raise errors.InvalidOption(f"workers is a whole number from 1 to 1000, not {workers!r}")
+    if not 0 < poll < float("inf"):
+        raise errors.InvalidOption(f"poll is a positive number of seconds, not {poll!r}")
+
+
+def check_handling(handle: Callable[[Message], Any], options: Options) -> None:
+    """Refuse a way to handle messages that cannot work in any inbox."""
+    if inspect.iscoroutinefunction(handle):
+        raise errors.InvalidOption(
+            "workers are threads: handle a message in a plain def, not in an async one"
+        )
+    if options.get("hide_key"):
+        raise errors.InvalidOption(
+            "an inbox keeps the keys of its messages as they are: put s.pseudonym(...) into them instead"
+        )
 
 
 def _why(taken: Taken) -> str:
     return f"{type(taken.error).__name__}: {taken.error}"
-
-
-__all__ = ["MAX_ATTEMPTS", "PAGE", "POLL", "Bell", "Dead", "Worker"]

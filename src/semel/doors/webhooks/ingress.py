@@ -1,21 +1,26 @@
 """Accept, and no more: a delivery is verified, and its events are put where a worker finds them."""
 
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Generator
+from typing import Protocol, TypeAlias, TypeVar
 
 import msgspec
 
-from semel.aws.errors import ServiceError
 from semel.connect import Semel
 from semel.doors.webhooks.opening import Answer, Opening
 from semel.doors.webhooks.providers import Provider, Secrets
 from semel.doors.webhooks.reading import Headers, Notice
-from semel.errors import SemelError
+from semel.errors import InvalidKey, MessageRefused, SemelError
 from semel.events import What
+from semel.keys import check
 from semel.mailbox import Message
+
+T = TypeVar("T")
 
 # An inbox that takes nothing now may take it soon.
 RETRY_AFTER = "10"
+
+# Errors of a message that no inbox will ever take.
+UNFIT = (InvalidKey, MessageRefused)
 
 
 class Accepts(Protocol):
@@ -42,6 +47,9 @@ class Counts(msgspec.Struct):
     """Events that nothing names or nobody can read; another delivery would not help."""
 
 
+Course: TypeAlias = Generator[list[Message] | Answer, SemelError | None, T]
+
+
 class Ingress:
     """Takes whole deliveries of one sender, and puts each event into an inbox; the ledger is not asked.
 
@@ -64,27 +72,52 @@ class Ingress:
 
     def receive(self, headers: Headers, body: bytes, *, method: str = "POST", url: str = "") -> Answer:
         """Take a delivery: `body` is the bytes that came, and `url` the address as the sender was told it."""
-        opened = self._open(headers, body, method, url)
-        if isinstance(opened, Answer):
-            return opened
-        messages, counts = opened
-        try:
-            self._inbox.put(*messages)
-        except (SemelError, ServiceError) as error:
-            return self._full(error)
-        return Answer.json(200, counts)
+        course = self._course(headers, body, method, url)
+        step = next(course)
+        while not isinstance(step, Answer):
+            try:
+                self._inbox.put(*step)
+            except SemelError as error:
+                step = course.send(error)
+            else:
+                step = course.send(None)
+        return step
 
     async def areceive(self, headers: Headers, body: bytes, *, method: str = "POST", url: str = "") -> Answer:
         """The same, awaitable."""
+        course = self._course(headers, body, method, url)
+        step = next(course)
+        while not isinstance(step, Answer):
+            try:
+                await self._inbox.aput(*step)
+            except SemelError as error:
+                step = course.send(error)
+            else:
+                step = course.send(None)
+        return step
+
+    def _course(self, headers: Headers, body: bytes, method: str, url: str) -> Course[None]:
+        """A delivery's course: it yields what is to be put in, is sent what stood in the way, and answers."""
         opened = self._open(headers, body, method, url)
         if isinstance(opened, Answer):
-            return opened
+            yield opened
+            return
         messages, counts = opened
-        try:
-            await self._inbox.aput(*messages)
-        except (SemelError, ServiceError) as error:
-            return self._full(error)
-        return Answer.json(200, counts)
+        error = (yield messages) if messages else None
+        if isinstance(error, UNFIT):
+            error = yield from self._one_by_one(messages, counts)
+        yield Answer.json(200, counts) if error is None else self._full(error)
+
+    def _one_by_one(self, messages: list[Message], counts: Counts) -> Course[SemelError | None]:
+        """One of them is not fit to be put in; whichever it is, the others are accepted."""
+        for message in messages:
+            error = yield [message]
+            if isinstance(error, UNFIT):
+                counts.accepted -= 1
+                self._fail(counts, error)
+            elif error is not None:
+                return error
+        return None
 
     def _open(
         self, headers: Headers, body: bytes, method: str, url: str
@@ -102,18 +135,22 @@ class Ingress:
     def _sort(self, notice: Notice, messages: dict[str, Message], counts: Counts) -> None:
         try:
             message = self._message(notice)
+            key = None if message is None else check(message.key)
         except Exception as error:  # noqa: BLE001 - whatever it is about one event, the others are accepted
-            # Without its words, which may quote the event.
-            detail = f"an event cannot be read, and is not handled: {type(error).__name__}"
-            self._s.events.warn(What.REFUSED, "", detail=detail)
-            counts.failed += 1
+            self._fail(counts, error)
             return
-        if message is None:
+        if message is None or key is None:
             counts.ignored += 1
-        elif message.key in messages:
+        elif key in messages:
             counts.duplicates += 1
         else:
-            messages[message.key] = message
+            messages[key] = message
+
+    def _fail(self, counts: Counts, error: Exception) -> None:
+        counts.failed += 1
+        # Without its words, which may quote the event.
+        detail = f"an event cannot be accepted, and is not handled: {type(error).__name__}"
+        self._s.events.warn(What.REFUSED, "", detail=detail)
 
     def _full(self, error: Exception) -> Answer:
         detail = f"a delivery could not be accepted: {type(error).__name__}: {error}"

@@ -1,0 +1,173 @@
+"""`semel inbox`: what waits to be handled, and what nobody could handle."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from typing import Annotated, Any, TypeAlias
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn
+from rich.table import Table
+from rich.text import Text
+
+from semel import errors
+from semel.cli import views
+from semel.cli.opening import AsJson, Env, Limit, Scope, Url, connected, number, print_json
+from semel.doors.inbox import Dead, Inbox, Survey, open_inbox
+
+app = typer.Typer(
+    no_args_is_help=True, help="Look at what waits to be handled, and put back what nobody could handle."
+)
+
+Name: TypeAlias = Annotated[
+    str, typer.Argument(metavar="NAME", help="The inbox, as its programs name it: an app's name, say.")
+]
+Queue: TypeAlias = Annotated[
+    str, typer.Option(metavar="URL", help="The FIFO queue of SQS that it is on, if it is on one.")
+]
+DeadLetters: TypeAlias = Annotated[
+    str, typer.Option(metavar="URL", help="The queue of SQS that its dead letters go to.")
+]
+
+
+@app.command("list")
+def list_waiting(
+    name: Name,
+    *,
+    queue: Queue = "",
+    url: Url = None,
+    env: Env = "dev",
+    scope: Scope = "",
+    as_json: AsJson = False,
+) -> None:
+    """Tell how much waits: how many messages, how old the oldest is, and how many groups rest.
+
+    A group rests after a failure, until its first message is tried again. Counted are ten thousand at most.
+
+    semel inbox list support --scope support
+    """
+    with _inbox(name, queue=queue, url=url, env=env, scope=scope) as inbox:
+        told = inbox.survey()
+    if as_json:
+        oldest = None if told.oldest is None else views.moment(told.oldest)
+        print_json({"inbox": name, **msgspec.to_builtins(told), "oldest": oldest})
+    else:
+        Console(highlight=False).print(_in_words(told))
+
+
+@app.command("dead")
+def list_dead(
+    name: Name,
+    *,
+    limit: Limit = 20,
+    queue: Queue = "",
+    dead_letters: DeadLetters = "",
+    url: Url = None,
+    env: Env = "dev",
+    scope: Scope = "",
+    as_json: AsJson = False,
+) -> None:
+    """List messages that were put aside, the oldest first: why, when, and after how many attempts.
+
+    What a message says is not shown. Mend what was wrong, then put it back: semel inbox redrive NAME ID
+    """
+    where = {"queue": queue, "dead_letters": dead_letters, "env": env, "scope": scope}
+    with _inbox(name, url=url, **where) as inbox:
+        found = inbox.dead(limit)
+    if as_json:
+        letters = [msgspec.to_builtins(dead) | {"at": views.moment(dead.at)} for dead in found]
+        print_json({"inbox": name, "dead": letters})
+        return
+    Console(highlight=False).print(_as_table(found) if found else "Nothing was put aside.")
+    if len(found) == limit:
+        typer.echo(f"There may be more: --limit {limit * 10}")
+
+
+@app.command()
+def redrive(
+    name: Name,
+    id: Annotated[
+        str | None,
+        typer.Argument(metavar="ID", help="One message, as `dead` shows it.", show_default=False),
+    ] = None,
+    *,
+    everything: Annotated[bool, typer.Option("--all", help="All that were put aside.")] = False,
+    queue: Queue = "",
+    dead_letters: DeadLetters = "",
+    url: Url = None,
+    env: Env = "dev",
+    scope: Scope = "",
+) -> None:
+    """Put messages back that were put aside, to be handled as if they were new.
+
+    Each takes its old place in its group: before those that still wait, after those that were handled since.
+    On SQS it comes last. If this is stopped half-way, the same command goes on with what is left.
+
+    semel inbox redrive support --all
+    """
+    if (id is None) == (not everything):
+        raise errors.UsageError("name one message, by its id as `semel inbox dead` shows it; or say --all")
+    where = {"queue": queue, "dead_letters": dead_letters, "env": env, "scope": scope}
+    with _inbox(name, url=url, **where) as inbox, _shown() as told:
+        done = inbox.redrive(id, told=told)
+    typer.echo(f"Put back {number(done, 'message')}.")
+
+
+@contextmanager
+def _inbox(
+    name: str, *, url: str | None, env: str, scope: str, queue: str, dead_letters: str = ""
+) -> Iterator[Inbox]:
+    if dead_letters and not queue:
+        raise errors.UsageError("--dead-letters goes with --queue: name both, or neither")
+    with (
+        connected(url, env, scope) as s,
+        closing(open_inbox(s, name, queue=queue, dead_letters=dead_letters)) as inbox,
+    ):
+        yield inbox
+
+
+@contextmanager
+def _shown() -> Iterator[Callable[[int], None]]:
+    """Show on a terminal how far it has come."""
+    console, text = Console(stderr=True), TextColumn("Putting back: {task.description}")
+    quiet = not console.is_terminal
+    with Progress(SpinnerColumn(), text, console=console, transient=True, disable=quiet) as progress:
+        task = progress.add_task(number(0, "message"), total=None)
+        yield lambda done: progress.update(task, description=number(done, "message"))
+
+
+def _in_words(told: Survey) -> Table | str:
+    if not told.waiting:
+        return "Nothing waits."
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    grid.add_row("waiting", f"{told.waiting:,}{' or more' if told.more else ''}")
+    if told.oldest is not None:
+        grid.add_row("oldest", f"accepted {views.span(time.time() - told.oldest)} ago")
+    rows: dict[str, Any] = {"lanes": told.lanes, "resting": told.resting, "at work": told.entered}
+    notes = {
+        "lanes": "a group is one, and so is a message of none",
+        "resting": "failed, and tried again later",
+        "at work": "groups that somebody is at work on",
+    }
+    for name, count in rows.items():
+        if count is not None:
+            grid.add_row(name, f"{count:,}  ({notes[name]})")
+    return grid
+
+
+def _as_table(found: Sequence[Dead]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    # An id that is cut cannot be copied.
+    for column in ("id", "key"):
+        table.add_column(column, overflow="fold")
+    for column in ("attempts", "since"):
+        table.add_column(column, no_wrap=True)
+    table.add_column("error", overflow="ellipsis", no_wrap=True)
+    for dead in found:
+        since = f"{views.span(time.time() - dead.at)} ago"
+        table.add_row(dead.id, Text(dead.key), str(dead.attempts), since, Text(views.cut(dead.error)))
+    return table

@@ -1,0 +1,159 @@
+"""`semel inbox`, as an operator types it."""
+
+import json
+import sys
+
+import pytest
+
+import semel
+from semel.cli import main
+from semel.doors.inbox import Message, StoreInbox, open_inbox
+from tests.doors.inbox_kit import Diary, conversation, failing, running
+from tests.doors.sqs_kit import make_queue
+from tests.servers.running import until
+
+
+@pytest.fixture
+def url(tmp_path):
+    return f"sqlite:///{tmp_path / 'semel.db'}"
+
+
+@pytest.fixture
+def s(url):
+    with semel.connect(url, scope="shop") as s:
+        yield s
+
+
+@pytest.fixture
+def inbox(s):
+    """Three messages that were put aside, and three that wait: one group of them rests."""
+    inbox = StoreInbox(s, "support")
+    inbox.put(*conversation("a", 0, 1), Message("x", 0))
+    work_off(inbox, failing("a0", "a1", "x", error=ValueError("no such order")), on_error="keep")
+    inbox.put(*conversation("b", 0, 1), Message("y", 0))
+    worker = inbox.worker(failing("b0"), backoff=lambda _: 3600)
+    worker.line.ring([conversation("b", 0)[0].lane])
+    worker.visit(worker.line.begin() or "")
+    return inbox
+
+
+def work_off(inbox, work, **options):
+    """Handle what waits."""
+    with running(inbox.worker(work, poll=0.01, **options)):
+        assert until(lambda: inbox.waiting() == 0)
+
+
+@pytest.fixture
+def run(url, monkeypatch, capsys):
+    """Type a command: its exit code, and what it wrote on stdout and stderr."""
+    monkeypatch.setenv("SEMEL_URL", url)
+    monkeypatch.setenv("SEMEL_SCOPE", "shop")
+    monkeypatch.setenv("COLUMNS", "140")
+
+    def run(*words):
+        monkeypatch.setattr(sys, "argv", ["semel", "inbox", *words])
+        with pytest.raises(SystemExit) as end:
+            main()
+        captured = capsys.readouterr()
+        return end.value.code or 0, captured.out, captured.err
+
+    return run
+
+
+def test_list_tells_how_much_waits(run, inbox):
+    code, out, _ = run("list", "support")
+    told = dict(line.rstrip().split(None, 1) for line in out.splitlines())
+    assert code == 0
+    assert told["waiting"] == "3"
+    assert told["oldest"].endswith("ago")
+    assert told["lanes"].startswith("2 ")
+    assert told["resting"].startswith("1 ")
+    numbers = json.loads(run("list", "support", "--json")[1])
+    assert numbers.pop("oldest").startswith("20")
+    assert numbers == {
+        "inbox": "support",
+        "waiting": 3,
+        "lanes": 2,
+        "resting": 1,
+        "entered": 0,
+        "more": False,
+    }
+    assert run("list", "another")[1] == "Nothing waits.\n"
+
+
+def test_dead_tells_what_was_put_aside_and_why_and_not_what_it_says(run, inbox):
+    code, out, _ = run("dead", "support")
+    assert code == 0
+    assert out.splitlines()[0].split() == ["id", "key", "attempts", "since", "error"]
+    assert "ValueError: no such order" in out
+    page = json.loads(run("dead", "support", "--json")[1])
+    assert [dead["key"] for dead in page["dead"]] == ["a0", "a1", "x"]
+    [first, *_] = page["dead"]
+    assert first["id"] in out
+    assert (first["attempts"], first["group"], "body" in first) == (1, "a", False)
+    assert run("dead", "support", "--limit", "2")[1].splitlines()[-1] == "There may be more: --limit 20"
+    assert run("dead", "another")[1] == "Nothing was put aside.\n"
+
+
+def test_redrive_puts_one_back_or_all(run, inbox):
+    [first, *_] = inbox.dead()
+    assert run("redrive", "support", first.id) == (0, "Put back 1 message.\n", "")
+    assert run("redrive", "support", "--all") == (0, "Put back 2 messages.\n", "")
+    assert (inbox.dead(), inbox.waiting()) == ([], 6)
+    diary = Diary()
+    with running(inbox.worker(diary, poll=0.01)):
+        diary.wait_for(4)
+    assert diary.of("a") == ["a0", "a1"]
+    assert sorted(diary.of(None)) == ["x", "y"]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("redrive", "support"), "or say --all"),
+        (("redrive", "support", "some-id", "--all"), "or say --all"),
+        (("redrive", "support", "some-id"), "no dead letter 'some-id'"),
+        (
+            ("dead", "support", "--dead-letters", "https://sqs.eu-north-1.amazonaws.com/123456789012/q.fifo"),
+            "--dead-letters goes with --queue",
+        ),
+        (
+            ("list", "support", "--queue", "https://sqs.eu-north-1.amazonaws.com/123456789012/q"),
+            "ends in .fifo",
+        ),
+        (("list", "a:b"), "named by one word"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_what_makes_no_sense_is_said_in_one_line(run, inbox, words, says):
+    code, out, err = run(*words)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert says in err
+
+
+def test_an_inbox_on_a_queue_is_looked_at_by_its_url(run, s, sqs, monkeypatch):
+    monkeypatch.setattr("semel.doors.inbox.sqs.WAIT_SECONDS", 0)
+    queue, dead = make_queue(sqs), make_queue(sqs)
+    inbox = open_inbox(s, "support", queue=queue, dead_letters=dead)
+    inbox.put(Message("x", 0))
+    where: tuple[str, ...] = ("--queue", queue)
+    told = json.loads(run("list", "support", *where, "--json")[1])
+    assert (told["waiting"], told["oldest"], told["lanes"]) == (1, None, None)
+    assert "waiting" in run("list", "support", *where)[1]
+    with running(inbox.worker(failing("x", error=ValueError("no")), on_error="keep", poll=0)):
+        assert until(lambda: inbox.waiting() == 0)
+    where += ("--dead-letters", dead)
+    [letter] = json.loads(run("dead", "support", *where, "--json")[1])["dead"]
+    assert (letter["key"], letter["error"]) == ("x", "ValueError: no")
+    assert run("redrive", "support", letter["id"], *where)[1] == "Put back 1 message.\n"
+    assert inbox.waiting() == 1
+    inbox.close()
+
+
+def test_help_teaches(run):
+    assert "semel inbox redrive NAME ID" in " ".join(run("dead", "--help")[1].split())
+    for command, example in (
+        ("list", "semel inbox list support"),
+        ("redrive", "semel inbox redrive support --all"),
+    ):
+        assert example in run(command, "--help")[1]

@@ -1,0 +1,105 @@
+"""An inbox on one SQLite file, and worker processes that are killed again and again."""
+
+import random
+import sqlite3
+import subprocess
+import sys
+from contextlib import ExitStack, closing
+from pathlib import Path
+from signal import SIGKILL, SIGTERM
+
+import pytest
+
+import semel
+from semel.doors.inbox import Message, open_inbox
+from tests.amounts import amount
+from tests.servers.running import leashed, until
+
+WORKER = Path(__file__).with_name("inbox_worker.py")
+CONVERSATIONS, CREW = 10, 3
+MESSAGES = amount(1000, 300)
+MOMENTS = ("claimed", "written", "committed")
+
+
+class Crew:
+    """Processes that work on one inbox; whoever is killed is replaced."""
+
+    def __init__(self, stack: ExitStack, path: Path, seed: int) -> None:
+        self._stack, self._path = stack, path
+        dice = random.Random(seed)
+        self._fates = [(dice.randint(3, 12), moment) for moment in MOMENTS]
+        self._dice, self.killed = dice, 0
+        self._live = [self._hire() for _ in range(CREW)]
+
+    def _hire(self) -> subprocess.Popen[bytes]:
+        after, moment = self._fates.pop(0) if self._fates else (0, "never")
+        program: list[str | Path] = [sys.executable, WORKER, self._path, str(after), moment]
+        process = subprocess.Popen(leashed(program, signal=SIGKILL))
+        self._stack.callback(process.wait)
+        self._stack.callback(process.kill)
+        return process
+
+    def replace_the_dead(self) -> None:
+        for number, process in enumerate(self._live):
+            if process.poll() is not None:
+                assert process.returncode == -SIGKILL, process.returncode
+                self.killed += 1
+                self._live[number] = self._hire()
+
+    def kill_one(self) -> None:
+        self._dice.choice(self._live).kill()
+
+    def dismiss(self) -> None:
+        """All of them end by themselves, but for one that has not even begun."""
+        for process in self._live:
+            process.send_signal(SIGTERM)
+        ends = {process.wait(60) for process in self._live}
+        assert 0 in ends
+        assert ends <= {0, -SIGTERM}
+
+
+def conversations() -> list[Message]:
+    """What happens in each conversation, in order; every tenth is said twice, and not at once."""
+    said = []
+    for n in range(MESSAGES // CONVERSATIONS):
+        said += [Message(f"c{who}-{n}", {"n": n}, f"c{who}") for who in range(CONVERSATIONS)]
+        said += [Message(f"c{who}-{n}", {"n": n}, f"c{who}") for who in range(CONVERSATIONS) if who == n % 10]
+    return said
+
+
+@pytest.mark.seed("R8")
+@pytest.mark.seed("R10")
+def test_killed_workers_handle_every_message_once_and_in_order(tmp_path):
+    """Hundreds of messages in ten groups, every tenth put in twice, by processes that die at any moment."""
+    path = tmp_path / "effects.db"
+    with ExitStack() as stack:
+        rows = stack.enter_context(closing(sqlite3.connect(path, timeout=60)))
+        with rows:
+            rows.execute("PRAGMA journal_mode=WAL")
+            rows.execute("CREATE TABLE effects (id INTEGER PRIMARY KEY, conversation TEXT, n INT, pid INT)")
+        s = stack.enter_context(semel.connect(f"sqlite:///{path}", env="inbox"))
+        inbox = open_inbox(s, "in")
+        said = conversations()
+        half = len(said) // 2
+        inbox.put(*said[:half])
+        crew = Crew(stack, path, seed=3)
+        inbox.put(*said[half:])
+        killings = list(range(MESSAGES // 3, MESSAGES, MESSAGES // 4))
+
+        def all_done() -> bool:
+            crew.replace_the_dead()
+            done = rows.execute("SELECT count(*) FROM effects").fetchone()[0]
+            if killings and done >= killings[0]:
+                killings.pop(0)
+                crew.kill_one()
+            return inbox.waiting() == 0
+
+        assert until(all_done)
+        crew.dismiss()
+        assert inbox.dead() == []
+        told = rows.execute("SELECT conversation, n, pid FROM effects ORDER BY id").fetchall()
+    assert crew.killed >= 3
+    assert len({pid for _, _, pid in told}) >= 3, "several of them had a part in it"
+    assert len(told) == MESSAGES
+    for who in range(CONVERSATIONS):
+        assert [n for c, n, _ in told if c == f"c{who}"] == list(range(MESSAGES // CONVERSATIONS))

@@ -1,0 +1,211 @@
+"""The inbox on a FIFO queue of SQS: the same application, the same promises."""
+
+import asyncio
+import json
+import threading
+from collections import Counter
+from contextlib import ExitStack, closing
+
+import pytest
+
+import semel
+from semel import errors
+from semel.aws.sqs import MAX_BYTES, Queue
+from semel.codecs import Encryption
+from semel.doors.inbox import Message, open_inbox
+from semel.doors.inbox.sqs import SQSInbox
+from semel.errors import MessageRefused
+from tests.doors.inbox_kit import Diary, conversation, failing, failing_once, running
+from tests.doors.sqs_kit import counts, make_queue
+from tests.servers.running import until
+
+
+@pytest.fixture
+def stack():
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+def s(stack):
+    return stack.enter_context(semel.connect("memory:"))
+
+
+@pytest.fixture
+def urls(sqs):
+    """A queue, and where its dead letters go."""
+    return make_queue(sqs, VisibilityTimeout=5), make_queue(sqs, VisibilityTimeout=5)
+
+
+@pytest.fixture
+def inbox(s, urls, stack, monkeypatch):
+    monkeypatch.setattr("semel.doors.inbox.sqs.WAIT_SECONDS", 0)  # here it is one server
+    return stack.enter_context(closing(open_inbox(s, "in", queue=urls[0], dead_letters=urls[1])))
+
+
+@pytest.fixture
+def dead(urls, stack):
+    """The queue of dead letters itself."""
+    return stack.enter_context(closing(Queue(urls[1])))
+
+
+def work_off(inbox, diary, many, **options):
+    """Handle so many messages, and whatever is found to be done besides, until nothing is left."""
+    worker = inbox.worker(diary, **{"workers": 2, "poll": 0, "backoff": lambda _: 0, **options})
+    with running(worker):
+        diary.wait_for(many)
+        assert until(lambda: inbox.waiting() == 0)
+
+
+@pytest.mark.seed("R8")
+@pytest.mark.seed("R10")
+def test_the_same_application_works_on_a_queue(inbox):
+    """Order within groups, a failure that comes again, duplicates, and messages of no group."""
+    a = conversation("a", *range(12))
+    inbox.put(*a[:5], Message("x", {"å": [1]}), *conversation("b", 0, 1))
+    asyncio.run(_aput(inbox, *a[5:], Message("x", {"å": [1]})))
+    diary = Diary(failing_once("a3"))
+    work_off(inbox, diary, 16)
+    assert diary.of("a") == ["a0", "a1", "a2", "a3", *(f"a{n}" for n in range(3, 12))]
+    assert diary.of("b") == ["b0", "b1"]
+    assert diary.of(None) == ["x"]
+    [x] = [message for message in diary.messages if message.key == "x"]
+    assert (x.body, x.attempt) == ({"å": [1]}, 1)
+
+
+async def _aput(inbox, *messages):
+    await inbox.aput(*messages)
+    await inbox._queue.leave()
+
+
+def test_names_that_sqs_would_refuse_are_keys_and_groups_like_any_other(inbox):
+    odd = ["evt rp:c 1:å", "x" * 500, "naïve/群", "tab%09"]
+    inbox.put(*(Message(key, None, group) for key in odd for group in ("a group with blanks", "g" * 300)))
+    inbox.put(*(Message(f"alone {key}", None) for key in odd))
+    made = semel.Key("made", "of:parts")
+    inbox.put(Message(made, None, made))
+    diary = Diary()
+    work_off(inbox, diary, 9)
+    assert Counter(diary.keys) == Counter([*odd, *(f"alone {key}" for key in odd), "made:of%3Aparts"])
+    assert {message.group for message in diary.messages} <= {
+        "a group with blanks",
+        "g" * 300,
+        str(made),
+        None,
+    }
+
+
+def test_what_cannot_be_handled_is_listed_and_redriven_as_new(inbox):
+    inbox.put(*conversation("a", 0, 1, 2))
+    diary = Diary(failing("a0", error=ValueError("no such order")))
+    work_off(inbox, diary, 3, on_error={ValueError: "keep"})
+    assert diary.keys == ["a0", "a1", "a2"]
+    [dead] = inbox.dead()
+    assert (dead.key, dead.group, dead.attempts) == ("a0", "a", 1)
+    assert dead.error == "ValueError: no such order"
+    [again] = inbox.dead()
+    assert again == dead, "looking hides nothing"
+    assert inbox.redrive(dead.id) == 1
+    diary.what = lambda _: None
+    work_off(inbox, diary, 4)
+    assert diary.keys == ["a0", "a1", "a2", "a0"]
+    with pytest.raises(errors.UsageError, match="no dead letter"):
+        inbox.redrive(dead.id)
+
+
+def test_all_of_them_are_redriven_in_order(inbox):
+    inbox.put(*conversation("a", *range(13)), Message("x", 0))
+    diary = Diary(failing(*(f"a{n}" for n in range(13)), "x"))
+    work_off(inbox, diary, 28, max_attempts=2)
+    assert len(inbox.dead(limit=5)) == 5
+    assert 10 <= len(inbox.dead()) <= 11, "of one group ten at a time"
+    assert inbox.redrive() == 14
+    again = Diary()
+    work_off(inbox, again, 14)
+    assert again.of("a") == [f"a{n}" for n in range(13)]
+    assert again.of(None) == ["x"]
+
+
+def test_a_message_that_nobody_can_read_is_dead_at_once_and_holds_nobody_up(urls, stack, inbox):
+    """Neither one whose key is lost, nor one that somebody else has sent."""
+    keys = Encryption({"k": b"k" * 32}, "k")
+    s = stack.enter_context(semel.connect("memory:", encryption=keys))
+    sealed = stack.enter_context(closing(SQSInbox(s, "in", *urls)))
+    sealed.put(Message("a0", "call +46 70 123 45 67", "a"))
+    queue = stack.enter_context(closing(Queue(urls[0])))
+    queue.send("hello", group="a", dedup="hello")
+    sealed.put(Message("a1", None, "a"))
+    inbox.put(Message("a2", None, "a"))
+    diary = Diary()
+    work_off(inbox, diary, 1)
+    assert diary.keys == ["a2"]
+    told = {dead.key: dead.error for dead in inbox.dead()}
+    assert told == {"a0": "MessageUnreadable", "a1": "MessageUnreadable", "": "DecodeError"}
+    assert inbox.redrive() == 3
+    both = Diary()
+    work_off(sealed, both, 2)
+    assert both.keys == ["a0", "a1"]
+
+
+def test_bodies_are_encrypted_on_their_way(urls, stack, dead):
+    keys = Encryption({"k": b"k" * 32}, "k")
+    s = stack.enter_context(semel.connect("memory:", encryption=keys))
+    inbox = stack.enter_context(closing(SQSInbox(s, "in", *urls)))
+    inbox.put(Message("x", {"text": "call +46 70 123 45 67"}))
+    queue = stack.enter_context(closing(Queue(urls[0])))
+    [told] = queue.call("ReceiveMessage", {"VisibilityTimeout": 0})["Messages"]
+    assert set(json.loads(told["Body"])) == {"key", "body", "encoding"}
+    assert "aesgcm" in told["Body"]
+    diary = Diary(failing("x", error=ValueError("no")))
+    work_off(inbox, diary, 1, on_error="keep")
+    assert diary.messages[0].body == {"text": "call +46 70 123 45 67"}
+    assert counts(dead) == (1, 0)
+
+
+def test_stop_gives_back_what_has_not_begun(inbox):
+    inbox.put(*conversation("a", 0, 1, 2))
+    worker = inbox.worker(diary := Diary(lambda _: worker.stop()), poll=1)
+    finished = threading.Thread(target=worker.run)
+    finished.start()
+    finished.join(60)
+    assert diary.keys == ["a0"]
+    assert inbox.waiting() == 2
+
+
+@pytest.mark.parametrize(
+    ("message", "error"),
+    [
+        (Message("", 1), errors.InvalidKey),
+        (Message("x", 1, "\ud800"), errors.InvalidKey),
+        (Message("x", object()), MessageRefused),
+        (Message("x", "x" * MAX_BYTES), MessageRefused),
+    ],
+    ids=["no key", "half a character", "no JSON", "too large"],
+)
+def test_what_sqs_cannot_take_is_refused_before_anything_is_sent(stack, urls, message, error):
+    codec = semel.Codec(compress_over=10 * MAX_BYTES, max_bytes=10 * MAX_BYTES)
+    s = stack.enter_context(semel.Semel(semel.connect("memory:").store, codec=codec))
+    inbox = stack.enter_context(closing(SQSInbox(s, "in", *urls)))
+    with pytest.raises(error):
+        inbox.put(*(Message(f"good{n}", 1) for n in range(11)), message)
+    assert inbox.waiting() == 0
+
+
+def test_an_inbox_wants_a_queue_with_an_order_and_keys_as_they_are(s, sqs, inbox):
+    with pytest.raises(errors.InvalidOption, match=r"ends in \.fifo"):
+        SQSInbox(s, "in", make_queue(sqs, fifo=False))
+    with pytest.raises(errors.InvalidOption, match="pseudonym"):
+        inbox.worker(Diary(), hide_key=True)
+
+
+def test_an_inbox_that_was_not_told_of_dead_letters_says_so(s, urls, stack):
+    inbox = stack.enter_context(closing(open_inbox(s, "in", queue=urls[0])))
+    for ask in (inbox.dead, inbox.redrive):
+        with pytest.raises(errors.UsageError, match="was not told where its dead letters are"):
+            ask()
+
+
+def test_a_queue_that_is_not_there_is_named(s, sqs, stack):
+    inbox = stack.enter_context(closing(SQSInbox(s, "in", f"{sqs}/000000000000/nowhere.fifo")))
+    with pytest.raises(errors.QueueMissing, match=r"nowhere\.fifo"):
+        inbox.put(Message("x", 0))
