@@ -1,25 +1,34 @@
 """How much is tried: in every run as much as ten minutes allow, and all of it with `make slow`."""
 
 import os
-from collections.abc import Mapping
-from typing import Any
+
+import pytest
 
 ALL = bool(os.environ.get("SEMEL_TEST_ALL"))
 
 # The rules are the same generators sync and async, and every store shows both in its conformance tests. So in
-# every run the rules about state are tried on each store, and async on these of them.
-ASYNC_STATE = ("memory", "sqlite", "dynoxide")
+# every run the rules about state are tried on these stores, and async on the second ones; and on another
+# engine, or in another way of the same store, the contract is tried sync.
+STATE = {"memory", "sqlite", "postgres", "redis", "dynoxide"}
+ASYNC_STATE = {"memory", "sqlite", "dynoxide"}
+SYNC_ONLY = {
+    *("TestMinistack", "TestPostgresPrepared", "TestWithin"),
+    *("TestQuill", "TestAlchemiser", "TestSupportEvents", "TestProbe", "TestPowertools"),
+}
 
 
 def amount(whole: int, everyday: int) -> int:
     return whole if ALL else everyday
 
 
-def is_tried(file: str, params: Mapping[str, Any]) -> bool:
-    """Whether a test with these parameters is tried in this run."""
-    if ALL:
+def is_tried(item: pytest.Item) -> bool:
+    """Whether a test is tried in this run, by its parameters."""
+    params = getattr(getattr(item, "callspec", None), "params", {}).values()
+    if ALL or not params:
         return True
-    ways = {getattr(one, "__name__", "") for one in params.values()}
-    if "tests/state/" in file and "Async" in ways:
-        return bool({*ASYNC_STATE} & {one for one in params.values() if isinstance(one, str)})
-    return not (file.endswith("test_dynamodb_tables.py") and "AsyncRunner" in ways)
+    texts = {one for one in params if isinstance(one, str)}
+    is_async = any(getattr(one, "__name__", "") in ("Async", "AsyncRunner") for one in params)
+    if "tests/state/" in item.path.as_posix() and texts & {*STATE, "ministack"}:
+        return bool(texts & (ASYNC_STATE if is_async else STATE))
+    kind = getattr(item, "cls", None)
+    return not (is_async and kind is not None and kind.__name__ in SYNC_ONLY)

@@ -31,12 +31,10 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what only `make slow` tries."""
-    params = [getattr(getattr(item, "callspec", None), "params", {}) for item in items]
-    tried = [is_tried(item.path.as_posix(), given) for item, given in zip(items, params, strict=True)]
-    left_out = [item for item, is_one in zip(items, tried, strict=True) if not is_one]
+    left_out = [item for item in items if not is_tried(item)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item, is_one in zip(items, tried, strict=True) if is_one]
+        items[:] = [item for item in items if is_tried(item)]
 
 
 @pytest.fixture(scope="session", name="dynoxide")

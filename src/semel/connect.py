@@ -115,7 +115,9 @@ def open_store(url: str, *, env: str, clock: Clock) -> Store:
     scheme, colon, _ = url.partition(":")
     if scheme not in STORES or not colon:
         known = ", ".join(f"{name}:" for name in STORES)
-        raise errors.InvalidOption(f"{url!r} names no store; a store's URL begins with one of {known}")
+        # A password may be in it, wherever the mistake is.
+        shown = url if "@" not in url else f"{scheme}:***@{url.rpartition('@')[2]}"
+        raise errors.InvalidOption(f"{shown!r} names no store; a store's URL begins with one of {known}")
     module, name = STORES[scheme]
     store: Store = getattr(import_module(module), name).from_url(url, env=env, clock=clock)
     return store

@@ -158,7 +158,8 @@ class CounterSteps:
 
     def _refunding(self, charge: Charged, name: str, entry: str) -> Part[bool]:
         given = True
-        mine = AllOf((Equals("token", charge.id), Equals("state", "charged")))
+        same = Equals("by", charge.by), Equals("period", charge.period)
+        mine = AllOf((Equals("token", charge.id), Equals("state", "charged"), *same))
         writes: tuple[Write, ...] = (
             Update(self._table, name, {"state": "refunded", "updated_at": NOW}, mine, entry),
             Add(self._table, name, "count", -charge.by, {"updated_at": NOW}, {}, PRESENT, charge.period),

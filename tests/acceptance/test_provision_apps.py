@@ -427,10 +427,12 @@ class Stack:
         )
         dynamodb.provision(wire, self.told.tables, self.env, clock=Clock())
         wire.close()
-        self.queue = None
+        self.queue = self.dead = None
         if self.told.queue is not None:
             self.queue = Queue(make_queue(aws.server("sqs"), f"{app}-{self.env}.fifo", VisibilityTimeout=0))
+            self.dead = Queue(make_queue(aws.server("sqs"), f"{app}-{self.env}-dead.fifo"))
             scene.callback(self.queue.close)
+            scene.callback(self.dead.close)
 
     def records(self) -> list[dict[str, Any]]:
         """The messages that wait, as Lambda gives them to a function."""
@@ -441,6 +443,15 @@ class Stack:
             sqs_record(one["MessageId"], one["Body"], self.queue.name) | {"attributes": one["Attributes"]}
             for one in told
         ]
+
+    def bury(self, invoke: Callable[[Any], Any]) -> None:
+        """Let a worker have a message that nobody can read: it is put aside, and holds up none."""
+        nonsense = sqs_record("nonsense", "it is no envelope", f"{self.app}-{self.env}.fifo")
+        nonsense["attributes"] |= {"MessageGroupId": "g"}
+        assert invoke(batch(nonsense)) == {"batchItemFailures": []}
+        assert self.dead is not None
+        told = self.dead.call("ReceiveMessage", {"MaxNumberOfMessages": 1})["Messages"]
+        assert [one["Body"] for one in told] == ["it is no envelope"]
 
     def environment(self, function: str) -> dict[str, str]:
         """The variables that the template sets."""
@@ -500,6 +511,7 @@ class Stack:
         titles = {title(table, self.env): cloudformation.logical(table) for table in self.told.tables}
         if self.queue is not None:
             titles[self.queue.name] = f"{self.app.capitalize()}Queue"
+            titles[self.dead.name] = f"{self.app.capitalize()}DeadLetters"
         return titles.get(name, name)
 
     def _resolved(self, value: Any) -> str | None:
@@ -529,9 +541,9 @@ class Stack:
         if name in self.template["Parameters"]:
             default = self.template["Parameters"][name].get("Default")
             return self.parameters.get(name.removeprefix(self.app.capitalize()), default)
-        if name == f"{self.app.capitalize()}Queue":
-            assert self.queue is not None
-            return self.queue.url.replace(self._aws.server("sqs"), self._aws.url("sqs"))
+        for queue, kind in ((self.queue, "Queue"), (self.dead, "DeadLetters")):
+            if queue is not None and name == f"{self.app.capitalize()}{kind}":
+                return queue.url.replace(self._aws.server("sqs"), self._aws.url("sqs"))
         return str(self.resources[name]["Properties"]["TableName"])
 
 
@@ -585,6 +597,7 @@ def support(aws: Aws, scene: ExitStack) -> Stack:
         richpanel.fail(next=0)
         for _ in range(2):
             assert invoke(batch(*made.records()[:2]))["batchItemFailures"] == []
+        made.bury(invoke)
     assert len(richpanel.replies) == 2
     made.parameters = {"AutomationEnabled": "true"}
     with made.invoking("Worker", **address) as invoke:
@@ -625,6 +638,7 @@ def quill(aws: Aws, scene: ExitStack) -> Stack:
     with made.invoking("Worker", **more) as invoke:
         for _ in range(2):
             assert invoke(batch(*made.records()))["batchItemFailures"] == []
+        made.bury(invoke)
     return made
 
 
@@ -647,6 +661,7 @@ def household(aws: Aws, scene: ExitStack) -> Stack:
         telegram.fail(next=0)
         for _ in range(2):
             assert invoke(batch(*made.records()[:2]))["batchItemFailures"] == []
+        made.bury(invoke)
     assert len(telegram.sent) == 2
     made.parameters = {"Zone": awake["zone"]}
     with made.invoking("Worker", **more) as invoke:
@@ -677,7 +692,7 @@ SCENES = {"support": support, "quill": quill, "household": household, "probe": p
 # What AWS says itself, what Python and libraries ask for, and what is right on Lambda where it is not said.
 ELSEWHERE = re.compile(
     r"AWS_\w+|(?i:(https?|no|all)_proxy)|REQUEST_METHOD|SSL\w+|_?PYTHON\w+|PATH|HOME|NETRC|(?i:prometheus)_\w+|"
-    r"SEMEL_SCOPE|SEMEL_SECRET|DYNAMO_ENDPOINT|DYNAMO_REGION|SEMEL_SERVICE__PUBLIC_URL|SEMEL_INBOX__\w+__DEAD_LETTERS"
+    r"SEMEL_SCOPE|SEMEL_SECRET|DYNAMO_ENDPOINT|DYNAMO_REGION|SEMEL_SERVICE__PUBLIC_URL"
 )
 
 

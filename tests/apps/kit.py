@@ -257,6 +257,23 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
         yield Place("dynamodb+sqs", tmp_path, dynamodb, lambda: request.getfixturevalue("sqs"))
 
 
+class Awaited:
+    """Things that are waited for, each asked for until it is there: asking again would slow down the rest."""
+
+    def __init__(self, done: Callable[[str], bool]) -> None:
+        self._done = done
+        self._missing: list[str] = []
+
+    def add(self, *names: str) -> None:
+        self._missing += names
+
+    def __call__(self) -> bool:
+        """Whether all of them are."""
+        while self._missing and self._done(self._missing[0]):
+            del self._missing[0]
+        return not self._missing
+
+
 def plain(text: str) -> str:
     """A text of several lines without the indentation of the code around it."""
     return textwrap.dedent(text)

@@ -710,3 +710,41 @@ def test_every_activity_has_a_reply_in_its_language(text):
     assert words is not None
     assert "{" not in words
     assert words.startswith("Noterat" if found.language == "sv" else "Noted")
+
+
+def test_half_of_a_character_is_replaced_and_the_rest_is_kept(home):
+    assert home.tell(DONE + " \ud83d").verdict is Verdict.DONE
+    [activity] = home.activities()
+    assert home.app.messages.get(str(CHAT), activity.body["messageId"]).body["text"] == DONE + " \ufffd"
+
+
+def quotes(text):
+    raise ValueError(f"cannot make sense of {text!r}")
+
+
+def test_what_a_classifier_of_ones_own_quotes_is_not_kept(make, caplog):
+    home = make(classifier=f"{__name__}:quotes")
+    taken = home.tell("the blue sofa is for granny")
+    assert taken.verdict is Verdict.FAILED
+    told = [str(taken.error), *(str(vars(one)) for one in caplog.records)]
+    told += [str(record) for record in home.s.ledger.list().records]
+    assert not [one for one in told if "granny" in one]
+    assert "ValueError" in str(taken.error)
+
+
+def test_what_was_allowed_before_the_night_is_not_sent_in_it_though_it_was_put_back(home, clock, monkeypatch):
+    """As a dead letter that is put back begins anew, and the gate's decision is from before."""
+    clock.advance(at("2026-02-17T21:59") - clock.now())
+    home.say(DONE)
+    [message] = home.box.messages
+    with monkeypatch.context() as patch:
+        patch.setattr(home.app, "_sending", lambda _run: 1 / 0)
+        while home.box.messages:
+            clock.advance(1)
+            home.work()
+    home.s.ledger.forget(message.key)
+    clock.advance(3600)
+    home.box.put(message)
+    [taken] = home.work()
+    assert taken.result["refused"] == "quiet_hours"
+    assert (home.telegram.sent, home.charged()) == ([], 0)

@@ -15,7 +15,7 @@ from semel.doors.inbox import open_inbox
 from semel.periods import Day
 from semel.tables.seeds import ACTIVITIES, MESSAGES, RESPONSE_COUNTERS
 from tests.apps.household_kit import ANN, SECRET_TOKEN, awake, update
-from tests.apps.kit import Place, Service, found, place  # noqa: F401
+from tests.apps.kit import Awaited, Place, Service, found, place  # noqa: F401
 from tests.servers.running import until
 from tests.standins.telegram import TOKEN, Telegram
 
@@ -54,21 +54,22 @@ class House:
         self.client = httpx.Client(headers={"X-Telegram-Bot-Api-Secret-Token": SECRET_TOKEN})
         self._numbers = itertools.count(1)
         self.updates: dict[tuple[int, int], str] = {}
+        self.settled = Awaited(self._is_settled)
+        """Whether everything that was written is handled, or laid aside."""
 
     def write(self, chat: int, number: int) -> None:
         """One message of a chat; Telegram tells of it twice."""
         message, at = number + 1, BEGUN + number
         told = update(next(self._numbers), TOLD[number], chat=chat, message=message, at=at)
         self.updates[chat, message] = f"TELEGRAM:{told['update_id']}"
+        self.settled.add(self.updates[chat, message])
         for _ in range(2):
             answer = self.client.post(f"{self.service.url}/webhooks/telegram", json=told)
             assert answer.json()["accepted"] == 1
 
-    def settled(self) -> bool:
-        """Whether everything that was written is handled, or laid aside."""
-        ends = (semel.Status.COMPLETED, semel.Status.FAILED)
-        records = (self.s.ledger.get(key) for key in self.updates.values())
-        return all(record is not None and record.status in ends for record in records)
+    def _is_settled(self, key: str) -> bool:
+        record = self.s.ledger.get(key)
+        return record is not None and record.status in (semel.Status.COMPLETED, semel.Status.FAILED)
 
     def dead(self) -> set[str]:
         """What is laid aside for a person to settle."""

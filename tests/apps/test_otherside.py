@@ -1,6 +1,8 @@
 """Calls to another system: what is tried again, what is waited for, and what an error says is known."""
 
+import threading
 from collections.abc import Iterator
+from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 import httpx
 import pytest
@@ -108,6 +110,75 @@ def test_what_may_be_repeated_can_be_said_of_a_call(till: Till, side: OtherSide)
         side.call("PUT", "/charges", json={"amount": 5}, repeatable=False)
     till.fail(after_applying=True)
     assert side.call("POST", "/charges", json={"amount": 6}, repeatable=True).status_code == 201
+
+
+@pytest.mark.parametrize("status", [520, 524, 529, 599])
+def test_a_number_above_500_that_nobody_published_leaves_it_open(
+    till: Till, side: OtherSide, status: int
+) -> None:
+    """As Cloudflare answers for a server that it has asked, and that took too long."""
+    till.fail(status=status, after_applying=True)
+    with pytest.raises(AnswerLost) as raised:
+        charge(side)
+    assert raised.value.status == status
+    assert len(till.received) == 1
+
+
+def test_an_answer_that_cannot_be_unpacked_leaves_it_open(till: Till, side: OtherSide) -> None:
+    """It says that it is compressed, and is not: that it came does not tell what it says."""
+    till.fail(status=201, after_applying=True, body={"charged": 5}, headers={"Content-Encoding": "gzip"})
+    with pytest.raises(AnswerLost, match="may have done it"):
+        charge(side)
+    assert len(till.applied) == len(till.received) == 1
+
+
+def test_a_web_page_is_no_answer(till: Till, side: OtherSide) -> None:
+    """A page to log in at, or one that tells of a repair: nothing of what was asked need have been done."""
+    till.fail(status=200, headers={"Content-Type": "text/html; charset=utf-8"})
+    with pytest.raises(AnswerLost, match="a web page answers"):
+        charge(side)
+    till.fail(status=200, headers={"Content-Type": "text/html"})
+    assert charge(side, key="k-1") == 5
+
+
+@pytest.mark.parametrize("url", ["till.example", "ftp://till.example"])
+def test_an_address_that_cannot_be_asked_leaves_nothing_open(url: str) -> None:
+    side = OtherSide("till", url, attempts=1)
+    with pytest.raises(Unavailable, match="cannot be reached"):
+        charge(side)
+    side.close()
+
+
+def test_a_header_that_cannot_be_sent_leaves_nothing_open(till: Till) -> None:
+    side = OtherSide("till", till.url, headers={"Authorization": "Bearer a\nb"}, attempts=1)
+    with pytest.raises(Unavailable, match="cannot be reached"):
+        charge(side)
+    side.close()
+    assert till.received == []
+
+
+def test_an_answer_that_does_not_end_is_given_up() -> None:
+    """Each of its pieces comes in time, and there is always one more."""
+    gone = threading.Event()
+
+    class Silent(WSGIRequestHandler):
+        def log_message(self, *_: object) -> None:
+            return
+
+    def drip(_environ, start):
+        start("200 OK", [("Content-Length", "1000000")])
+        while not gone.wait(0.02):
+            yield b" "
+
+    with make_server("127.0.0.1", 0, drip, handler_class=Silent) as server:
+        served = threading.Thread(target=server.handle_request)
+        served.start()
+        side = OtherSide("till", f"http://127.0.0.1:{server.server_port}", timeout=0.3, attempts=1)
+        with pytest.raises(AnswerLost, match="ReadTimeout"):
+            charge(side)
+        side.close()
+        gone.set()
+        served.join()
 
 
 def test_who_cannot_be_reached_has_done_nothing(till: Till, side: OtherSide) -> None:

@@ -17,7 +17,7 @@ from semel.apps.quill import Quill, Settings
 from semel.apps.quill.events import Metric, Told, aloware, event_of, hubspot
 from semel.apps.quill.settings import zone_of
 from semel.apps.quill.star import Star
-from semel.commands import Batch, Put, Update
+from semel.commands import Batch, Put, Raised, Update
 from semel.doors.inbox import open_inbox
 from semel.doors.messages import Verdict
 from semel.doors.webhooks import Notice
@@ -604,6 +604,8 @@ def _totals(office: Office) -> Any:
         ({"ttl_days": 0}, "ttl_days"),
         ({"lease": -1}, "lease"),
         ({"max_attempts": 0}, "max_attempts"),
+        ({"powerbi_url": "api.powerbi.com"}, "powerbi_url"),
+        ({"powerbi_login": ""}, "powerbi_login"),
         ({"star": "/no/such/folder/quill.db"}, "star"),
         ({"powerbi_tenant": "t", "powerbi_client": "c"}, "powerbi_secret"),
         (dict.fromkeys(("powerbi_timeout",), 0.0), "powerbi_timeout"),
@@ -667,3 +669,31 @@ def test_nothing_personal_is_kept_or_logged(office: Office, wall: Wall, caplog: 
     for planted in ("Ada", "4155550123", "ada@example.org", "see you soon"):
         assert planted not in kept
     assert Metric.CALLS in kept
+
+
+def test_what_lapsed_before_it_was_posted_is_left_to_whoever_has_it_then(office: Office, wall: Wall) -> None:
+    """Seeing to what it refers to took longer than its lease: by now somebody may have settled it."""
+    wall.ensure = lambda events: office.clock.advance(61)  # type: ignore[method-assign]
+    counts = told(office.ring(call(1)))
+    assert counts == {"received": 1, "new": 1, "queued": 1}
+    assert wall.rows == []
+    wall.ensure = lambda events: None  # type: ignore[method-assign]
+    assert [taken.verdict for taken in office.work()] == [Verdict.DONE]
+    assert wall.rows == ["ALOWARE:1"]
+
+
+def test_a_worker_whose_lease_is_over_posts_nothing(office: Office, wall: Wall) -> None:
+    wall.failures = [down()]
+    office.ring(call(1))
+
+    wall.ensure = lambda events: office.clock.advance(31)  # type: ignore[method-assign]
+    [message] = office.box.messages
+    done = office.s.once.block(heartbeat=False, lease=30).run(message.key, None, office.app.handle, message)
+    assert isinstance(done, Raised)
+    assert isinstance(done.error, errors.ClaimLost)
+    assert wall.rows == []
+
+
+def test_a_time_that_is_written_as_a_text_is_a_time(local: Office) -> None:
+    at = str(int(AT * 1000))
+    assert told(local.deliver(creation(1, occurredAt=at))) == {"received": 1, "new": 1, "posted": 1}

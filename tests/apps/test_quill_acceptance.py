@@ -20,7 +20,7 @@ from semel.apps.quill import Settings
 from semel.apps.quill.powerbi import create_dataset
 from semel.apps.quill.schema import FACTS, TABLES, key_of
 from semel.aws.wire import Wire
-from tests.apps.kit import Place, Service, found, place  # noqa: F401
+from tests.apps.kit import Awaited, Place, Service, found, place  # noqa: F401
 from tests.apps.quill_kit import ALOWARE, HUBSPOT, SECRET, TOKEN, bearer, call, creation, signed
 from tests.servers.running import until
 from tests.standins import powerbi
@@ -143,11 +143,12 @@ def test_every_event_is_a_fact_once(place: Place, there: powerbi.PowerBI, tmp_pa
         assert at_once(sender.aloware, range(EVENTS)) == {200}, service.log[-6000:]
         assert sender.hubspot(range(EVENTS)) == 200
         with place.connect("quill") as s:
+            settled, wanted = _settled(s), expected()
 
             def done() -> bool:
                 nonlocal held
                 held += settle(s, there, sender)
-                return {row["event_key"] for row in there.rows(FACTS)} == expected() and _is_settled(s)
+                return {row["event_key"] for row in there.rows(FACTS)} == wanted and settled()
 
             assert until(done, still=service.is_running), _missing(there, service)
     assert held > 0
@@ -158,9 +159,11 @@ def test_every_event_is_a_fact_once(place: Place, there: powerbi.PowerBI, tmp_pa
     assert found(PERSONAL, stacks) == []
 
 
-def _is_settled(s: semel.Semel) -> bool:
-    """Every event is written down as done."""
-    return all(s.ledger.is_processed(key) for key in expected())
+def _settled(s: semel.Semel) -> Awaited:
+    """Whether every event is written down as done."""
+    awaited = Awaited(s.ledger.is_processed)
+    awaited.add(*expected())
+    return awaited
 
 
 def _missing(there: powerbi.PowerBI, service: Service) -> str:
@@ -197,7 +200,7 @@ def test_without_power_bi_the_facts_are_in_a_file(place: Place, tmp_path: Path) 
         assert at_once(sender.aloware, range(EVENTS)) == {200}, service.log[-6000:]
         assert sender.hubspot([*range(EVENTS), *range(EVENTS)]) == 200
         with place.connect("quill") as s:
-            assert until(lambda: _is_settled(s), still=service.is_running), service.log[-6000:]
+            assert until(_settled(s), still=service.is_running), service.log[-6000:]
     assert sorted(_facts(star)) == sorted(expected())
     files = {file.name: file.read_bytes() for file in tmp_path.glob("quill.db*")}
     assert found(PERSONAL, dict(place.files()) | files | {"log": service.log, "table": _table(place)}) == []

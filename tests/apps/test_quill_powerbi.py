@@ -547,3 +547,57 @@ def test_many_deliveries_at_once_are_few_requests(
     for each in threads:
         each.join()
     assert [len(each.json["rows"]) for each in there.posts] == [50]
+
+
+def test_a_row_that_is_refused_takes_none_down_that_went_out_with_it(
+    sink: PowerBI, there: other_side.PowerBI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whose it is nobody knows, and nothing of that request was taken: so each goes alone."""
+    monkeypatch.setattr(powerbi, "PATIENCE", 60)
+    refused: list[int] = []
+
+    def post(number: int) -> None:
+        try:
+            sink.post([event(number, date="no day" if number == 3 else "2023-11-14")])
+        except Refused:
+            refused.append(number)
+
+    for _ in range(powerbi.PENDING):
+        sink._pending.acquire()
+    threads = [threading.Thread(target=post, args=(number,)) for number in range(5)]
+    for each in threads:
+        each.start()
+    assert until(lambda: sink._facts._open is not None and len(sink._facts._open.items) == 5)
+    for _ in range(powerbi.PENDING):
+        sink._pending.release()
+    for each in threads:
+        each.join()
+    assert refused == [3]
+    kept = sorted(row["event_key"] for row in there.rows(FACTS))
+    assert kept == ["ALOWARE:0", "ALOWARE:1", "ALOWARE:2", "ALOWARE:4"]
+
+
+def test_an_answer_that_cannot_be_unpacked_is_a_post_in_doubt(
+    office: Office, there: other_side.PowerBI
+) -> None:
+    """The rows are there: posted once more, they would be there twice."""
+    office.ring(call(1))
+    there.fail(status=200, after_applying=True, body={}, headers={"Content-Encoding": "gzip"}, path="/v1.0")
+    assert told(office.ring(call(2)))["queued"] == 1
+    assert office.status("ALOWARE:2") == "UNKNOWN"
+    office.clock.advance(10)
+    office.work()
+    assert [row["event_key"] for row in there.rows(FACTS)] == ["ALOWARE:1", "ALOWARE:2"]
+
+
+@pytest.mark.parametrize("garbage", [[], "a token", {"access_token": "x", "expires_in": None}, 7, None])
+def test_a_token_that_is_none_is_asked_for_again(
+    office: Office, there: other_side.PowerBI, garbage: Any
+) -> None:
+    there.fail(status=200, body=garbage, path=f"/{TENANT}")
+    assert told(office.ring(call(1)))["queued"] == 1
+    record = office.s.ledger.get("ALOWARE:1")
+    assert record is not None
+    assert "Entra ID gave no token" in str(record.error)
+    office.clock.advance(10)
+    assert [taken.verdict for taken in office.work()] == [Verdict.DONE]

@@ -800,6 +800,13 @@ def test_a_conversation_is_handled_in_order_by_several_workers_without_a_queue(t
         ({"webhook_token": "x", "shopify_url": "https://shop.example"}, "shopify_token"),
         ({"webhook_token": "x", "flow_ttl": 91 * DAY}, "flow_ttl"),
         ({"webhook_token": "x", "templates": {"order_status": "{name}"}}, "templates.order_status"),
+        ({"webhook_token": "x", "templates": {"order_status": "{order"}}, "templates.order_status"),
+        ({"webhook_token": "x", "templates": {"order_status": "{order:d}"}}, "templates.order_status"),
+        ({"webhook_token": "x", "richpanel_url": ""}, "richpanel_url"),
+        ({"webhook_token": "x", "richpanel_url": "api.richpanel.com"}, "richpanel_url"),
+        ({"webhook_token": "x", "richpanel_key": "key\n"}, "richpanel_key"),
+        ({"webhook_token": "x", "shopify_url": "https://", "shopify_token": "y"}, "shopify_url"),
+        ({"webhook_token": "x", "shopify_url": "https://x:port", "shopify_token": "y"}, "shopify_url"),
     ],
 )
 def test_a_setting_that_cannot_work_is_named(s: semel.Semel, settings: dict[str, Any], named: str) -> None:
@@ -862,3 +869,112 @@ def test_more_requests_than_richpanel_takes_wait_for_their_time(make: Make, rich
     assert taken.retry_after is not None
     assert 0 < taken.retry_after <= 30
     assert len(richpanel.tags) == len(richpanel.assigned) == 25
+
+
+def test_a_switch_that_is_turned_while_the_message_is_routed_stops_the_reply(
+    desk: Desk, richpanel: Richpanel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    do = desk.app._desk.do
+
+    def turned_meanwhile(action: Any, key: str) -> None:
+        do(action, key)
+        desk.s.switches.turn("safe_mode", on=True)
+
+    monkeypatch.setattr(desk.app._desk, "do", turned_meanwhile)
+    handled = desk.handle(WHERE)
+    assert (handled.replied, handled.refused) == (None, "safe_mode is on")
+    assert richpanel.replies == []
+
+
+def test_a_reply_in_doubt_stays_in_doubt_though_a_switch_is_turned(
+    desk: Desk, richpanel: Richpanel, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker died while it sent it: that the switch has stopped it would not be true."""
+    do = desk.app._desk.do
+
+    def die(action: Any, key: str) -> None:
+        do(action, key)
+        if action.kind == "auto_reply":
+            raise KeyboardInterrupt
+
+    message = desk.send(WHERE)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(desk.app._desk, "do", die)
+        desk.take(message)
+    desk.s.switches.turn("safe_mode", on=True)
+    clock.advance(60)
+    handled = desk.take(message).result
+    assert handled.refused.startswith("nobody knows whether it was sent")
+    assert handled.team == "support"
+    assert len(richpanel.replies) == 1
+
+
+def invents(_ticket: Ticket, _state: Conversation) -> Decision:
+    return Decision(intent="other", team="orders", confidence=1.0, reply="never_written")
+
+
+def test_a_reply_that_nobody_has_written_is_told_and_the_message_is_routed(
+    make: Make, richpanel: Richpanel
+) -> None:
+    """Also where the settings have changed since the first attempt has planned it."""
+    desk = make(decide=f"{__name__}:invents")
+    handled = desk.handle(WHERE)
+    assert (handled.replied, handled.refused) == (None, "there is no template never_written")
+    assert ("auto_reply", "fail: there is no template never_written") in desk.audit()
+    assert (richpanel.replies, richpanel.assigned) == ([], [("c-1", "orders")])
+
+
+def quotes(ticket: Ticket, _state: Conversation) -> Decision:
+    raise ValueError(f"cannot make sense of {ticket.text!r}")
+
+
+def finds(number: str, email: str) -> Order | None:
+    raise LookupError(f"no order {number} of {email}")
+
+
+@pytest.mark.seed("R7")
+@pytest.mark.parametrize("own", [{"decide": f"{__name__}:quotes"}, {"lookup": f"{__name__}:finds"}])
+def test_what_a_function_of_ones_own_quotes_is_neither_kept_nor_logged(
+    make: Make, own: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    desk = make(**own)
+    taken = desk.take(desk.send("Where is my order #9087654? The blue sofa is for granny"))
+    assert taken.verdict is Verdict.FAILED
+    told = [str(taken.error), *map(str, (vars(one) for one in caplog.records))]
+    told += [str(record) for record in desk.s.ledger.list().records]
+    told += [str(entry) for entry in desk.s.journal.on(SUPPORT_AUDIT).list("c-1").entries]
+    for planted in ("granny", "9087654", EMAIL):
+        assert not [one for one in told if planted in one]
+    assert taken.error is not None
+    assert taken.error.__suppress_context__
+    assert ("ValueError" in str(taken.error)) or ("LookupError" in str(taken.error))
+
+
+ODD = {
+    "half of a character": {"text": "Where is my order? \ud83d"},
+    "a time of another age": {"received_at": "0001-01-01T00:00:00+14:00"},
+    "a time in no calendar": {"received_at": 10**17},
+    "a number without end": {"received_at": 10**400, "created_at": -(10**400)},
+    "not a number": {"received_at": float("nan"), "created_at": float("inf")},
+    "numbers as texts": {"message_id": "17", "created_at": "1700000000"},
+    "a long text": {"text": WHERE + " please" * 70_000},
+}
+
+
+@pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
+def test_a_genuine_message_is_handled_whatever_is_odd_about_it(
+    desk: Desk, richpanel: Richpanel, odd: dict[str, Any]
+) -> None:
+    payload = {"conversation_id": "c-1", "message_id": "m-1", "text": WHERE} | odd
+    assert desk.deliver(payload)["accepted"] == 1
+    (message,) = desk.inbox.messages
+    json.dumps(message.body).encode()
+    assert desk.take(message).verdict is Verdict.DONE
+    assert [team for _, team in richpanel.assigned] == ["orders"]
+
+
+@pytest.mark.parametrize("word", ["true", "True", True])
+def test_what_a_template_says_of_an_operator_counts_as_a_text_too(desk: Desk, word: Any) -> None:
+    """Taken for a customer's, our own replies would be answered."""
+    answer = desk.deliver({"conversation_id": "c-1", "message_id": "m-1", "text": WHERE, "isOperator": word})
+    assert (answer["accepted"], answer["ignored"]) == (0, 1)

@@ -15,7 +15,7 @@ import semel
 from semel.apps.support.app import PATH
 from semel.journal import Entry
 from semel.tables.seeds import SUPPORT_AUDIT, SUPPORT_STATE
-from tests.apps.kit import Place, Service, found, place  # noqa: F401
+from tests.apps.kit import Awaited, Place, Service, found, place  # noqa: F401
 from tests.servers.running import until
 from tests.standins.richpanel import API_KEY, SHOP_TOKEN, Richpanel, Shop
 from tests.state import raw
@@ -62,7 +62,7 @@ class House:
     def __init__(self, service: Service, s: semel.Semel, richpanel: Richpanel) -> None:
         self.service, self.s, self.richpanel = service, s, richpanel
         self.client = httpx.Client(headers={"Authorization": f"Bearer {TOKEN}"})
-        self.events: list[str] = []
+        self.settled = Awaited(self._is_settled)
 
     def write(self, talk: str, number: int) -> None:
         """One message of a conversation; Richpanel tells of it twice."""
@@ -72,14 +72,14 @@ class House:
             "text": said(talk)[number],
             "email": EMAIL,
         }
-        self.events.append(f"evt:rp:{talk}:m{number}")
+        self.settled.add(f"evt:rp:{talk}:m{number}")
         for _ in range(2):
             answer = self.client.post(self.service.url + PATH, json=body)
             assert answer.json()["accepted"] == 1
 
-    def settled(self) -> bool:
-        records = (self.s.ledger.get(key) for key in self.events)
-        return all(record is not None and record.status is semel.Status.COMPLETED for record in records)
+    def _is_settled(self, key: str) -> bool:
+        record = self.s.ledger.get(key)
+        return record is not None and record.status is semel.Status.COMPLETED
 
     def handled(self, talk: str, number: int) -> dict[str, Any]:
         record = self.s.ledger.get(f"evt:rp:{talk}:m{number}")

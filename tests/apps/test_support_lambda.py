@@ -1,6 +1,7 @@
 """Support as two Lambda functions: events as AWS sends them, on DynamoDB and a FIFO queue of SQS."""
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -9,10 +10,13 @@ from typing import Any
 import pytest
 import stamina
 
+import semel
 from semel.apps.support import aws_lambda
 from semel.apps.support.app import PATH
 from semel.apps.support.ticket import seconds_of
 from semel.aws.sqs import Queue
+from semel.doors.inbox import open_inbox
+from semel.doors.inbox.worker import MAX_ATTEMPTS
 from semel.errors import InvalidOption
 from semel.tables.seeds import SUPPORT_AUDIT, SUPPORT_EVENTS, SUPPORT_STATE
 from tests.doors.lambda_events import Context, alb, batch, http_api, rest, sqs_record
@@ -31,7 +35,7 @@ PLANTED = {
 ASKS = "Where is my order #{order}? Parcel {parcel}, {e-mail}, call {phone}".format(**PLANTED)
 DAY = 86400
 
-QUEUE = "SEMEL_INBOX__SUPPORT__QUEUE"
+QUEUE, DEAD = "SEMEL_INBOX__SUPPORT__QUEUE", "SEMEL_INBOX__SUPPORT__DEAD_LETTERS"
 
 
 class Functions:
@@ -94,7 +98,7 @@ def functions(
         }
         environ = CREDENTIALS | {"SEMEL_ENV": place.env, "SEMEL_SECRET": "of the tests"}
         environ |= {"SEMEL_URL": f"{place.url()}&layout=support-events"}
-        environ |= {QUEUE: make_queue(sqs, VisibilityTimeout=30)}
+        environ |= {QUEUE: make_queue(sqs, VisibilityTimeout=30), DEAD: make_queue(sqs)}
         environ |= {f"SEMEL_APPS__SUPPORT__{name}": value for name, value in settings.items()}
         for name, value in environ.items():
             monkeypatch.setenv(name, value)
@@ -186,6 +190,51 @@ def test_a_message_that_failed_is_reported_and_comes_again(functions: Functions)
     assert len(failed) == 2
     assert functions.work() == {"batchItemFailures": []}
     assert functions.richpanel.assigned == [("c-2", "support"), ("c-1", "team-7"), ("c-1", "support")]
+
+
+@pytest.mark.seed("R9", "R10")
+def test_a_message_that_is_failed_for_good_goes_to_the_dead_letters_and_holds_up_none(
+    functions: Functions,
+) -> None:
+    """At once, and not when the queue gives it up: the rest of its conversation goes on in the same batch."""
+    functions.richpanel.fail(status=404)
+    functions.deliver()
+    functions.deliver(message_id="m-2", message="thank you")
+    assert functions.work() == {"batchItemFailures": []}
+    assert functions.records() == []
+    assert functions.richpanel.assigned == [("c-1", "support")]
+    s = semel.connect(os.environ["SEMEL_URL"], env=functions.place.env)
+    inbox = open_inbox(s, "support", queue=os.environ[QUEUE], dead_letters=os.environ[DEAD])
+    with s, closing(inbox):
+        (dead,) = inbox.dead()
+        assert (dead.key, dead.group) == ("evt:rp:c-1:m-1", "c-1")
+        assert "Refused" in dead.error
+        assert inbox.redrive() == 1
+        assert inbox.dead() == []
+    assert functions.work() == {"batchItemFailures": []}
+    assert functions.richpanel.replies == [("c-1", "Your order ending in 7654 has been shipped.")]
+
+
+def test_nothing_is_begun_that_could_not_end_with_its_invocation(functions: Functions) -> None:
+    """Killed while the other side is asked, a reply would be in doubt."""
+    functions.deliver()
+    functions.deliver(ticket_id="c-2")
+    records = functions.records()
+    told = aws_lambda.worker(batch(*records), Context(30, 30, 9))
+    assert told == {"batchItemFailures": [{"itemIdentifier": records[1]["messageId"]}]}
+    assert len(functions.richpanel.replies) == 1
+    with pytest.raises(InvalidOption, match="a time-out of 30 seconds"):
+        aws_lambda.worker(batch(records[1]), Context(9))
+
+
+@pytest.mark.seed("R9")
+def test_a_message_is_tried_as_often_as_an_inbox_tries_it(functions: Functions) -> None:
+    functions.richpanel.fail(next=99, status=503)
+    functions.deliver()
+    (record,) = functions.records()
+    failed = {"batchItemFailures": [{"itemIdentifier": record["messageId"]}]}
+    told = [aws_lambda.worker(batch(record), Context()) for _ in range(MAX_ATTEMPTS)]
+    assert told == [*[failed] * (MAX_ATTEMPTS - 1), {"batchItemFailures": []}]
 
 
 @pytest.mark.parametrize("missing", ["SEMEL_SECRET", QUEUE, "SEMEL_APPS__SUPPORT__WEBHOOK_TOKEN"])

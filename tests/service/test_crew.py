@@ -11,6 +11,7 @@ import pytest
 from semel.errors import TableMissing
 from semel.service import crew as crews
 from semel.service.crew import Crew
+from semel.testing import FakeClock
 from tests.servers.running import until
 from tests.service.kit import opened, register
 
@@ -104,4 +105,26 @@ def test_work_that_does_not_end_in_time_is_told_and_left(
     crew.stop()
     assert not crew.join(0.01)
     go.set()
+    assert crew.join(60)
+
+
+def test_the_time_to_end_counts_from_when_it_was_asked_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Requests under way are waited for first, and both have to be over in time."""
+
+    def work(worker: Worker) -> None:
+        worker.stopped.wait(60)
+
+    crew, _ = crew_of([work], tmp_path, monkeypatch)
+    clock, waits = FakeClock(), list[float]()
+    monkeypatch.setattr(crew, "_clock", clock)
+    with monkeypatch.context() as patch:
+        patch.setattr(crews.Hand, "join", lambda _, timeout: waits.append(timeout))
+        crew.start()
+        crew.stop()
+        clock.advance(20)
+        crew.stop()  # asking twice gives no more time
+        crew.join(30)
+    assert waits == [10.0]
     assert crew.join(60)

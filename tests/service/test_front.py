@@ -157,6 +157,27 @@ def test_a_request_that_takes_too_long_is_given_up() -> None:
     asyncio.run(story())
 
 
+def test_a_request_that_still_runs_when_the_time_to_stop_is_over_is_told_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def story() -> dict[str, Any]:
+        arrived = asyncio.Event()
+
+        async def app(_scope: Any, _receive: Any, _send: Any) -> None:
+            arrived.set()
+            await asyncio.Event().wait()
+
+        asking = asyncio.create_task(ask(front_of(app)))
+        await arrived.wait()
+        asking.cancel()  # as uvicorn does
+        return await asking
+
+    with caplog.at_level(logging.INFO, "semel.access"):
+        told = asyncio.run(story())
+    assert (told["status"], json.loads(told["body"])["type"]) == (503, "/problems#stopping")
+    assert [vars(record)["status"] for record in caplog.records] == [503]
+
+
 # Hooks
 
 
@@ -278,6 +299,17 @@ def test_an_error_is_logged_with_its_request_and_without_what_is_personal(
     assert line["id"] == answer.headers["x-request-id"]
     assert "RuntimeError: ***@***" in line["trace"]
     assert "planted-in-an-exception" not in logs.TextLines().format(record)
+
+
+def test_what_drivers_say_of_each_request_is_not_logged_at_any_level() -> None:
+    root = logging.getLogger()
+    before = root.handlers[:], root.level
+    try:
+        logs.set_up("json", "debug", Redactor())
+        for name in ("botocore.endpoint", "urllib3.connectionpool", "httpx"):
+            assert not logging.getLogger(name).isEnabledFor(logging.INFO), name
+    finally:
+        root.handlers[:], root.level = before
 
 
 def test_a_line_for_people_has_the_same_in_words(caplog: pytest.LogCaptureFixture) -> None:

@@ -2,6 +2,7 @@
 
 import stat
 from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,7 @@ FILE = " in semel.toml: "
         ("service = 1", {}, f"service{FILE}it is a section, with settings of its own"),
         ("tokens = 1", {}, f"tokens{FILE}it is a section for each name: [tokens.NAME]"),
         ("[tokens.ops]\nscopes = ['all']", {}, f"tokens.ops.scopes{FILE}Invalid enum value 'all'"),
+        ("[service]\nstop_timeout = inf", {}, f"service.stop_timeout{FILE}Expected `float` <= "),
         ("[inbox.x]\nlease = 0", {}, f"inbox.x.lease{FILE}Expected `float` > 0.0"),
         (
             "",
@@ -126,6 +128,36 @@ def test_what_cannot_be_read_is_refused_by_name_and_place(
             f"gates.g.rules{FILE}there is no time zone 'Mars'",
         ),
         ("[gates.g]\nrules = [{rule = 'cap', counter = 'c'}]", f"gates.g.rules{FILE}"),
+        ("[gates.g]\nrules = [{rule = ['cap']}]", f"gates.g.rules{FILE}rule = ['cap'] is none"),
+        (
+            "[gates.g]\nrules = [{rule = 'cap', counter = 'c', cap = 1, per = ['day']}]",
+            f"gates.g.rules{FILE}per = ['day'] is none",
+        ),
+        (
+            "[gates.g]\nrules = [{rule = 'cap', counter = 5, cap = 1}]",
+            f"gates.g.rules{FILE}counter = 5: Expected `str`",
+        ),
+        (
+            "[gates.g]\nrules = [{rule = 'kill_switch', switch = 's', stops_when = 'on'}]",
+            f"gates.g.rules{FILE}stops_when = 'on': Expected `bool`",
+        ),
+        ("[gates.g]\nrules = [{rule = 'cooldown', name = 'x{', span = 1}]", f"gates.g.rules{FILE}'x{{'"),
+        ("[gates.g]\ntrace = 'x{'", f"gates.g.trace{FILE}'x{{'"),
+        ("[inbox.quilt]\nlease = 1", f"inbox.quilt{FILE}there is no such app; there are quill, support"),
+        ("[semel]\nurl = 'mysql://x'", f"semel.url{FILE}'mysql://x' names no store"),
+        ("[semel]\nurl = 'sqlite://'", f"semel.url{FILE}'sqlite://' names no file"),
+        ("[semel]\nenv = ''", f"semel.env{FILE}an environment must have a name"),
+        ("[service]\npublic_url = 'shop.example'", f"service.public_url{FILE}write https:// and the host"),
+        ("[service]\npublic_url = 'https://x.example/p'", f"service.public_url{FILE}write https:// and the"),
+        ("[tokens.a]\ntoken = 'with a blank that is lost'", f"tokens.a.token{FILE}no header can carry it"),
+        (f"[tokens.a]\ntoken = '{'å' * 16}'", f"tokens.a.token{FILE}no header can carry it"),
+        (f"[tokens.a]\nsha256 = '{sha256(b'').hexdigest()}'", f"tokens.a.sha256{FILE}it is the hash of no"),
+        (
+            f'[tokens.a]\nsha256 = "{DIGEST}"\nscope = "\\u0001"',
+            f"tokens.a.scope{FILE}a scope must not contain control characters",
+        ),
+        ("[semel]\nsecret = 'guess me'", f"semel.secret{FILE}it can be guessed: use 32"),
+        ("[semel.encryption]\nactive = 'k'", f"semel.encryption.active{FILE}it names a key, and"),
         ("[apps.quilt]", f"apps.quilt{FILE}there is no such app; there are quill, support"),
         ("[apps.echo]\nlimit = 'x'", f"apps.echo.limit{FILE}Expected `int`"),
         ("[apps.echo]\nenabled = 'maybe'", f"apps.echo.enabled{FILE}Expected `bool`"),
@@ -223,30 +255,41 @@ def test_a_key_that_others_can_read_is_pointed_out(tmp_path: Path, caplog: pytes
     assert f"{key} can be read by others: chmod 600 it" in caplog.text
 
 
+def test_a_key_file_that_is_empty_or_none_is_named(tmp_path: Path) -> None:
+    key = tmp_path / "semel.db.key"
+    key.touch(0o600)
+    with pytest.raises(InvalidOption, match=rf"^semel\.secret: {key} can be guessed"), opened("", tmp_path):
+        pass
+    key.unlink()
+    key.mkdir()
+    with pytest.raises(InvalidOption, match=rf"^semel\.secret: {key} cannot be read"), opened("", tmp_path):
+        pass
+
+
 def test_the_secret_and_the_encryption_key_are_not_the_same(tmp_path: Path) -> None:
-    given = told("[semel]\nurl = 'memory:'\nsecret = 'the secret'")
+    given = told("[semel]\nurl = 'memory:'\nsecret = 'the secret of this test'")
     secrets = secrets_of(settings(given), given)
-    assert secrets.secret == b"the secret"
+    assert secrets.secret == b"the secret of this test"
     assert secrets.encryption is not None
     assert secrets.encryption.active.startswith("derived-")
-    other = told("[semel]\nurl = 'memory:'\nsecret = 'another'")
+    other = told("[semel]\nurl = 'memory:'\nsecret = 'another secret of it'")
     assert secrets_of(settings(other), other).encryption.active != secrets.encryption.active
 
 
 def test_encryption_can_be_left_out_and_keys_can_be_given(tmp_path: Path) -> None:
-    plain = told("[semel]\nsecret = 's'\nencrypt = false")
+    plain = told("[semel]\nsecret = 'the secret of this test'\nencrypt = false")
     assert secrets_of(settings(plain), plain).encryption is None
     old, new = (f"{letter * 43}=" for letter in "AB")
     text = f"[semel.encryption]\nactive = 'new'\nkeys.old = '{old}'\nkeys.new = '{new}'"
-    keys = told(f"[semel]\nsecret = 's'\n{text}")
+    keys = told(f"[semel]\nsecret = 'the secret of this test'\n{text}")
     assert secrets_of(settings(keys), keys).encryption.active == "new"
 
 
 def test_a_secret_may_lie_in_a_file(tmp_path: Path) -> None:
     file = tmp_path / "secret"
-    file.write_text("from a file\n")
+    file.write_text("a secret from a file\n")
     given = told(f"[semel]\nurl = 'memory:'\nsecret_file = '{file}'")
-    assert secrets_of(settings(given), given).secret == b"from a file"
+    assert secrets_of(settings(given), given).secret == b"a secret from a file"
 
 
 def test_elsewhere_an_app_that_needs_a_secret_asks_for_it(tmp_path: Path) -> None:

@@ -1,17 +1,32 @@
 """What the service tells about itself, and to whom."""
 
+import asyncio
+import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 
+from semel.service.front import Front
 from semel.service.house import House
 from semel.service.problems import PROBLEMS
+from semel.service.site import site
 from semel.testing import FaultProxy
 from tests.apps.kit import Place
 from tests.servers.running import until
-from tests.service.kit import ALL_TOKENS, bearer, client_of, opened, problem_of, register, served, told
+from tests.service.kit import (
+    ADDRESS,
+    ALL_TOKENS,
+    bearer,
+    client_of,
+    opened,
+    problem_of,
+    register,
+    served,
+    told,
+)
 
 # Health
 
@@ -51,6 +66,21 @@ def test_it_says_what_is_wrong_with_the_store(tmp_path: Path) -> None:
         assert answer.json()["detail"].startswith("StoreClosed: ")
 
 
+def test_it_is_not_ready_when_its_file_is_another_one(tmp_path: Path) -> None:
+    """Who starts now makes a new file, and each of the two would let the same thing happen."""
+    with opened("", tmp_path) as house, client_of(house) as client:
+        assert client.get("/health/ready").status_code == 200
+        file = tmp_path / "semel.db"
+        file.rename(tmp_path / "moved.db")
+        for _ in range(2):
+            answer = client.get("/health/ready")
+            assert (answer.status_code, problem_of(answer)) == (503, "unavailable")
+            assert "its file was moved or replaced" in answer.json()["detail"]
+            file.touch()
+        (tmp_path / "moved.db").rename(file)
+        assert client.get("/health/ready").status_code == 200
+
+
 # Tokens
 
 
@@ -67,6 +97,49 @@ def test_a_request_without_a_token_or_with_a_wrong_one_is_not_authenticated(clie
         assert answer.headers["www-authenticate"] == 'Bearer realm="semel"'
     wrong = client.get("/v1/records?key=k", headers={"Authorization": "Bearer guessed"})
     assert wrong.headers["www-authenticate"] == 'Bearer realm="semel", error="invalid_token"'
+
+
+def test_who_is_not_known_is_told_so_before_what_it_sent_is_read(client: TestClient) -> None:
+    headers = {"Content-Type": "application/json"}
+    answer = client.post("/v1/claims", content=b"{", headers=headers)
+    assert (answer.status_code, problem_of(answer)) == (401, "not-authenticated")
+
+
+def test_nobody_is_sent_elsewhere_with_its_token(client: TestClient) -> None:
+    """An address of its own making would be http, also where the client came by https."""
+    answer = client.post("/v1/claims/", json={"key": "k"}, headers=bearer("north"), follow_redirects=False)
+    assert (answer.status_code, problem_of(answer)) == (404, "no-such-page")
+
+
+def test_whoever_waits_and_goes_away_keeps_no_place(tmp_path: Path) -> None:
+    async def story(front: Front) -> list[Any]:
+        body = json.dumps({"key": "k", "timeout": 30}).encode()
+        news: list[Any] = [{"type": "http.request", "body": body}, {"type": "http.disconnect"}]
+        sent: list[Any] = []
+
+        async def receive() -> Any:
+            return news.pop(0)
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        names = {"content-type": "application/json", **bearer("north")}
+        headers = [(name.lower().encode(), value.encode()) for name, value in names.items()]
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "path": "/v1/wait",
+            "query_string": b"",
+            "headers": headers,
+        }
+        await front(scope, receive, send)
+        return sent
+
+    with opened(ALL_TOKENS, tmp_path) as house:
+        house.s.scoped("north").ledger.claim("k", lease=60, ttl=600)
+        front = site(house, ADDRESS)
+        assert asyncio.run(story(front))[0]["status"] == 499
+        assert front.in_flight == 0
 
 
 def test_where_no_token_is_set_up_the_answer_says_so(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """The ledger over HTTP: the promises of the library, also where answers are lost and holders are zombies."""
 
+import json
 import shutil
-from base64 import b64encode
+from base64 import b64encode, urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterator
 from random import Random
 from typing import Any
@@ -114,6 +115,19 @@ def test_a_result_that_cannot_be_kept_is_completed_without_one_and_told(post: An
     assert (again["outcome"], again["kept"], "result" in again) == ("replay", False, False)
 
 
+def test_a_result_that_could_not_be_kept_is_not_taken_for_another_that_could(
+    client: TestClient, post: Any, key: str
+) -> None:
+    claim = claimed(post("claims", key=key))["claim"]
+    body = b'{"claim": "%s", "result": [1e999]}' % claim.encode()  # which JSON can write and not give back
+    headers = bearer("north") | {"Content-Type": "application/json"}
+    for _ in range(2):
+        told = client.post("/v1/claims/complete", content=body, headers=headers)
+        assert told.json() == {"outcome": "completed", "kept": False}
+    assert problem_of(post("claims/complete", claim=claim, result="another")) == "claim-lost"
+    assert post("claims", key=key).json()["kept"] is False
+
+
 def test_a_result_with_half_a_character_in_it_runs_nothing_again(
     client: TestClient, post: Any, key: str
 ) -> None:
@@ -187,7 +201,17 @@ def test_attempts_are_limited_where_the_caller_says_so(post: Any, key: str) -> N
     assert problem_of(post("claims", key=key, max_attempts=1)) == "failed-before"
 
 
-# Zombies
+# Zombies and forgers
+
+
+def opened_handle(handle: str) -> list[Any]:
+    """What is inside a handle, which is nobody's business."""
+    made: list[Any] = json.loads(urlsafe_b64decode(handle + "=" * (-len(handle) % 4)))
+    return made
+
+
+def sealed_handle(inside: list[Any]) -> str:
+    return urlsafe_b64encode(json.dumps(inside).encode()).decode().rstrip("=")
 
 
 def lapse(house: House, key: str, scope: str = "north") -> None:
@@ -215,6 +239,16 @@ def test_a_zombie_is_refused_whatever_it_wants(post: Any, house: House, key: str
     assert post("claims/complete", claim=heir["claim"], result="heir").status_code == 200
     assert problem_of(post("claims/complete", claim=zombie, result="zombie")) == "claim-lost"
     assert post("claims", key=key).json()["result"] == "heir"
+
+
+@pytest.mark.parametrize(("lease", "ttl"), [(0, 60), (-5, 60), (1e300, 60), (30, -1), (30, 1e300)])
+def test_a_claim_with_another_lease_written_into_it_is_refused(
+    post: Any, key: str, lease: float, ttl: float
+) -> None:
+    held = opened_handle(claimed(post("claims", key=key))["claim"])
+    refused = post("claims/renew", claim=sealed_handle([*held[:3], lease, ttl]))
+    assert (refused.status_code, problem_of(refused)) == (400, "claim-malformed")
+    assert problem_of(post("claims", key=key)) == "in-progress"
 
 
 def test_a_vanished_attempt_is_held_where_the_caller_says_so(post: Any, house: House, key: str) -> None:
@@ -383,12 +417,25 @@ def test_a_charge_counts_once_is_capped_and_given_back_once(post: Any, client: T
     full = post("counters/charge", token="m3", **body)
     assert (full.status_code, problem_of(full)) == (409, "cap-reached")
     assert (full.json()["used"], full.json()["cap"]) == (2, 2)
+    assert full.json()["resets_at"] == first.json()["resets_at"]
     for _ in range(2):
         assert post("counters/refund", charge=first.json()["charge"]).json() == {"refunded": True}
     params = {"counter": key, "per": "month", "zone": "Europe/Stockholm", "cap": "2"}
     tally = client.get("/v1/counters", params=params, headers=bearer("reader")).json()
     assert (tally["used"], tally["remaining"], tally["period"]) == (1, 1, first.json()["period"])
     assert tally["resets_at"] == first.json()["resets_at"]
+
+
+def test_no_more_is_given_back_than_was_charged(post: Any, client: TestClient, key: str) -> None:
+    counter, period, token, by, id, resets_at = opened_handle(
+        post("counters/charge", counter=key, token="m1", cap=9).json()["charge"]
+    )
+    forged = sealed_handle([counter, period, token, by + 50, id, resets_at])
+    assert problem_of(post("counters/refund", charge=forged)) == "claim-malformed"
+    elsewhen = sealed_handle([counter, "2020-01-01", token, by, id, resets_at])
+    assert problem_of(post("counters/refund", charge=elsewhen)) == "claim-malformed"
+    tally = client.get("/v1/counters", params={"counter": key}, headers=bearer("reader")).json()
+    assert tally["used"] == 1
 
 
 def test_a_zone_that_does_not_exist_is_refused(post: Any, key: str) -> None:
@@ -412,6 +459,19 @@ def test_a_gate_decides_once_charges_and_gives_back(post: Any, key: str) -> None
     for _ in range(2):
         assert post("gates/replies/refund", decision=first["decision"]).json() == {"refunded": True}
     assert post("gates/replies/decide", key=f"{key}:3", facts=facts).json()["allowed"] is True
+
+
+def test_a_decision_gives_back_what_it_took_whatever_is_written_into_it(post: Any, key: str) -> None:
+    facts = {"chat": key}
+    first = post("gates/replies/decide", key=f"{key}:1", facts=facts).json()
+    held = opened_handle(first["decision"])
+    assert key not in str(held[1:])  # nothing of what it took is there to be changed
+    assert post("gates/replies/refund", decision=first["decision"]).json() == {"refunded": True}
+    second = post("gates/replies/decide", key=f"{key}:1", facts=facts).json()
+    assert second["allowed"] is True
+    # An old handle does not give back what the new decision took.
+    assert post("gates/replies/refund", decision=first["decision"]).json() == {"refunded": False}
+    assert post("gates/replies/decide", key=f"{key}:2", facts=facts).json()["allowed"] is False
 
 
 def test_a_gate_needs_its_facts_and_none_that_mean_something_else(post: Any, key: str) -> None:

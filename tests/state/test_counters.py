@@ -5,6 +5,7 @@ from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
+import msgspec
 import pytest
 
 import semel
@@ -245,6 +246,17 @@ def test_a_token_that_was_given_back_can_be_charged_again(do):
     assert do(lambda s: s.counters.refund(old)) is False
     assert used(do) == 1
     assert do(lambda s: s.counters.refund(new)) is True
+    assert used(do) == 0
+
+
+def test_a_charge_is_given_back_as_it_was_made_or_not_at_all(do):
+    made = do(charge())
+    more = msgspec.structs.replace(made, by=made.by + 5)
+    elsewhere = msgspec.structs.replace(made, period="1999-01-01")
+    for forged in (more, elsewhere):
+        assert do(lambda s, forged=forged: s.counters.refund(forged)) is False
+    assert used(do) == 1
+    assert do(lambda s: s.counters.refund(made)) is True
     assert used(do) == 0
 
 

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import semel
 from semel import Replay, Semel, errors
 from semel.clock import Clock
 from semel.commands import (
@@ -195,6 +196,23 @@ def test_writes_are_durable_unless_asked_otherwise(path, clock, query, level):
         connection = store._writer._connection
         assert connection.execute("PRAGMA synchronous").fetchone() == (level,)
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+def test_a_file_that_was_moved_away_is_written_no_more_until_it_is_back(tmp_path):
+    """Else a second process would make another file, and both would let the same work run."""
+    here, away = tmp_path / "semel.db", tmp_path / "away.db"
+    with semel.connect(f"sqlite:///{here}") as s:
+        assert s.ledger.check_and_set("a") is True
+        here.rename(away)
+        for replace in (lambda: None, lambda: here.write_bytes(b"")):
+            replace()
+            with pytest.raises(errors.StoreUnavailable, match="moved away, or replaced"):
+                s.ledger.check_and_set("b")
+            with pytest.raises(errors.StoreUnavailable, match="moved away, or replaced"):
+                asyncio.run(s.aio.ledger.check_and_set("b"))
+        away.rename(here)
+        assert s.ledger.check_and_set("b") is True
+        assert s.ledger.check_and_set("a") is False
 
 
 def test_a_missing_folder_is_named(tmp_path):

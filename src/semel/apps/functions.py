@@ -9,19 +9,30 @@ begins with.
 import functools
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
+from semel.aws.sqs import Queue
 from semel.codecs import Encryption
 from semel.connect import Semel
 from semel.doors import aws_lambda
 from semel.doors.aws_lambda import Lambda
+from semel.doors.aws_lambda.attempts import remaining
 from semel.doors.aws_lambda.proxy import Event, Response, body_of, pairs_of, request_of, respond
 from semel.doors.http.answers import Answer
 from semel.doors.inbox.sqs import SQSInbox
+from semel.doors.inbox.worker import MAX_ATTEMPTS
+from semel.doors.messages import Taken
+from semel.doors.sqs.message import Message
+from semel.doors.sqs.rounds import dead_letter
 from semel.doors.webhooks import Answer as Reply
 from semel.errors import InvalidOption
+from semel.policy import Options
 from semel.redact import Redactor
 from semel.telemetry.emf import Emf
+
+# Other systems are waited for up to 10 seconds: what was begun with less than that left of an invocation
+# would end with it, and nobody would know whether it was done.
+LEAST: Final = 12.0
 
 
 class Functions:
@@ -51,6 +62,9 @@ class Functions:
 
     def worker(self, event: Event, context: Any) -> Any:
         """Handle what waits in the queue; what could not be handled is reported, and comes again."""
+        left = remaining(context)
+        if left is not None and left < LEAST:
+            raise InvalidOption(f"give {self._name}'s worker a time-out of 30 seconds: it has {left:.0f}")
         return self._worker(event, context)
 
     def _received(self, event: Event) -> Reply:
@@ -66,9 +80,9 @@ class Functions:
 
     def close(self) -> None:
         """Let go of what the first event made; the next one makes it anew."""
-        for name in ("_worker", "_app", "_inbox", "_on", "_metrics"):
+        for name in ("_worker", "_app", "_inbox", "_dead", "_on", "_metrics"):
             made = self.__dict__.pop(name, None)
-            if name in ("_app", "_inbox") and made is not None:
+            if name in ("_app", "_inbox", "_dead") and made is not None:
                 made.close()
         if self._opened is not None:
             self._opened.close()
@@ -87,7 +101,7 @@ class Functions:
 
     @functools.cached_property
     def _on(self) -> Lambda:
-        return Lambda(self._ledger, metrics=self._metrics)
+        return Lambda(self._ledger, min_remaining=LEAST, metrics=self._metrics)
 
     def _ledger(self) -> Semel:
         secret = os.environ.get("SEMEL_SECRET", "").encode() or None
@@ -104,11 +118,21 @@ class Functions:
     def _inbox(self) -> SQSInbox | None:
         if not self._has_inbox:
             return None
-        named = f"SEMEL_INBOX__{self._name.upper()}__"
-        queue, dead = os.environ.get(f"{named}QUEUE", ""), os.environ.get(f"{named}DEAD_LETTERS", "")
+        queue = self._said("QUEUE")
         if not queue:
-            raise InvalidOption(f"set {named}QUEUE to the URL of a FIFO queue of SQS")
-        return SQSInbox(self._on.s, self._name, queue, dead)
+            raise InvalidOption(f"set {self._variable('QUEUE')} to the URL of a FIFO queue of SQS")
+        return SQSInbox(self._on.s, self._name, queue)
+
+    @functools.cached_property
+    def _dead(self) -> Queue | None:
+        url = self._said("DEAD_LETTERS")
+        return Queue(url) if url else None
+
+    def _said(self, what: str) -> str:
+        return os.environ.get(self._variable(what), "")
+
+    def _variable(self, what: str) -> str:
+        return f"SEMEL_INBOX__{self._name.upper()}__{what}"
 
     @functools.cached_property
     def _app(self) -> Any:
@@ -119,10 +143,23 @@ class Functions:
         app, inbox = self._app, self._inbox
         if inbox is None:
             raise InvalidOption(f"{self._name} has nothing for a worker to do")
+        options: Options = app.worker_options.copy()
+        options.setdefault("max_attempts", MAX_ATTEMPTS)
         # An attempt lasts as long as its invocation.
-        options = {name: value for name, value in app.worker_options.items() if name != "lease"}
-        protect = self._on.sqs(key=lambda record: inbox.unwrapped(record["body"]).key, **options)
+        options.pop("lease", None)
+        # What is failed for good would hold up those behind it until the queue itself gives it up.
+        dead = None if self._dead is None else functools.partial(_bury, self._dead)
+        protect = self._on.sqs(key=lambda record: inbox.unwrapped(record["body"]).key, dead=dead, **options)
         return protect(lambda record: app.handle(inbox.unwrapped(record["body"])))
+
+
+def _bury(queue: Queue, record: dict[str, Any], taken: Taken) -> None:
+    """Send a record to the dead letters; Lambda takes it out of its queue then."""
+    source, system = record["eventSourceARN"].rpartition(":")[2], record["attributes"]
+    message = Message(
+        id=record["messageId"], body=record["body"], queue=source, group=system.get("MessageGroupId")
+    )
+    queue.call("SendMessage", dead_letter(message, taken, fifo=queue.fifo).entry(), write=True)
 
 
 def _answer(reply: Reply) -> Answer:

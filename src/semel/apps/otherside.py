@@ -5,6 +5,7 @@ A call that raises `Refused` or `Unavailable` had no effect. One that raises `An
 
 import functools
 import math
+import time
 from collections.abc import Callable
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
@@ -21,6 +22,15 @@ BUSY: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 LOST: Final = frozenset({502, 504})
 # Repeating one of these changes nothing that the first has not changed.
 SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
+# Before these the other side has been told nothing that it could act on.
+UNTOLD: Final = (
+    httpx.ConnectError,
+    httpx.ConnectTimeout,
+    httpx.PoolTimeout,
+    httpx.ProxyError,
+    httpx.UnsupportedProtocol,
+    httpx.LocalProtocolError,
+)
 
 
 class OtherSideError(SemelError):
@@ -73,6 +83,7 @@ class OtherSide:
     ) -> None:
         self.name = name
         self._patience = patience
+        self._timeout = timeout
         self._retry_after = retry_after or told_by_header
         self._client = httpx.Client(base_url=base_url, headers=headers, auth=auth, timeout=timeout)
         self._retrying = stamina.RetryingCaller(attempts=attempts, timeout=None, wait_max=patience).on(
@@ -103,23 +114,42 @@ class OtherSide:
 
     def _once(self, method: str, path: str, request: dict[str, Any], repeatable: bool) -> httpx.Response:
         try:
-            response = self._client.request(method, path, **request)
-        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
+            response = self._answer(method, path, request)
+        except UNTOLD as error:
             raise Unavailable(self.name, f"cannot be reached: {type(error).__name__}") from error
-        except httpx.TransportError as error:
+        except httpx.RequestError as error:
+            # Also an answer that cannot be unpacked: that it came says nothing of what it says.
             raise self._lost(type(error).__name__, None, repeatable) from error
-        if response.is_success:
-            return response
-        if response.status_code in LOST:
-            raise self._lost(f"answers {response.status_code}", response.status_code, repeatable)
-        if response.status_code in BUSY:
-            raise Unavailable(
-                self.name,
-                f"answers {response.status_code}",
-                response.status_code,
-                self._retry_after(response),
-            )
-        raise Refused(self.name, f"refuses: {response.status_code}", response.status_code)
+        if not response.is_success:
+            raise self._error(response, repeatable)
+        if "text/html" in response.headers.get("Content-Type", "").lower():
+            # Somebody stands in between who means people: asks them to log in, or to come back later.
+            raise self._lost("a web page answers", response.status_code, repeatable)
+        return response
+
+    def _answer(self, method: str, path: str, request: dict[str, Any]) -> httpx.Response:
+        """The whole answer, within the time-out: httpx alone would wait so long for each piece of it."""
+        until, pieces = time.monotonic() + self._timeout, []
+        with self._client.stream(method, path, **request) as response:
+            for piece in response.iter_raw():
+                pieces.append(piece)
+                if time.monotonic() > until:
+                    raise httpx.ReadTimeout("its answer does not end", request=response.request)
+        return httpx.Response(
+            response.status_code,
+            headers=response.headers,
+            content=b"".join(pieces),
+            request=response.request,
+        )
+
+    def _error(self, response: httpx.Response, repeatable: bool) -> OtherSideError:
+        status = response.status_code
+        # What has a number of its own above 500 stands in between as well, or nobody knows what it means.
+        if status in LOST or (status > 500 and status not in BUSY):
+            return self._lost(f"answers {status}", status, repeatable)
+        if status in BUSY:
+            return Unavailable(self.name, f"answers {status}", status, self._retry_after(response))
+        return Refused(self.name, f"refuses: {status}", status)
 
     def _lost(self, how: str, status: int | None, repeatable: bool) -> OtherSideError:
         if repeatable:

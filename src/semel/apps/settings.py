@@ -1,20 +1,50 @@
 """What applications have in common about settings: where they come from, and what is said of them."""
 
+import functools
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, TypeVar, get_origin
+from urllib.parse import urlsplit
 
 import msgspec
 
-from semel.errors import InvalidOption
+from semel.errors import InvalidOption, SemelError
 
 S = TypeVar("S")
 T = TypeVar("T")
 
 
+class OwnFunctionFailed(SemelError):
+    """A function that a setting names has failed; its own words are left out, as they may quote a message."""
+
+    def __init__(self, app: str, setting: str, error: Exception) -> None:
+        super().__init__(f"the function of apps.{app}.{setting} has failed: {type(error).__name__}")
+        self.retry_after = getattr(error, "retry_after", None)
+
+
 def wrong(app: str, setting: str, why: str) -> InvalidOption:
     """The error for a setting, which it names."""
     return InvalidOption(f"apps.{app}.{setting}: {why}")
+
+
+def check_address(app: str, setting: str, url: str) -> None:
+    """Refuse an address that nobody can be asked at."""
+    try:
+        parts = urlsplit(url)
+        # Its port is none unless it is a number.
+        known = parts.scheme in ("https", "http") and parts.hostname and (parts.port or 0) >= 0
+    except ValueError:
+        known = False
+    if not known:
+        raise wrong(app, setting, "it begins with https://, or with http:// for a server of your own")
+
+
+def check_header(app: str, setting: str, text: str) -> None:
+    """Refuse a key that no request can show, such as one with the line break of the file that it is from."""
+    if not (text.isascii() and text.isprintable() and text == text.strip()):
+        raise wrong(
+            app, setting, "it has blanks or line breaks around it, or letters that no header can have"
+        )
 
 
 def variable(app: str, setting: str) -> str:
@@ -50,7 +80,17 @@ def function_of(app: str, setting: str, path: str) -> Callable[..., Any]:
         raise wrong(app, setting, why) from error
     if not callable(found):
         raise wrong(app, setting, f"{path!r} is no function")
-    return found  # type: ignore[no-any-return]  # it is callable
+
+    @functools.wraps(found)
+    def call(*args: Any) -> Any:
+        try:
+            return found(*args)
+        except SemelError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, its words are kept by ledgers and logs
+            raise OwnFunctionFailed(app, setting, error) from None
+
+    return call
 
 
 def naming(app: str, setting: str, make: Callable[..., T], *args: Any, **options: Any) -> T:

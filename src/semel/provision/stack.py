@@ -201,20 +201,22 @@ class _Part:
                     "MemorySize": function.memory,
                     "Role": {"Fn::GetAtt": [f"{whole}Role", "Arn"]},
                     "LoggingConfig": {"LogGroup": {"Ref": f"{whole}Logs"}},
-                    "Environment": {"Variables": self.variables()},
+                    "Environment": {"Variables": self.variables(function)},
                     "Events": self._events(function),
                 },
             },
         }
 
-    def variables(self) -> Block:
-        """The environment of its functions."""
+    def variables(self, function: Function) -> Block:
+        """The environment of one of its functions."""
         told, layout = self._told, self._told.ledger
         url = "dynamodb://${AWS::Region}" + (f"?layout={layout.name}" if layout.name != LEDGER.name else "")
         found: Block = {"SEMEL_URL": {"Fn::Sub": url}, "SEMEL_ENV": self._env}
         found |= {table.titled_by: {"Ref": logical(table)} for table in told.tables if table.titled_by}
         if told.queue is not None:
             found[f"SEMEL_INBOX__{told.app.upper()}__QUEUE"] = {"Ref": f"{self._name}Queue"}
+        if function.works:
+            found[f"SEMEL_INBOX__{told.app.upper()}__DEAD_LETTERS"] = {"Ref": f"{self._name}DeadLetters"}
         found |= {one.variable: {"Ref": self._name + one.parameter} for one in told.settings}
         return found | {one.variable: self._looked_up(one) for one in told.secrets}
 
@@ -265,6 +267,7 @@ class _Part:
             found.append(_allow("Sends", ["sqs:SendMessage"], f"{self._name}Queue"))
         if function.works:
             found.append(_allow("Works", RECEIVING, f"{self._name}Queue"))
+            found.append(_allow("Buries", ["sqs:SendMessage"], f"{self._name}DeadLetters"))
         return found + [_on(table, actions) for table, actions in function.may.items()]
 
 

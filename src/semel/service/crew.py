@@ -22,6 +22,7 @@ class Crew:
     def __init__(self, house: House, clock: Clock | None = None) -> None:
         self._clock = clock or Clock()
         self._stopping = threading.Event()
+        self._stopped: float | None = None
         self._hands = [
             Hand(mounted.name, make, self._stopping)
             for mounted in house.apps
@@ -40,13 +41,16 @@ class Crew:
 
     def stop(self) -> None:
         """Begin nothing more; safe in a signal handler."""
+        if self._stopped is None:
+            self._stopped = self._clock.monotonic()
         self._stopping.set()
         for hand in self._hands:
             hand.stop()
 
     def join(self, timeout: float) -> bool:
-        """Whether everything that ran has ended within this time."""
-        deadline = self._clock.monotonic() + timeout
+        """Whether everything that ran has ended within this time since it was asked to stop."""
+        begun = self._clock.monotonic() if self._stopped is None else self._stopped
+        deadline = begun + timeout
         for hand in self._hands:
             if hand.ident is not None:
                 hand.join(max(0.0, deadline - self._clock.monotonic()))

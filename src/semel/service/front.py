@@ -15,7 +15,7 @@ from semel import errors
 from semel.ledger import random_token
 from semel.service import logs
 from semel.service.metrics import Metrics
-from semel.service.problems import Problem, Trouble, later, problem_of, trouble
+from semel.service.problems import STOPPING, Problem, Trouble, later, problem_of, trouble
 from semel.service.settings import Service
 
 Scope: TypeAlias = MutableMapping[str, Any]
@@ -30,6 +30,8 @@ HEALTH: Final = "/health/"
 REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 # Where an answer's maker finds the id of its request.
 ID: Final = "semel.request_id"
+# The status in logs of what nobody was there to be told.
+GONE: Final = 499
 METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
@@ -165,8 +167,8 @@ class Front:
         try:
             await self._answer(scope, receive, exchange)
         except asyncio.CancelledError:
-            if not exchange.given_up:
-                raise
+            if not exchange.given_up:  # the time to stop in is over
+                await exchange.refuse(STOPPING)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is answered and logged here
             await self._fail(exchange, error)
         finally:
@@ -212,7 +214,7 @@ class Front:
     async def _fail(self, exchange: Exchange, error: Exception) -> None:
         match error:
             case Gone():
-                exchange.status = exchange.status or 499  # nobody is there to be answered
+                exchange.status = exchange.status or GONE  # nobody is there to be answered
             case Trouble():
                 await exchange.refuse(error.problem)
             case errors.SemelError():

@@ -1,10 +1,12 @@
 """Whether the service lives, and whether it can do its work."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter
 
+from semel import errors
 from semel.service.house import House
 from semel.service.problems import Trouble, later
 
@@ -36,6 +38,8 @@ class Pulse:
     def __init__(self, house: House) -> None:
         self._stores = house.stores()
         self._seconds = house.settings.service.ready_timeout
+        self._url = house.settings.semel.url
+        self._file = _identity(self._url)
         self._asking: asyncio.Task[None] | None = None
 
     async def feel(self) -> None:
@@ -53,3 +57,19 @@ class Pulse:
     async def _ask(self) -> None:
         for s in self._stores:
             await s.aio.ledger.get(KEY)
+        # An open file can be read and written though it is gone, and nobody else sees what is written there.
+        if _identity(self._url) != self._file:
+            raise errors.StoreUnavailable("its file was moved or replaced: put it back, or start anew")
+
+
+def _identity(url: str) -> tuple[int, int] | None:
+    """Which file an SQLite database is in now; None where it is gone, or where the store is no file."""
+    if not url.startswith("sqlite:"):
+        return None
+    from semel.stores.sqlite.file import File
+
+    try:
+        found = Path(File.from_url(url).path).stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino

@@ -10,6 +10,7 @@ import msgspec
 import semel
 from semel import errors
 from semel.connect import Semel
+from semel.keys import prefix
 from semel.redact import Redactor
 from semel.service.keyfile import Secrets, secrets_of
 from semel.service.metrics import Metrics
@@ -81,7 +82,14 @@ class House:
             raise
 
     def _connect(self, url: str) -> Semel:
-        s = open_ledger(url, self.settings, self._secrets, self._redact)
+        try:
+            prefix(self.settings.semel.env, "")
+        except errors.InvalidKey as error:
+            raise self.given.wrong(("semel", "env"), str(error)) from error
+        try:
+            s = open_ledger(url, self.settings, self._secrets, self._redact)
+        except errors.UsageError as error:
+            raise self.given.wrong(("semel", "url"), str(error)) from error
         self._open.append(s)
         s.events.listen(self.metrics.events)
         s.events.listen(log_events)
@@ -93,6 +101,9 @@ class House:
                 raise self.given.wrong(("apps", name), f"there is no such app; there are {', '.join(APPS)}")
             if not isinstance(values, dict):
                 raise self.given.wrong(("apps", name), "it is a section, with settings of its own")
+        for name in self.settings.inbox:
+            if name not in APPS:
+                raise self.given.wrong(("inbox", name), f"there is no such app; there are {', '.join(APPS)}")
         for name in only:
             if name not in APPS:
                 raise errors.InvalidOption(f"--app {name}: there is no such app; there are {', '.join(APPS)}")

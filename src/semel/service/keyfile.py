@@ -10,9 +10,10 @@ from typing import Final
 
 import msgspec
 
+from semel import errors
 from semel.codecs import Encryption
 from semel.service.reading import Given
-from semel.service.settings import Settings
+from semel.service.settings import SHORTEST, Settings
 
 logger: Final = logging.getLogger("semel.service")
 
@@ -29,6 +30,9 @@ def secrets_of(settings: Settings, given: Given) -> Secrets:
     secret = _secret(settings, given)
     if settings.semel.encryption.keys:
         return Secrets(secret, _given_keys(settings, given))
+    if settings.semel.encryption.active:
+        problem = "it names a key, and semel.encryption.keys has none"
+        raise given.wrong(("semel", "encryption", "active"), problem)
     if secret is None or not settings.semel.encrypt:
         return Secrets(secret)
     return Secrets(secret, Encryption.from_secret(secret))
@@ -39,28 +43,35 @@ def _secret(settings: Settings, given: Given) -> bytes | None:
     if store.secret and store.secret_file:
         raise given.wrong(("semel", "secret"), "it is set, and semel.secret_file is too: keep one of them")
     if store.secret:
-        return store.secret.encode()
+        return _long_enough(store.secret.encode(), "it", ("semel", "secret"), given)
     if store.secret_file:
-        return _from_file(Path(store.secret_file), given)
-    return _own(store.url) if store.url.startswith("sqlite:") else None
+        return _from_file(Path(store.secret_file), ("semel", "secret_file"), given)
+    return _own(store.url, given) if store.url.startswith("sqlite:") else None
 
 
-def _from_file(path: Path, given: Given) -> bytes:
+def _from_file(path: Path, setting: tuple[str, ...], given: Given) -> bytes:
     try:
         secret = path.read_bytes().strip()
     except OSError as error:
-        problem = f"{path} cannot be read: {error.strerror}"
-        raise given.wrong(("semel", "secret_file"), problem) from error
-    if not secret:
-        raise given.wrong(("semel", "secret_file"), f"{path} is empty")
+        raise given.wrong(setting, f"{path} cannot be read: {error.strerror}") from error
+    return _long_enough(secret, str(path), setting, given)
+
+
+def _long_enough(secret: bytes, what: str, setting: tuple[str, ...], given: Given) -> bytes:
+    if len(secret) < SHORTEST:
+        problem = f"{what} can be guessed: use 32 random characters, and {SHORTEST} at least"
+        raise given.wrong(setting, problem)
     return secret
 
 
-def _own(url: str) -> bytes:
+def _own(url: str, given: Given) -> bytes:
     """The secret in the file beside the database, which is made if there is none, and never written over."""
     from semel.stores.sqlite.file import File
 
-    file = File.from_url(url)
+    try:
+        file = File.from_url(url)
+    except errors.UsageError as error:
+        raise given.wrong(("semel", "url"), str(error)) from error
     file.check()
     path = Path(f"{file.path}.key")
     if not path.exists():
@@ -68,7 +79,7 @@ def _own(url: str) -> bytes:
     if path.stat().st_mode & 0o077:
         logger.warning("%s can be read by others: chmod 600 it", path)
     # As it stands, so that `semel forget-subject` can be given the same secret.
-    return path.read_bytes().strip()
+    return _from_file(path, ("semel", "secret"), given)
 
 
 def _make(path: Path) -> None:

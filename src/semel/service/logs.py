@@ -74,7 +74,7 @@ def set_up(form: str, level: str, redactor: Redactor) -> None:
     handler.addFilter(Scrubbing(redactor))
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
     # What they say of each request is said here, without addresses and query strings.
-    for name in ("uvicorn", "uvicorn.error", "httpx", "httpcore"):
+    for name in ("uvicorn", "uvicorn.error", "httpx", "httpcore", "boto3", "botocore", "urllib3"):
         logging.getLogger(name).setLevel(max(logging.WARNING, logging.getLogger().level))
     logging.getLogger("uvicorn.access").disabled = True
 

@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Iterable
+from datetime import UTC, datetime
+from itertools import chain
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
@@ -67,6 +69,8 @@ PROBLEMS: Final[dict[Kind, tuple[int, str]]] = {
     "stopping": (503, "The service is being stopped"),
 }
 
+# The end of the year 9999: no calendar goes further.
+LAST: Final = 253402300799
 # When to come back, where nobody knows better: a store that was restarted is back by then.
 RETRY_AFTER: Final = 1.0
 
@@ -118,19 +122,27 @@ def later(kind: Kind, detail: str, seconds: float = RETRY_AFTER, **more: Any) ->
     return Problem(kind, detail, wait, {"retry_after": round(max(0.0, seconds), 3), **more})
 
 
+STOPPING: Final = later("stopping", "another process, or this one after its restart, will answer")
+
+
+def moment(seconds: float) -> str:
+    """A moment as ISO 8601 in UTC."""
+    return datetime.fromtimestamp(min(max(seconds, 0.0), LAST), UTC).isoformat(timespec="milliseconds")
+
+
 def problem_of(error: errors.SemelError) -> Problem:
     """What an error of semel's is to whoever asked over HTTP."""
     match error:
         case errors.InProgress():
             return later("in-progress", str(error), error.retry_after, attempt=error.attempt)
         case errors.CapReached():
-            more = {"used": error.used, "cap": error.cap, "resets_at": error.resets_at}
-            return Problem("cap-reached", str(error), more=more)
+            more = {"used": error.used, "cap": error.cap, "resets_at": moment(error.resets_at)}
+            return Problem("cap-reached", f"it stands at {error.used} of {error.cap}", more=more)
         case errors.StoreUnavailable() | errors.StoreThrottled() | errors.StoreOutcomeUnknown():
             # What the store said is for the log: it may name hosts and files.
             return later("unavailable", f"{type(error).__name__}: send the same request again")
         case errors.ShuttingDown() | errors.StoreClosed():
-            return later("stopping", "another process, or this one after its restart, will answer")
+            return STOPPING
     for kind, word in KINDS:
         if isinstance(error, kind):
             return Problem(word, str(error))
@@ -150,7 +162,9 @@ KINDS: Final[Iterable[tuple[type[errors.SemelError], Kind]]] = (
 
 def published() -> dict[str, Any]:
     """All of them, as they are served at their home: those of requests with an Idempotency-Key as well."""
+    known: Iterable[tuple[str, tuple[int, str]]] = chain(
+        answers.PROBLEMS.items(), probe.OWN.items(), PROBLEMS.items()
+    )
     return {
-        kind: {"type": f"{HOME}#{kind}", "status": status, "title": title}
-        for kind, (status, title) in {**answers.PROBLEMS, **probe.OWN, **PROBLEMS}.items()
+        kind: {"type": f"{HOME}#{kind}", "status": status, "title": title} for kind, (status, title) in known
     }

@@ -1,6 +1,6 @@
 """What can be set: the sections of `semel.toml`, as values."""
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -8,8 +8,12 @@ from semel import errors
 
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 Positive: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
-Seconds: TypeAlias = Annotated[float, msgspec.Meta(gt=0)]
+# Ten years at most: TOML has an infinity, and nothing here can wait for that.
+Seconds: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=86_400 * 3650)]
 Port: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=65535)]
+
+# Nobody guesses so many characters, if they are random.
+SHORTEST: Final = 16
 
 Right: TypeAlias = Literal["ledger:read", "ledger:write", "apps:read", "metrics", "admin"]
 

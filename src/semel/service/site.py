@@ -1,6 +1,7 @@
 """The site: every address of the service, as one ASGI application."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
@@ -25,10 +26,12 @@ ABOUT: Final = (
     "A ledger for things that must happen once, over HTTP. Every refusal is a problem by RFC 9457, of a type "
     "that is listed at /problems."
 )
+PUBLIC: Final = re.compile(r"https?://[^\s/?#]+/?")
 
 
 def site(house: House, address: str) -> Front:
     """The service of a house, which is reached at this address."""
+    _public(house)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
@@ -37,9 +40,15 @@ def site(house: House, address: str) -> Front:
             await leave(s.store)
 
     app = FastAPI(
-        title="semel", version=version("semel"), description=ABOUT, lifespan=lifespan, redoc_url=None
+        title="semel",
+        version=version("semel"),
+        description=ABOUT,
+        lifespan=lifespan,
+        redoc_url=None,
+        # It would name this address as http: behind TLS, the client would send its token again in clear.
+        redirect_slashes=False,
     )
-    tokens = Tokens(house)
+    tokens = app.state.tokens = Tokens(house)
     _answer_with_problems(app)
     app.include_router(health.router(house))
     app.include_router(_about(house, tokens))
@@ -57,6 +66,14 @@ def site(house: House, address: str) -> Front:
     inboxes = {one.name: one.inbox for one in house.apps if one.entry.works}
     house.metrics.watch(lambda: front.in_flight, inboxes)
     return front
+
+
+def _public(house: House) -> None:
+    """Refuse a public address that is none: every signature over it would be taken for a forged one."""
+    url = house.settings.service.public_url
+    if url and not PUBLIC.fullmatch(url):
+        problem = "write https:// and the host, and no path"
+        raise house.given.wrong(("service", "public_url"), problem)
 
 
 def _about(house: House, tokens: Tokens) -> APIRouter:

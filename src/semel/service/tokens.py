@@ -10,15 +10,16 @@ import msgspec
 from fastapi import Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
+from semel import errors
 from semel.connect import Semel
 from semel.service.house import House
 from semel.service.problems import Problem, Trouble
 from semel.service.reading import Given
-from semel.service.settings import Right, Token
+from semel.service.settings import SHORTEST, Right, Token
 
-# Nobody guesses so many characters, if they are random.
-SHORTEST: Final = 16
 DIGEST: Final = re.compile(r"[0-9a-fA-F]{64}")
+# What can stand in a header, and comes out of it as it went in.
+SENDABLE: Final = re.compile(r"[\x21-\x7e]*")
 
 BEARER: Final = HTTPBearer(
     auto_error=False, scheme_name="token", description="A token of the settings: `[tokens.NAME]`."
@@ -46,7 +47,11 @@ class Tokens:
             if any(digest == known for known, _ in self._known):
                 raise house.given.wrong(("tokens", name), "another token is the same: each has its own")
             tenant = name if token.scope is None else token.scope
-            self._known.append((digest, Caller(name, frozenset(token.scopes), s.scoped(tenant))))
+            try:
+                own = s.scoped(tenant)
+            except errors.InvalidKey as error:
+                raise house.given.wrong(("tokens", name, "scope"), str(error)) from error
+            self._known.append((digest, Caller(name, frozenset(token.scopes), own)))
 
     def caller(self, presented: str) -> Caller | None:
         """Who has this token; every one is compared, so that the time tells nothing."""
@@ -56,13 +61,18 @@ class Tokens:
                 found = caller
         return found
 
+    def recognise(self, credentials: HTTPAuthorizationCredentials | None) -> Caller:
+        """Who sent these; nobody that is not known."""
+        caller = None if credentials is None else self.caller(credentials.credentials)
+        if caller is None:
+            raise Trouble(_unknown(known=bool(self._known), sent=credentials is not None))
+        return caller
+
     def asking(self, right: Right) -> Callable[..., Awaitable[Caller]]:
         """A dependency: the caller, if it has this right."""
 
         async def asks(credentials: Credentials) -> Caller:
-            caller = None if credentials is None else self.caller(credentials.credentials)
-            if caller is None:
-                raise Trouble(_unknown(known=bool(self._known), sent=credentials is not None))
+            caller = self.recognise(credentials)
             if right not in caller.rights:
                 raise Trouble(_lacks(caller, right))
             return caller
@@ -92,9 +102,14 @@ def _digest(name: str, token: Token, given: Given) -> bytes:
         raise given.wrong(path, "it has either a token or the sha256 of one")
     if token.token and len(token.token) < SHORTEST:
         raise given.wrong((*path, "token"), f"it can be guessed: use at least {SHORTEST} random characters")
+    if not SENDABLE.fullmatch(token.token):
+        raise given.wrong((*path, "token"), "no header can carry it: use ASCII without blanks")
     if token.sha256 and not DIGEST.fullmatch(token.sha256):
         raise given.wrong((*path, "sha256"), "it is no SHA-256 in hex, which has 64 digits")
-    return bytes.fromhex(token.sha256) if token.sha256 else sha256(token.token.encode()).digest()
+    digest = bytes.fromhex(token.sha256) if token.sha256 else sha256(token.token.encode()).digest()
+    if digest == sha256(b"").digest():
+        raise given.wrong((*path, "sha256"), "it is the hash of no text at all: hash the token")
+    return digest
 
 
 def anybody() -> Callable[..., Awaitable[Any]]:

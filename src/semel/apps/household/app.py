@@ -153,9 +153,9 @@ class Household:
         before = self.s.ledger.get(run.step("send"))
         if before is not None and before.status is not semel.Status.RELEASED:
             return False
-        if before is not None or run.attempt > 1:
-            # What an earlier attempt was allowed and has not used, it may not be allowed any more.
-            self._give_back(run, heard, "interrupted")
+        # What an earlier attempt was allowed and has not used, it may not be allowed any more. The number of
+        # this attempt tells nothing: a dead letter that was put back begins anew.
+        self._give_back(run, heard, "interrupted")
         return True
 
     def _give_back(self, run: Run, heard: Said, why: str) -> None:

@@ -47,8 +47,7 @@ def checked(settings: Settings) -> Settings:
         raise wrong("secret_token", "give the one that setWebhook was called with: it proves who sends")
     if settings.bot_token and not TOKEN.fullmatch(settings.bot_token):
         raise wrong("bot_token", "it is the bot's number, a colon and letters, as BotFather gave it")
-    if not settings.telegram_url.startswith(("https://", "http://")):
-        raise wrong("telegram_url", "it begins with https://, or with http:// for a server of your own")
+    common.check_address("household", "telegram_url", settings.telegram_url)
     if not 0 < settings.telegram_timeout < float("inf"):
         raise wrong("telegram_timeout", "it is a number of seconds above 0")
     if settings.cap < 1:

@@ -47,6 +47,6 @@ def said(update: Any) -> Said | None:
     text = read.message or read.edited_message
     if text is None or not text.text or text.sender is None or text.sender.is_bot:
         return None
-    return Said(
-        text.chat.id, text.message_id, text.sender.id, text.date, text.text, edited=read.message is None
-    )
+    # Half of a character, where somebody has cut a text in two, can be neither kept nor sent.
+    whole = text.text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return Said(text.chat.id, text.message_id, text.sender.id, text.date, whole, edited=read.message is None)

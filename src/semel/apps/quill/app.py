@@ -79,6 +79,10 @@ class Counts(msgspec.Struct):
     """Events that will be posted later, or that somebody is at work on or has to settle."""
 
 
+class Late(SemelError):
+    """Claims have lapsed before their events were posted: somebody else may be at it by now."""
+
+
 class Forgotten(SemelError):
     """An event has waited for longer than it is remembered whether it was posted."""
 
@@ -140,6 +144,7 @@ class Quill:
         if late and run.attempt == 1 and self._on_lapsed == "hold":
             raise Forgotten("it may have been posted, and nobody remembers: settle it")
         self.sink.ensure([pending.event])
+        run.check()
         self.sink.post([pending.event])
         run.note(notes="posted later")
 
@@ -197,6 +202,7 @@ class Quill:
 
     def _take(self, events: list[Event], counts: Counts) -> list[Event]:
         """Post what is new; what is left for later."""
+        until = self._s.clock.monotonic() + self.settings.lease
         outcomes = self._s.ledger.claim_many(
             [event.key for event in events],
             lease=self.settings.lease,
@@ -218,14 +224,16 @@ class Quill:
                     later.append(event)
         counts.new = len(mine)
         for at in range(0, len(mine), self.sink.most):
-            later += self._post(mine[at : at + self.sink.most], counts)
+            later += self._post(mine[at : at + self.sink.most], counts, until)
         return later
 
-    def _post(self, mine: list[tuple[Event, Claimed]], counts: Counts) -> list[Event]:
-        """Post events that were claimed; what is left for later."""
+    def _post(self, mine: list[tuple[Event, Claimed]], counts: Counts, until: float) -> list[Event]:
+        """Post events that were claimed until then; what is left for later."""
         events, claims = [event for event, _ in mine], [claim for _, claim in mine]
         try:
             self.sink.ensure(events)
+            if self._s.clock.monotonic() >= until:
+                raise Late("it took longer than their lease to see to what they refer to")
             self.sink.post(events)
         except Exception as error:  # noqa: BLE001 - whatever it is, no event is to be lost
             self._give_back(claims, error)

@@ -111,7 +111,12 @@ def hubspot(notice: Notice) -> Told | None:
     # "userId:45678" where a person did it; what an integration or a workflow did is nobody's.
     kind, _, user = str(event.get("sourceId")).partition(":")
     at = event.get("occurredAt")
-    return Told("HUBSPOT", _number(user) if kind == "userId" else None, metric, at and at / 1000)
+    return Told(
+        "HUBSPOT",
+        _number(user) if kind == "userId" else None,
+        metric,
+        None if at is None else float(at) / 1000,
+    )
 
 
 def event_of(told: Told, key: str, now: float, zone: ZoneInfo) -> Event:

@@ -38,6 +38,7 @@ class Group(Generic[T]):
 
     def __init__(self, error: Exception) -> None:
         self.items: list[T] = []
+        self.callers = 0
         self.done = threading.Event()
         self.error: Exception | None = error
         """Until it is known to have gone well."""
@@ -48,6 +49,7 @@ class Together(Generic[T]):
 
     `turn` is entered before a request, and waits until it may go. Each caller is told what became of its own:
     all that went out together went well, or ended in the same error; `lost` where a request was broken off.
+    `apart` is what may be the doing of one of them: then nothing went, and each sends its own alone.
     """
 
     def __init__(
@@ -56,8 +58,9 @@ class Together(Generic[T]):
         turn: Callable[[], AbstractContextManager[Any]],
         most: int,
         lost: Callable[[], Exception],
+        apart: tuple[type[Exception], ...] = (),
     ) -> None:
-        self._send, self._turn, self._most, self._lost = send, turn, most, lost
+        self._send, self._turn, self._most, self._lost, self._apart = send, turn, most, lost, apart
         self._lock = threading.Lock()
         self._open: Group[T] | None = None
 
@@ -69,11 +72,15 @@ class Together(Generic[T]):
             if group is None or leads:
                 group = self._open = Group(self._lost())
             group.items += items
+            group.callers += 1
         if leads:
             self._lead(group)
         else:
             group.done.wait()
-        if group.error is not None:
+        if group.callers > 1 and isinstance(group.error, self._apart):
+            with self._turn():
+                self._send(items)
+        elif group.error is not None:
             raise group.error
 
     def _lead(self, group: Group[T]) -> None:

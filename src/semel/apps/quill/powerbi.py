@@ -81,7 +81,7 @@ class Tokens:
         try:
             told = self._side.call("POST", self._path, data=self._form).json()
             token, lasts = str(told["access_token"]), float(told["expires_in"])
-        except (AnswerLost, ValueError, KeyError) as error:
+        except (AnswerLost, ValueError, KeyError, TypeError) as error:
             # A token that nobody got does no harm, so that nothing is in doubt.
             raise Unavailable("Entra ID", f"gave no token: {type(error).__name__}") from error
         self._token, self._until = token, asked + lasts - min(MARGIN, lasts / 2)
@@ -108,7 +108,7 @@ class PowerBI:
         self._away_until, self._asked = 0.0, False
         self._requests = Bucket(REQUESTS_A_MINUTE, 60, BURST, s.clock)
         self._rows = Bucket(ROOM, 3600, ROOM / 10, s.clock)
-        self._facts: Together[Row] = Together(self._send_facts, self._turn, ROWS_A_REQUEST, _lost)
+        self._facts: Together[Row] = Together(self._send_facts, self._turn, ROWS_A_REQUEST, _lost, (Refused,))
 
     def post(self, events: Sequence[Event]) -> None:
         """Add the events, `most` at most: in one request, so that none or all of them are there."""

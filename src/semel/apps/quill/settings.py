@@ -89,6 +89,8 @@ def checked(settings: Settings) -> Settings:
     missing = [name for name in POWERBI if not getattr(settings, name)]
     if missing and len(missing) < len(POWERBI):
         raise wrong(missing[0], f"set it too, or leave out all of {', '.join(POWERBI)}")
+    for name in ("powerbi_url", "powerbi_login"):
+        common.check_address("quill", name, getattr(settings, name))
     for name in ("ttl_days", "lease", "powerbi_timeout"):
         if not 0 < getattr(settings, name) < float("inf"):
             raise wrong(name, "it is a number above 0")

@@ -28,6 +28,9 @@ PATH: Final = "/webhooks/richpanel"
 
 IN_DOUBT: Final = "nobody knows whether it was sent: settle it under its key"
 
+# A reply that stands so in the ledger was sent, or may have been.
+BEGUN: Final = frozenset({Status.IN_PROGRESS, Status.COMPLETED, Status.UNKNOWN})
+
 
 def _key(notice: Notice) -> str:
     ticket = ticket_of(notice.payload, 0.0)
@@ -93,7 +96,7 @@ class Support:
         for action in self._routing(ticket, plan):
             self._actor.do(action)
         reply = self._reply(ticket, plan)
-        refused = plan.refused if plan.reply is None else self._answered(ticket, reply, plan, mode)
+        refused = plan.refused if plan.reply is None else self._answered(ticket, reply, plan)
         team = self._settings.human_team if refused == IN_DOUBT else plan.team
         handled = Handled(mode.name, plan.intent, team, None if refused else plan.reply, refused)
         with self.s.transaction() as tx:
@@ -165,23 +168,35 @@ class Support:
 
     def _reply(self, ticket: Ticket, plan: Plan) -> Action:
         """The reply that was planned; one that was refused is named all the same."""
-        text = "" if plan.reply is None else written(self._templates[plan.reply], plan.ending, plan.order)
+        template = self._templates.get(plan.reply or "", "")
+        text = written(template, plan.ending, plan.order)
         return _action(ticket, "auto_reply", ("rp_reply",), to=plan.reply or "", text=text)
 
-    def _answered(self, ticket: Ticket, reply: Action, plan: Plan, mode: Mode) -> str:
+    def _answered(self, ticket: Ticket, reply: Action, plan: Plan) -> str:
         """Send the reply; why not, where it was not sent."""
-        if mode.stops:
+        # Asked once more: what was done so far may have taken long enough for somebody to turn a switch.
+        stops = self._mode().stops or self._lacks(plan.reply)
+        if stops:
             # An earlier attempt may have sent it, before the switch was turned.
             record = self.s.ledger.get(reply.key)
-            return "" if record is not None and record.status is Status.COMPLETED else mode.stops
+            if record is None or record.status not in BEGUN:
+                return stops
+            return "" if record.status is Status.COMPLETED else self._in_doubt(ticket, plan)
         try:
             self._actor.do(reply)
         except errors.OutcomeUnknown:
-            why = {"intent": plan.intent, "because": "nobody knows whether a reply was sent"}
-            team = self._settings.human_team
-            self._actor.do(_action(ticket, "escalate", ("rp_assign", team), to=team, why=why))
-            return IN_DOUBT
+            return self._in_doubt(ticket, plan)
         return ""
+
+    def _lacks(self, reply: str | None) -> str:
+        """That there is no such template: a rule made it up, or it was there at the first attempt."""
+        return "" if reply in self._templates else f"there is no template {reply}"
+
+    def _in_doubt(self, ticket: Ticket, plan: Plan) -> str:
+        why = {"intent": plan.intent, "because": "nobody knows whether a reply was sent"}
+        team = self._settings.human_team
+        self._actor.do(_action(ticket, "escalate", ("rp_assign", team), to=team, why=why))
+        return IN_DOUBT
 
 
 def _action(ticket: Ticket, kind: Kind, names: tuple[str, ...], **more: Any) -> Action:

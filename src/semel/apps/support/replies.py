@@ -29,10 +29,18 @@ FIELDS: Final = frozenset({"order", "status"})
 def templates(own: Mapping[str, str]) -> dict[str, str]:
     """The replies by name, with those of the settings in place of ours."""
     for name, text in own.items():
-        if unknown := {field for _, field, _, _ in Formatter().parse(text) if field is not None} - FIELDS:
-            known = ", ".join(sorted(FIELDS))
-            raise wrong(f"templates.{name}", f"it speaks of {', '.join(sorted(unknown))}; there are {known}")
+        try:
+            _check(name, text)
+        except ValueError as error:
+            raise wrong(f"templates.{name}", f"it cannot be filled in: {error}") from error
     return {**TEMPLATES, **own}
+
+
+def _check(name: str, text: str) -> None:
+    if unknown := {field for _, field, _, _ in Formatter().parse(text) if field is not None} - FIELDS:
+        known = ", ".join(sorted(FIELDS))
+        raise wrong(f"templates.{name}", f"it speaks of {', '.join(sorted(unknown))}; there are {known}")
+    written(text, "", None)
 
 
 def written(template: str, ending: str, order: Order | None) -> str:

@@ -71,6 +71,11 @@ def check(settings: Settings) -> None:
     if bool(settings.shopify_url) != bool(settings.shopify_token):
         lacks = "shopify_token" if settings.shopify_url else "shopify_url"
         raise wrong(lacks, "shopify_url and shopify_token go together")
+    for name in ("richpanel", "shopify"):
+        if getattr(settings, f"{name}_url") or name == "richpanel":
+            common.check_address("support", f"{name}_url", getattr(settings, f"{name}_url"))
+    for name in ("richpanel_key", "shopify_token"):
+        common.check_header("support", name, getattr(settings, name))
     if settings.flow_ttl > settings.state_ttl:
         raise wrong(
             "flow_ttl", "a pending flow is part of the state, so it ends with state_ttl at the latest"

@@ -1,6 +1,5 @@
 """One message of a customer's, and what it is called wherever it leaves a trace."""
 
-import math
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -56,7 +55,11 @@ def ticket_of(payload: Any, now: float) -> Ticket | None:
     """The message that a webhook brings; None for one that the shop itself has written."""
     if not isinstance(payload, Mapping):
         raise InvalidKey("a message of Richpanel's is an object")
-    if _first(payload, OPERATOR) is True or str(_first(payload, SENDER) or "customer").lower() != "customer":
+    # Whoever fills a template in writes "true" as a text.
+    if (
+        str(_first(payload, OPERATOR)).lower() == "true"
+        or str(_first(payload, SENDER) or "customer").lower() != "customer"
+    ):
         return None
     received = _moment(_first(payload, ("received_at",)))
     return Ticket(
@@ -96,7 +99,9 @@ def _first(
 
 def _text(value: Any) -> str:
     whole = isinstance(value, int) and not isinstance(value, bool)
-    return str(value).strip() if whole or isinstance(value, str) else ""
+    # Half of a character, where somebody has cut a text in two, can be neither kept nor sent.
+    text = str(value).strip() if whole or isinstance(value, str) else ""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _nameless(id: str) -> str | None:
@@ -107,11 +112,15 @@ def _nameless(id: str) -> str | None:
 
 
 def _moment(value: Any) -> float | None:
-    if isinstance(value, str):
-        try:
-            return seconds_of(value)
-        except ValueError:
-            return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    try:
+        moment = seconds_of(value) if isinstance(value, str) else _seconds(value)
+        iso(moment)
+    except (TypeError, ValueError, OverflowError, OSError):  # no time at all, or one in no calendar
         return None
+    return moment
+
+
+def _seconds(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError
     return value / 1000 if value > MILLISECONDS else float(value)

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Depends, Response
 from semel.drive import adrive
 from semel.model import MISSING, Busy, Claimed, Failed, Failure, Mismatch, Outcome, Replay, Unknown
 from semel.service.house import House
-from semel.service.problems import Problem, Trouble, later, trouble
+from semel.service.problems import Problem, Trouble, later, moment, trouble
 from semel.service.tokens import Caller, Tokens
 from semel.service.v1 import rules
 from semel.service.v1.handles import claim_handle, claim_of
@@ -24,7 +24,6 @@ from semel.service.v1.models import (
     RenewAsked,
     RenewedTold,
     ReplayTold,
-    moment,
 )
 from semel.service.v1.openapi import StrictRoute, problems
 
@@ -72,8 +71,9 @@ def router(_house: House, tokens: Tokens) -> APIRouter:
         """The effect happened; keep what came of it. The same again is done again."""
         s = caller.s
         held, ledger = claim_of(asked.claim, s.ledger.steps.prefix), s.ledger.steps
-        await adrive(rules.complete(ledger, held, asked.result), s.store)
-        return CompletedTold(kept=rules.kept(ledger, s.store.overflow is not None, asked.result, held.id))
+        overflows = s.store.overflow is not None
+        kept = await adrive(rules.complete(ledger, held, asked.result, overflows=overflows), s.store)
+        return CompletedTold(kept=kept)
 
     @routes.post("/claims/fail", responses=MOVE)
     async def fail(asked: FailAsked, caller: Writer) -> FailedTold:

@@ -5,8 +5,11 @@ from typing import Annotated
 from fastapi import APIRouter, Depends
 
 from semel import periods
+from semel.drive import adrive
 from semel.service.house import House
+from semel.service.problems import moment
 from semel.service.tokens import Caller, Tokens
+from semel.service.v1 import rules
 from semel.service.v1.handles import charge_handle, charge_of
 from semel.service.v1.models import (
     Amount,
@@ -18,7 +21,6 @@ from semel.service.v1.models import (
     RefundTold,
     TallyTold,
     Zone,
-    moment,
 )
 from semel.service.v1.openapi import StrictRoute, problems
 
@@ -58,7 +60,9 @@ def router(_house: House, tokens: Tokens) -> APIRouter:
     @routes.post("/refund", responses=problems("key-malformed", "claim-malformed"))
     async def refund(asked: RefundAsked, caller: Writer) -> RefundTold:
         """Give a charge back, once."""
-        return RefundTold(refunded=await caller.s.aio.counters.refund(charge_of(asked.charge)))
+        held = charge_of(asked.charge)
+        await adrive(rules.check_charge(caller.s, held), caller.s.store)
+        return RefundTold(refunded=await caller.s.aio.counters.refund(held))
 
     @routes.get("", responses=problems("key-malformed"))
     async def look(

@@ -1,8 +1,10 @@
 """Gates: may this happen now? Their rules are in the settings, under `[gates.NAME]`."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Final
 
+import msgspec
 from fastapi import APIRouter, Depends
 
 from semel import errors
@@ -19,8 +21,9 @@ from semel.gate import (
     Shadow,
     Sight,
 )
+from semel.keys import compile_template
 from semel.service.house import House
-from semel.service.problems import trouble
+from semel.service.problems import moment, trouble
 from semel.service.reading import Given
 from semel.service.settings import Gate
 from semel.service.tokens import Caller, Tokens
@@ -32,7 +35,6 @@ from semel.service.v1.models import (
     GateRefundAsked,
     RefundTold,
     SightTold,
-    moment,
 )
 from semel.service.v1.openapi import StrictRoute, problems
 
@@ -75,7 +77,14 @@ def router(house: House, tokens: Tokens) -> APIRouter:
     @routes.post("/refund", responses=problems("key-malformed", "claim-malformed", "no-such-gate"))
     async def refund(name: str, asked: GateRefundAsked, caller: Writer) -> RefundTold:
         """What was allowed did not happen: give back what it used up, once."""
-        return RefundTold(refunded=await gate_of(name, caller).refund(decision_of(asked.decision)))
+        gate, held = gate_of(name, caller), decision_of(asked.decision)
+        known = await gate.recorded(held.key)
+        if known is None:
+            # Which tells whether it was given back before.
+            return RefundTold(refunded=await gate.refund(held))
+        if not isinstance(known, Allowed) or known.token != held.token:
+            return RefundTold(refunded=False)
+        return RefundTold(refunded=await gate.refund(known))
 
     return routes
 
@@ -108,13 +117,17 @@ def _rules(name: str, gate: Gate, given: Given) -> list[Rule]:
     def wrong(problem: str) -> errors.InvalidOption:
         return given.wrong(("gates", name, "rules"), problem)
 
+    try:
+        _template(gate.trace)
+    except ValueError as error:
+        raise given.wrong(("gates", name, "trace"), str(error)) from error
     return [_rule(values, wrong) for values in gate.rules]
 
 
 def _rule(values: Mapping[str, Any], wrong: Callable[[str], errors.InvalidOption]) -> Rule:
     options = dict(values)
     word = options.pop("rule", None)
-    if word not in RULES:
+    if not isinstance(word, str) or word not in RULES:
         raise wrong(f"rule = {word!r} is none; it is one of {', '.join(RULES)}")
     kind = RULES[word]
     known = set(kind.__struct_fields__) - ELSEWHERE
@@ -123,9 +136,31 @@ def _rule(values: Mapping[str, Any], wrong: Callable[[str], errors.InvalidOption
     if unknown := options.keys() - known:
         raise wrong(f"{word} has no {min(unknown)}; it has {', '.join(sorted(known))}")
     per, zone = options.pop("per", "day"), options.pop("zone", "UTC") if "per" in known else "UTC"
-    if per not in PERIODS:
+    if not isinstance(per, str) or per not in PERIODS:
         raise wrong(f"per = {per!r} is none; it is one of {', '.join(PERIODS)}")
     try:
-        return kind(**options | ({"per": PERIODS[per](zone)} if "per" in known else {}))
+        return kind(**_typed(kind, options) | ({"per": PERIODS[per](zone)} if "per" in known else {}))
     except (TypeError, ValueError) as error:  # InvalidOption is a ValueError too
         raise wrong(str(error)) from error
+
+
+def _typed(kind: type[Rule], options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options, each of the type that the rule has for it: a rule takes them as they are."""
+    types = {field.name: field.type for field in msgspec.structs.fields(kind)}
+    for name, value in options.items():
+        try:
+            msgspec.convert(value, types[name])
+        except msgspec.ValidationError as error:
+            raise errors.InvalidOption(f"{name} = {value!r}: {error}") from error
+        _template(value)
+    return dict(options)
+
+
+def _template(value: Any) -> None:
+    """Refuse a text in which no facts can be filled in."""
+
+    def told(**facts: Any) -> None:
+        """What a gate is told."""
+
+    if isinstance(value, str) and {"{", "}"} & set(value):
+        compile_template(value, inspect.signature(told))

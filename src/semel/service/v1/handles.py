@@ -1,18 +1,19 @@
 """Handles: what a client is given to hold, and gives back as it is; its inside is nobody's business.
 
 A handle has the key and never the tenant, which is always that of the token. It proves nothing: every write
-is conditional on the random token in it, in the store.
+is conditional on the random token in it, in the store, and how much is given back is what the store has.
 """
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 
 from semel.counters import Charged
-from semel.gate import Allowed, Taken
+from semel.gate import Allowed
 from semel.model import Claimed
 from semel.service.problems import trouble
+from semel.service.v1.models import LONGEST_LEASE, LONGEST_TTL
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -23,8 +24,9 @@ class ClaimHandle(msgspec.Struct, frozen=True, array_like=True):
     key: str
     token: str
     attempt: int
-    lease: float
-    ttl: float
+    # Renewing begins them anew, so they are held to what a claim is held to.
+    lease: Annotated[float, msgspec.Meta(gt=0, le=LONGEST_LEASE)]
+    ttl: Annotated[float, msgspec.Meta(gt=0, le=LONGEST_TTL)]
 
 
 class ChargeHandle(msgspec.Struct, frozen=True, array_like=True):
@@ -42,9 +44,7 @@ class DecisionHandle(msgspec.Struct, frozen=True, array_like=True):
     """A decision that allowed something."""
 
     key: str
-    at: float
     token: str
-    taken: tuple[Taken, ...]
 
 
 def claim_handle(claim: Claimed) -> str:
@@ -70,12 +70,13 @@ def charge_of(handle: str) -> Charged:
 
 def decision_handle(decision: Allowed) -> str:
     """A decision as a text to hold."""
-    return _sealed(DecisionHandle(decision.key, decision.at, decision.token, decision.taken))
+    return _sealed(DecisionHandle(decision.key, decision.token))
 
 
 def decision_of(handle: str) -> Allowed:
-    """The decision that is meant."""
-    return Allowed(*msgspec.structs.astuple(_opened(handle, DecisionHandle)))
+    """The decision that is meant; what it took is for the store to say."""
+    held = _opened(handle, DecisionHandle)
+    return Allowed(held.key, 0.0, held.token)
 
 
 def _sealed(held: msgspec.Struct) -> str:

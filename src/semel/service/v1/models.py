@@ -1,6 +1,5 @@
 """How requests and answers look."""
 
-from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, TypeAlias
 
 from fastapi import Query
@@ -8,14 +7,13 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue  # noqa: TID253 - t
 
 from semel.keys import MAX_INTEGER, MAX_KEY_BYTES
 from semel.model import MISSING, Record
+from semel.service.problems import moment
 
 # Half a year, and ten: longer ones are somebody's mistake.
 LONGEST_LEASE = 86_400 * 183
 LONGEST_TTL = 86_400 * 3650
 LONGEST_WAIT = 30
 MOST_KEYS = 1000
-# The end of the year 9999: no calendar goes further.
-LAST = 253402300799
 
 Key: TypeAlias = Annotated[
     str,
@@ -51,11 +49,6 @@ Per: TypeAlias = Literal["hour", "day", "week", "month"]
 Zone: TypeAlias = Annotated[
     str, Field(max_length=64, description="IANA name.", examples=["Europe/Stockholm"])
 ]
-
-
-def moment(seconds: float) -> str:
-    """A moment as ISO 8601 in UTC."""
-    return datetime.fromtimestamp(min(max(seconds, 0.0), LAST), UTC).isoformat(timespec="milliseconds")
 
 
 class Asked(BaseModel):

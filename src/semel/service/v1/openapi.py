@@ -8,6 +8,7 @@ from fastapi import Request, Response
 from fastapi.routing import APIRoute
 
 from semel.service.problems import MEDIA, PROBLEMS, Kind
+from semel.service.tokens import BEARER
 
 SCHEMA: Final = {
     "type": "object",
@@ -78,6 +79,8 @@ class StrictRoute(APIRoute):
         handler = super().get_route_handler()
 
         async def handle(request: Request) -> Response:
+            # FastAPI reads the body before it asks for the right to send one.
+            request.app.state.tokens.recognise(await BEARER(request))
             return await handler(StrictRequest(request.scope, request.receive))
 
         return handle

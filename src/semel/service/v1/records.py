@@ -1,11 +1,13 @@
 """Records: what is known about a key."""
 
-from typing import Annotated
+import asyncio
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter, Depends, Request, Response
 
 from semel.errors import ResultUnreadable
 from semel.model import MISSING, Record
+from semel.service.front import GONE
 from semel.service.house import House
 from semel.service.problems import trouble
 from semel.service.tokens import Caller, Tokens
@@ -21,11 +23,18 @@ def router(_house: House, tokens: Tokens) -> APIRouter:
     @routes.post(
         "/wait",
         responses=problems("key-malformed", "no-such-record", "in-progress"),
+        response_model=RecordTold,
         response_model_exclude_unset=True,
     )
-    async def wait(asked: WaitAsked, caller: Reader) -> RecordTold:
+    async def wait(asked: WaitAsked, caller: Reader, request: Request) -> Any:
         """Wait until nobody is at work on a key, and give the record as it then is."""
-        return await _record(caller, await caller.s.aio.ledger.wait(asked.key, asked.timeout))
+        waiting = asyncio.ensure_future(caller.s.aio.ledger.wait(asked.key, asked.timeout))
+        try:
+            if await _outlived(request, waiting):
+                return Response(status_code=GONE)
+            return await _record(caller, waiting.result())
+        finally:
+            waiting.cancel()
 
     @routes.get(
         "/records", responses=problems("key-malformed", "no-such-record"), response_model_exclude_unset=True
@@ -35,6 +44,17 @@ def router(_house: House, tokens: Tokens) -> APIRouter:
         return await _record(caller, await caller.s.aio.ledger.get(key))
 
     return routes
+
+
+async def _outlived(request: Request, waiting: "asyncio.Future[Any]") -> bool:
+    """Whether the client has gone before the waiting was over: nobody's place is kept for it."""
+    # The body has been read, so nothing comes any more but the news that nobody is there.
+    gone = asyncio.ensure_future(request.receive())
+    try:
+        await asyncio.wait({waiting, gone}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        gone.cancel()
+    return not waiting.done()
 
 
 async def _record(caller: Caller, record: Record | None) -> RecordTold:

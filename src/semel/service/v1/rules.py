@@ -15,11 +15,14 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from semel import errors
-from semel.commands import Refused, Steps
+from semel.commands import Get, Refused, Steps, read
 from semel.connect import Semel
+from semel.counters import CHARGED, Charged
+from semel.keys import check
 from semel.ledger import LedgerSteps, random_token
 from semel.model import MISSING, Claimed, Outcome, Record
 from semel.service.problems import trouble
+from semel.tables import COUNTERS
 
 T = TypeVar("T")
 
@@ -90,17 +93,21 @@ def _mine(
     return seen
 
 
-def complete(ledger: LedgerSteps, claim: Claimed, result: Any) -> Steps[None]:
-    """Complete a claim; asked again with the same result, it is done."""
+def complete(ledger: LedgerSteps, claim: Claimed, result: Any, *, overflows: bool) -> Steps[bool]:
+    """Complete a claim, and tell whether its result is kept; asked again with the same one, it is done."""
+    keeps = _keeps(ledger, claim.id, result, overflows=overflows)
 
     def seen(reply: Refused) -> "Steps[bool | None]":
         item = reply.item
         if item is None or item.get("token") != claim.token or item["status"] != "COMPLETED":
             return None
         stored = yield from ledger.result(msgspec.convert(item, Record))
-        return True if stored is MISSING or _same(stored, result) else None
+        # One that could not be kept is the same as any other that cannot, and as none that can.
+        same = not keeps if stored is MISSING else _same(stored, result)
+        return True if same else None
 
     yield from _watched(ledger.complete(claim, result), seen)
+    return keeps
 
 
 def _same(stored: Any, result: Any) -> bool:
@@ -132,7 +139,18 @@ def _watched(
         return end.value  # type: ignore[no-any-return]
 
 
-def kept(ledger: LedgerSteps, overflows: bool, result: Any, id: str) -> bool:
+def _keeps(ledger: LedgerSteps, id: str, result: Any, *, overflows: bool) -> bool:
     """Whether a result can be stored; where not, the fact is, and nothing runs again."""
     encoded = ledger.codec.encode(result, id)
     return encoded.problem is None or (overflows and encoded.oversize is not None)
+
+
+def check_charge(s: Semel, held: Charged) -> Steps[None]:
+    """Refuse a charge that is not as it was made; gates count in the same totals, and their caps hold."""
+    steps = s.counters.steps
+    found = yield from read(Get(COUNTERS, steps.realm.name(held.counter), check(CHARGED + held.token)))
+    item = found.item
+    if item is None or item.get("token") != held.id:
+        return  # then nothing is given back
+    if (item["by"], item["period"]) != (held.by, held.period):
+        raise trouble("claim-malformed", "give it back as it was given out")

@@ -6,8 +6,9 @@ from fastapi import APIRouter, Depends, Path
 
 from semel.keys import MAX_KEY_BYTES
 from semel.service.house import House
+from semel.service.problems import moment
 from semel.service.tokens import Caller, Tokens
-from semel.service.v1.models import SwitchAsked, SwitchesTold, SwitchTold, moment
+from semel.service.v1.models import SwitchAsked, SwitchesTold, SwitchTold
 from semel.service.v1.openapi import StrictRoute, problems
 from semel.switches import Switch
 

@@ -82,6 +82,7 @@ class Writer:
         self._hire = hire
         self._written = written
         self._closed = False
+        self._born: tuple[int, int] | None = None
         self._begin_anew()
 
     def _begin_anew(self) -> None:
@@ -211,7 +212,7 @@ class Writer:
             self._carry_out(cursor, batch)
             committing = True
             cursor.execute("COMMIT")
-        except (sqlite3.Error, StoreClosed) as error:
+        except (sqlite3.Error, StoreClosed, StoreUnavailable) as error:
             self._undo()
             self._fail(batch or self._take(), error, committing)
             if code_of(error) not in NOT_COMMITTED:
@@ -229,8 +230,15 @@ class Writer:
     def _begin(self) -> sqlite3.Cursor:
         if self._closed:
             raise StoreClosed("the store was closed")
+        if self._born not in (None, self._file.identity()):
+            # Whoever opened it since has another one, and both would let the same work run.
+            raise StoreUnavailable(
+                f"{self._file.path} is not the file that was opened: it was moved away, or replaced. Put it "
+                "back, or start anew"
+            )
         if self._connection is None:
             self._connection = self._file.writer()
+            self._born = self._born or self._file.identity()
         return self._connection.execute("BEGIN IMMEDIATE")
 
     def _carry_out(self, cursor: sqlite3.Cursor, batch: list[Job]) -> None:
