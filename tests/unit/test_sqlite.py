@@ -1,6 +1,7 @@
 """What the store in a file promises beyond the contract that every store keeps."""
 
 import asyncio
+import fcntl
 import os
 import re
 import signal
@@ -52,7 +53,7 @@ from semel.commands import (
 from semel.commands import Time as TellTime
 from semel.lifecycle import Status
 from semel.stores.memory import MemoryStore
-from semel.stores.sqlite import SQLiteStore, file
+from semel.stores.sqlite import SQLiteStore, file, turns
 from semel.stores.sqlite import store as store_module
 from semel.stores.sqlite.plan import Plan, after_prefix, select
 from semel.tables import COUNTERS, DOCUMENTS, JOURNAL, LEDGER, OWN, Index, Kind, Table
@@ -196,6 +197,36 @@ def test_writes_are_durable_unless_asked_otherwise(path, clock, query, level):
         connection = store._writer._connection
         assert connection.execute("PRAGMA synchronous").fetchone() == (level,)
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+def is_next(path):
+    """Whether somebody is the next to write."""
+    with open(f"{path}-turn", "rb") as turn:  # noqa: PTH123 - it is only locked
+        try:
+            fcntl.flock(turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def test_who_has_just_written_gets_behind_who_waits(path, monkeypatch):
+    monkeypatch.setattr(turns, "COURTESY_SECONDS", 60.0)
+    with semel.connect(f"sqlite:///{path}") as one, semel.connect(f"sqlite:///{path}") as other:
+        assert one.ledger.check_and_set("a")
+        with closing(sqlite3.connect(path, isolation_level=None)) as busy, ThreadPoolExecutor(2) as pool:
+            busy.execute("BEGIN IMMEDIATE")
+            waits = pool.submit(other.ledger.check_and_set, "b")
+            until(lambda: is_next(path))
+            again = pool.submit(one.ledger.check_and_set, "c")
+            busy.execute("COMMIT")
+            assert (waits.result(), again.result()) == (True, True)
+        assert one.ledger.get("b").created_at < one.ledger.get("c").created_at
+
+
+def test_a_process_that_is_frozen_when_it_is_next_holds_up_nobody(path):
+    with semel.connect(f"sqlite:///{path}") as s, open(f"{path}-turn", "wb") as frozen:  # noqa: PTH123
+        fcntl.flock(frozen, fcntl.LOCK_EX)
+        assert [s.ledger.check_and_set(f"{number}") for number in range(100)] == [True] * 100
 
 
 def test_a_file_that_was_moved_away_is_written_no_more_until_it_is_back(tmp_path):

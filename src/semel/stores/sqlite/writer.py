@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from semel.errors import StoreClosed, StoreError, StoreOutcomeUnknown, StoreUnavailable, UsageError
 from semel.stores.sqlite.clerk import Clerk
-from semel.stores.sqlite.file import NOT_COMMITTED, File, code_of, doubtful, translated
+from semel.stores.sqlite.file import BUSY_SECONDS, NOT_COMMITTED, File, code_of, doubtful, translated
+from semel.stores.sqlite.turns import Turns
 
 if TYPE_CHECKING:
     import asyncio
@@ -89,6 +90,7 @@ class Writer:
         self._queue: deque[Job] = deque()
         self._turn = threading.Lock()
         self._connection: sqlite3.Connection | None = None
+        self._turns = Turns(self._file.path, BUSY_SECONDS)
         self._serving = False
         self._paused = False
 
@@ -239,7 +241,9 @@ class Writer:
         if self._connection is None:
             self._connection = self._file.writer()
             self._born = self._born or self._file.identity()
-        return self._connection.execute("BEGIN IMMEDIATE")
+            # Who waits stands in line, and does not have SQLite ask at its own intervals.
+            self._connection.execute("PRAGMA busy_timeout = 0")
+        return self._turns.begin(self._connection)
 
     def _carry_out(self, cursor: sqlite3.Cursor, batch: list[Job]) -> None:
         # Read once, with the write lock held: no transaction decides by an earlier time than the one before
@@ -300,6 +304,7 @@ class Writer:
         self._closed = True
         with self._turn:
             self._disconnect()
+            self._turns.close()
         self._pass_on()
 
     def _disconnect(self) -> None:
@@ -322,6 +327,7 @@ class Writer:
     def abandon(self) -> sqlite3.Connection | None:
         """After a fork, in the child: begin anew; what is still open belongs to the parent."""
         inherited = self._connection
+        self._turns.close()
         self._begin_anew()
         return inherited
 
