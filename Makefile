@@ -33,7 +33,7 @@ demo: $(VENV)/.set-run ## watch semel keep its promises in the terminal
 
 test: lint ## check everything: lint, types, import rules, tests
 	$(call heading,pytest)
-	@$(BIN)/python -m pytest -n 2 $(ARGS)
+	@$(BIN)/python -m pytest -n 3 $(ARGS)
 
 slow: $(VENV)/.set-test ## run what takes too long for every day: large downloads, and far more tries
 	@$(INSTALL) --group slow

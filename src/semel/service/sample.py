@@ -8,6 +8,7 @@ import hmac
 from base64 import b64encode
 from collections import deque
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from itertools import cycle
 from pathlib import Path
 from random import Random
@@ -269,8 +270,6 @@ def curl(address: str, delivery: Delivery) -> str:
 
 def looks(address: str, now: float) -> list[str]:
     """Where a person sees what came of them, as lines for a shell."""
-    from datetime import UTC, datetime
-
     day = datetime.fromtimestamp(now, UTC).date()
     places = (
         f"/apps/quill/facts?from={day}&to={day}",
