@@ -27,7 +27,6 @@ from semel.clock import Clock
 from semel.doors.http import ANYONE, Idempotency
 from semel.doors.wsgi import IdempotencyMiddleware
 from semel.lifecycle import Status
-from tests.amounts import ALL
 from tests.doors.http_apps import BRIEF_LEASE, LONGEST, MAX_BODY, MAX_KEPT, SHORTEST, piece
 from tests.doors.http_servers import FRAMEWORKS, Connection, Reply, Shop, body_of, head_of, shop
 from tests.doors.wsgi_kit import environ_of
@@ -36,14 +35,6 @@ from tests.servers.absence import served
 from tests.servers.running import PATIENCE_SECONDS, until
 
 STORES = ("memory", "sqlite", "postgres", "redis", "dynoxide")
-# Every framework in every run without a server and with one on the machine; the others' stores with one each.
-EVERYDAY = {
-    *((framework, store) for framework in FRAMEWORKS for store in ("memory", "sqlite")),
-    ("starlette", "postgres"),
-    ("flask", "redis"),
-    ("django", "dynoxide"),
-}
-PAIRS = sorted(set(product(FRAMEWORKS, STORES)) if ALL else EVERYDAY)
 POLICY = "/.well-known/idempotency-key"
 
 # The shop's places behind two doors of a framework: one for single routes, where there is such, and another
@@ -60,7 +51,8 @@ def claim(check: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @pytest.mark.seed("M3")
-@pytest.mark.parametrize(("framework", "store"), PAIRS)
+@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_every_claim_holds_of_a_real_server(framework, store, request, tmp_path):
     place = open_place(store, request, tmp_path)
     with served(partial(shop, framework, place)) as running:
