@@ -421,7 +421,7 @@ def held(rate: float, seconds: float, within: str | None) -> Held:
         before = site.used()
         sent = paced(site.port, requests, rate)
         done = Held(rate, seconds, total, len(unique), dict(sent.statuses))
-        done.processors = {name: used - before[name] for name, used in site.used().items()}
+        done.processors = {name: max(0.0, used - before[name]) for name, used in site.used().items()}
         done.p50, done.p99, done.p999, done.longest = map(sent.ms, (0.5, 0.99, 0.999, 1.0))
         done.sending_took = sent.ended - sent.begun
         begun = time.perf_counter()
