@@ -26,8 +26,6 @@ import msgspec
 import pytest
 
 from semel.apps.household import app as household_app
-from semel.apps.quill import Settings as QuillSettings
-from semel.apps.quill.powerbi import create_dataset
 from semel.apps.support import app as support_app
 from semel.aws.credentials import Credentials
 from semel.aws.sqs import Queue
@@ -608,15 +606,7 @@ def support(aws: Aws, scene: ExitStack) -> Stack:
 def quill(aws: Aws, scene: ExitStack) -> Stack:
     """Posted at once; left to the worker; failed there and posted then."""
     there = scene.enter_context(powerbi.PowerBI())
-    given = {
-        "powerbi_tenant": powerbi.TENANT,
-        "powerbi_client": powerbi.CLIENT,
-        "powerbi_secret": powerbi.SECRET,
-        "powerbi_workspace": powerbi.WORKSPACE,
-        "powerbi_url": there.url,
-        "powerbi_login": there.url,
-    }
-    given["powerbi_dataset"] = create_dataset(msgspec.convert(given, QuillSettings))
+    given = quill_kit.dataset_at(there)
     parameters = {
         "PowerBiTenant": powerbi.TENANT,
         "PowerBiClient": powerbi.CLIENT,

@@ -8,14 +8,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 import semel
 from semel.apps.otherside import AnswerLost, Unavailable
 from semel.apps.quill import Quill, Settings
 from semel.apps.quill.events import Event
+from semel.apps.quill.powerbi import create_dataset
 from semel.doors.inbox import Message
 from semel.doors.messages import Handler, Taken
 from semel.doors.webhooks import Answer
 from semel.testing import FakeClock
+from tests.standins import powerbi
 
 TOKEN, SECRET = "a-token-of-aloware", "a secret of HubSpot's"
 ADDRESS = "https://quill.test"
@@ -188,3 +192,18 @@ def told(answer: Answer) -> dict[str, int]:
     """The counts of an answer, without those that are zero."""
     assert answer.status == 200, answer
     return {name: count for name, count in json.loads(answer.body).items() if count}
+
+
+def dataset_at(there: powerbi.PowerBI) -> dict[str, str]:
+    """The settings of a dataset that was made at the stand-in, which has forgotten how."""
+    settings = {
+        "powerbi_tenant": powerbi.TENANT,
+        "powerbi_client": powerbi.CLIENT,
+        "powerbi_secret": powerbi.SECRET,
+        "powerbi_workspace": powerbi.WORKSPACE,
+        "powerbi_url": there.url,
+        "powerbi_login": there.url,
+    }
+    settings["powerbi_dataset"] = create_dataset(msgspec.convert(settings, Settings))
+    there.reset()
+    return settings

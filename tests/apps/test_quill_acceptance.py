@@ -12,16 +12,13 @@ from pathlib import Path
 from typing import Any, Self
 
 import httpx
-import msgspec
 import pytest
 
 import semel
-from semel.apps.quill import Settings
-from semel.apps.quill.powerbi import create_dataset
 from semel.apps.quill.schema import FACTS, TABLES, key_of
 from semel.aws.wire import Wire
 from tests.apps.kit import Awaited, Place, Service, found, place  # noqa: F401
-from tests.apps.quill_kit import ALOWARE, HUBSPOT, SECRET, TOKEN, bearer, call, creation, signed
+from tests.apps.quill_kit import ALOWARE, HUBSPOT, SECRET, TOKEN, bearer, call, creation, dataset_at, signed
 from tests.servers.running import until
 from tests.standins import powerbi
 
@@ -86,17 +83,7 @@ def there() -> Iterator[powerbi.PowerBI]:
 
 
 def with_powerbi(there: powerbi.PowerBI) -> str:
-    settings = {
-        "powerbi_tenant": powerbi.TENANT,
-        "powerbi_client": powerbi.CLIENT,
-        "powerbi_secret": powerbi.SECRET,
-        "powerbi_workspace": powerbi.WORKSPACE,
-        "powerbi_url": there.url,
-        "powerbi_login": there.url,
-    }
-    settings["powerbi_dataset"] = create_dataset(msgspec.convert(settings, Settings))
-    there.reset()
-    return "".join(f'{name} = "{value}"\n' for name, value in settings.items())
+    return "".join(f'{name} = "{value}"\n' for name, value in dataset_at(there).items())
 
 
 def toml(place: Place, more: str) -> str:  # noqa: F811

@@ -5,16 +5,25 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import msgspec
 import pytest
 
 import semel
 from semel import errors
-from semel.apps.quill import Settings, aws_lambda, from_environment, store_url
-from semel.apps.quill.powerbi import create_dataset
+from semel.apps.quill import aws_lambda, from_environment, store_url
 from semel.apps.quill.schema import FACTS
 from semel.aws.sqs import Queue
-from tests.apps.quill_kit import ADDRESS, ALOWARE, HUBSPOT, SECRET, TOKEN, bearer, call, creation, signed
+from tests.apps.quill_kit import (
+    ADDRESS,
+    ALOWARE,
+    HUBSPOT,
+    SECRET,
+    TOKEN,
+    bearer,
+    call,
+    creation,
+    dataset_at,
+    signed,
+)
 from tests.apps.test_quill_dynamodb import ANYBODY, Desk
 from tests.doors.lambda_events import Context, alb, batch, fifo_record, http_api, rest
 from tests.doors.sqs_kit import make_queue
@@ -48,16 +57,7 @@ def function(dynoxide: str, sqs: str, monkeypatch: pytest.MonkeyPatch) -> Iterat
         monkeypatch.setenv(name, value)
     desk, queue = Desk(dynoxide), make_queue(sqs)
     with powerbi.PowerBI() as there:
-        settings = {
-            "powerbi_tenant": powerbi.TENANT,
-            "powerbi_client": powerbi.CLIENT,
-            "powerbi_secret": powerbi.SECRET,
-            "powerbi_workspace": powerbi.WORKSPACE,
-            "powerbi_url": there.url,
-            "powerbi_login": there.url,
-        }
-        settings["powerbi_dataset"] = create_dataset(msgspec.convert(settings, Settings))
-        there.reset()
+        settings = dataset_at(there)
         environ = desk.environ | {
             "SEMEL_INBOX__QUILL__QUEUE": queue,
             **{f"SEMEL_APPS__QUILL__{name.upper()}": value for name, value in settings.items()},

@@ -8,23 +8,7 @@ import threading
 
 import semel
 from semel.doors.inbox import Message, open_inbox
-
-
-class Fate:
-    """At which moment of which message this process is killed."""
-
-    def __init__(self, after: int, moment: str) -> None:
-        self._left = after
-        self._moment = moment
-        self._lock = threading.Lock()
-
-    def at(self, moment: str) -> None:
-        if moment != self._moment:
-            return
-        with self._lock:
-            self._left -= 1
-            if self._left == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
+from tests.doors.fates import Fate
 
 
 def main(path: str, after: str, moment: str) -> None:

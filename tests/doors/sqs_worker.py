@@ -1,6 +1,5 @@
 """A consumer to be killed: a row for each message, in one transaction with the message's completion."""
 
-import os
 import signal
 import sqlite3
 import sys
@@ -8,23 +7,7 @@ import threading
 
 import semel
 from semel.doors.sqs import Consumer, Message, Queue
-
-
-class Fate:
-    """At which moment of which message this process is killed."""
-
-    def __init__(self, after: int, moment: str) -> None:
-        self._left = after
-        self._moment = moment
-        self._lock = threading.Lock()
-
-    def at(self, moment: str) -> None:
-        if moment != self._moment:
-            return
-        with self._lock:
-            self._left -= 1
-            if self._left == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
+from tests.doors.fates import Fate
 
 
 def main(path: str, url: str, after: str, moment: str) -> None:

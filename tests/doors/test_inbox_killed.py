@@ -2,60 +2,19 @@
 
 import random
 import sqlite3
-import subprocess
-import sys
 from contextlib import ExitStack, closing
-from pathlib import Path
-from signal import SIGKILL, SIGTERM
+from signal import SIGTERM
 
 import pytest
 
 import semel
 from semel.doors.inbox import Message, open_inbox
 from tests.amounts import amount
-from tests.servers.running import leashed, until
+from tests.doors.fates import MOMENTS, Crew
+from tests.servers.running import until
 
-WORKER = Path(__file__).with_name("inbox_worker.py")
 CONVERSATIONS, CREW = 10, 3
 MESSAGES = amount(1000, 300)
-MOMENTS = ("claimed", "written", "committed")
-
-
-class Crew:
-    """Processes that work on one inbox; whoever is killed is replaced."""
-
-    def __init__(self, stack: ExitStack, path: Path, seed: int) -> None:
-        self._stack, self._path = stack, path
-        dice = random.Random(seed)
-        self._fates = [(dice.randint(3, 12), moment) for moment in MOMENTS]
-        self._dice, self.killed = dice, 0
-        self._live = [self._hire() for _ in range(CREW)]
-
-    def _hire(self) -> subprocess.Popen[bytes]:
-        after, moment = self._fates.pop(0) if self._fates else (0, "never")
-        program: list[str | Path] = [sys.executable, WORKER, self._path, str(after), moment]
-        process = subprocess.Popen(leashed(program, signal=SIGKILL))
-        self._stack.callback(process.wait)
-        self._stack.callback(process.kill)
-        return process
-
-    def replace_the_dead(self) -> None:
-        for number, process in enumerate(self._live):
-            if process.poll() is not None:
-                assert process.returncode == -SIGKILL, process.returncode
-                self.killed += 1
-                self._live[number] = self._hire()
-
-    def kill_one(self) -> None:
-        self._dice.choice(self._live).kill()
-
-    def dismiss(self) -> None:
-        """All of them end by themselves, but for one that has not even begun."""
-        for process in self._live:
-            process.send_signal(SIGTERM)
-        ends = {process.wait(60) for process in self._live}
-        assert 0 in ends
-        assert ends <= {0, -SIGTERM}
 
 
 def conversations() -> list[Message]:
@@ -82,7 +41,9 @@ def test_killed_workers_handle_every_message_once_and_in_order(tmp_path):
         said = conversations()
         half = len(said) // 2
         inbox.put(*said[:half])
-        crew = Crew(stack, path, seed=3)
+        dice = random.Random(3)
+        fates = [(dice.randint(3, 12), moment) for moment in MOMENTS]
+        crew = Crew(stack, ["tests.doors.inbox_worker", str(path)], fates, dice, CREW)
         inbox.put(*said[half:])
         killings = list(range(MESSAGES // 3, MESSAGES, MESSAGES // 4))
 
@@ -95,7 +56,10 @@ def test_killed_workers_handle_every_message_once_and_in_order(tmp_path):
             return inbox.waiting() == 0
 
         assert until(all_done)
-        crew.dismiss()
+        # All of them end by themselves, but for one that has not even begun.
+        ends = set(crew.dismiss())
+        assert 0 in ends
+        assert ends <= {0, -SIGTERM}
         assert inbox.dead() == []
         told = rows.execute("SELECT conversation, n, pid FROM effects ORDER BY id").fetchall()
     assert crew.killed >= 3

@@ -4,16 +4,13 @@ import asyncio
 import logging
 import random
 import sqlite3
-import subprocess
-import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from decimal import Decimal
 from itertools import groupby
-from pathlib import Path
-from signal import SIGINT, SIGKILL, SIGTERM, pthread_kill
+from signal import SIGINT, pthread_kill
 from typing import Any
 
 import pytest
@@ -33,50 +30,13 @@ from semel.errors import QueueMissing
 from semel.events import Events
 from semel.stores.memory import MemoryStore
 from semel.testing import Faulty
+from tests.doors.fates import MOMENTS, Crew
 from tests.doors.sqs_kit import counts, make_queue
-from tests.servers.running import leashed, until
-
-WORKER = Path(__file__).with_name("sqs_worker.py")
+from tests.servers.running import until
 
 # --- Killed again and again --------------------------------------------------------------------------
 
 MESSAGES, CONVERSATIONS, CREW = 2000, 40, 3
-MOMENTS = ("claimed", "written", "committed")
-
-
-class Crew:
-    """Processes that consume one queue; whoever is killed is replaced."""
-
-    def __init__(self, stack: ExitStack, path: Path, url: str, seed: int) -> None:
-        self._stack, self._path, self._url = stack, path, url
-        self._dice = random.Random(seed)
-        self._fates = [(self._dice.randint(5, 60), moment) for moment in MOMENTS * 2]
-        self.killed = 0
-        self._live = [self._hire() for _ in range(CREW)]
-
-    def _hire(self) -> subprocess.Popen[bytes]:
-        after, moment = self._fates.pop(0) if self._fates else (0, "never")
-        program: list[str | Path] = [sys.executable, WORKER, self._path, self._url, str(after), moment]
-        process = subprocess.Popen(leashed(program, signal=SIGKILL))
-        self._stack.callback(process.wait)
-        self._stack.callback(process.kill)
-        return process
-
-    def replace_the_dead(self) -> None:
-        for number, process in enumerate(self._live):
-            if process.poll() is not None:
-                assert process.returncode == -SIGKILL, process.returncode
-                self.killed += 1
-                self._live[number] = self._hire()
-
-    def kill_one(self) -> None:
-        self._dice.choice(self._live).kill()
-
-    def dismiss(self) -> None:
-        """All of them end by themselves, without a word of complaint."""
-        for process in self._live:
-            process.send_signal(SIGTERM)
-        assert [process.wait(60) for process in self._live] == [0] * CREW
 
 
 def conversations() -> Iterator[Outgoing]:
@@ -105,7 +65,9 @@ def test_killed_consumers_handle_every_message_once_and_in_order(sqs, tmp_path):
         def done() -> int:
             return rows.execute("SELECT count(*) FROM effects").fetchone()[0]
 
-        crew = Crew(stack, path, queue.url, seed=7)
+        dice = random.Random(7)
+        fates = [(dice.randint(5, 60), moment) for moment in MOMENTS * 2]
+        crew = Crew(stack, ["tests.doors.sqs_worker", str(path), queue.url], fates, dice, CREW)
         killings = list(range(250, 1900, 300))
 
         def all_done() -> bool:
@@ -116,7 +78,7 @@ def test_killed_consumers_handle_every_message_once_and_in_order(sqs, tmp_path):
             return counts(queue) == (0, 0)
 
         assert until(all_done)
-        crew.dismiss()
+        assert crew.dismiss() == [0] * CREW, "all of them end by themselves, without a word of complaint"
         told = rows.execute("SELECT conversation, n FROM effects ORDER BY id").fetchall()
     assert crew.killed >= 6
     assert len(told) == MESSAGES

@@ -113,11 +113,15 @@ class StandIn:
         headers: Mapping[str, str] | None = None,
     ) -> None:
         """Let the next requests fail; several calls queue up, and `next=0` takes back all of them."""
-        failure = Failure(
-            next, status, retry_after, hang, after_applying, path, method, body, dict(headers or {})
+        failure = self.told(
+            Failure(next, status, retry_after, hang, after_applying, path, method, body, dict(headers or {}))
         )
         with self.lock:
             self._failures = [*self._failures, failure] if next else []
+
+    def told(self, failure: Failure) -> Failure:
+        """Say how this system tells of a failure, where it has a way of its own."""
+        return failure
 
     @property
     def applied(self) -> list[Request]:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tests.standins.base import Reply, Request, StandIn, serve
+from tests.standins.base import Failure, Reply, Request, StandIn, serve
 
 TOKEN = "7000000000:AAE-stand-in-token-of-no-bot"
 
@@ -46,22 +46,12 @@ class Telegram(StandIn):
             self.sent.clear()
             self._times.clear()
 
-    def fail(
-        self,
-        next: int = 1,  # noqa: A002
-        status: int | None = None,
-        retry_after: float | str | None = None,
-        hang: float = 0.0,
-        after_applying: bool = False,
-        path: str = "",
-        method: str = "",
-        body: Any = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> None:
+    def told(self, failure: Failure) -> Failure:
         """As Telegram says it: what went wrong, and how long to wait, is in the body."""
-        if status is not None and body is None:
-            body = _said(status, retry_after=retry_after).body
-        super().fail(next, status, None, hang, after_applying, path, method, body, headers)
+        if failure.status is not None and failure.body is None:
+            failure.body = _said(failure.status, retry_after=failure.retry_after).body
+        failure.retry_after = None
+        return failure
 
     def answer(self, request: Request) -> Reply:
         token, _, method = request.path.removeprefix("/bot").partition("/")
