@@ -158,8 +158,8 @@ class CounterSteps:
 
     def _refunding(self, charge: Charged, name: str, entry: str) -> Part[bool]:
         given = True
-        same = Equals("by", charge.by), Equals("period", charge.period)
-        mine = AllOf((Equals("token", charge.id), Equals("state", "charged"), *same))
+        made: Item = {"token": charge.id, "by": charge.by, "period": charge.period}
+        mine = AllOf((*(Equals(field, value) for field, value in made.items()), Equals("state", "charged")))
         writes: tuple[Write, ...] = (
             Update(self._table, name, {"state": "refunded", "updated_at": NOW}, mine, entry),
             Add(self._table, name, "count", -charge.by, {"updated_at": NOW}, {}, PRESENT, charge.period),
@@ -167,9 +167,8 @@ class CounterSteps:
 
         def judge(refusals: Refusals) -> Verdict:
             nonlocal given
-            item = None if refusals[0] is None else refusals[0].item
-            refunded = item is not None and item.get("token") == charge.id
-            given = refunded and item is not None and item.get("state") == "refunded"
+            item = (None if refusals[0] is None else refusals[0].item) or {}
+            given = item.get("state") == "refunded" and all(item.get(field) == made[field] for field in made)
             # By whoever: a charge is given back once. Where only its total is gone, so is its period.
             return Verdict.STANDS
 

@@ -436,6 +436,9 @@ def test_no_more_is_given_back_than_was_charged(post: Any, client: TestClient, k
     assert problem_of(post("counters/refund", charge=elsewhen)) == "claim-malformed"
     tally = client.get("/v1/counters", params={"counter": key}, headers=bearer("reader")).json()
     assert tally["used"] == 1
+    made = sealed_handle([counter, period, token, by, id, resets_at])
+    assert post("counters/refund", charge=made).json() == {"refunded": True}
+    assert problem_of(post("counters/refund", charge=forged)) == "claim-malformed"
 
 
 def test_a_zone_that_does_not_exist_is_refused(post: Any, key: str) -> None:

@@ -257,6 +257,7 @@ def test_a_charge_is_given_back_as_it_was_made_or_not_at_all(do):
         assert do(lambda s, forged=forged: s.counters.refund(forged)) is False
     assert used(do) == 1
     assert do(lambda s: s.counters.refund(made)) is True
+    assert do(lambda s: s.counters.refund(more)) is False
     assert used(do) == 0
 
 

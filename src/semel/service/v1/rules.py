@@ -146,11 +146,11 @@ def _keeps(ledger: LedgerSteps, id: str, result: Any, *, overflows: bool) -> boo
 
 
 def check_charge(s: Semel, held: Charged) -> Steps[None]:
-    """Refuse a charge that is not as it was made; gates count in the same totals, and their caps hold."""
+    """Why a charge was not given back: refuse one that is not as it was made."""
     steps = s.counters.steps
     found = yield from read(Get(COUNTERS, steps.realm.name(held.counter), check(CHARGED + held.token)))
     item = found.item
     if item is None or item.get("token") != held.id:
-        return  # then nothing is given back
+        return  # nobody knows it any more
     if (item["by"], item["period"]) != (held.by, held.period):
         raise trouble("claim-malformed", "give it back as it was given out")
