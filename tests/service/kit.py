@@ -14,7 +14,6 @@ from semel.service.house import Entry, House
 from semel.service.reading import Given
 from semel.service.site import site
 
-ADDRESS = "http://127.0.0.1:8000"
 TOKENS = {
     "north": "token-of-north-which-nobody-guesses",
     "south": "token-of-south-which-nobody-guesses",
@@ -59,7 +58,7 @@ def opened(text: str, folder: Path) -> Iterator[House]:
 
 @contextmanager
 def client_of(house: House) -> Iterator[TestClient]:
-    with TestClient(site(house, ADDRESS)) as client:
+    with TestClient(site(house)) as client:
         yield client
 
 

@@ -9,7 +9,7 @@ from schemathesis import GenerationMode
 from schemathesis.specs.openapi.checks import positive_data_acceptance, unsupported_method
 
 from semel.service.site import site
-from tests.service.kit import ADDRESS, TOKENS, opened
+from tests.service.kit import TOKENS, opened
 from tests.service.test_v1 import GATES
 
 # Enough for every operation to be answered in more than one way; the same requests in every run.
@@ -46,7 +46,7 @@ def test_the_document_of_the_ledgers_api_is_true(tmp_path: Path) -> None:
         seen[case.operation.label, response.status_code] += 1
 
     with opened(EVERYTHING + GATES, tmp_path) as house:
-        schema = schemathesis.openapi.from_asgi("/openapi.json", site(house, ADDRESS))
+        schema = schemathesis.openapi.from_asgi("/openapi.json", site(house))
         operations = [found.ok() for found in schema.get_all_operations()]
         for operation in [one for one in operations if one.path.startswith("/v1")]:
             for mode in GenerationMode:

@@ -45,7 +45,6 @@ def front_of(app: Any, hooks: Any = None, **options: Any) -> Front:
         metrics=Metrics(),
         hooks=hooks or {},
         routes=Routes(["/a/{b}", "/c", *(hooks or {})]),
-        address="http://127.0.0.1:8000",
     )
 
 

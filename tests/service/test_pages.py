@@ -17,7 +17,7 @@ from semel.service.settings import Encryption, Gate, Inbox, Right, Service, Sett
 from semel.service.site import site
 from semel.service.v1.gates import ELSEWHERE, RULES
 from tests.apps.kit import Service as Running
-from tests.service.kit import ADDRESS, opened
+from tests.service.kit import opened
 from tests.unit.test_docs import Block, blocks, code, rows, text_of
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -81,7 +81,7 @@ def test_every_problem_is_in_the_reference() -> None:
 
 def test_every_operation_is_in_the_reference_with_its_scope(tmp_path: Path) -> None:
     with opened("", tmp_path) as house:
-        document = site(house, ADDRESS)._app.openapi()  # type: ignore[attr-defined]  # it is FastAPI's
+        document = site(house)._app.openapi()  # type: ignore[attr-defined]  # it is FastAPI's
     known = {
         f"{method.upper()} {path}": {status for status in one["responses"] if status < "300"}
         for path, item in document["paths"].items()

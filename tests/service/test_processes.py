@@ -260,8 +260,12 @@ def test_what_stands_in_the_way_of_a_start_is_told(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    """Before it finds that its port is taken, which may be by the one that it is to follow."""
     (tmp_path / "semel.toml").write_text(text)
-    assert left(command, tmp_path, monkeypatch) == code
+    with closing(socket.create_server((HOST, 0))) as taken:
+        if command == "serve" and "port" not in text:
+            command = f"serve --port {taken.getsockname()[1]}"
+        assert left(command, tmp_path, monkeypatch) == code
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith("semel: ")
     assert message in line

@@ -20,7 +20,6 @@ from tests.servers.absence import served as running
 from tests.servers.dynamodb import dynoxide, ministack
 from tests.servers.running import until
 from tests.service.kit import (
-    ADDRESS,
     ALL_TOKENS,
     bearer,
     client_of,
@@ -144,7 +143,7 @@ def test_whoever_waits_and_goes_away_keeps_no_place(tmp_path: Path) -> None:
 
     with opened(ALL_TOKENS, tmp_path) as house:
         house.s.scoped("north").ledger.claim("k", lease=60, ttl=600)
-        front = site(house, ADDRESS)
+        front = site(house)
         assert asyncio.run(story(front))[0]["status"] == 499
         assert front.in_flight == 0
 

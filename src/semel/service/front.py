@@ -140,16 +140,19 @@ class Front:
         metrics: Metrics,
         hooks: Mapping[str, Hook],
         routes: Routes,
-        address: str,
     ) -> None:
         self._app = app
         self._hooks = dict(hooks)
         self._routes = routes
-        self._address = (settings.public_url or address).rstrip("/")
+        self._address = settings.public_url.rstrip("/")
         self._settings = settings
         self._metrics = metrics
         self.in_flight = 0
         self._refusals: set[asyncio.Future[None]] = set()
+
+    def listen(self, address: str) -> None:
+        """Where it listens, which is what senders were told unless the settings say otherwise."""
+        self._address = self._address or address
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Take a request."""

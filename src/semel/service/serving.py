@@ -4,7 +4,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from types import FrameType
 from typing import Any, Final
 
@@ -12,6 +12,7 @@ import uvicorn
 
 from semel import errors
 from semel.service.crew import Crew
+from semel.service.front import Front
 from semel.service.heads import MAX_HEAD_BYTES
 from semel.service.house import House
 from semel.service.run import STOP, kept
@@ -35,17 +36,21 @@ def serve(
     beside: Callable[[str], AbstractContextManager[Any]] = nullcontext,
 ) -> None:
     """Answer requests and work on what they bring, until a signal says so; `beside` is open meanwhile."""
-    with kept(house) as crew, _listening(house) as listener:
+    with ExitStack() as stack:
+        crew = stack.enter_context(kept(house))
+        front = site(house)  # refuses what cannot work, before anything listens
+        listener = stack.enter_context(_listening(house))
         address = _address(house, listener)
-        server = _Server(_config(house, address), crew)
+        front.listen(address)
+        server = _Server(_config(house, front), crew)
         for one in STOP:
             # uvicorn gives a signal on to whoever had it before; stopping in order is no death by a signal.
             signal.signal(one, lambda *_: server.leave())
         _tell(house, crew, address, say)
         sys.setswitchinterval(TURN_SECONDS)
         crew.start()
-        with beside(address):
-            server.run(sockets=[listener])
+        stack.enter_context(beside(address))
+        server.run(sockets=[listener])
 
 
 class _Server(uvicorn.Server):
@@ -73,9 +78,9 @@ def _protocol() -> Any:
     return Protocol
 
 
-def _config(house: House, address: str) -> uvicorn.Config:
+def _config(house: House, front: Front) -> uvicorn.Config:
     return uvicorn.Config(
-        site(house, address),
+        front,
         log_config=None,
         access_log=False,
         server_header=False,

@@ -29,8 +29,8 @@ ABOUT: Final = (
 PUBLIC: Final = re.compile(r"https?://[^\s/?#]+/?")
 
 
-def site(house: House, address: str) -> Front:
-    """The service of a house, which is reached at this address."""
+def site(house: House) -> Front:
+    """The service of a house."""
     _public(house)
 
     @asynccontextmanager
@@ -61,7 +61,6 @@ def site(house: House, address: str) -> Front:
         metrics=house.metrics,
         hooks=house.hooks(),
         routes=Routes({*app.openapi()["paths"], "/openapi.json", "/docs"}),
-        address=address,
     )
     inboxes = {one.name: one.inbox for one in house.apps if one.entry.works}
     house.metrics.watch(lambda: front.in_flight, inboxes)
