@@ -143,7 +143,7 @@ def open_stub(_: Effect) -> Iterator[Pair]:
     }
 
     def first() -> None:
-        key = {"id": {"S": new_order(next(numbers))["id"]}}
+        key = {"id": {"S": f"order-{next(numbers)}"}}
         stub.put_item(Item={**key, "expiration": {"N": "9"}, "status": {"S": "INPROGRESS"}}, **claim)
         stub.update_item(Key=key, **complete)
 

@@ -27,9 +27,8 @@ class Clock:
         """The time that a store is to take for its own; None leaves it to the server's clock."""
         return None
 
-    def monotonic(self) -> float:
-        """Seconds since some moment; never jumps. Deadlines are counted on it."""
-        return time.monotonic()
+    monotonic = staticmethod(time.monotonic)
+    """Seconds since some moment; never jumps. Deadlines are counted on it."""
 
     def wait(self, event: threading.Event, seconds: float) -> None:
         """Return when the event is set, or after so many seconds."""

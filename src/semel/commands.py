@@ -32,6 +32,12 @@ class After(msgspec.Struct, frozen=True):
 NOW = After(0)
 
 
+class Slot(msgspec.Struct, frozen=True):
+    """In a write that is prepared: the place of what is given each time it is made, counted from 0."""
+
+    index: int
+
+
 # Conditions: each is one clause of a ConditionExpression, of a WHERE, of a Lua `if`.
 
 
@@ -296,7 +302,7 @@ class Page(msgspec.Struct, frozen=True):
     after: str | None
 
 
-class Returned(msgspec.Struct, frozen=True):
+class Returned(msgspec.Struct, frozen=True, gc=False):
     """The caller's work gave this value; now, or when the record was made that says so."""
 
     value: Any

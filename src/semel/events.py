@@ -63,20 +63,21 @@ class Events:
     """Where events go."""
 
     def __init__(self, scrub: Callable[[str], str] | None = None) -> None:
-        self._listeners: list[Listener] = []
+        self.listeners: list[Listener] = []
+        """Who is told; where there is nobody, an event need not be made."""
         self._door = ""
         self.scrub = scrub
         """Takes what is personal out of a text that people will read."""
 
     def listen(self, listener: Listener) -> None:
         """Call this with every event from now on; once, however often it is said."""
-        if listener not in self._listeners:
-            self._listeners.append(listener)
+        if listener not in self.listeners:
+            self.listeners.append(listener)
 
     def through(self, door: str) -> "Events":
         """The same listeners, told also where a thing came in."""
         other = Events(self.scrub)
-        other._listeners, other._door = self._listeners, door
+        other.listeners, other._door = self.listeners, door
         return other
 
     def scrubbed(self, text: str) -> str:
@@ -90,7 +91,7 @@ class Events:
 
     def emit(self, what: What, id: str, attempt: int = 0, detail: str = "") -> None:
         """Tell the listeners; an error of theirs is logged and goes no further."""
-        if self._listeners:
+        if self.listeners:
             self._tell(Event(what, digest(id), attempt, self.scrubbed(detail), self._door))
 
     def warn(self, what: What, id: str, attempt: int = 0, detail: str = "") -> None:
@@ -112,7 +113,7 @@ class Events:
         self.emit(what, id, detail=type(error).__name__)
 
     def _tell(self, event: Event) -> None:
-        for listener in tuple(self._listeners):
+        for listener in tuple(self.listeners):
             try:
                 listener(event)
             except Exception:  # noqa: BLE001 - a listener may fail in any way, and the work goes on

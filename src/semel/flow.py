@@ -14,7 +14,7 @@ from semel import errors
 from semel.clock import Clock
 from semel.codecs import Decoder
 from semel.commands import After, Call, Equals, Raised, Returned, Steps, Update, write
-from semel.drive import Glancing, Store
+from semel.drive import Glancing, Preparing, Store, adrive, drive
 from semel.events import What
 from semel.heartbeat import Heart, Pulse
 from semel.ledger import LedgerSteps, Terms, failure_of
@@ -36,9 +36,8 @@ from semel.model import (
 )
 from semel.policy import Policy
 from semel.running import (
+    CURRENT,
     Run,
-    enter,
-    leave,
     refuse_reentry,
     step_of_another_attempt,
     subject_of_step,
@@ -92,7 +91,55 @@ class Flow:
         self._ledger = service.ledger
         self._monotonic = service.clock.monotonic
         self._draining = service.draining
+        self._heart, self._beats = service.heart, policy.heartbeat
         self.replay = _replayer(self)
+        self.claim_at_once, self.complete_at_once = _short_cut(self)
+
+    def run(  # noqa: PLR0917 - a value made of them would take a fiftieth of a call
+        self,
+        id: str,
+        fingerprint: str | None,
+        subject: str | None,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Returned | Raised:
+        """Claim the key, do the work and keep what came of it; or give what came of it before."""
+        run = None if subject else self.claim_at_once(id, fingerprint)
+        if run is None:
+            work = Work(self.attempt, function, args, kwargs)
+            return drive(self.steps(id, fingerprint, work, subject), self.service.store)
+        done: Returned | Raised
+        try:
+            done = Returned(self.attempt(run, function, args, kwargs))
+        except BaseException as error:  # noqa: BLE001 - the steps decide, whatever it is
+            done = Raised(error)
+        if self.complete_at_once(run, done):
+            return done
+        return drive(self.conclude(run, done), self.service.store)
+
+    async def arun(  # noqa: PLR0917
+        self,
+        id: str,
+        fingerprint: str | None,
+        subject: str | None,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Returned | Raised:
+        """The same for async work."""
+        run = None if subject else self.claim_at_once(id, fingerprint)
+        if run is None:
+            work = Work(self.aattempt, function, args, kwargs)
+            return await adrive(self.steps(id, fingerprint, work, subject), self.service.store)
+        done: Returned | Raised
+        try:
+            done = Returned(await self.aattempt(run, function, args, kwargs))
+        except BaseException as error:  # noqa: BLE001 - the steps decide, whatever it is
+            done = Raised(error)
+        if self.complete_at_once(run, done):
+            return done
+        return await adrive(self.conclude(run, done), self.service.store)
 
     def steps(
         self, id: str, fingerprint: str | None, work: Work, subject: str | None = None
@@ -126,6 +173,10 @@ class Flow:
         if self._stopped(run):
             return (yield from self._settle(run, Raised(self._obstacle(run), begun=False)))
         done: Returned | Raised = yield work.call(run, work.function)
+        return (yield from self.conclude(run, done))
+
+    def conclude(self, run: Run, done: Returned | Raised) -> Steps[Returned | Raised]:
+        """The work is over; keep what came of it."""
         if isinstance(done, Returned) and (run.kept or run.promised):
             # A transaction of the work's own completes it: what that keeps is what every later call gives.
             return Returned(run.result)
@@ -282,15 +333,16 @@ class Flow:
 
     def begin(self, run: Run) -> None:
         """The work begins."""
-        enter(run)
-        if self.policy.heartbeat and run.protected:
-            self.service.heart.start(run, self._ledger)
+        run.outer = CURRENT.get()
+        CURRENT.set(run)
+        if self._beats and run.claim.attempt:  # as `run.protected` says, which takes longer
+            self._heart.start(run, self._ledger)
 
     def end(self, run: Run) -> None:
         """The work is over."""
         run.over = True
-        self.service.heart.stop(run)
-        leave(run)
+        self._heart.stop(run)
+        CURRENT.set(run.outer)
 
     async def aattempt(self, run: Run, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Do async work as this attempt; a lost lease cancels it. A resolver need not be async."""
@@ -309,15 +361,16 @@ class Flow:
 
     def abegin(self, run: Run) -> Pulse | None:
         """Async work begins."""
-        enter(run)
-        if not (self.policy.heartbeat and run.protected):
+        run.outer = CURRENT.get()
+        CURRENT.set(run)
+        if not (self._beats and run.protected):
             return None
-        return Pulse(run, self._ledger, self.service.heart.pulses.here())
+        return Pulse(run, self._ledger, self._heart.pulses.here())
 
     def aend(self, run: Run, pulse: Pulse | None, error: BaseException | None) -> errors.ClaimLost | None:
         """Async work is over; what to raise instead where it was cancelled for a lost claim."""
         run.over = True
-        leave(run)
+        CURRENT.set(run.outer)
         if pulse is None:
             return None
         pulse.stop()
@@ -353,6 +406,48 @@ def _replayer(flow: Flow) -> Callable[[str, str | None], Any]:
         return value
 
     return replay
+
+
+def _short_cut(
+    flow: Flow,
+) -> tuple[Callable[[str, str | None], Run | None], Callable[[Run, Returned | Raised], bool]]:
+    """What claims a key that nobody has, and what completes the claim, where the store does both at once.
+
+    They are the short cut of `Flow.steps` for the most common course, and decide nothing else: what they
+    pass over, the steps see. They pass over work within other work too, of which there are more rules.
+    """
+    service, policy = flow.service, flow.policy
+    if not hasattr(service.store, "prepared"):
+        return (lambda _id, _fingerprint: None), (lambda _run, _done: False)
+    ledger, clock, draining = service.ledger, service.clock, service.draining
+    lease, ttl, token, codec = policy.lease, policy.ttl, ledger.token, ledger.codec
+    emit, listeners = ledger.events.emit, ledger.events.listeners
+    put = cast("Preparing", service.store).prepared(ledger.first_claim(lease, ttl))
+    update = cast("Preparing", service.store).prepared(ledger.completion(ttl))
+
+    def claim(id: str, fingerprint: str | None) -> Run | None:
+        if draining() or CURRENT.get() is not None:
+            return None
+        mine, sent = token(), clock.monotonic()
+        if not put(id, mine, fingerprint):
+            return None
+        if listeners:
+            emit(What.CLAIMED, id, 1)
+        return Run(Claimed(id, mine, 1, lease, ttl), sent, clock)
+
+    def complete(run: Run, done: Returned | Raised) -> bool:
+        if type(done) is not Returned or run.kept or run.promised or run.details:
+            return False
+        id = run.claim.id
+        encoded = codec.encode(done.value, id)
+        body = encoded.body
+        if encoded.problem is not None or not update(id, run.claim.token, body.data, body.encoding):
+            return False
+        if listeners:
+            emit(What.COMPLETED, id, 1)
+        return True
+
+    return claim, complete
 
 
 REPLAYABLE: dict[str, str | int] = {"status": "COMPLETED", "encoding": "json", "version": RECORD_VERSION}

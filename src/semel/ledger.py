@@ -7,7 +7,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable
 from datetime import timedelta
-from typing import Any, TypeAlias, get_args
+from typing import Any, TypeAlias, cast, get_args
 
 import msgspec
 
@@ -35,6 +35,7 @@ from semel.commands import (
     Put,
     Query,
     Refused,
+    Slot,
     Stash,
     Steps,
     Update,
@@ -101,9 +102,9 @@ def random_token() -> str:
     try:
         return _stock.popleft()
     except IndexError:
-        text = os.urandom(16 * 256).hex()
-        _stock.extend(text[at : at + 32] for at in range(32, len(text), 32))
-        return text[:32]
+        first, *others = os.urandom(16 * 256).hex(" ", 16).split(" ")
+        _stock.extend(others)
+        return first
 
 
 def forget_tokens() -> None:
@@ -200,7 +201,7 @@ class LedgerSteps:
         self.codec = codec or Codec()
         self.events = events or Events()
         self.horizon = 0.0 if horizon is None else seconds(horizon)
-        self._token = tokens or random_token
+        self.token = tokens or random_token
         self.subject = subjects
 
     def name(self, key: str | Key) -> str:
@@ -247,7 +248,7 @@ class LedgerSteps:
         if not names:
             return []
         terms = Terms(*spans(lease, ttl, self.horizon), None, on_lapsed, max_attempts)
-        tokens = [self._token() for _ in names]
+        tokens = [self.token() for _ in names]
         puts = [
             Put(LEDGER, id, opening(terms, token), ABSENT) for id, token in zip(names, tokens, strict=True)
         ]
@@ -262,7 +263,7 @@ class LedgerSteps:
         reply: Applied | Refused | None = None
         if seen is not None and seen.item is not None:
             reply = Refused(seen.now, seen.item)
-        return self._claimed(id, terms, decoder, self._token(), reply)
+        return self._claimed(id, terms, decoder, self.token(), reply)
 
     def _claimed(
         self, id: str, terms: Terms, decoder: Decoder, token: str, reply: Applied | Refused | None
@@ -285,7 +286,7 @@ class LedgerSteps:
             if record.token == token:
                 # My claim was made, and settled by somebody before I heard of it. What I do next is another
                 # attempt, and no write that was meant for the first may fit it.
-                token = self._token()
+                token = self.token()
             move = _next(record, reply.now, terms)
             if move is None:
                 return (yield from self._outcome(record, reply.now, terms, decoder))
@@ -297,6 +298,16 @@ class LedgerSteps:
                 yield from self._give_up(record, move, terms)
                 reply = None  # whoever made this move, what it left is read afresh
         return self._won(Claimed(id, token, attempt, terms.lease, terms.ttl, lapsed))
+
+    def first_claim(self, lease: float, ttl: float) -> Put:
+        """The write that claims a key nobody has, to be prepared; its slots: token, fingerprint."""
+        token, fingerprint = cast("tuple[str, str]", (Slot(0), Slot(1)))
+        return Put(LEDGER, "", opening(Terms(lease, ttl, fingerprint), token), ABSENT)
+
+    def completion(self, ttl: float) -> Update:
+        """The write that completes a claim, to be prepared; its slots: token, result, encoding."""
+        change = _move_on({"result": Slot(1), "encoding": Slot(2)}, lifecycle.COMPLETE, ttl)
+        return Update(LEDGER, "", change, lifecycle.COMPLETE.condition(cast("str", Slot(0))))
 
     def _won(self, claim: Claimed) -> Claimed:
         if claim.lapsed:
@@ -553,7 +564,7 @@ class LedgerSteps:
 
     def check_and_set(self, key: str | Key, ttl: Seconds = HOUR) -> Steps[bool]:
         """True the first time, False while that time is remembered: one atomic write."""
-        token, id = self._token(), self.name(key)
+        token, id = self.token(), self.name(key)
         reply = yield from write(_mark(id, lasting(ttl, self.horizon), token))
         return self._seen(id, _new(reply, token))
 
@@ -563,7 +574,7 @@ class LedgerSteps:
 
     def check_and_set_many(self, keys: Iterable[str | Key], ttl: Seconds = HOUR) -> Steps[Answers]:
         """The same for many keys in one round trip; of equal keys in the batch the first one counts."""
-        token = self._token()
+        token = self.token()
         names = [self.name(key) for key in keys]
         span = lasting(ttl, self.horizon)
         item = _marked(span, token)
@@ -582,7 +593,7 @@ class LedgerSteps:
 
     def mark_processed(self, key: str | Key, ttl: Seconds = HOUR) -> Steps[None]:
         """Record that the key is done, whatever became of earlier attempts; a running one is left alone."""
-        token = self._token()
+        token = self.token()
         mark = _mark(self.name(key), lasting(ttl, self.horizon), token)
         reply = yield from write(mark)
         while not _new(reply, token):

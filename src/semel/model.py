@@ -98,7 +98,7 @@ class Problem(msgspec.Struct, frozen=True):
 # What a claim can find.
 
 
-class Claimed(msgspec.Struct, frozen=True):
+class Claimed(msgspec.Struct, frozen=True, gc=False):
     """The key is the caller's until the lease ends; every later write names this claim."""
 
     id: str

@@ -1,7 +1,7 @@
 """`once`: run a function at most once for a key, and give everybody the same answer."""
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeAlias, TypeVar, Unpack, cast
 
 import msgspec
@@ -9,7 +9,7 @@ import msgspec
 from semel import errors
 from semel.codecs import UNRESOLVED, decoder_for, returns_of
 from semel.commands import Call, Raised, Returned
-from semel.drive import aadvance, adrive, advance, drive
+from semel.drive import aadvance, advance
 from semel.flow import Flow, Service, Work
 from semel.keys import Key, check, compile_binder, compile_template, fingerprint
 from semel.ledger import LedgerSteps, Seconds, spans
@@ -146,19 +146,28 @@ class Protected:
 
     def wrapped(self) -> Callable[..., Any]:
         """The function as its callers know it."""
-        bind, identify, replay = self._bind, self._identify, self._flow.replay
+        bind, identify = self._bind, self._identifier()
+        person = None if self._subject is None else self._person
+        function, replay, run, arun = self._function, self._flow.replay, self._flow.run, self._flow.arun
 
-        @functools.wraps(self._function)
+        @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
             id, fingerprint = identify(bind(*args, **kwargs), args, kwargs)
             before = replay(id, fingerprint)
-            return self._run(id, fingerprint, args, kwargs) if before is MISSING else before
+            if before is not MISSING:
+                return before
+            done = run(id, fingerprint, person and person(args, kwargs), function, args, kwargs)
+            return done.value if type(done) is Returned else _given(done)
 
-        @functools.wraps(self._function)
+        @functools.wraps(function)
         async def acall(*args: Any, **kwargs: Any) -> Any:
             id, fingerprint = identify(bind(*args, **kwargs), args, kwargs)
             before = replay(id, fingerprint)
-            return await self._arun(id, fingerprint, args, kwargs) if before is MISSING else before
+            if before is not MISSING:
+                return before
+            return _given(
+                await arun(id, fingerprint, person and person(args, kwargs), function, args, kwargs)
+            )
 
         wrapper: Any = acall if self._is_async else call
         wrapper.__semel__ = self
@@ -168,43 +177,27 @@ class Protected:
         """Run once under this key."""
         if not self._typed:
             self._learn_type()
-        run = self._arun if self._is_async else self._run
-        id = self._name(_shown(key, self._flow.policy, self._flow.service.ledger))
+        flow = self._flow
+        id = self._name(_shown(key, flow.policy, flow.service.ledger))
         # Asked by the key itself: one that is hidden does not tell whose step it is.
-        whole = subject_of_step(self._name(key))
-        return run(id, self._print(self._bind(*args, **kwargs)), args, kwargs, whole)
-
-    def _run(
-        self,
-        id: str,
-        fingerprint: str | None,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        whole: str | None = None,
-    ) -> Any:
-        flow = self._flow
-        work = Work(flow.attempt, self._function, args, kwargs)
-        steps = flow.steps(id, fingerprint, work, self._person(args, kwargs) or whole)
-        return _given(drive(steps, flow.service.store))
-
-    async def _arun(
-        self,
-        id: str,
-        fingerprint: str | None,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        whole: str | None = None,
-    ) -> Any:
-        flow = self._flow
-        work = Work(flow.aattempt, self._function, args, kwargs)
-        steps = flow.steps(id, fingerprint, work, self._person(args, kwargs) or whole)
-        return _given(await adrive(steps, flow.service.store))
+        subject = self._person(args, kwargs) or subject_of_step(self._name(key))
+        fingerprint = self._print(self._bind(*args, **kwargs))
+        if self._is_async:
+            return _awaited(flow.arun(id, fingerprint, subject, self._function, args, kwargs))
+        return _given(flow.run(id, fingerprint, subject, self._function, args, kwargs))
 
     def _person(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
         """What stands for the person a call is about."""
         if self._subject is None:
             return None
         return self._flow.service.ledger.subject(self._subject(self._bind(*args, **kwargs)))
+
+    def _identifier(self) -> Callable[..., tuple[str, str | None]]:
+        """`_identify`, without its questions where all of them are answered for every call."""
+        prefix, render, printed = self._prefix, self._render, self._print
+        if render is None or self._hidden or not self._typed:
+            return self._identify
+        return lambda bound, _args, _kwargs: (prefix + render(bound), printed(bound))
 
     def _identify(
         self, bound: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -258,22 +251,17 @@ class Block:
 
         `Returned.record` is there where it was done before, and `Raised.begun` where the function has run.
         """
-        flow = self._flow
         try:
             _, id, person = self._named(key)
-            return drive(
-                flow.steps(id, fingerprint, Work(flow.attempt, function, args), person), flow.service.store
-            )
+            return self._flow.run(id, fingerprint, person, function, args, {})
         except errors.SemelError as error:
             return Raised(error, begun=False)
 
     async def arun(self, key: str, fingerprint: str | None, function: Callable[..., Any], *args: Any) -> Done:
         """The same, awaitable."""
-        flow = self._flow
         try:
             _, id, person = self._named(key)
-            work = Work(flow.aattempt, function, args)
-            return await adrive(flow.steps(id, fingerprint, work, person), flow.service.store)
+            return await self._flow.arun(id, fingerprint, person, function, args, {})
         except errors.SemelError as error:
             return Raised(error, begun=False)
 
@@ -370,10 +358,14 @@ def _block_begins(run: Run, *_: Any) -> Run:
     return run
 
 
-def _given(done: Returned | Raised) -> Any:
+def _given(done: Done) -> Any:
     if isinstance(done, Returned):
         return done.value
     raise done.error
+
+
+async def _awaited(done: Awaitable[Done]) -> Any:
+    return _given(await done)
 
 
 def _check_function(function: Any) -> None:

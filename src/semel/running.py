@@ -40,15 +40,16 @@ class Run:
         self.promised = False
         self.settling = False
         """A transaction that completes the claim is under way: a renewal that is refused says nothing."""
-        self.details: dict[str, Any] = {}
+        self.details: dict[str, Any] | None = None
         self.subject: str | None = None
         self.outer: Run | None = None
         self.over = False
         """The work has ended; a task or a thread that it started may still have it for its context."""
         self._clock = clock
         self._lost = False
-        self.deadline = sent + claim.lease
-        self.due = sent + claim.lease / RENEWALS_PER_LEASE
+        lease = claim.lease
+        self.deadline = sent + lease
+        self.due = sent + lease / RENEWALS_PER_LEASE
 
     @property
     def key(self) -> str:
@@ -87,7 +88,7 @@ class Run:
 
     def note(self, **details: Any) -> None:
         """Tell something about this work that is kept in its record, for people to read."""
-        self.details |= details
+        self.details = {**(self.details or {}), **details}
 
     def keep(self, result: Any) -> None:
         """A transaction has completed the claim with this result."""

@@ -1039,7 +1039,7 @@ def test_whoever_waits_for_a_key_is_woken_by_its_commit(store, clock):
     for write in (change, Batch((change,)), Transact((change,))):
         with ThreadPoolExecutor(1) as threads:
             waiter = threads.submit(store.execute, Watch(LEDGER, "k", 3600.0))
-            until(lambda: store._room._vigils)
+            until(lambda: store._room.vigils)
             store.execute(write)
             assert waiter.result().item["status"] == "COMPLETED"
 
@@ -1059,7 +1059,7 @@ def test_a_waiting_task_is_woken_by_a_commit_of_another_thread(store):
 
     async def main():
         waiter = asyncio.create_task(store.aexecute(Watch(LEDGER, "k", 3600.0)))
-        await asyncio.to_thread(until, lambda: store._room._async_vigils)
+        await asyncio.to_thread(until, lambda: store._room.async_vigils)
         await asyncio.to_thread(store.execute, Delete(LEDGER, "k"))
         return await waiter
 
@@ -1446,8 +1446,8 @@ def test_whoever_waits_is_not_told_before_the_commit(store, mine):
     mine.execute("BEGIN IMMEDIATE")
     with ThreadPoolExecutor(1) as threads:
         waiter = threads.submit(store.execute, Watch(LEDGER, "k", 3600.0))
-        until(lambda: store._room._vigils)
-        [vigil] = store._room._vigils.values()
+        until(lambda: store._room.vigils)
+        [vigil] = store._room.vigils.values()
         store.within(mine).execute(Update(LEDGER, "k", {"status": "COMPLETED"}))
         assert not vigil.bell.is_set()
         mine.execute("COMMIT")

@@ -4,23 +4,29 @@ import heapq
 import operator
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from semel.clock import Clock
 from semel.commands import (
     Add,
+    After,
+    AllOf,
     Applied,
     Batch,
     Cancelled,
+    Condition,
     Delete,
+    Equals,
     Found,
     Get,
     Item,
     Many,
+    OneOf,
     Page,
     Put,
     Query,
     Refused,
+    Slot,
     Stored,
     Time,
     Transact,
@@ -35,7 +41,7 @@ from semel.commands import (
     outcome,
     place_of,
 )
-from semel.drive import Glance
+from semel.drive import Glance, Prepared
 from semel.errors import InvalidOption, StoreClosed
 from semel.stores.shared import Place, place_named
 from semel.stores.waiting import WaitingRoom
@@ -68,6 +74,7 @@ class MemoryStore:
         self._due: list[float] = [float("inf")]
         self._expires: dict[str, str] = {}
         self._room = WaitingRoom(self._clock)
+        self._closed = False
         self._carry_out: dict[type, Callable[[Any], Any]] = {
             Get: self._get,
             Put: self._write,
@@ -107,10 +114,11 @@ class MemoryStore:
     def glance(self, table: Table, attributes: tuple[str, ...], where: dict[str, str | int]) -> Glance:
         """A function from a key to these attributes of its item, if it is alive and as `where` says."""
         items, now, asked = self._table(table), self._now, tuple(where.items())
+        title, expires = table.name, table.expires
 
         def look(key: str) -> tuple[Any, ...] | None:
-            item = alive(table, items.get((table.name, key, None)), now())
-            if item is None:
+            item = items.get((title, key, None))
+            if item is None or item[expires] <= now():
                 return None
             for name, value in asked:
                 if item.get(name) != value:
@@ -119,9 +127,32 @@ class MemoryStore:
 
         return look
 
+    def prepared(self, command: Put | Update) -> Prepared:
+        """The write as a function from a key, and what stands for its slots, to whether it was made.
+
+        Its table has no sort key. A `Put` is for what is absent, an `Update` for what has certain values.
+        """
+        table = command.table
+        self._expires[table.name] = table.expires
+        scope = {
+            "store": self,
+            "items": self._table(table),
+            "lock": self._lock,
+            "now_is": self._now,
+            "schedule": self._schedule,
+            "due": self._due,
+            "sweep": self._sweep,
+            "vigils": self._room.vigils,
+            "async_vigils": self._room.async_vigils,
+            "ring": self._room.ring,
+        }
+        exec(_source(command), scope)  # noqa: S102 - every text goes in by repr
+        return cast("Prepared", scope["made"])
+
     def close(self) -> None:
         """Forget everything."""
         with self._lock:
+            self._closed = True
             self._carry_out = dict.fromkeys(self._carry_out, _refuse)
             for items in self._tables.values():
                 items.clear()
@@ -192,12 +223,16 @@ class MemoryStore:
         items[place] = after
         if table.sort is not None:
             self._partitions.setdefault(place[:2], {})[place] = after
+        self._written(table, place, before, now)
+        return Applied(now, after if type(command) is Add else None)
+
+    def _written(self, table: Table, place: Place, before: Item | None, now: float) -> None:
+        """See to it that what was written goes when its time is up, and some of what is due goes now."""
         if before is None:
-            self._schedule(place, after[table.expires])
+            self._schedule(place, self._tables[table.name][place][table.expires])
             self._expires[table.name] = table.expires
         if self._due[0] <= now:
             self._sweep(now)
-        return Applied(now, after if type(command) is Add else None)
 
     def _remove(self, place: Place) -> None:
         del self._tables[place[0]][place]
@@ -209,10 +244,11 @@ class MemoryStore:
     def _schedule(self, place: Place, moment: float) -> None:
         """Look at this place when its time may be up; until then it may be written as often as it likes."""
         bucket = moment // BUCKET_SECONDS * BUCKET_SECONDS + BUCKET_SECONDS
-        if bucket not in self._buckets:
-            self._buckets[bucket] = []
+        try:
+            self._buckets[bucket].append(place)
+        except KeyError:
+            self._buckets[bucket] = [place]
             heapq.heappush(self._due, bucket)
-        self._buckets[bucket].append(place)
 
     def _sweep(self, now: float) -> None:
         places = self._buckets[self._due[0]]
@@ -257,6 +293,58 @@ class MemoryStore:
                 return list(self._partitions.get((table.name, key), {}).values())
             item = self._table(table).get((table.name, key, None))
             return [] if item is None else [item]
+
+
+def _source(command: Put | Update) -> str:
+    """The text of a function that makes this write: a third of the time that carrying a command out takes."""
+    table = command.table
+    if isinstance(command, Put):
+        refused = f"store._closed or before is not None and before[{table.expires!r}] > now"
+        values = {**command.item, table.partition: Slot(-1)}
+        pairs = [f"{name!r}: {_expression(value)}" for name, value in values.items()]
+        image = f"item = {{{', '.join(pairs)}}}"
+    else:
+        unlike = [f"before is None or before[{table.expires!r}] <= now", *_unlike(command.when)]
+        refused = " or ".join(unlike)
+        changes = [f"item[{name!r}] = {_expression(value)}" for name, value in command.set.items()]
+        image = "; ".join(["item = before.copy()", *changes])
+    return f"""
+def made(key, given_0=None, given_1=None, given_2=None):
+    place = ({table.name!r}, key, None)
+    with lock:
+        now = now_is()
+        before = items.get(place)
+        if {refused}:
+            return False
+        {image}
+        items[place] = item
+        if before is None:
+            schedule(place, item[{table.expires!r}])
+        if due[0] <= now:
+            sweep(now)
+    if vigils or async_vigils:
+        ring(place)
+    return True
+"""
+
+
+def _expression(value: Any) -> str:
+    if type(value) is After:
+        return f"now + {value.seconds!r}" if value.seconds else "now"
+    if type(value) is Slot:
+        return "key" if value.index < 0 else f"given_{value.index}"
+    return repr(value)
+
+
+def _unlike(condition: Condition) -> list[str]:
+    """When an item is not as a prepared write wants it."""
+    if isinstance(condition, AllOf):
+        return [text for each in condition.conditions for text in _unlike(each)]
+    if isinstance(condition, Equals):
+        return [f"before.get({condition.attribute!r}) != {_expression(condition.value)}"]
+    if isinstance(condition, OneOf):
+        return [f"before.get({condition.attribute!r}) not in {condition.values!r}"]
+    raise InvalidOption(f"a write cannot be prepared with the condition {condition!r}")
 
 
 def _refuse(_: Any) -> Any:

@@ -54,21 +54,21 @@ class WaitingRoom:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._vigils: dict[Hashable, Vigil] = {}
-        self._async_vigils: dict[tuple[Hashable, int], AsyncVigil] = {}
+        self.vigils: dict[Hashable, Vigil] = {}
+        self.async_vigils: dict[tuple[Hashable, int], AsyncVigil] = {}
         self._jitter = random.Random()
 
     def __len__(self) -> int:
         """How many wait."""
-        vigils: list[Vigil | AsyncVigil] = [*self._vigils.values(), *self._async_vigils.values()]
+        vigils: list[Vigil | AsyncVigil] = [*self.vigils.values(), *self.async_vigils.values()]
         return sum(vigil.waiters for vigil in vigils)
 
     def ring(self, place: Hashable) -> None:
         """Wake whoever waits for this place; costs next to nothing when nobody waits at all."""
-        if self._vigils and (vigil := self._vigils.get(place)):
+        if self.vigils and (vigil := self.vigils.get(place)):
             vigil.bell.set()
-        if self._async_vigils:
-            for (waited_for, _), watch in list(self._async_vigils.items()):
+        if self.async_vigils:
+            for (waited_for, _), watch in list(self.async_vigils.items()):
                 if waited_for == place:
                     watch.ring()
 
@@ -76,10 +76,10 @@ class WaitingRoom:
         """Wait for the bell or the time, then look; or take what another waiter saw."""
         began = self._clock.monotonic()
         with self._lock:
-            vigil = self._vigils.get(place)
+            vigil = self.vigils.get(place)
             leads = vigil is None
             if vigil is None:
-                vigil = self._vigils[place] = Vigil()
+                vigil = self.vigils[place] = Vigil()
             else:
                 vigil.waiters += 1
         if not leads:
@@ -89,12 +89,12 @@ class WaitingRoom:
             self._clock.wait(vigil.bell, self._spread(seconds))
             # Who comes from here on must not be given a look that may be older than its coming.
             with self._lock:
-                del self._vigils[place]
+                del self.vigils[place]
             vigil.seen = look()
             return self._told(vigil.seen, began)
         finally:
-            if self._vigils.get(place) is vigil:
-                del self._vigils[place]
+            if self.vigils.get(place) is vigil:
+                del self.vigils[place]
             vigil.over.set()
 
     async def awatch(self, place: Hashable, seconds: float, look: Callable[[], Awaitable[Found]]) -> Found:
@@ -104,19 +104,19 @@ class WaitingRoom:
         began = self._clock.monotonic()
         loop = asyncio.get_running_loop()
         name = (place, id(loop))
-        if vigil := self._async_vigils.get(name):
+        if vigil := self.async_vigils.get(name):
             vigil.waiters += 1
             await self._clock.wait_async(vigil.over, seconds)
             return self._told(vigil.seen or await look(), began)
-        vigil = self._async_vigils[name] = AsyncVigil(loop)
+        vigil = self.async_vigils[name] = AsyncVigil(loop)
         try:
             await self._clock.wait_async(vigil.bell, self._spread(seconds))
-            self._async_vigils.pop(name, None)
+            self.async_vigils.pop(name, None)
             vigil.seen = await look()
             return self._told(vigil.seen, began)
         finally:
-            if self._async_vigils.get(name) is vigil:
-                del self._async_vigils[name]
+            if self.async_vigils.get(name) is vigil:
+                del self.async_vigils[name]
             vigil.over.set()
 
     def _spread(self, seconds: float) -> float:

@@ -127,6 +127,8 @@ class Network(Scheduler):
         except StopIteration as end:
             self._ended(actor, end.value)
             return
+        except Violation:
+            raise
         except (Exception, Interrupted) as problem:  # noqa: BLE001 - the model says which may come
             self._failed(actor, problem)
             return
@@ -192,12 +194,13 @@ class Network(Scheduler):
         self.note(errand.name, "", (command, reply))
         if type(command) is Batch:
             for write, each in zip(command.writes, reply.replies, strict=True):
-                self._seen(errand, write, each)
+                self.seen(errand, write, each)
         else:
-            self._seen(errand, command, reply)
+            self.seen(errand, command, reply)
         return reply
 
-    def _seen(self, errand: Errand, command: Any, reply: Any) -> None:
+    def seen(self, errand: Errand, command: Any, reply: Any) -> None:
+        """What a command came to is as it must be."""
         kind = type(reply)
         self.model.answered(reply)
         if kind is Refused:
