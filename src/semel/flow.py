@@ -389,7 +389,8 @@ def _replayer(flow: Flow) -> Callable[[str, str | None], Any]:
     if not hasattr(store, "glance"):
         return lambda _id, _fingerprint: MISSING
     glance = cast("Glancing", store).glance(LEDGER, ("fingerprint", "result"), REPLAYABLE)
-    emit = flow.service.ledger.events.emit
+    events = flow.service.ledger.events
+    emit, listeners = events.emit, events.listeners
 
     def replay(id: str, fingerprint: str | None) -> Any:
         try:
@@ -402,7 +403,8 @@ def _replayer(flow: Flow) -> Callable[[str, str | None], Any]:
             value = flow.decoder.decode(result)
         except Exception:  # noqa: BLE001 - whatever it is, the steps meet it too, and say it properly
             return MISSING
-        emit(What.REPLAYED, id)
+        if listeners:
+            emit(What.REPLAYED, id)
         return value
 
     return replay

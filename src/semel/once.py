@@ -8,7 +8,7 @@ import msgspec
 
 from semel import errors
 from semel.codecs import UNRESOLVED, decoder_for, returns_of
-from semel.commands import Call, Raised, Returned
+from semel.commands import Call, Raised, Returned, Steps
 from semel.drive import aadvance, advance
 from semel.flow import Flow, Service, Work
 from semel.keys import Key, check, compile_binder, compile_template, fingerprint
@@ -287,28 +287,54 @@ class Running:
         self._flow = flow
         self._key = key
         self._store = flow.service.store
-        self._steps = flow.steps(id, fingerprint, Work(_block_begins), subject)
+        self._asked = id, fingerprint, subject
+        self._steps: Steps[Done] | None = None
 
     def __enter__(self) -> Run:
-        self._run = self._begun(advance(self._steps, self._store))
+        self._run = self._claimed() or self._begun(advance(self._long_way(), self._store))
         self._flow.begin(self._run)
         return self._run
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         self._flow.end(self._run)
-        self._ended(advance(self._steps, self._store, reply=self._done(error)), error)
+        done = self._done(error)
+        if not self._completed(done):
+            self._ended(advance(self._rest(done), self._store, reply=self._reply(done)), error)
 
     async def __aenter__(self) -> Run:
-        self._run = self._begun(await aadvance(self._steps, self._store))
+        self._run = self._claimed() or self._begun(await aadvance(self._long_way(), self._store))
         self._pulse = self._flow.abegin(self._run)
         return self._run
 
     async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         lost = self._flow.aend(self._run, self._pulse, error)
-        done = await aadvance(self._steps, self._store, reply=self._done(lost or error))
+        done = self._done(lost or error)
+        if self._completed(done):
+            return
+        ended = await aadvance(self._rest(done), self._store, reply=self._reply(done))
         if lost is not None:
             raise lost from error
-        self._ended(done, error)
+        self._ended(ended, error)
+
+    def _claimed(self) -> Run | None:
+        """By the short cut, where there is one."""
+        id, fingerprint, subject = self._asked
+        return None if subject else self._flow.claim_at_once(id, fingerprint)
+
+    def _completed(self, done: Done) -> bool:
+        return self._steps is None and self._flow.complete_at_once(self._run, done)
+
+    def _long_way(self) -> Steps[Done]:
+        id, fingerprint, subject = self._asked
+        self._steps = self._flow.steps(id, fingerprint, Work(_block_begins), subject)
+        return self._steps
+
+    def _rest(self, done: Done) -> Steps[Done]:
+        return self._flow.conclude(self._run, done) if self._steps is None else self._steps
+
+    def _reply(self, done: Done) -> Done | None:
+        """What the steps wait for; those of a conclusion have it already."""
+        return None if self._steps is None else done
 
     def _begun(self, step: Call | Returned | Raised) -> Run:
         if isinstance(step, Call):
