@@ -335,7 +335,7 @@ class Flow:
         """The work begins."""
         run.outer = CURRENT.get()
         CURRENT.set(run)
-        if self._beats and run.claim.attempt:  # as `run.protected` says, which takes longer
+        if self._beats and run.claim.attempt:  # it is protected
             self._heart.start(run, self._ledger)
 
     def end(self, run: Run) -> None:
@@ -363,7 +363,7 @@ class Flow:
         """Async work begins."""
         run.outer = CURRENT.get()
         CURRENT.set(run)
-        if not (self._beats and run.protected):
+        if not (self._beats and run.claim.attempt):
             return None
         return Pulse(run, self._ledger, self._heart.pulses.here())
 

@@ -23,7 +23,8 @@ from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
 
 import semel
 from semel import Event, What
-from semel.commands import Put, Stored
+from semel.commands import Put, Stored, Update
+from semel.drive import Prepared
 from semel.errors import InvalidOption, MissingExtra
 from semel.events import Listener
 from semel.gate import Cap
@@ -435,6 +436,9 @@ class Overloaded(MemoryStore):
 
     def execute(self, command: Stored) -> Any:
         raise semel.StoreThrottled("too busy")
+
+    def prepared(self, command: Put | Update) -> Prepared:  # noqa: ARG002 - it makes none of them
+        return lambda *_: False
 
 
 @pytest.mark.seed("A6")

@@ -184,8 +184,11 @@ class Conversation:
 
     def _heard(self, headers: list[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
         # Only these are decoded: a response may have many more.
-        known = self._idempotency.raw_headers
-        return [(_text(name), _text(value)) for name, value in headers if bytes(name).lower() in known]
+        known, heard = self._idempotency.raw_headers, []
+        for name, value in headers:
+            if bytes(name).lower() in known:
+                heard.append((bytes(name).decode("latin-1"), bytes(value).decode("latin-1")))
+        return heard
 
     def _is_open(self) -> bool:
         return self._exchange is not None and self._exchange.is_open
@@ -239,10 +242,6 @@ async def respond(answer: Answer, send: Send, *, head: bool = False) -> None:
     headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in answer.headers]
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
     await send({"type": "http.response.body", "body": b"" if head else answer.body})
-
-
-def _text(value: bytes) -> str:
-    return bytes(value).decode("latin-1")
 
 
 def _seeing_all(scope: Scope) -> Scope:

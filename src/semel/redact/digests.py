@@ -1,5 +1,7 @@
 """What is kept instead of a body or a person: a hash."""
 
+import hashlib
+import hmac
 from typing import Any, Final
 
 import msgspec
@@ -46,9 +48,6 @@ def pseudonym(value: str, secret: bytes) -> str:
 
 
 def _hash(data: bytes, secret: bytes | None) -> str:
-    import hashlib
-    import hmac
-
     return hashlib.sha256(data).hexdigest() if secret is None else hmac.digest(secret, data, "sha256").hex()
 
 

@@ -19,7 +19,7 @@ class Exchange:
     `stream` for one that comes in pieces, or `fail`. They may give an answer to send instead of it.
     """
 
-    __slots__ = ("_idempotency", "_running", "recording", "run", "ticket")
+    __slots__ = ("_idempotency", "_running", "is_open", "recording", "run", "ticket")
 
     def __init__(self, idempotency: "Idempotency", ticket: "Ticket") -> None:
         self._idempotency = idempotency
@@ -27,11 +27,8 @@ class Exchange:
         self.ticket = ticket
         self.run: Run | None = None
         self.recording = idempotency.recording()
-
-    @property
-    def is_open(self) -> bool:
+        self.is_open = False
         """Whether the run has begun, and not ended."""
-        return self._running is not None
 
     def begin(self, body: bytes) -> Answer | None:
         """Claim the key; an answer says that the handler does not run, and None that it may."""
@@ -40,7 +37,7 @@ class Exchange:
             self.run = running.__enter__()
         except errors.SemelError as error:
             return self.refuse(error)
-        self._running = running
+        self._running, self.is_open = running, True
         return None
 
     async def abegin(self, body: bytes) -> Answer | None:
@@ -50,7 +47,7 @@ class Exchange:
             self.run = await running.__aenter__()
         except errors.SemelError as error:
             return self.refuse(error)
-        self._running = running
+        self._running, self.is_open = running, True
         return None
 
     def keep(self, status: int, headers: Pairs, body: bytes) -> Answer | None:
@@ -117,7 +114,7 @@ class Exchange:
 
     def end(self, error: BaseException | None) -> errors.SemelError | None:
         """End the run with this error, or with its result; gives what the ledger could not be told."""
-        running, self._running = self._running, None
+        running, self._running, self.is_open = self._running, None, False
         try:
             if running is not None:
                 running.__exit__(type(error), error, None)
@@ -127,7 +124,7 @@ class Exchange:
 
     async def aend(self, error: BaseException | None) -> errors.SemelError | None:
         """The same, awaitable."""
-        running, self._running = self._running, None
+        running, self._running, self.is_open = self._running, None, False
         try:
             if running is not None:
                 await running.__aexit__(type(error), error, None)

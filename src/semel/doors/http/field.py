@@ -64,6 +64,8 @@ def read_length(value: str | None) -> int | None:
     """A Content-Length; None where there is none that could be meant. Past any room it is merely large."""
     if value is None or not (value.isascii() and value.isdigit()):
         return None
+    if len(value) <= MOST_DIGITS:
+        return int(value)
     value = value.lstrip("0")
     return int(value or 0) if len(value) <= MOST_DIGITS else 10**MOST_DIGITS
 

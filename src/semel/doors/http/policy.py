@@ -152,12 +152,13 @@ class Idempotency:
         text = request.headers.get("idempotency-key")
         if text is None and not self.required:
             return None
-        base = self._base(request.root)
+        base = self._base(request.root) if request.root else self.well_known
+        span = request.headers.get("idempotency-expiry-seconds")
         try:
             key = self._key(text)
-            ttl = self._ttl(request.headers.get("idempotency-expiry-seconds"))
+            ttl = 0.0 if span is None else self._ttl(span)
             self._check_length(request.headers.get("content-length"))
-            owner = self._owner(request.native)
+            owner = "" if self._identity is None else self._owner(request.native)
         except _Turned as turned:
             return self.turn_away(turned.kind, base, str(turned))
         name = self._operation(request.method, request.path) + part(_short(key))
@@ -276,9 +277,7 @@ class Idempotency:
         except field.BadField as bad:
             raise _Turned("key-malformed", f"An Idempotency-Key cannot be used unless {bad}.") from None
 
-    def _ttl(self, text: str | None) -> float:
-        if text is None:
-            return 0.0
+    def _ttl(self, text: str) -> float:
         if self.expiry is None:
             raise _Turned("expiry-malformed", "How long a key is remembered cannot be chosen here.")
         try:
