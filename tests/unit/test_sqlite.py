@@ -53,7 +53,7 @@ from semel.commands import (
 from semel.commands import Time as TellTime
 from semel.lifecycle import Status
 from semel.stores.memory import MemoryStore
-from semel.stores.sqlite import SQLiteStore, file, turns
+from semel.stores.sqlite import SQLiteStore, file, turns, writer
 from semel.stores.sqlite import store as store_module
 from semel.stores.sqlite.plan import Plan, after_prefix, select
 from semel.tables import COUNTERS, DOCUMENTS, JOURNAL, LEDGER, OWN, Index, Kind, Table
@@ -211,6 +211,7 @@ def is_next(path):
 
 def test_who_has_just_written_gets_behind_who_waits(path, monkeypatch):
     monkeypatch.setattr(turns, "COURTESY_SECONDS", 60.0)
+    monkeypatch.setattr(turns, "TURN_SECONDS", 0.0)
     with semel.connect(f"sqlite:///{path}") as one, semel.connect(f"sqlite:///{path}") as other:
         assert one.ledger.check_and_set("a")
         with closing(sqlite3.connect(path, isolation_level=None)) as busy, ThreadPoolExecutor(2) as pool:
@@ -229,8 +230,9 @@ def test_a_process_that_is_frozen_when_it_is_next_holds_up_nobody(path):
         assert [s.ledger.check_and_set(f"{number}") for number in range(100)] == [True] * 100
 
 
-def test_a_file_that_was_moved_away_is_written_no_more_until_it_is_back(tmp_path):
+def test_a_file_that_was_moved_away_is_written_no_more_until_it_is_back(tmp_path, monkeypatch):
     """Else a second process would make another file, and both would let the same work run."""
+    monkeypatch.setattr(writer, "SURE_SECONDS", 0.0)
     here, away = tmp_path / "semel.db", tmp_path / "away.db"
     with semel.connect(f"sqlite:///{here}") as s:
         assert s.ledger.check_and_set("a") is True

@@ -30,7 +30,7 @@ from semel.commands import (
 )
 from semel.commands import cursor as next_page
 from semel.stores.sqlite.file import lay_out
-from semel.stores.sqlite.plan import Plan, select
+from semel.stores.sqlite.plan import Plan, Row, select
 
 # For every row written up to two expired ones are removed, so that a store that is only ever written stays
 # as small as what is alive in it; in bites of this many at least, as looking for them costs a little too.
@@ -89,6 +89,10 @@ class Clerk:
         plan = self._plans[command.table.name]
         if type(command) is Put and self._inserted(cursor, plan, command, now):
             return Applied(now)
+        return self._decide(cursor, plan, command, now)
+
+    def _decide(self, cursor: sqlite3.Cursor, plan: Plan, command: Write, now: float) -> Applied | Refused:
+        """Read what is there, and write if it allows that."""
         item = _alive(cursor, plan, command, now)
         if not allowed(command, item, now):
             return Refused(now, item)
@@ -124,7 +128,27 @@ class Clerk:
 
     def _batch(self, cursor: sqlite3.Cursor, command: Batch, now: float) -> Many:
         with _together(cursor):
-            return Many(tuple(self._write(cursor, write, now) for write in command.writes))
+            return Many(tuple(self._each(cursor, command.writes, now)))
+
+    def _each(
+        self, cursor: sqlite3.Cursor, writes: tuple[Write, ...], now: float
+    ) -> Iterator[Applied | Refused]:
+        """The replies to writes of which many may be the same but for their keys: marks of a batch are."""
+        like: Put | None = None
+        row: Row = ()
+        applied = Applied(now)
+        for write in writes:
+            plan = self._plans[write.table.name]
+            if like is None or not _alike(write, like):
+                like = write if type(write) is Put and not plan.sorted and allowed(write, None, now) else None
+                row = () if like is None else plan.row(outcome(like, None, now) or {})
+            if like is None:
+                yield self._write(cursor, write, now)
+            elif cursor.execute(plan.insert, (write.key, *row[1:])).rowcount == 1:
+                self._owed += REAPED_PER_WRITE
+                yield applied
+            else:
+                yield self._decide(cursor, plan, write, now)
 
     def _refusal(self, cursor: sqlite3.Cursor, command: Write, now: float) -> Refused | None:
         item = _alive(cursor, self._plans[command.table.name], command, now)
@@ -139,6 +163,11 @@ class Clerk:
         for plan in list(self._plans.values()):
             reaped += cursor.execute(plan.reap, (now, command.limit - reaped)).rowcount
         return reaped
+
+
+def _alike(one: Write, other: Put) -> bool:
+    """Whether two writes have nothing of their own but their keys."""
+    return type(one) is Put and one.item is other.item and one.when is other.when and one.table is other.table
 
 
 def page(rows: sqlite3.Cursor, plan: Plan, query: Query, now: float) -> Page:

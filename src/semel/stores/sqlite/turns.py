@@ -19,6 +19,8 @@ try:
 except ImportError:
     fcntl = None  # type: ignore[assignment]
 
+# Who has just had a turn may write on for so long before it looks whether somebody is next.
+TURN_SECONDS = 0.002
 # So short that nobody notices, so long that it costs nothing.
 LOOK_SECONDS = 0.0005
 # Who is next for longer than the first figure was stopped or frozen: here the courtesy ends, for as long as
@@ -35,10 +37,18 @@ class Turns:
     def __init__(self, path: str, patience: float) -> None:
         self._database, self._patience = path, patience
         self._lock: int | None = None
-        self._rude_until = 0.0
+        self._mine_until = self._rude_until = 0.0
 
     def begin(self, connection: sqlite3.Connection) -> sqlite3.Cursor:
         """Begin a transaction when it is this process's turn; the connection's own timeout is to be zero."""
+        now = time.monotonic()
+        if now < self._mine_until:
+            try:
+                return connection.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError as error:
+                if not _is_busy(error):
+                    raise
+        self._mine_until = now + TURN_SECONDS
         is_next = self._step_up()
         try:
             return self._begin(connection)
@@ -53,7 +63,7 @@ class Turns:
                 return connection.execute("BEGIN IMMEDIATE")
             except sqlite3.OperationalError as error:
                 deadline = deadline or time.monotonic() + self._patience
-                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                if not _is_busy(error) or time.monotonic() > deadline:
                     raise
             _never.wait(LOOK_SECONDS)
 
@@ -92,3 +102,7 @@ class Turns:
         lock, self._lock = self._lock, None
         if lock is not None:
             os.close(lock)
+
+
+def _is_busy(error: sqlite3.OperationalError) -> bool:
+    return error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY

@@ -8,6 +8,7 @@ of an event loop, a thread of the store leads in its stead.
 
 import sqlite3
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -26,6 +27,9 @@ SHARED = 512
 # Nobody needs to wake up by himself. Should a leader be torn away by two interrupts at once, its followers
 # find out after this many seconds.
 PATROL_SECONDS = 1.0
+# Whether the file is still there is asked by who has not written for so long: to ask takes a twentieth of a
+# write, and a file that is moved away is so at some moment between two writes in any case.
+SURE_SECONDS = 0.002
 
 # What one command alone can be the cause of. Anything else that is raised came from outside, as a signal.
 ITS_OWN_FAULT = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, sqlite3.Error)
@@ -84,6 +88,7 @@ class Writer:
         self._written = written
         self._closed = False
         self._born: tuple[int, int] | None = None
+        self._sure_until = 0.0
         self._begin_anew()
 
     def _begin_anew(self) -> None:
@@ -232,18 +237,24 @@ class Writer:
     def _begin(self) -> sqlite3.Cursor:
         if self._closed:
             raise StoreClosed("the store was closed")
-        if self._born not in (None, self._file.identity()):
-            # Whoever opened it since has another one, and both would let the same work run.
-            raise StoreUnavailable(
-                f"{self._file.path} is not the file that was opened: it was moved away, or replaced. Put it "
-                "back, or start anew"
-            )
+        now = time.monotonic()
+        if now >= self._sure_until:
+            self._check_file()
+            self._sure_until = now + SURE_SECONDS
         if self._connection is None:
             self._connection = self._file.writer()
             self._born = self._born or self._file.identity()
             # Who waits stands in line, and does not have SQLite ask at its own intervals.
             self._connection.execute("PRAGMA busy_timeout = 0")
         return self._turns.begin(self._connection)
+
+    def _check_file(self) -> None:
+        if self._born not in (None, self._file.identity()):
+            # Whoever opened it since has another one, and both would let the same work run.
+            raise StoreUnavailable(
+                f"{self._file.path} is not the file that was opened: it was moved away, or replaced. Put it "
+                "back, or start anew"
+            )
 
     def _carry_out(self, cursor: sqlite3.Cursor, batch: list[Job]) -> None:
         # Read once, with the write lock held: no transaction decides by an earlier time than the one before
