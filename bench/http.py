@@ -1,37 +1,59 @@
 """What the HTTP middleware costs: `python -m bench.http`.
 
-A real uvicorn (`uvicorn[standard]`) serves one FastAPI application, and a client keeps it busy over several
-connections. Bare and protected servers take turns, round by round, and each ratio is of one turn. The figures
-are microseconds a request, so that a request rate is their inverse.
+A real server has one application: uvicorn (`uvicorn[standard]`) one of FastAPI's, gunicorn one of Flask's or
+Django's. A client keeps it busy over several connections. Bare and protected servers take turns, round by
+round, and each ratio is of one turn. The figures are microseconds a request, so that a request rate is their
+inverse.
 """
 
 import argparse
 import contextlib
+import json
 import selectors
 import socket
 import subprocess
 import sys
 import time
+import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
+import semel
 from bench.timing import Bar, Ratio, Table, Timing, conclude, tabulate
+from semel.doors import asgi, wsgi
+from semel.doors.http import ANYONE, Idempotency
 
-PACKAGES = ("semel", "idemkit", "fastapi", "starlette", "pydantic", "uvicorn", "uvloop", "httptools")
+PACKAGES = (
+    "semel",
+    "idemkit",
+    "fastapi",
+    "starlette",
+    "pydantic",
+    "uvicorn",
+    "uvloop",
+    "httptools",
+    "flask",
+    "django",
+    "gunicorn",
+)
 CONNECTIONS = 8
 BODY = b'{"order": "o-1", "amount": 1200, "currency": "EUR", "note": "two pieces, by post"}'
 KINDS = ("bare", "no ledger", "semel", "idemkit")
 LEDGERS = KINDS[2:]
 
-# What the handler does: nothing at all, or what most do, a row in a database (SQLite, WAL, no fsync).
-WORK = ("an empty handler", "a handler that writes a row")
+# The first three differ in the handler. It does nothing; or what most do, a row in a database (SQLite, WAL,
+# no fsync); or nothing, but as a plain function, which FastAPI runs in a thread.
+EMPTY, ROW = "FastAPI, an empty handler", "FastAPI, a handler that writes a row"
+PLAIN, FLASK, DJANGO = "FastAPI, a plain def", "Flask", "Django"
+CASES = {EMPTY: KINDS, ROW: KINDS} | dict.fromkeys((PLAIN, FLASK, DJANGO), ("bare", "semel"))
 
 
 # The servers
 
 
-def application(work: str) -> Any:
+def application(case: str) -> Any:
     """An application as people write them: a typed body in, JSON out."""
     from fastapi import FastAPI
     from pydantic import BaseModel
@@ -43,14 +65,46 @@ def application(work: str) -> Any:
         note: str = ""
 
     app = FastAPI()
-    write = writer() if work == WORK[1] else lambda _: None
+    write = writer() if case == ROW else lambda _: None
 
-    @app.post("/charges", status_code=201)
     async def charge(order: Order) -> dict[str, Any]:
         write(order)
-        return {"order": order.order, "charged": order.amount, "currency": order.currency}
+        return charged(order.model_dump())
 
+    def plain(order: Order) -> dict[str, Any]:
+        return charged(order.model_dump())
+
+    app.post("/charges", status_code=201)(plain if case == PLAIN else charge)
     return app
+
+
+def charged(order: dict[str, Any]) -> dict[str, Any]:
+    return {"order": order["order"], "charged": order["amount"], "currency": order["currency"]}
+
+
+def flask_application() -> Any:
+    """The same in Flask."""
+    from flask import Flask, request
+
+    app = Flask("bench")
+    app.post("/charges")(lambda: (charged(request.get_json()), 201))
+    return app
+
+
+def django_application() -> Any:
+    """The same in Django, with the one middleware that every site has."""
+    settings = import_module("django.conf").settings
+    http, path = import_module("django.http"), import_module("django.urls").path
+
+    def charge(request: Any) -> Any:
+        return http.JsonResponse(charged(json.loads(request.body)), status=201)
+
+    urls: Any = types.ModuleType("urls")
+    urls.urlpatterns = [path("charges", charge)]
+    common = ["django.middleware.common.CommonMiddleware"]
+    settings.configure(ALLOWED_HOSTS=["localhost"], MIDDLEWARE=common, ROOT_URLCONF=urls)
+    import_module("django").setup()
+    return import_module("django.core.handlers.wsgi").WSGIHandler()
 
 
 def writer() -> Callable[[Any], None]:
@@ -91,16 +145,14 @@ class NoLedger:
         await self.app(scope, read, hold)
 
 
-def protected(kind: str, work: str) -> Any:
+def protected(kind: str, case: str) -> Any:
     """The same application under one of the libraries."""
-    app = application(work)
+    if case in (FLASK, DJANGO):
+        plain = flask_application() if case == FLASK else django_application()
+        return plain if kind == "bare" else wsgi.IdempotencyMiddleware(plain, in_memory())
+    app = application(case)
     if kind == "semel":
-        import semel
-        from semel.doors.asgi import IdempotencyMiddleware
-        from semel.doors.http import ANYONE, Idempotency
-
-        idempotency = Idempotency(semel.connect("memory:"), identity=ANYONE)
-        app.add_middleware(IdempotencyMiddleware, idempotency=idempotency)
+        app.add_middleware(asgi.IdempotencyMiddleware, idempotency=in_memory())
     elif kind == "no ledger":
         app.add_middleware(NoLedger)
     elif kind == "idemkit":
@@ -113,13 +165,25 @@ def protected(kind: str, work: str) -> Any:
     return app
 
 
-def serve(kind: str, work: str) -> None:
-    """Serve until killed; the port is printed."""
-    import uvicorn
+def in_memory() -> Idempotency:
+    return Idempotency(semel.connect("memory:"), identity=ANYONE)
 
+
+def serve(kind: str, case: str) -> None:
+    """Serve until killed; the port is printed."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    app = protected(kind, work)
+    app = protected(kind, case)
+    print(port, flush=True)
+    if case in (FLASK, DJANGO):
+        serve_wsgi(app, port)
+    else:
+        serve_asgi(app, port)
+
+
+def serve_asgi(app: Any, port: int) -> None:
+    import uvicorn
+
     config = uvicorn.Config(
         app,
         port=port,
@@ -129,14 +193,34 @@ def serve(kind: str, work: str) -> None:
         log_level="error",
         access_log=False,
     )
-    print(port, flush=True)
     uvicorn.Server(config).run()
 
 
+def serve_wsgi(app: Any, port: int) -> None:
+    options = {
+        "bind": f"127.0.0.1:{port}",
+        "worker_class": "gthread",
+        "threads": CONNECTIONS,
+        "keepalive": 60,
+        "loglevel": "error",
+    }
+    base: Any = import_module("gunicorn.app.base").BaseApplication
+
+    class Served(base):
+        def load_config(self) -> None:
+            for name, value in options.items():
+                self.cfg.set(name, value)
+
+        def load(self) -> Any:
+            return app
+
+    Served().run()
+
+
 @contextlib.contextmanager
-def serving(kind: str, work: str) -> Iterator[int]:
+def serving(kind: str, case: str) -> Iterator[int]:
     """A server process, and its port."""
-    command = [sys.executable, "-m", "bench.http", "--serve", kind, work]
+    command = [sys.executable, "-m", "bench.http", "--serve", kind, case]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -213,20 +297,20 @@ def is_whole(answer: bytes) -> bool:
 # The tables
 
 
-def table(work: str, number: int, repeat: int) -> Table:
+def table(case: str, number: int, repeat: int) -> Table:
     """Every kind in every round: first requests with keys of their own, and then the same again."""
     rounds: dict[str, list[float]] = {}
     with contextlib.ExitStack() as stack:
-        ports = {kind: stack.enter_context(serving(kind, work)) for kind in KINDS}
+        ports = {kind: stack.enter_context(serving(kind, case)) for kind in CASES[case]}
         for port in ports.values():
             hammer(port, [f"warm-{place}" for place in range(500)])
         for turn in range(repeat):
             keys = [f"{turn}-{place}" for place in range(number)]
             for kind, port in ports.items():
                 rounds.setdefault(kind, []).append(hammer(port, keys) / number * 1e6)
-            for kind in LEDGERS:
+            for kind in ports.keys() & LEDGERS:
                 rounds.setdefault(f"{kind}, replays", []).append(hammer(ports[kind], keys) / number * 1e6)
-    return tabulate(work, {name: Timing(tuple(each)) for name, each in rounds.items()}, "bare", {})
+    return tabulate(case, {name: Timing(tuple(each)) for name, each in rounds.items()}, "bare", {})
 
 
 def bars(done: list[Table]) -> list[Bar]:
@@ -238,7 +322,8 @@ def bars(done: list[Table]) -> list[Bar]:
         found.append(
             Bar(f"{each.title}: a request to the bare one's", _ratio(rows, "semel", "bare"), 1 / 0.85)
         )
-        found.append(Bar(f"{each.title}: a request to idemkit's", _ratio(rows, "semel", "idemkit"), 0.5))
+        if "idemkit" in rows:
+            found.append(Bar(f"{each.title}: a request to idemkit's", _ratio(rows, "semel", "idemkit"), 0.5))
     return found
 
 
@@ -257,7 +342,7 @@ def main() -> int:
     if options.serve:
         serve(*options.serve)
         return 0
-    done = [table(work, options.number, options.repeat) for work in WORK]
+    done = [table(case, options.number, options.repeat) for case in CASES]
     return conclude(done, bars(done), PACKAGES, options.json)
 
 

@@ -41,6 +41,9 @@ NONCE_BYTES: Final = 12
 # was removed, by itself or with all else about a person.
 Reason: TypeAlias = Literal["too-large", "not-serialisable", "overflow-failed", "dropped", "erased", "mark"]
 
+PLAIN: Final = "json"
+"""The encoding of a body that is JSON and nothing else."""
+
 Decoder: TypeAlias = msgspec.json.Decoder[Any]
 
 
@@ -174,14 +177,22 @@ class Codec:
     def encode(self, value: Any, identity: str) -> Encoded:
         """A value as a body; a value that cannot be kept gives a body without a result, not an error."""
         try:
-            data = _encode(value)
-            if b"null" in data and value is not None:
-                _refuse_nan(value)
+            data = _json(value)
         except Exception as error:  # noqa: BLE001  # the effect has happened: whatever it is, say so
             return Encoded(not_kept("not-serialisable"), f"{type(error).__name__}: {error}")
-        if len(data) <= self.compress_over and len(data) <= self.max_bytes and self.encryption is None:
-            return Encoded(Body(data, "json"))
-        return self._pack(data, identity)
+        return Encoded(Body(data, PLAIN)) if self._is_plain(data) else self._pack(data, identity)
+
+    def plain(self, value: Any) -> bytes | None:
+        """The body of a value that is kept as JSON and nothing else, as most are; None where it is not."""
+        try:
+            data = _json(value)
+        except Exception:  # noqa: BLE001 - `encode` says what is wrong with it
+            return None
+        return data if self._is_plain(data) else None
+
+    def _is_plain(self, data: bytes) -> bool:
+        size = len(data)
+        return size <= self.compress_over and size <= self.max_bytes and self.encryption is None
 
     def decode(self, body: Body, decoder: Decoder, identity: str) -> Any:
         """The value of a body that is not in an overflow store."""
@@ -298,6 +309,13 @@ def _enc_hook(value: Any) -> Any:
 
 
 _encode: Final = msgspec.json.Encoder(enc_hook=_enc_hook).encode
+
+
+def _json(value: Any) -> bytes:
+    data = _encode(value)
+    if b"null" in data and value is not None:
+        _refuse_nan(value)
+    return data
 
 
 # What a dict may hold at no risk of NaN; most results are such, and need no second look.

@@ -12,7 +12,7 @@ import msgspec
 
 from semel import errors
 from semel.clock import Clock
-from semel.codecs import Decoder
+from semel.codecs import PLAIN, Decoder
 from semel.commands import After, Call, Equals, Raised, Returned, Steps, Update, write
 from semel.drive import Glancing, Preparing, Store, adrive, drive
 from semel.events import What
@@ -422,7 +422,7 @@ def _short_cut(
     if not hasattr(service.store, "prepared"):
         return (lambda _id, _fingerprint: None), (lambda _run, _done: False)
     ledger, clock, draining = service.ledger, service.clock, service.draining
-    lease, ttl, token, codec = policy.lease, policy.ttl, ledger.token, ledger.codec
+    lease, ttl, token, plain = policy.lease, policy.ttl, ledger.token, ledger.codec.plain
     emit, listeners = ledger.events.emit, ledger.events.listeners
     put = cast("Preparing", service.store).prepared(ledger.first_claim(lease, ttl))
     update = cast("Preparing", service.store).prepared(ledger.completion(ttl))
@@ -440,10 +440,8 @@ def _short_cut(
     def complete(run: Run, done: Returned | Raised) -> bool:
         if type(done) is not Returned or run.kept or run.promised or run.details:
             return False
-        id = run.claim.id
-        encoded = codec.encode(done.value, id)
-        body = encoded.body
-        if encoded.problem is not None or not update(id, run.claim.token, body.data, body.encoding):
+        id, result = run.claim.id, plain(done.value)
+        if result is None or not update(id, run.claim.token, result):
             return False
         if listeners:
             emit(What.COMPLETED, id, 1)
@@ -452,7 +450,7 @@ def _short_cut(
     return claim, complete
 
 
-REPLAYABLE: dict[str, str | int] = {"status": "COMPLETED", "encoding": "json", "version": RECORD_VERSION}
+REPLAYABLE: dict[str, str | int] = {"status": "COMPLETED", "encoding": PLAIN, "version": RECORD_VERSION}
 
 
 def _refused(error: errors.SemelError) -> Raised:

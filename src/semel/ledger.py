@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, cast, get_args
 import msgspec
 
 from semel import errors, lifecycle
-from semel.codecs import Body, Codec, Decoder, Encoded, decoder_for, not_kept
+from semel.codecs import PLAIN, Body, Codec, Decoder, Encoded, decoder_for, not_kept
 from semel.commands import (
     ABSENT,
     NOW,
@@ -305,8 +305,8 @@ class LedgerSteps:
         return Put(LEDGER, "", opening(Terms(lease, ttl, fingerprint), token), ABSENT)
 
     def completion(self, ttl: float) -> Update:
-        """The write that completes a claim, to be prepared; its slots: token, result, encoding."""
-        change = _move_on({"result": Slot(1), "encoding": Slot(2)}, lifecycle.COMPLETE, ttl)
+        """The write that completes a claim with a plain body, to be prepared; its slots: token, result."""
+        change = _move_on({"result": Slot(1), "encoding": PLAIN}, lifecycle.COMPLETE, ttl)
         return Update(LEDGER, "", change, lifecycle.COMPLETE.condition(cast("str", Slot(0))))
 
     def _won(self, claim: Claimed) -> Claimed:

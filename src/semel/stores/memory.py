@@ -309,7 +309,7 @@ def _source(command: Put | Update) -> str:
         changes = [f"item[{name!r}] = {_expression(value)}" for name, value in command.set.items()]
         image = "; ".join(["item = before.copy()", *changes])
     return f"""
-def made(key, given_0=None, given_1=None, given_2=None):
+def made(key, given_0=None, given_1=None):
     place = ({table.name!r}, key, None)
     with lock:
         now = now_is()

@@ -20,7 +20,7 @@ except ImportError:
     fcntl = None  # type: ignore[assignment]
 
 # Who has just had a turn may write on for so long before it looks whether somebody is next.
-TURN_SECONDS = 0.002
+TURN_SECONDS = 0.0005
 # So short that nobody notices, so long that it costs nothing.
 LOOK_SECONDS = 0.0005
 # Who is next for longer than the first figure was stopped or frozen: here the courtesy ends, for as long as
