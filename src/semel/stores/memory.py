@@ -4,7 +4,7 @@ import heapq
 import operator
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from semel.clock import Clock
 from semel.commands import (
@@ -27,6 +27,7 @@ from semel.commands import (
     Query,
     Refused,
     Slot,
+    Sort,
     Stored,
     Time,
     Transact,
@@ -43,12 +44,15 @@ from semel.commands import (
 )
 from semel.drive import Glance, Prepared
 from semel.errors import InvalidOption, StoreClosed
-from semel.stores.shared import Place, place_named
+from semel.stores.shared import place_named
 from semel.stores.waiting import WaitingRoom
 from semel.tables import Index, Table
 
 if TYPE_CHECKING:
     from semel.codecs import Overflow
+
+# What tells an item from the others of its table: its key, and where the table has a sort key, that too.
+Spot: TypeAlias = str | tuple[str, Sort]
 
 # Expiry is kept by the minute: few buckets, and an item goes at most a minute after its time.
 BUCKET_SECONDS = 60
@@ -67,10 +71,10 @@ class MemoryStore:
         self._clock = clock or Clock()
         self._now = self._clock.steady
         self._lock = threading.Lock()
-        self._tables: dict[str, dict[Place, Item]] = {}
+        self._tables: dict[str, dict[Spot, Item]] = {}
         # The same items again, of tables with a sort key: there a partition has many.
-        self._partitions: dict[tuple[str, str], dict[Place, Item]] = {}
-        self._buckets: dict[float, list[Place]] = {}
+        self._partitions: dict[tuple[str, str], dict[Spot, Item]] = {}
+        self._buckets: dict[float, list[tuple[str, Spot]]] = {}
         self._due: list[float] = [float("inf")]
         self._expires: dict[str, str] = {}
         self._room = WaitingRoom(self._clock)
@@ -114,10 +118,10 @@ class MemoryStore:
     def glance(self, table: Table, attributes: tuple[str, ...], where: dict[str, str | int]) -> Glance:
         """A function from a key to these attributes of its item, if it is alive and as `where` says."""
         items, now, asked = self._table(table), self._now, tuple(where.items())
-        title, expires = table.name, table.expires
+        expires = table.expires
 
         def look(key: str) -> tuple[Any, ...] | None:
-            item = items.get((title, key, None))
+            item = items.get(key)
             if item is None or item[expires] <= now():
                 return None
             for name, value in asked:
@@ -163,7 +167,7 @@ class MemoryStore:
     def __len__(self) -> int:
         return sum(map(len, self._tables.values()))
 
-    def _table(self, table: Table) -> dict[Place, Item]:
+    def _table(self, table: Table) -> dict[Spot, Item]:
         try:
             return self._tables[table.name]
         except KeyError:
@@ -177,17 +181,16 @@ class MemoryStore:
 
     def _look(self, command: Get | Watch) -> Found:
         now = self._now()
-        return Found(now, alive(command.table, self._table(command.table).get(place_named(command)), now))
+        return Found(now, alive(command.table, self._table(command.table).get(_spot(command)), now))
 
     def _watch(self, command: Watch) -> Found:
         return self._room.watch(place_named(command), command.seconds, lambda: self._look(command))
 
     def _write(self, command: Write) -> Applied | Refused:
-        place = place_named(command)
         with self._lock:
-            reply = self._apply(command, place, self._now())
+            reply = self._apply(command, self._now())
         if type(reply) is Applied:
-            self._room.ring(place)
+            self._room.ring(place_named(command))
         return reply
 
     def _batch(self, command: Batch) -> Many:
@@ -200,68 +203,65 @@ class MemoryStore:
             if any(refusals):
                 return Cancelled(now, refusals)
             for write in command.writes:
-                self._apply(write, place_named(write), now)
+                self._apply(write, now)
         for write in command.writes:
             self._room.ring(place_named(write))
         return Applied(now)
 
     def _refusal(self, command: Write, now: float) -> Refused | None:
-        item = alive(command.table, self._table(command.table).get(place_named(command)), now)
+        item = alive(command.table, self._table(command.table).get(_spot(command)), now)
         return None if allowed(command, item, now) else Refused(now, item)
 
-    def _apply(self, command: Write, place: Place, now: float) -> Applied | Refused:
-        table = command.table
+    def _apply(self, command: Write, now: float) -> Applied | Refused:
+        table, spot = command.table, _spot(command)
         items = self._table(table)
-        before = items.get(place)
+        before = items.get(spot)
         item = alive(table, before, now)
         if not allowed(command, item, now):
             return Refused(now, item)
         after = outcome(command, item, now)
         if after is None:
-            self._remove(place)
+            self._remove(table.name, spot)
             return Applied(now)
-        items[place] = after
+        items[spot] = after
         if table.sort is not None:
-            self._partitions.setdefault(place[:2], {})[place] = after
-        self._written(table, place, before, now)
-        return Applied(now, after if type(command) is Add else None)
-
-    def _written(self, table: Table, place: Place, before: Item | None, now: float) -> None:
-        """See to it that what was written goes when its time is up, and some of what is due goes now."""
+            self._partitions.setdefault((table.name, command.key), {})[spot] = after
         if before is None:
-            self._schedule(place, self._tables[table.name][place][table.expires])
+            self._schedule(table.name, spot, after[table.expires])
             self._expires[table.name] = table.expires
         if self._due[0] <= now:
             self._sweep(now)
+        return Applied(now, after if type(command) is Add else None)
 
-    def _remove(self, place: Place) -> None:
-        del self._tables[place[0]][place]
-        if (partition := self._partitions.get(place[:2])) is not None:
-            del partition[place]
+    def _remove(self, name: str, spot: Spot) -> None:
+        del self._tables[name][spot]
+        if isinstance(spot, tuple):
+            partition = self._partitions[name, spot[0]]
+            del partition[spot]
             if not partition:
-                del self._partitions[place[:2]]
+                del self._partitions[name, spot[0]]
 
-    def _schedule(self, place: Place, moment: float) -> None:
-        """Look at this place when its time may be up; until then it may be written as often as it likes."""
+    def _schedule(self, name: str, spot: Spot, moment: float) -> None:
+        """Look at this one when its time may be up; until then it may be written as often as it likes."""
         bucket = moment // BUCKET_SECONDS * BUCKET_SECONDS + BUCKET_SECONDS
         try:
-            self._buckets[bucket].append(place)
+            self._buckets[bucket].append((name, spot))
         except KeyError:
-            self._buckets[bucket] = [place]
+            self._buckets[bucket] = [(name, spot)]
             heapq.heappush(self._due, bucket)
 
     def _sweep(self, now: float) -> None:
         places = self._buckets[self._due[0]]
         for _ in range(min(SWEEP, len(places))):
-            place = places.pop()
-            item = self._tables[place[0]].get(place)
+            name, spot = places.pop()
+            item = self._tables[name].get(spot)
             if item is None:
                 continue
-            moment = item[self._expires[place[0]]]
+            moment = item[self._expires[name]]
             if moment <= now:
-                self._remove(place)
+                self._remove(name, spot)
             else:
-                self._schedule(place, moment)
+                self._schedule(name, spot, moment)
         if not places:
             del self._buckets[heapq.heappop(self._due)]
 
@@ -291,8 +291,12 @@ class MemoryStore:
                 return list(self._table(table).values())
             if table.sort is not None:
                 return list(self._partitions.get((table.name, key), {}).values())
-            item = self._table(table).get((table.name, key, None))
+            item = self._table(table).get(key)
             return [] if item is None else [item]
+
+
+def _spot(command: Get | Watch | Write) -> Spot:
+    return command.key if command.table.sort is None else (command.key, command.sort)
 
 
 def _source(command: Put | Update) -> str:
@@ -310,20 +314,19 @@ def _source(command: Put | Update) -> str:
         image = "; ".join(["item = before.copy()", *changes])
     return f"""
 def made(key, given_0=None, given_1=None):
-    place = ({table.name!r}, key, None)
     with lock:
         now = now_is()
-        before = items.get(place)
+        before = items.get(key)
         if {refused}:
             return False
         {image}
-        items[place] = item
+        items[key] = item
         if before is None:
-            schedule(place, item[{table.expires!r}])
+            schedule({table.name!r}, key, item[{table.expires!r}])
         if due[0] <= now:
             sweep(now)
     if vigils or async_vigils:
-        ring(place)
+        ring(({table.name!r}, key, None))
     return True
 """
 
