@@ -14,7 +14,7 @@ from semel import errors
 from semel.clock import Clock
 from semel.codecs import PLAIN, Decoder
 from semel.commands import After, Call, Equals, Raised, Returned, Steps, Update, write
-from semel.drive import Glancing, Preparing, Store, adrive, drive
+from semel.drive import Glancing, Prepared, Preparing, Store, adrive, drive
 from semel.events import What
 from semel.heartbeat import Heart, Pulse
 from semel.ledger import LedgerSteps, Terms, failure_of
@@ -79,6 +79,8 @@ class Service(msgspec.Struct, frozen=True):
     heart: Heart
     secret: bytes | None
     draining: Callable[[], bool]
+    prepared: dict[tuple[float, float], tuple[Prepared, Prepared]] = {}
+    """A first claim and its completion for each lease and time to live, as the store makes them at once."""
 
 
 class Flow:
@@ -424,8 +426,7 @@ def _short_cut(
     ledger, clock, draining = service.ledger, service.clock, service.draining
     lease, ttl, token, plain = policy.lease, policy.ttl, ledger.token, ledger.codec.plain
     emit, listeners = ledger.events.emit, ledger.events.listeners
-    put = cast("Preparing", service.store).prepared(ledger.first_claim(lease, ttl))
-    update = cast("Preparing", service.store).prepared(ledger.completion(ttl))
+    put, update = _prepared(service, lease, ttl)
 
     def claim(id: str, fingerprint: str | None) -> Run | None:
         if draining() or CURRENT.get() is not None:
@@ -448,6 +449,21 @@ def _short_cut(
         return True
 
     return claim, complete
+
+
+# Nearly every program has a handful of policies; one that makes up leases as it goes begins anew.
+READY = 64
+
+
+def _prepared(service: Service, lease: float, ttl: float) -> tuple[Prepared, Prepared]:
+    known = service.prepared.get((lease, ttl))
+    if known is None:
+        if len(service.prepared) >= READY:
+            service.prepared.clear()
+        prepared = cast("Preparing", service.store).prepared
+        known = prepared(service.ledger.first_claim(lease, ttl)), prepared(service.ledger.completion(ttl))
+        service.prepared[lease, ttl] = known
+    return known
 
 
 REPLAYABLE: dict[str, str | int] = {"status": "COMPLETED", "encoding": PLAIN, "version": RECORD_VERSION}

@@ -10,6 +10,7 @@ import pytest
 
 import semel
 from semel.commands import PRESENT, Put, Update
+from semel.flow import READY
 from semel.stores.memory import MemoryStore
 from semel.tables import LEDGER
 from semel.testing import FakeClock
@@ -171,3 +172,17 @@ def test_a_closed_store_takes_no_short_cut() -> None:
 def test_what_cannot_be_prepared_is_refused() -> None:
     with pytest.raises(semel.InvalidOption, match="cannot be prepared"):
         MemoryStore().prepared(Update(LEDGER, "", {}, PRESENT))
+
+
+def test_writes_are_prepared_once_for_a_policy_and_for_so_many_only() -> None:
+    with semel.connect("memory:") as s:
+        first, second = (s.once.block()._flow.service.prepared for _ in range(2))
+        assert first is second
+        assert len(first) == 1
+        for seconds in range(1, 3 * READY):
+            with s.once.running("k", seconds, lease=seconds) as run:
+                run.result = seconds
+            assert len(first) <= READY
+        record = s.ledger.get("k:7")
+        assert record is not None
+        assert record.lease_until - record.created_at == pytest.approx(7)
