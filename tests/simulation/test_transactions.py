@@ -15,7 +15,6 @@ from semel.commands import PRESENT, Applied, Cancelled, Transact, Update
 from semel.errors import StoreOutcomeUnknown, StoreUnavailable
 from semel.parts import Part, Verdict
 from semel.stores.memory import MemoryStore
-from semel.stores.shared import place_named
 from semel.testing import FakeClock
 from semel.testing.simulation import Violation, deals
 from tests.acceptance.crash_worker import check, deal, decide
@@ -150,7 +149,7 @@ def torn(self, command):
         refusal = self._refusal(write, now)
         refusals.append(refusal)
         if refusal is None:
-            self._apply(write, place_named(write), now)
+            self._apply(write, now)
     return Cancelled(now, tuple(refusals)) if any(refusals) else Applied(now)
 
 

@@ -160,6 +160,24 @@ def test_a_first_call_asks_the_store_for_nothing(monkeypatch: pytest.MonkeyPatch
     assert asked == [Put, Update]
 
 
+class Watched(MemoryStore):
+    """A store that is to see whatever is asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = list[type]()
+
+    def execute(self, command: Any) -> Any:
+        self.asked.append(type(command))
+        return super().execute(command)
+
+
+def test_a_store_with_an_execute_of_its_own_sees_every_command() -> None:
+    store = Watched()
+    assert semel.Semel(store).once("k")(lambda: 1)() == 1
+    assert store.asked == [Put, Update]
+
+
 def test_a_closed_store_takes_no_short_cut() -> None:
     with semel.connect("memory:") as s:
         work = s.once("k")(lambda: pytest.fail("it ran"))

@@ -23,8 +23,7 @@ from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
 
 import semel
 from semel import Event, What
-from semel.commands import Put, Stored, Update
-from semel.drive import Prepared
+from semel.commands import Put, Stored
 from semel.errors import InvalidOption, MissingExtra
 from semel.events import Listener
 from semel.gate import Cap
@@ -436,9 +435,6 @@ class Overloaded(MemoryStore):
 
     def execute(self, command: Stored) -> Any:
         raise semel.StoreThrottled("too busy")
-
-    def prepared(self, command: Put | Update) -> Prepared:
-        return lambda *_: False
 
 
 @pytest.mark.seed("A6")

@@ -132,11 +132,18 @@ class MemoryStore:
 
         return look
 
-    def prepared(self, command: Put | Update) -> Prepared:
-        """The write as a function from a key, and what stands for its slots, to whether it was made.
+    @property
+    def prepared(self) -> Callable[[Put | Update], Prepared]:
+        """Makes of a write a function from a key, and what stands for its slots, to whether it was made.
 
         Its table has no sort key. A `Put` is for what is absent, an `Update` for what has certain values.
+        A class with an `execute` of its own, which is to see every command, has none of this.
         """
+        if type(self).execute is not MemoryStore.execute:
+            raise AttributeError("prepared")
+        return self._prepare
+
+    def _prepare(self, command: Put | Update) -> Prepared:
         table = command.table
         self._expires[table.name] = table.expires
         text, spans = _source(command)
