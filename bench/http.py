@@ -69,17 +69,17 @@ def application(case: str) -> Any:
 
     async def charge(order: Order) -> dict[str, Any]:
         write(order)
-        return charged(order.model_dump())
+        return charged(order.order, order.amount, order.currency)
 
     def plain(order: Order) -> dict[str, Any]:
-        return charged(order.model_dump())
+        return charged(order.order, order.amount, order.currency)
 
     app.post("/charges", status_code=201)(plain if case == PLAIN else charge)
     return app
 
 
-def charged(order: dict[str, Any]) -> dict[str, Any]:
-    return {"order": order["order"], "charged": order["amount"], "currency": order["currency"]}
+def charged(order: str, amount: int, currency: str, **_: Any) -> dict[str, Any]:
+    return {"order": order, "charged": amount, "currency": currency}
 
 
 def flask_application() -> Any:
@@ -87,7 +87,7 @@ def flask_application() -> Any:
     from flask import Flask, request
 
     app = Flask("bench")
-    app.post("/charges")(lambda: (charged(request.get_json()), 201))
+    app.post("/charges")(lambda: (charged(**request.get_json()), 201))
     return app
 
 
@@ -97,7 +97,7 @@ def django_application() -> Any:
     http, path = import_module("django.http"), import_module("django.urls").path
 
     def charge(request: Any) -> Any:
-        return http.JsonResponse(charged(json.loads(request.body)), status=201)
+        return http.JsonResponse(charged(**json.loads(request.body)), status=201)
 
     urls: Any = types.ModuleType("urls")
     urls.urlpatterns = [path("charges", charge)]

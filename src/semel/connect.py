@@ -20,8 +20,6 @@ from semel.once import Once
 from semel.realm import Realm
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from semel.erasure import Erasure, ErasureSteps, Told
     from semel.gate import GateSteps, Rule
     from semel.redact import Digest, Redactor
@@ -334,13 +332,9 @@ class Semel:
 
     def digest(self, payload: Any) -> "Digest":
         """The hash and the size of a payload, to be kept instead of it."""
-        return self._digest(payload, self._shared.secret)
-
-    @functools.cached_property
-    def _digest(self) -> "Callable[[Any, bytes | None], Digest]":
         from semel.redact import digest
 
-        return digest
+        return digest(payload, self._shared.secret)
 
     def pseudonym(self, text: str) -> str:
         """A keyed hash in place of a text that tells too much, as a part of a key for instance."""

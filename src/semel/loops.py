@@ -9,18 +9,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def _load_running_loop() -> "asyncio.AbstractEventLoop":
-    # asyncio takes longer to import than semel: that can wait for the first loop.
-    global _running_loop  # noqa: PLW0603 - it replaces itself, so that later ones pay nothing
-    from asyncio import get_running_loop
-
-    _running_loop = get_running_loop
-    return get_running_loop()
-
-
-_running_loop: "Callable[[], asyncio.AbstractEventLoop]" = _load_running_loop
-
-
 class PerLoop(Generic[T]):
     """Makes a thing when a loop first asks for it, and closes it when that loop leaves.
 
@@ -37,7 +25,9 @@ class PerLoop(Generic[T]):
 
     def here(self) -> T:
         """The running loop's."""
-        loop = _running_loop()
+        from asyncio import get_running_loop
+
+        loop = get_running_loop()
         try:
             return self._made[loop]
         except KeyError:
@@ -47,7 +37,9 @@ class PerLoop(Generic[T]):
 
     async def leave(self) -> None:
         """Close the running loop's, if it has one."""
-        made = self._made.pop(_running_loop(), None)
+        from asyncio import get_running_loop
+
+        made = self._made.pop(get_running_loop(), None)
         if made is not None:
             await self._close(made)
 

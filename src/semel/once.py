@@ -299,7 +299,8 @@ class Running:
         self._flow.end(self._run)
         done = self._done(error)
         if not self._completed(done):
-            self._ended(advance(self._rest(done), self._store, reply=self._reply(done)), error)
+            steps, reply = self._rest(done)
+            self._ended(advance(steps, self._store, reply=reply), error)
 
     async def __aenter__(self) -> Run:
         self._run = self._claimed() or self._begun(await aadvance(self._long_way(), self._store))
@@ -311,7 +312,8 @@ class Running:
         done = self._done(lost or error)
         if self._completed(done):
             return
-        ended = await aadvance(self._rest(done), self._store, reply=self._reply(done))
+        steps, reply = self._rest(done)
+        ended = await aadvance(steps, self._store, reply=reply)
         if lost is not None:
             raise lost from error
         self._ended(ended, error)
@@ -329,12 +331,11 @@ class Running:
         self._steps = self._flow.steps(id, fingerprint, Work(_block_begins), subject)
         return self._steps
 
-    def _rest(self, done: Done) -> Steps[Done]:
-        return self._flow.conclude(self._run, done) if self._steps is None else self._steps
-
-    def _reply(self, done: Done) -> Done | None:
-        """What the steps wait for; those of a conclusion have it already."""
-        return None if self._steps is None else done
+    def _rest(self, done: Done) -> tuple[Steps[Done], Done | None]:
+        """The steps that are left, and what they wait for."""
+        if self._steps is None:
+            return self._flow.conclude(self._run, done), None
+        return self._steps, done
 
     def _begun(self, step: Call | Returned | Raised) -> Run:
         if isinstance(step, Call):

@@ -132,12 +132,6 @@ def current_run() -> Run:
     return run
 
 
-def enter(run: Run) -> None:
-    """Make this the running attempt."""
-    run.outer = CURRENT.get()
-    CURRENT.set(run)
-
-
 def leave(run: Run) -> None:
     """Make the one around it the running attempt again."""
     CURRENT.set(run.outer)
