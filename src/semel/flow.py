@@ -16,6 +16,7 @@ from semel.codecs import PLAIN, Decoder
 from semel.commands import After, Call, Equals, Raised, Returned, Steps, Update, write
 from semel.drive import Glancing, Prepared, Preparing, Store, adrive, drive
 from semel.events import What
+from semel.failures import failed_before
 from semel.heartbeat import Heart, Pulse
 from semel.ledger import LedgerSteps, Terms, failure_of
 from semel.model import (
@@ -224,8 +225,9 @@ class Flow:
                 return _refused(errors.InProgress(record.key, retry_after, record.attempt))
             case Failed(record, failure):
                 kind = self.policy.kind_of(failure.kept_as)
-                error = errors.FailedBefore if kind is None else _replayed_as(kind)
-                return _refused(error(record.key, failure.type, failure.message, record.attempt))
+                return _refused(
+                    failed_before(kind, record.key, failure.type, failure.message, record.attempt)
+                )
             case Mismatch(record):
                 return _refused(errors.PayloadChanged(record.key))
             case Unknown(record):
@@ -481,8 +483,3 @@ def _interrupted(claim: Claimed, error: BaseException) -> bool:
 
 
 SETTLEMENTS = "Happened(result), NotHappened(), Abandoned(reason) or Undecided()"
-
-
-def _replayed_as(kind: type[Exception]) -> type[errors.FailedBefore]:
-    """A `FailedBefore` that an `except` clause for the kept type catches too."""
-    return type("FailedBefore", (errors.FailedBefore, kind), {"__module__": errors.__name__})

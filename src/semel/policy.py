@@ -37,7 +37,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     def kept_as(self, error: BaseException) -> str | None:
         """The name of the type under which this error is kept, or None when it is not."""
         kind, word = self._said_of(error)
-        return kind.__qualname__ if kind is not None and word == "keep" else None
+        return f"{kind.__module__}.{kind.__qualname__}" if kind is not None and word == "keep" else None
 
     def doubts(self, error: BaseException) -> bool:
         """Whether this error leaves open if the effect happened."""
@@ -50,9 +50,13 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         return None, "release"
 
     def kind_of(self, kept_as: str) -> type[Exception] | None:
-        """The type that was named so when an error was kept."""
-        kinds = (kind for kind, word in self.on_error.items() if word == "keep")
-        return next((kind for kind in kinds if kind.__qualname__ == kept_as), None)
+        """The type that was named so when an error was kept, though it may have moved to another module."""
+        kinds = [kind for kind, word in self.on_error.items() if word == "keep"]
+        for kind in kinds:
+            if f"{kind.__module__}.{kind.__qualname__}" == kept_as:
+                return kind
+        moved = [kind for kind in kinds if f".{kept_as}".endswith(f".{kind.__qualname__}")]
+        return moved[0] if len(moved) == 1 else None
 
 
 class Options(TypedDict, total=False):
