@@ -69,7 +69,7 @@ from semel.model import (
     Undecided,
     Unknown,
 )
-from semel.once import ALL, Once
+from semel.once import ALL, Answer, Once
 from semel.overflow import FileOverflow
 from semel.running import Run, current_run
 
@@ -82,6 +82,7 @@ __all__ = [
     "Abandoned",
     "AddressRefused",
     "AlreadyDone",
+    "Answer",
     "AsyncLedger",
     "AsyncSemel",
     "BadSignature",

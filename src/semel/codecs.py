@@ -5,8 +5,9 @@ How a body was made is written beside it, as the steps in their order:
     json    json+zlib    json+zlib+aesgcm=KEYID    json+zlib+overflow    none:too-large
 
 A body with `overflow` last is a reference into an overflow store; one with `none` says why there is no
-result. Nothing here makes a completed effect run again: what cannot be written is completed without a
-body, and what cannot be read is an error.
+result. One that begins with `any` in place of `json` is a value that its function's annotation does not
+describe; it is given back as JSON has it. Nothing here makes a completed effect run again: what cannot be
+written is completed without a body, and what cannot be read is an error.
 """
 
 import os
@@ -43,6 +44,8 @@ Reason: TypeAlias = Literal["too-large", "not-serialisable", "overflow-failed", 
 
 PLAIN: Final = "json"
 """The encoding of a body that is JSON and nothing else."""
+UNTYPED: Final = "any"
+"""The same for a value that is not of the type that was promised."""
 
 Decoder: TypeAlias = msgspec.json.Decoder[Any]
 
@@ -65,6 +68,8 @@ class Encoded(msgspec.Struct, frozen=True, gc=False):
     problem: str | None = None
     oversize: bytes | None = None
     encoding: str = ""
+    misfit: str = ""
+    """Why it is not of the type that was promised, where it is not."""
 
 
 def not_kept(reason: Reason) -> Body:
@@ -174,21 +179,29 @@ class Codec:
         self.max_bytes = max_bytes
         self.encryption = encryption
 
-    def encode(self, value: Any, identity: str) -> Encoded:
-        """A value as a body; a value that cannot be kept gives a body without a result, not an error."""
+    def encode(self, value: Any, identity: str, promised: Decoder | None = None) -> Encoded:
+        """A value as a body; a value that cannot be kept gives a body without a result, not an error.
+
+        `promised` is what will read it: a value that it cannot read is kept as one of any type.
+        """
         try:
             data = _json(value)
         except Exception as error:  # noqa: BLE001  # the effect has happened: whatever it is, say so
             return Encoded(not_kept("not-serialisable"), f"{type(error).__name__}: {error}")
-        return Encoded(Body(data, PLAIN)) if self._is_plain(data) else self._pack(data, identity)
+        misfit = "" if promised is None else _misfit(data, promised)
+        form = UNTYPED if misfit else PLAIN
+        if self._is_plain(data):
+            return Encoded(Body(data, form), misfit=misfit)
+        return self._pack(data, identity, form, misfit)
 
-    def plain(self, value: Any) -> bytes | None:
+    def plain(self, value: Any, promised: Decoder | None = None) -> bytes | None:
         """The body of a value that is kept as JSON and nothing else, as most are; None where it is not."""
         try:
             data = _json(value)
         except Exception:  # noqa: BLE001 - `encode` says what is wrong with it
             return None
-        return data if self._is_plain(data) else None
+        fits = promised is None or not _misfit(data, promised)
+        return data if fits and self._is_plain(data) else None
 
     def _is_plain(self, data: bytes) -> bool:
         size = len(data)
@@ -197,8 +210,10 @@ class Codec:
     def decode(self, body: Body, decoder: Decoder, identity: str) -> Any:
         """The value of a body that is not in an overflow store."""
         data = body.data
-        if data is None or body.encoding != "json":
+        if data is None or body.encoding != PLAIN:
             data = self._plain(body, identity)
+            if body.encoding.partition("+")[0] == UNTYPED:
+                decoder = ANYTHING
         try:
             return decoder.decode(data)
         except Exception as error:  # a class's own checks may raise anything
@@ -212,7 +227,7 @@ class Codec:
                 data = self._undo(data, steps, identity)
         except ValueError as error:
             raise ResultUnreadable(identity, str(error)) from error
-        if steps != ["json"]:
+        if steps not in ([PLAIN], [UNTYPED]):
             raise ResultUnreadable(identity, f"its encoding {encoding!r} is unknown to this version")
         return data
 
@@ -233,19 +248,19 @@ class Codec:
         """The body as it would be had it not been in the overflow store."""
         return Body(data, body.encoding.removesuffix("+overflow"))
 
-    def _pack(self, data: bytes, identity: str) -> Encoded:
+    def _pack(self, data: bytes, identity: str, encoding: str, misfit: str) -> Encoded:
         if len(data) > MAX_UNPACKED:
             return Encoded(not_kept("too-large"), f"{len(data)} bytes are more than could be read again")
-        size, encoding = len(data), "json"
+        size = len(data)
         if size > self.compress_over:
-            data, encoding = _compress(data)
+            data, encoding = _compress(data, encoding)
         if self.encryption is not None:
             encoding = f"{encoding}+aesgcm={self.encryption.active}"
             data = self.encryption.seal(data, _bound_to(identity, encoding))
         if len(data) <= self.max_bytes:
-            return Encoded(Body(data, encoding))
+            return Encoded(Body(data, encoding), misfit=misfit)
         problem = f"{len(data)} bytes ({size} as JSON) are more than max_bytes={self.max_bytes}"
-        return Encoded(not_kept("too-large"), problem, data, encoding)
+        return Encoded(not_kept("too-large"), problem, data, encoding, misfit)
 
     def _plain(self, body: Body, identity: str) -> bytes:
         if body.data is None:
@@ -269,11 +284,21 @@ class Codec:
         raise ValueError(f"its encoding {encoding!r} is unknown to this version")
 
 
-def _compress(data: bytes) -> tuple[bytes, str]:
+def _misfit(data: bytes, promised: Decoder) -> str:
+    """Why a value cannot be read back as what it was promised to be; "" where it can."""
+    try:
+        promised.decode(data)
+    except Exception as error:  # noqa: BLE001 - a class's own checks may raise anything
+        # The first line: those after it may show the value.
+        return str(error).partition("\n")[0] or type(error).__name__
+    return ""
+
+
+def _compress(data: bytes, encoding: str) -> tuple[bytes, str]:
     import zlib
 
     smaller = zlib.compress(data, ZLIB_LEVEL)
-    return (smaller, "json+zlib") if len(smaller) < len(data) else (data, "json")
+    return (smaller, f"{encoding}+zlib") if len(smaller) < len(data) else (data, encoding)
 
 
 def _decompress(data: bytes) -> bytes:
@@ -386,6 +411,8 @@ def _decoder(annotation: Any) -> Decoder:
 
 
 _cached_decoder = lru_cache(maxsize=256)(_decoder)
+ANYTHING: Final = decoder_for(Any)
+"""Reads JSON as what JSON has."""
 
 
 def returns_of(function: Callable[..., Any]) -> Any:

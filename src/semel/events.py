@@ -32,6 +32,7 @@ class What(StrEnum):
     RELEASED = "released"
     CLAIM_LOST = "claim_lost"
     RESULT_NOT_KEPT = "result_not_kept"
+    RESULT_MISTYPED = "result_mistyped"
     RAN_OPEN = "ran_open"
     CORRUPT = "corrupt"
     ALLOWED = "allowed"

@@ -12,7 +12,7 @@ import msgspec
 
 from semel import errors
 from semel.clock import Clock
-from semel.codecs import PLAIN, Decoder
+from semel.codecs import ANYTHING, PLAIN, Decoder
 from semel.commands import After, Call, Equals, Raised, Returned, Steps, Update, write
 from semel.drive import Glancing, Prepared, Preparing, Store, adrive, drive
 from semel.events import What
@@ -90,13 +90,18 @@ class Flow:
     def __init__(self, service: Service, policy: Policy, decoder: Decoder) -> None:
         self.service = service
         self.policy = policy
-        self.decoder = decoder
+        self.promise(decoder)
         self._ledger = service.ledger
         self._monotonic = service.clock.monotonic
         self._draining = service.draining
         self._heart, self._beats = service.heart, policy.heartbeat
         self.replay = _replayer(self)
         self.claim_at_once, self.complete_at_once = _short_cut(self)
+
+    def promise(self, decoder: Decoder) -> None:
+        """What results are read by from now on, and held against as soon as they are there."""
+        self.decoder = decoder
+        self.promised = None if decoder is ANYTHING else decoder
 
     def run(  # noqa: PLR0917 - a value made of them would take a fiftieth of a call
         self,
@@ -246,7 +251,7 @@ class Flow:
         claim = run.claim
         if isinstance(done, Returned):
             try:
-                yield from self._ledger.complete(claim, done.value, details=run.details)
+                yield from self._ledger.complete_as(self.promised, claim, done.value, run.details)
             except errors.StoreError as error:
                 error.add_note(f"the work on {claim.key!r} is done, but the ledger could not be told")
                 return Raised(error)
@@ -443,7 +448,7 @@ def _short_cut(
     def complete(run: Run, done: Returned | Raised) -> bool:
         if type(done) is not Returned or run.kept or run.promised or run.details:
             return False
-        id, result = run.claim.id, plain(done.value)
+        id, result = run.claim.id, plain(done.value, flow.promised)
         if result is None or not update(id, run.claim.token, result):
             return False
         if listeners:

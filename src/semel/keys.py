@@ -247,6 +247,14 @@ def compile_template(template: str, signature: "Signature") -> Callable[[Mapping
     return render
 
 
+def skeleton(template: str) -> str:
+    """A template without the names of its fields: templates that are equal so make equal keys."""
+    pieces = [
+        literal.replace("{", "{{") + ("" if name is None else "{}") for literal, name in _parsed(template)
+    ]
+    return "".join(pieces)
+
+
 def _render_source(pieces: list["str | _Field"]) -> str:
     # Every text of the template goes in by repr, so nothing in it can become code.
     lines = ["def render(bound):"]

@@ -97,6 +97,8 @@ DROPPED = not_kept("dropped")
 _stock: deque[str] = deque()
 
 
+MISTYPED = "the result is not what the return annotation says, and later calls are given plain JSON"
+
 def random_token() -> str:
     """A name for one attempt that nobody else has or can guess; never made from the time."""
     try:
@@ -348,7 +350,13 @@ class LedgerSteps:
 
     def complete(self, claim: Claimed, result: Any = None, *, details: Details = None) -> Steps[None]:
         """The effect happened; keep what came of it, and what is to be known about it besides."""
-        return self._conclude(claim, lifecycle.COMPLETE, result, details)
+        return self.complete_as(None, claim, result, details)
+
+    def complete_as(
+        self, promised: Decoder | None, claim: Claimed, result: Any, details: Details
+    ) -> Steps[None]:
+        """Complete with a result that is read as `promised` later; what that cannot read stays plain JSON."""
+        return self._conclude(claim, lifecycle.COMPLETE, result, details, promised)
 
     def fail(self, claim: Claimed, error: BaseException | Failure, *, details: Details = None) -> Steps[None]:
         """It failed, and is to stay failed."""
@@ -460,8 +468,17 @@ class LedgerSteps:
         write = Update(LEDGER, claim.id, change, move.condition(claim.token))
         return Part((write,), judge, told, marked=True)
 
-    def _conclude(self, claim: Claimed, move: Move, result: Any, details: Details = None) -> Steps[None]:
-        encoded = self.codec.encode(result, claim.id)
+    def _conclude(
+        self,
+        claim: Claimed,
+        move: Move,
+        result: Any,
+        details: Details = None,
+        promised: Decoder | None = None,
+    ) -> Steps[None]:
+        encoded = self.codec.encode(result, claim.id, promised)
+        if encoded.misfit:
+            self.events.warn(What.RESULT_MISTYPED, claim.id, claim.attempt, f"{MISTYPED}: {encoded.misfit}")
         if encoded.problem is not None:
             return self._conclude_large(claim, move, encoded, details)
         body = encoded.body

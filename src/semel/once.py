@@ -1,8 +1,8 @@
 """`once`: run a function at most once for a key, and give everybody the same answer."""
 
 import functools
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeAlias, TypeVar, Unpack, cast
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeAlias, TypeVar, Unpack, cast, overload
 
 import msgspec
 
@@ -11,7 +11,7 @@ from semel.codecs import UNRESOLVED, decoder_for, returns_of
 from semel.commands import Call, Raised, Returned, Steps
 from semel.drive import aadvance, advance
 from semel.flow import Flow, Service, Work
-from semel.keys import Key, check, compile_binder, compile_template, fingerprint
+from semel.keys import Key, check, compile_binder, compile_template, fingerprint, skeleton
 from semel.ledger import LedgerSteps, Seconds, spans
 from semel.model import MISSING
 from semel.policy import Options, Policy, policy_of
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 KeyMaker: TypeAlias = Callable[..., str]
 Payload: TypeAlias = "All | Iterable[str] | None"
@@ -36,42 +37,96 @@ ALL: Final = All()
 """Every argument makes up the payload, but for self and cls."""
 
 
+class Answer(msgspec.Struct, Generic[T], frozen=True):
+    """What a call gave, and whether its function ran for it."""
+
+    value: T
+    ran: bool
+    """False where the value is that of an earlier call, or `SKIPPED`."""
+
+
 class Once:
     """`s.once`: the decorator, the `with` block, and a call under a key of the caller's choice."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
+        self._templates: dict[str, str] = {}
+        """Whose each template is, by the function's module and name."""
 
     def __call__(
         self,
-        key: str | KeyMaker | None = None,
+        template: str | None = None,
+        /,
         *,
+        key: str | KeyMaker | None = None,
         fingerprint: Payload = ALL,
         returns: Any = MISSING,
+        shared: bool = False,
         **options: Unpack[Options],
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
         """Protect a function: for equal keys it runs once, and every call gives the same answer.
 
-        `key` is a template over the function's arguments (`"charge:{order.id}"`), or a function of the same
-        arguments. `fingerprint` names the arguments that make up the payload; None compares nothing.
-        `returns` is the type of the result where the annotation does not say it.
+        The key is a template over the function's arguments (`"charge:{order.id}"`), or with `key=` a function
+        of the same arguments. `fingerprint` names the arguments that make up the payload; None compares
+        nothing. `returns` is the type of the result where the annotation does not say it. `shared` says that
+        another function has the same keys on purpose.
         """
+        if callable(template):
+            raise errors.InvalidOption(
+                f'once is called before it decorates: @s.once("{_suggested(template)}"); '
+                "a function that makes keys is given by name, once(key=...)"
+            )
+        if template is not None and key is not None:
+            raise errors.InvalidOption("a key is made by a template or by key=..., not by both")
+        made_by = key if template is None else template
         policy = policy_of(options, self._service.ledger.horizon)
 
         def protect(function: Callable[P, R]) -> Callable[P, R]:
-            protected = Protected(self._service, policy, function, key, payload=fingerprint, returns=returns)
+            protected = Protected(
+                self._service, policy, function, made_by, payload=fingerprint, returns=returns
+            )
+            if isinstance(made_by, str) and not shared:
+                self._reserve(made_by, function)
             return protected.wrapped()
 
         return protect
+
+    def _reserve(self, template: str, function: Callable[..., Any]) -> None:
+        """Refuse a template that is another function's: one of them would be given the other's results."""
+        keys = skeleton(template)
+        name = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', repr(function))}"
+        owner = self._templates.setdefault(keys, name)
+        if owner != name:
+            raise errors.InvalidOption(
+                f"{name} has the same keys as {owner}, {template!r}, so that one would be given the other's "
+                "results: give it a template of its own, or say shared=True where that is meant"
+            )
+
+    @overload
+    def answer(  # type: ignore[overload-overlap]  # what is to be awaited is asked about first
+        self, function: Callable[P, Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> "Coroutine[Any, Any, Answer[R]]": ...
+
+    @overload
+    def answer(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> "Answer[R]": ...
+
+    def answer(self, function: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Call a protected function, and learn whether it ran or was answered from the record.
+
+        For an async function the answer is awaited, as its calls are.
+        """
+        protected = getattr(function, "__semel__", None)
+        if not isinstance(protected, Protected):
+            name = getattr(function, "__qualname__", repr(function))
+            raise errors.UsageError(f"{name} is not protected by once, so there is no record to answer from")
+        return protected.answer(_with_self(function, args), kwargs)
 
     def call(self, key: str, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a function once under this key: by its own policy if it has one, else by the defaults."""
         protected = getattr(function, "__semel__", None)
         if protected is None:
             protected = Protected(self._service, policy_of({}, self._service.ledger.horizon), function)
-        elif (me := getattr(function, "__self__", None)) is not None:
-            return cast("R", protected.under(key, (me, *args), kwargs))
-        return cast("R", protected.under(key, args, kwargs))
+        return cast("R", protected.under(key, _with_self(function, args), kwargs))
 
     def step(
         self, name: str | tuple[Any, ...], function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs
@@ -128,8 +183,9 @@ class Protected:
         signature = inspect.signature(function)
         self._flow = Flow(service, policy, decoder_for(Any))
         self._function = function
-        self._is_async = inspect.iscoroutinefunction(function)
-        if inspect.iscoroutinefunction(policy.resolver) and not self._is_async:
+        self.is_async = inspect.iscoroutinefunction(function)
+        self.name: str = getattr(function, "__qualname__", repr(function))
+        if inspect.iscoroutinefunction(policy.resolver) and not self.is_async:
             raise errors.InvalidOption(f"{function.__qualname__} is no async function, and its resolver is")
         self._name = service.ledger.name
         self._prefix = service.ledger.prefix
@@ -169,7 +225,7 @@ class Protected:
                 await arun(id, fingerprint, person and person(args, kwargs), function, args, kwargs)
             )
 
-        wrapper: Any = acall if self._is_async else call
+        wrapper: Any = acall if self.is_async else call
         wrapper.__semel__ = self
         return cast("Callable[..., Any]", wrapper)
 
@@ -182,9 +238,28 @@ class Protected:
         # Asked by the key itself: one that is hidden does not tell whose step it is.
         subject = self._person(args, kwargs) or subject_of_step(self._name(key))
         fingerprint = self._print(self._bind(*args, **kwargs))
-        if self._is_async:
-            return _awaited(flow.arun(id, fingerprint, subject, self._function, args, kwargs))
-        return _given(flow.run(id, fingerprint, subject, self._function, args, kwargs))
+        return self._run(id, fingerprint, subject, self._function, args, kwargs)
+
+    def answer(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run once as any call does, and tell whether the function itself began."""
+        id, fingerprint = self._identify(self._bind(*args, **kwargs), args, kwargs)
+        ran = False
+
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            nonlocal ran
+            ran = True
+            return self._function(*args, **kwargs)
+
+        async def awaited(value: Awaitable[Any]) -> Answer[Any]:
+            return Answer(await value, ran)
+
+        given = self._run(id, fingerprint, self._person(args, kwargs), noted, args, kwargs)
+        return awaited(given) if self.is_async else Answer(given, ran)
+
+    def _run(self, *work: Any) -> Any:
+        if self.is_async:
+            return _awaited(self._flow.arun(*work))
+        return _given(self._flow.run(*work))
 
     def _person(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
         """What stands for the person a call is about."""
@@ -208,7 +283,7 @@ class Protected:
         elif self._key_maker is not None:
             id = self._name(self._key_maker(*args, **kwargs))
         else:
-            name = getattr(self._function, "__qualname__", repr(self._function))
+            name = self.name
             raise errors.InvalidKey(f"{name} has no key of its own: call it with once.call(key, {name}, ...)")
         if self._hidden:
             id = self._name(self._flow.service.ledger.subject(id.removeprefix(self._prefix)))
@@ -224,7 +299,7 @@ class Protected:
                 f"the return annotation of {self._function.__qualname__} names what does not exist: "
                 "pass returns=..."
             )
-        self._flow.decoder = decoder_for(returns)
+        self._flow.promise(decoder_for(returns))
         self._typed = True
 
 
@@ -352,6 +427,24 @@ class Running:
         # An error of the block's own goes on by itself.
         if error is None:
             _given(done)
+
+
+def _with_self(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments of a protected function, with the object that a method is bound to in front."""
+    me = getattr(function, "__self__", None)
+    return args if me is None or not hasattr(function, "__semel__") else (me, *args)
+
+
+def _suggested(function: Any) -> str:
+    """A template that could have been meant for a function."""
+    import inspect
+
+    name = getattr(function, "__name__", "work")
+    try:
+        fields = [f"{{{field}}}" for field in inspect.signature(function).parameters if field != "self"]
+    except (TypeError, ValueError):
+        fields = []
+    return ":".join([name, *fields[:1]])
 
 
 def _shown(key: str, policy: Policy, ledger: LedgerSteps) -> str:

@@ -83,12 +83,12 @@ class Ours:
         self.runs = 0
         self._result = result
 
-        @s.once(lambda order: powertools_key(Ours, order, "charge"), returns=Any, **options)
+        @s.once(key=lambda order: powertools_key(Ours, order, "charge"), returns=Any, **options)
         def call(order: Any) -> Any:
             self.runs += 1
             return self._result() if callable(self._result) else self._result
 
-        @s.once(lambda order: powertools_key(Ours, order, "charge"), returns=Any, **options)
+        @s.once(key=lambda order: powertools_key(Ours, order, "charge"), returns=Any, **options)
         async def acall(order: Any) -> Any:
             return call(order)
 

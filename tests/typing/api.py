@@ -33,7 +33,7 @@ def charge(order_id: str, amount: int) -> dict[str, int]:
     return {"amount": amount}
 
 
-@s.once(lambda order_id: semel.Key("lookup", order_id))
+@s.once(key=lambda order_id: semel.Key("lookup", order_id))
 async def look_up(order_id: str) -> str:
     return order_id
 
@@ -48,6 +48,15 @@ assert_type(charge("o1", 5), dict[str, int])
 charge("o1")  # type: ignore[call-arg]  # a wrong call is still seen
 assert_type(Till().sell("a"), int)
 assert_type(s.once.call("k", charge, "o1", 5), dict[str, int])
+assert_type(s.once.answer(charge, "o1", 5), semel.Answer[dict[str, int]])
+assert_type(s.once.answer(Till().sell, "a").ran, bool)
+
+
+async def learn_whether_it_ran() -> None:
+    assert_type(await s.once.answer(look_up, "o1"), semel.Answer[str])
+
+
+s.once.answer(charge, "o1")  # type: ignore[call-overload]
 s.once("k", on_busy="maybe")  # type: ignore[arg-type]  # policies are words
 s.once("k", tll=5)  # type: ignore[call-arg]  # and options are known
 

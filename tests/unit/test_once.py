@@ -172,7 +172,7 @@ def test_keys_reach_into_attributes_and_items(s: semel.Semel) -> None:
 
 
 def test_a_key_may_be_made_by_a_function(s: semel.Semel) -> None:
-    @s.once(lambda order, amount=0: semel.Key("charge", order))
+    @s.once(key=lambda order, amount=0: semel.Key("charge", order))
     def charge(order: str, amount: int = 0) -> str:
         return semel.current_run().key
 
@@ -244,7 +244,7 @@ def test_what_a_template_cannot_fill_is_an_error_at_decoration(
     s: semel.Semel, key: str, error: type[Exception]
 ) -> None:
     with pytest.raises(error):
-        s.once(key)(lambda order: order)
+        s.once(key=key)(lambda order: order)
 
 
 @pytest.mark.parametrize(
@@ -833,9 +833,7 @@ def test_a_result_that_does_not_fit_its_annotation_never_runs_again(s: semel.Sem
         ran.append(1)
         return "text"  # type: ignore[return-value]
 
-    assert work() == "text"  # type: ignore[comparison-overlap]
-    with pytest.raises(semel.ResultUnreadable):
-        work()
+    assert [work(), work()] == ["text"] * 2  # type: ignore[comparison-overlap]
     assert len(ran) == 1
 
 

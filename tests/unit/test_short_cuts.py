@@ -111,7 +111,7 @@ def told(work: Callable[..., Any], *, is_async: bool) -> dict[str, Any]:
         async def soon() -> Any:
             return work(s, clock)
 
-        protect = s.once("k", returns=Any, **OPTIONS)
+        protect = s.once("k", returns=Any, shared=True, **OPTIONS)
         asoon = protect(soon)
         call = (lambda: asyncio.run(asoon())) if is_async else protect(now)
         gave = [ended(call) for _ in range(2)]

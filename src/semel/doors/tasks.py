@@ -78,7 +78,7 @@ class Door(msgspec.Struct, frozen=True):
         through = s.through(self.name)
 
         def protect(function: Callable[P, R]) -> Callable[P, R]:
-            run = through.once(key, fingerprint=fingerprint, returns=returns, **options)(function)
+            run = through.once(key=key, fingerprint=fingerprint, returns=returns, **options)(function)
             return run if self.again is None else translated(run, self.again)
 
         return protect

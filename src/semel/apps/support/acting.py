@@ -66,7 +66,7 @@ class Actor:
     def _protected(self, claim: Claimed, on_lapsed: OnLapsed) -> Callable[[Action], None]:
         """What carries an action out for as long as the event that asks for it."""
         return self._s.once(
-            lambda action: action.key,
+            key=lambda action: action.key,
             fingerprint=None,
             lease=claim.lease,
             ttl=claim.ttl,

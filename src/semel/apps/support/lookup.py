@@ -25,7 +25,7 @@ class Lookup:
     def find(self, ticket: Ticket, number: str) -> Order | None:
         """The order of this number, if it is the customer's."""
         found = self._s.once(
-            self._key,
+            key=self._key,
             fingerprint=None,
             lease=min(current_run().claim.lease, self._every / 2),
             ttl=self._every,
