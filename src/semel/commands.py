@@ -224,7 +224,14 @@ class Time(msgspec.Struct, frozen=True):
     """What time it is for the store, told without a round trip where it was heard lately; `Found` nothing."""
 
 
-# Commands that are not the store's: a body too large for a row, and the caller's own work.
+# Commands that are not the store's: a pause, a body too large for a row, and the caller's own work.
+
+
+class Pause(msgspec.Struct, frozen=True):
+    """Let so many seconds pass on a clock, the machine's where none is given; the reply is what it shows."""
+
+    seconds: float
+    clock: Any = None
 
 
 class Stash(msgspec.Struct, frozen=True):
@@ -253,7 +260,7 @@ class Call(msgspec.Struct, frozen=True):
 
 
 Stored: TypeAlias = Get | Put | Update | Add | Delete | Query | Transact | Batch | Watch | Time
-Command: TypeAlias = Stored | Stash | Fetch | Discard | Call
+Command: TypeAlias = Stored | Pause | Stash | Fetch | Discard | Call
 
 
 # Replies.
@@ -327,15 +334,16 @@ TRIES = 3
 
 def write(command: Write) -> Steps[Applied | Refused]:
     """Send a write, again where its answer was lost; every caller recognises its own token afterwards."""
-    return _resent(command)
+    return resent(command)
 
 
 def write_each(command: Batch) -> Steps[Many]:
     """Send several writes that do not depend on each other."""
-    return _resent(command)
+    return resent(command)
 
 
-def _resent(command: Write | Batch) -> Steps[Any]:
+def resent(command: Write | Batch) -> Steps[Any]:
+    """Send what may be sent twice, again where its answer was lost."""
     try:
         return (yield command)
     except StoreOutcomeUnknown:

@@ -208,6 +208,7 @@ class Semel:
             events=shared.events,
             horizon=shared.horizon,
             subjects=realm.subject,
+            clock=shared.clock,
         )
         self._realm = realm
         self.ledger = Ledger(steps, store)

@@ -4,10 +4,25 @@ Everything that decides is a generator of commands (see `commands`). `drive` ans
 `adrive` awaits the answers, and sees to it that a cancellation never tears a write in two.
 """
 
+import threading
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, cast
 
-from semel.commands import Call, Discard, Fetch, Put, Raised, Returned, Stash, Steps, Stored, Update, Watch
+from semel.clock import Clock
+from semel.commands import (
+    Call,
+    Discard,
+    Fetch,
+    Pause,
+    Put,
+    Raised,
+    Returned,
+    Stash,
+    Steps,
+    Stored,
+    Update,
+    Watch,
+)
 from semel.errors import StoreError, UsageError
 from semel.tables import Table
 
@@ -113,7 +128,7 @@ def advance(
                 if kind not in OUTSIDE:
                     reply = execute(command)
                 elif kind is not Call:
-                    reply = _overflow(command, store.overflow)
+                    reply = _outside(command, store)
                 elif work is None:
                     return command
                 else:
@@ -184,7 +199,7 @@ def _interrupt(kind: type, cancelled: BaseException) -> Raised:
 
 
 INTERRUPTIBLE = frozenset({Call, Watch})
-OUTSIDE = frozenset({Call, Stash, Fetch, Discard})
+OUTSIDE = frozenset({Call, Pause, Stash, Fetch, Discard})
 
 
 def _attempt(call: Call) -> Returned | Raised:
@@ -207,9 +222,13 @@ async def _finished(
     """The command carried out to its end, and the cancellation that came meanwhile."""
     import asyncio
 
-    outside = type(command) in OUTSIDE
-    work = asyncio.to_thread(_overflow, command, store.overflow) if outside else store.aexecute(command)
-    task = asyncio.ensure_future(work)
+    kind = type(command)
+    if kind is Pause:
+        task = asyncio.ensure_future(_apaused(command))
+    elif kind in OUTSIDE:
+        task = asyncio.ensure_future(asyncio.to_thread(_outside, command, store))
+    else:
+        task = asyncio.ensure_future(store.aexecute(command))
     while not task.done():
         try:
             await asyncio.wait({task})
@@ -218,7 +237,24 @@ async def _finished(
     return task, cancelled
 
 
-def _overflow(command: Any, overflow: "Overflow | None") -> Any:
+MACHINE = Clock()
+
+
+async def _apaused(pause: Pause) -> float:
+    import asyncio
+
+    clock: Clock = pause.clock or MACHINE
+    await clock.wait_async(asyncio.Event(), pause.seconds)
+    return clock.monotonic()
+
+
+def _outside(command: Any, store: Store) -> Any:
+    """What needs no store: a pause, and the overflow."""
+    if type(command) is Pause:
+        clock: Clock = command.clock or MACHINE
+        clock.wait(threading.Event(), command.seconds)
+        return clock.monotonic()
+    overflow = store.overflow
     if overflow is None:
         return None
     if type(command) is Stash:

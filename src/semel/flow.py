@@ -156,7 +156,15 @@ class Flow:
         policy = self.policy
         refuse_reentry(id)
         subject = subject or subject_of_step(id)
-        terms = Terms(policy.lease, policy.ttl, fingerprint, policy.on_lapsed, policy.max_attempts, subject)
+        terms = Terms(
+            policy.lease,
+            policy.ttl,
+            fingerprint,
+            policy.on_lapsed,
+            policy.max_attempts,
+            subject,
+            policy.doubt_ttl,
+        )
         if self._draining():
             before = yield from self._ledger.peek(id, terms, self.decoder)
             return self._answer(before) if before else _refused(errors.ShuttingDown("no new work is begun"))
@@ -428,7 +436,7 @@ def _short_cut(
     pass over, the steps see. They pass over work within other work too, of which there are more rules.
     """
     service, policy = flow.service, flow.policy
-    if not hasattr(service.store, "prepared"):
+    if not hasattr(service.store, "prepared") or policy.on_lapsed != "rerun":
         return (lambda _id, _fingerprint: None), (lambda _run, _done: False)
     ledger, clock, draining = service.ledger, service.clock, service.draining
     lease, ttl, token, plain = policy.lease, policy.ttl, ledger.token, ledger.codec.plain

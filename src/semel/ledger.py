@@ -31,7 +31,9 @@ from semel.commands import (
     Found,
     Get,
     Item,
+    Many,
     Page,
+    Pause,
     Put,
     Query,
     Refused,
@@ -41,6 +43,7 @@ from semel.commands import (
     Update,
     Watch,
     read,
+    resent,
     write,
     write_each,
 )
@@ -67,7 +70,7 @@ from semel.model import (
     Unknown,
 )
 from semel.parts import Part, Plan, Refusals, Verdict
-from semel.tables import LEDGER
+from semel.tables import DOUBTS, LEDGER
 
 Seconds: TypeAlias = float | timedelta
 Answers: TypeAlias = list[bool]
@@ -86,8 +89,15 @@ SLOWEST_LOOK = 0.5
 # What is left of a wait, or of a lease, may be less than any clock can tell.
 SHORTEST_LOOK = 0.001
 
+# A holder's write that the store did not take is sent again after the first figure, and then after twice as
+# long each time, up to the second: a short outage costs little, and a store that comes back is not hurried.
+FIRST_PAUSE = 0.05
+LONGEST_PAUSE = 1.0
+
 # An error's message is kept for a person to read; it is no place for data.
 MAX_ERROR_TEXT = 1000
+
+MISTYPED = "the result is not what the return annotation says, and later calls are given plain JSON"
 
 MARK = not_kept("mark")
 DROPPED = not_kept("dropped")
@@ -96,8 +106,6 @@ DROPPED = not_kept("dropped")
 # Randomness in stock: asking the system for every token takes longer than claiming a key in memory does.
 _stock: deque[str] = deque()
 
-
-MISTYPED = "the result is not what the return annotation says, and later calls are given plain JSON"
 
 def random_token() -> str:
     """A name for one attempt that nobody else has or can guess; never made from the time."""
@@ -147,6 +155,22 @@ def lasting(ttl: Seconds, horizon: float) -> float:
     return kept
 
 
+def doubt_span(span: Seconds | None, on_lapsed: OnLapsed, lease: float, horizon: float) -> float | None:
+    """How long a doubt waits for somebody to settle it, if not for ever."""
+    if span is None:
+        return None
+    if on_lapsed == "rerun":
+        raise errors.InvalidOption(
+            'doubt_ttl goes with on_lapsed="hold" or "resolve": else nothing is in doubt'
+        )
+    held = lasting(span, horizon)
+    if held <= lease:
+        raise errors.InvalidOption(
+            f"doubt_ttl ({held:g} s) must be longer than lease ({lease:g} s), at whose end a doubt begins"
+        )
+    return held
+
+
 def check_word(option: str, word: Any, words: Any) -> None:
     """Refuse a word that is not one of those an option knows."""
     if word not in get_args(words):
@@ -183,6 +207,8 @@ class Terms(msgspec.Struct, frozen=True):
     on_lapsed: OnLapsed = "rerun"
     max_attempts: int | None = None
     subject: str | None = None
+    doubt_ttl: float | None = None
+    """How long a doubt waits for somebody to settle it; None for ever."""
 
 
 class LedgerSteps:
@@ -198,6 +224,7 @@ class LedgerSteps:
         tokens: Callable[[], str] | None = None,
         horizon: Seconds | None = None,
         subjects: Callable[[str], str] = no_subjects,
+        clock: Any = None,
     ) -> None:
         self.prefix = prefix(env, scope)
         self.codec = codec or Codec()
@@ -205,6 +232,8 @@ class LedgerSteps:
         self.horizon = 0.0 if horizon is None else seconds(horizon)
         self.token = tokens or random_token
         self.subject = subjects
+        self.clock = clock
+        """Whose pauses are made; it is never read here."""
 
     def name(self, key: str | Key) -> str:
         """The key's qualified name: environment, scope, key."""
@@ -221,14 +250,17 @@ class LedgerSteps:
         ttl: Seconds = DAY,
         on_lapsed: OnLapsed = "rerun",
         max_attempts: int | None = None,
+        doubt_ttl: Seconds | None = None,
         subject: str | None = None,
         returns: Any = Any,
     ) -> Steps[Outcome]:
         """Claim a key, or learn what is in the way: one conditional write, answered with the record."""
         check_word("on_lapsed", on_lapsed, OnLapsed)
         check_limit(max_attempts)
+        held, kept = spans(lease, ttl, self.horizon)
         person = None if subject is None else self.subject(subject)
-        terms = Terms(*spans(lease, ttl, self.horizon), fingerprint, on_lapsed, max_attempts, person)
+        doubts = doubt_span(doubt_ttl, on_lapsed, held, self.horizon)
+        terms = Terms(held, kept, fingerprint, on_lapsed, max_attempts, person, doubts)
         return (yield from self.claim_on(self.name(key), terms, decoder_for(returns)))
 
     def claim_many(
@@ -239,6 +271,7 @@ class LedgerSteps:
         ttl: Seconds = DAY,
         on_lapsed: OnLapsed = "rerun",
         max_attempts: int | None = None,
+        doubt_ttl: Seconds | None = None,
         returns: Any = Any,
     ) -> Steps[Outcomes]:
         """Claim several keys, in one round trip where none was used before; each outcome is its key's own."""
@@ -249,10 +282,13 @@ class LedgerSteps:
             raise errors.UsageError("a key is claimed once in a batch: drop its duplicates first")
         if not names:
             return []
-        terms = Terms(*spans(lease, ttl, self.horizon), None, on_lapsed, max_attempts)
+        held, kept = spans(lease, ttl, self.horizon)
+        doubts = doubt_span(doubt_ttl, on_lapsed, held, self.horizon)
+        terms = Terms(held, kept, None, on_lapsed, max_attempts, None, doubts)
         tokens = [self.token() for _ in names]
         puts = [
-            Put(LEDGER, id, opening(terms, token), ABSENT) for id, token in zip(names, tokens, strict=True)
+            Put(LEDGER, id, self._opening(terms, token), ABSENT)
+            for id, token in zip(names, tokens, strict=True)
         ]
         many = yield from write_each(Batch(tuple(puts)))
         outcomes: Outcomes = []
@@ -274,7 +310,7 @@ class LedgerSteps:
         while True:
             if reply is None:
                 attempt, lapsed = 1, False
-                reply = yield from write(Put(LEDGER, id, opening(terms, token), ABSENT))
+                reply = yield from write(Put(LEDGER, id, self._opening(terms, token), ABSENT))
             if not isinstance(reply, Refused):
                 break
             record = self._record(id, reply.item)
@@ -294,12 +330,22 @@ class LedgerSteps:
                 return (yield from self._outcome(record, reply.now, terms, decoder))
             if move.to is Status.IN_PROGRESS:
                 attempt, lapsed = record.attempt + 1, move.lapsed
-                item = opening(terms, token, attempt, record)
+                item = self._opening(terms, token, attempt, record)
                 reply = yield from write(Put(LEDGER, id, item, move.condition(record.token)))
             else:
                 yield from self._give_up(record, move, terms)
                 reply = None  # whoever made this move, what it left is read afresh
-        return self._won(Claimed(id, token, attempt, terms.lease, terms.ttl, lapsed))
+        lease, ttl, on_lapsed = terms.lease, terms.ttl, terms.on_lapsed
+        return self._won(Claimed(id, token, attempt, lease, ttl, lapsed, on_lapsed, terms.doubt_ttl))
+
+    def _opening(self, terms: Terms, token: str, attempt: int = 1, before: Record | None = None) -> Item:
+        """A record at the beginning of an attempt; one that may come to be in doubt can be found by that."""
+        item = opening(terms, token, attempt, before)
+        if terms.on_lapsed != "rerun":
+            item["doubt"] = self.prefix
+            item["doubt_since"] = NOW
+            item["expires_at"] = _end(terms.doubt_ttl)
+        return item
 
     def first_claim(self, lease: float, ttl: float) -> Put:
         """The write that claims a key nobody has, to be prepared; its slots: token, fingerprint."""
@@ -308,7 +354,8 @@ class LedgerSteps:
 
     def completion(self, ttl: float) -> Update:
         """The write that completes a claim with a plain body, to be prepared; its slots: token, result."""
-        change = _move_on({"result": Slot(1), "encoding": PLAIN}, lifecycle.COMPLETE, ttl)
+        claim = Claimed("", "", 1, 0, ttl)
+        change = _move_on({"result": Slot(1), "encoding": PLAIN}, lifecycle.COMPLETE, claim)
         return Update(LEDGER, "", change, lifecycle.COMPLETE.condition(cast("str", Slot(0))))
 
     def _won(self, claim: Claimed) -> Claimed:
@@ -337,10 +384,12 @@ class LedgerSteps:
 
     def _give_up(self, record: Record, move: Move, terms: Terms) -> Steps[None]:
         """Hold a vanished attempt, or fail one that had every chance."""
-        change = _move_on({}, move, terms.ttl)
+        change = _move_on({}, move, terms)
         if move.to is Status.FAILED:
             failure = Failure("AttemptsExhausted", f"given up after {record.attempt} attempts")
             change["error"] = record.error or _failure_text(failure)
+        else:
+            change |= {"doubt": self.prefix, "doubt_since": record.doubt_since or record.lease_until}
         reply = yield from write(Update(LEDGER, record.id, change, move.condition(record.token)))
         if type(reply) is Applied:
             what = What.HELD if move.to is Status.UNKNOWN else What.EXHAUSTED
@@ -391,10 +440,10 @@ class LedgerSteps:
         if not moves:
             return []
         updates = [
-            Update(LEDGER, claim.id, _move_on(change, move, claim.ttl), move.condition(claim.token))
+            Update(LEDGER, claim.id, _move_on(change, move, claim), move.condition(claim.token))
             for claim, change in moves
         ]
-        many = yield from write_each(Batch(tuple(updates)))
+        many: Many = yield from self._insist(Batch(tuple(updates)), max(claim.lease for claim, _ in moves))
         answers = []
         for (claim, change), reply in zip(moves, many.replies, strict=True):
             made = type(reply) is Applied or _made(reply.item, claim.token, change)
@@ -415,7 +464,9 @@ class LedgerSteps:
 
     def doubt(self, claim: Claimed) -> Steps[None]:
         """The holder cannot tell whether the effect happened; somebody else has to."""
-        yield from self._move(claim, lifecycle.DOUBT, {})
+        # One that may come to be in doubt can be found already.
+        found_by = {"doubt": self.prefix, "doubt_since": NOW} if claim.on_lapsed == "rerun" else {}
+        yield from self._move(claim, lifecycle.DOUBT, found_by)
         self.events.warn(What.HELD, claim.id, claim.attempt)
 
     # The same as parts of a transaction
@@ -453,7 +504,7 @@ class LedgerSteps:
         return plan
 
     def _moving(self, claim: Claimed, move: Move, change: Item, what: What) -> Part[None]:
-        _move_on(change, move, claim.ttl)
+        _move_on(change, move, claim)
 
         def judge(refusals: Refusals) -> "Verdict | errors.SemelError":
             item = None if refusals[0] is None else refusals[0].item
@@ -492,14 +543,32 @@ class LedgerSteps:
 
     def _move(self, claim: Claimed, move: Move, change: Item, what: What | None = None) -> Steps[None]:
         """Make a holder's move, or find that it was made before; else the claim is lost."""
-        _move_on(change, move, claim.ttl)
-        reply = yield from write(Update(LEDGER, claim.id, change, move.condition(claim.token)))
+        _move_on(change, move, claim)
+        update = Update(LEDGER, claim.id, change, move.condition(claim.token))
+        reply = yield from self._insist(update, claim.lease) if move in INSISTENT else write(update)
         if isinstance(reply, Refused) and not _made(reply.item, claim.token, change):
             if move is not lifecycle.RENEW:  # a late renewal of finished work is no news
                 self.events.warn(What.CLAIM_LOST, claim.id, claim.attempt, f"refused to {move.name}")
             raise errors.ClaimLost(claim.key, claim.attempt, move.name)
         if what is not None:
             self.events.emit(what, claim.id, claim.attempt)
+
+    def _insist(self, command: Update | Batch, lease: float) -> Steps[Any]:
+        """Send a holder's write again while the store is away, for as long as a lease lasts.
+
+        What it says has happened by then; to give it up at once would have it happen again.
+        """
+        pause, until = FIRST_PAUSE, 0.0
+        while True:
+            try:
+                return (yield from resent(command))
+            except AWAY as error:
+                away = error
+            now: float = yield Pause(pause, self.clock)
+            until = until or now - pause + lease
+            if now >= until:
+                raise away
+            pause = min(pause * 2, LONGEST_PAUSE, until - now)
 
     # Looking and waiting
 
@@ -539,7 +608,18 @@ class LedgerSteps:
         waited, pause = 0.0, FIRST_LOOK
         while True:
             look = max(min(pause, lease_left, timeout - waited), SHORTEST_LOOK)
-            found = yield from read(Watch(LEDGER, id, look))
+            try:
+                found = yield from read(Watch(LEDGER, id, look))
+            except AWAY:
+                # Whoever waits has time: the store may be back at the next look.
+                if waited + look >= timeout:
+                    raise
+                found = None
+            if found is None:
+                yield Pause(look, self.clock)
+                waited += look
+                pause = min(pause * 2, SLOWEST_LOOK)
+                continue
             waited += found.waited
             record = self._record(id, found.item)
             if record is None or not _running(record, found.now) or waited >= timeout:
@@ -566,7 +646,7 @@ class LedgerSteps:
             raise errors.Refused(
                 id.split("/", 2)[2], f"is {state}; only what is UNKNOWN, or lapsed, is settled"
             )
-        claim = Claimed(id, record.token, record.attempt, 0, terms.ttl)
+        claim = Claimed(id, record.token, record.attempt, 0, terms.ttl, on_lapsed="hold")
         yield from self._settle(claim, settlement)
 
     def _settle(self, claim: Claimed, settlement: Settlement) -> Steps[None]:
@@ -622,11 +702,12 @@ class LedgerSteps:
             elif _running(record, reply.now):
                 raise errors.InProgress(record.key, record.lease_until - reply.now, record.attempt)
             elif record.status is Status.IN_PROGRESS:
-                yield from self._give_up(record, lifecycle.HOLD, Terms(0, seconds(ttl)))
+                yield from self._give_up(record, lifecycle.HOLD, Terms(0, seconds(ttl), on_lapsed="hold"))
                 reply = yield from write(mark)
             else:
                 move = lifecycle.MARK
-                change = _move_on({"result": None, "encoding": MARK.encoding}, move, seconds(ttl))
+                settled = Claimed(mark.key, record.token, record.attempt, 0, seconds(ttl), on_lapsed="hold")
+                change = _move_on({"result": None, "encoding": MARK.encoding}, move, settled)
                 reply = yield from write(Update(LEDGER, mark.key, change, move.condition(record.token)))
 
     def drop_result(self, key: str | Key) -> Steps[bool]:
@@ -676,7 +757,33 @@ class LedgerSteps:
                 records.append(self._readable(item[LEDGER.partition], item))
             except errors.RecordCorrupt as error:
                 unreadable.append(error.key)
-        return Listing(tuple(records), page.after, tuple(unreadable))
+        return Listing(tuple(records), page.after, tuple(unreadable), page.now)
+
+    def doubts(self, *, limit: int = 100, after: str | None = None) -> Steps[Listing]:
+        """What waits for somebody to find out what became of it, oldest first.
+
+        That is what is UNKNOWN, and what lapsed where the policy is to hold it or to ask. It comes from an
+        index; on a table that was there first and has none, all of it is looked through, a page at a time.
+        """
+        if limit < 1:
+            raise errors.InvalidOption(f"limit must be at least 1, not {limit}")
+        records: list[Record] = []
+        unreadable: list[str] = []
+        while True:
+            left = limit - len(records)
+            page: Page = yield Query(LEDGER, self.prefix, index=DOUBTS.name, limit=left, after=after)
+            for item in page.items:
+                found = yield from read(Get(LEDGER, item[LEDGER.partition]))
+                try:
+                    record = self._record(item[LEDGER.partition], found.item)
+                except errors.RecordCorrupt as error:
+                    unreadable.append(error.key)
+                    continue
+                if record is not None and _in_doubt(record, found.now):
+                    records.append(record)
+            after = page.after
+            if after is None or len(records) >= limit:
+                return Listing(tuple(records), after, tuple(unreadable), page.now)
 
     # Bodies
 
@@ -772,12 +879,33 @@ def _new(reply: Applied | Refused, token: str) -> bool:
     return type(reply) is Applied or (reply.item is not None and reply.item.get("token") == token)
 
 
-def _move_on(change: Item, move: Move, ttl: float) -> Item:
-    """Add what every move writes. Each sets the end of the record's life anew, so it outlives the lease."""
+def _move_on(change: Item, move: Move, claim: Claimed | Terms) -> Item:
+    """Add what every move writes. Each sets the end of the record's life anew, so it outlives the lease.
+
+    What may come to be in doubt does not end as other records do: by then somebody has to have settled it.
+    """
     change["status"] = move.status
     change["updated_at"] = NOW
-    change["expires_at"] = After(ttl)
+    reruns = claim.on_lapsed == "rerun"
+    if move.to is Status.UNKNOWN or (move.to is Status.IN_PROGRESS and not reruns):
+        change["expires_at"] = _end(claim.doubt_ttl)
+        return change
+    change["expires_at"] = After(claim.ttl)
+    if not reruns:
+        change["doubt"] = change["doubt_since"] = None
     return change
+
+
+# What a holder does once its effect is over, whichever way.
+INSISTENT = (lifecycle.COMPLETE, lifecycle.FAIL, lifecycle.RELEASE)
+
+# The store may be back in a moment.
+AWAY = (errors.StoreUnavailable, errors.StoreThrottled, errors.StoreOutcomeUnknown)
+
+
+def _end(span: float | None) -> After | None:
+    """When a doubt ends that waits so long; None where it waits for ever."""
+    return None if span is None else After(span)
 
 
 def _noted(change: Item, details: Details) -> Item:
@@ -790,7 +918,15 @@ def _made(item: Item | None, token: str, change: Item) -> bool:
     """Whether the record already is as the change would leave it: my write, whose answer was lost."""
     if item is None or item.get("token") != token:
         return False
-    return all(item.get(name) == value for name, value in change.items() if type(value) is not After)
+    return all(
+        item.get(name) == value
+        for name, value in change.items()
+        if type(value) is not After and name not in BESIDE
+    )
+
+
+# When a record ends, and what it is found by, do not tell what became of it.
+BESIDE = frozenset({"expires_at", "doubt", "doubt_since"})
 
 
 def _owned(record: Record, token: str) -> bool:
@@ -800,6 +936,15 @@ def _owned(record: Record, token: str) -> bool:
 
 def _running(record: Record, now: float) -> bool:
     return record.status is Status.IN_PROGRESS and record.lease_until > now
+
+
+def _in_doubt(record: Record, now: float) -> bool:
+    """Whether somebody has to find out what became of it."""
+    if record.status is Status.UNKNOWN:
+        return True
+    return (
+        record.status is Status.IN_PROGRESS and record.doubt_since is not None and record.lease_until <= now
+    )
 
 
 def _continues(item: Item, earlier: Item) -> bool:

@@ -57,6 +57,8 @@ class Record(msgspec.Struct, frozen=True):
     """What stands for the person it is about: a keyed hash."""
     details: dict[str, Any] | None = None
     """What the work noted about itself."""
+    doubt_since: float | None = None
+    """When the attempt began of which nobody may know what became of it; None where that is known."""
 
     @property
     def key(self) -> str:
@@ -86,6 +88,8 @@ class Listing(msgspec.Struct, frozen=True):
     after: str | None
     unreadable: tuple[str, ...] = ()
     """The keys of records that cannot be read; `forget` removes one for good."""
+    now: float = 0.0
+    """What time it was for the store."""
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -108,6 +112,9 @@ class Claimed(msgspec.Struct, frozen=True, gc=False):
     ttl: float
     lapsed: bool = False
     """An earlier attempt vanished, so its effect may have happened."""
+    on_lapsed: OnLapsed = "rerun"
+    doubt_ttl: float | None = None
+    """How long it stays in doubt where it is not to be run again; None for ever."""
 
     @property
     def key(self) -> str:

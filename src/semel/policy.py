@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeAlias, TypedDict
 import msgspec
 
 from semel import errors
-from semel.ledger import DAY, LEASE, Seconds, check_limit, check_word, seconds, spans
+from semel.ledger import DAY, LEASE, Seconds, check_limit, check_word, doubt_span, seconds, spans
 from semel.model import OnBusy, OnLapsed, OnStoreError
 
 Keep: TypeAlias = Literal["keep", "release", "doubt"]
@@ -25,6 +25,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     on_error: dict[type[Exception], Keep]
     on_store_error: OnStoreError
     max_attempts: int | None
+    doubt_ttl: float | None
     heartbeat: bool
     subject: str | None
     hide_key: bool
@@ -83,6 +84,8 @@ class Options(TypedDict, total=False):
     """When the store is down: closed, so nothing runs (the default), or open, so it runs unprotected."""
     max_attempts: int | None
     """After so many attempts it is failed for good. No limit."""
+    doubt_ttl: Seconds | None
+    """How long what is held, or cannot be resolved, waits for somebody to settle it. For ever."""
     heartbeat: bool
     """Renew the lease while the work runs. Yes."""
     subject: str | None
@@ -98,22 +101,24 @@ def policy_of(options: Options, horizon: float = 0) -> Policy:
     if "horizon" in options:
         horizon = seconds(options["horizon"])
     lease, ttl = spans(options.get("lease", LEASE), options.get("ttl", max(DAY, horizon)), horizon)
+    on_lapsed = options.get("on_lapsed", "rerun")
+    check_word("on_lapsed", on_lapsed, OnLapsed)
     policy = Policy(
         lease=lease,
         ttl=ttl,
         on_busy=options.get("on_busy", "wait"),
         patience=seconds(options.get("wait", LEASE)),
-        on_lapsed=options.get("on_lapsed", "rerun"),
+        on_lapsed=on_lapsed,
         resolver=options.get("resolver"),
         on_error=_by_type(options.get("on_error", "release")),
         on_store_error=options.get("on_store_error", "closed"),
         max_attempts=options.get("max_attempts"),
+        doubt_ttl=doubt_span(options.get("doubt_ttl"), on_lapsed, lease, horizon),
         heartbeat=options.get("heartbeat", True),
         subject=options.get("subject"),
         hide_key=options.get("hide_key", False),
     )
     check_word("on_busy", policy.on_busy, OnBusy)
-    check_word("on_lapsed", policy.on_lapsed, OnLapsed)
     check_word("on_store_error", policy.on_store_error, OnStoreError)
     if (policy.on_lapsed == "resolve") != (policy.resolver is not None):
         raise errors.InvalidOption('on_lapsed="resolve" and resolver=... go together')

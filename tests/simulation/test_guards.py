@@ -75,7 +75,7 @@ def sent_once(command):
 GUARDS = {
     "token on complete": (without_token("COMPLETE"), {"one holder", "one result", "unknown"}),
     "token on fail": (without_token("FAIL"), {"one holder"}),
-    "token on release": (without_token("RELEASE"), {"one holder"}),
+    "token on release": (without_token("RELEASE"), {"one holder", "unknown"}),
     "token on renew": (without_token("RENEW"), {"one holder"}),
     "token on lapse": (without_token("LAPSE"), {"one holder"}),
     "token on doubt": (without_token("DOUBT"), {"one holder"}),

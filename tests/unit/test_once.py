@@ -901,11 +901,11 @@ def test_an_unknown_outcome_of_the_claim_never_runs() -> None:
 
 
 def test_a_completion_that_cannot_be_written_says_so(s: semel.Semel) -> None:
-    s = semel.Semel(Faulty(s.store))
+    s = semel.Semel(Faulty(s.store), clock=s.clock)
 
     @s.once("k")
     def work() -> str:
-        s.store.refuse()  # type: ignore[attr-defined]
+        s.store.refuse(1000)  # type: ignore[attr-defined]
         return "done"
 
     with pytest.raises(semel.StoreUnavailable) as caught:
@@ -1250,11 +1250,13 @@ def test_a_block_says_on_which_side_of_its_work_the_store_failed(clock: FakeCloc
     store.refuse()
     before = turn(block)
     assert (type(before.error), before.begun, turn.runs) == (semel.StoreUnavailable, False, [])
-    after = turn(block, lambda _: store.refuse())
+    after = turn(block, lambda _: store.refuse(1000))
     assert (type(after.error), after.begun, after.final) == (semel.StoreUnavailable, True, False)
+    store.recover()
     clock.advance(31)
-    lost = turn(block, lambda _: store.lose_reply(3))
+    lost = turn(block, lambda _: store.lose_reply(1000))
     assert (type(lost.error), lost.begun) == (semel.StoreOutcomeUnknown, True)
+    store.recover()
     assert turn(block).record is not None
 
 

@@ -256,6 +256,8 @@ def test_a_missing_table_is_one_problem_and_nothing_more_is_asked():
                     AttributeDefinitions=[
                         {"AttributeName": "id", "AttributeType": "N"},
                         {"AttributeName": "subject", "AttributeType": "S"},
+                        {"AttributeName": "doubt", "AttributeType": "S"},
+                        {"AttributeName": "doubt_since", "AttributeType": "N"},
                     ],
                 )
             },
@@ -306,7 +308,7 @@ def test_every_difference_of_a_table_with_more_to_it_is_found(otherwise, what):
 
 def test_an_index_that_has_more_than_it_should_is_its_owners_choice():
     richer = described(LEDGER)
-    [index] = richer["Table"][INDEXES]
+    index = richer["Table"][INDEXES][0]
     for projection in (
         {"ProjectionType": "ALL"},
         {"ProjectionType": "INCLUDE", "NonKeyAttributes": ["status", "expires_at"]},

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from semel import MISSING, Ledger, Record, Status, errors
+from semel.tables import FOREVER
 
 # A table is for looking over many records; `show` and --json have the whole result.
 SHORT = 48
@@ -27,7 +28,7 @@ def as_json(ledger: Ledger, record: Record) -> dict[str, Any]:
     """A record for programs; `result` is there only if there is one, since null is a result too."""
     view: dict[str, Any] = {"key": record.key, "status": record.status.value, "attempt": record.attempt}
     for name in ("created_at", "updated_at", "lease_until", "expires_at"):
-        view[name] = moment(getattr(record, name))
+        view[name] = None if getattr(record, name) == FOREVER else moment(getattr(record, name))
     view |= {"fingerprint": record.fingerprint, "encoding": record.encoding}
     if failure := record.failure:
         view["error"] = {"type": failure.type, "message": failure.message}

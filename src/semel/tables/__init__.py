@@ -92,6 +92,8 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     """The table's name in DynamoDB."""
     titled_by: str = ""
     """The environment variable that names it, where one is set."""
+    longest: float | None = None
+    """How many seconds an item stays that would stay for ever, where its owner's code looks for an end."""
     holds: "Table | None" = None
     """The table of the rules that this one stands for, whose attributes `columns` finds in it."""
     columns: dict[str, Column] = {}
@@ -154,6 +156,11 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
 
 # What an item's end is where it has none.
 FOREVER = float("inf")
+YEAR = 365 * 86400.0
+
+# What may be in doubt, by environment and scope, oldest first: what is UNKNOWN, and attempts that would be
+# held or asked after if they vanished. Others are not in it, and cost nothing.
+DOUBTS = Index(name="doubts", partition="doubt", sort="doubt_since", carries=())
 
 # Every row of a person, for whoever has to forget it. Rows that name nobody are not in it, and cost nothing.
 SUBJECT = Index(name="subject", partition="subject", carries=())
@@ -176,10 +183,13 @@ LEDGER = Table(
         "version": Kind.NUMBER,
         "subject": Kind.TEXT,
         "details": Kind.OBJECT,
+        "doubt": Kind.TEXT,
+        "doubt_since": Kind.NUMBER,
     },
     expires="expires_at",
+    forever="what is in doubt stays until somebody settles it",
     listed_by=("status",),
-    indexes=(SUBJECT,),
+    indexes=(SUBJECT, DOUBTS),
 )
 
 DOCUMENTS = Table(

@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from semel.tables import LEDGER, Column, Form, Kind, Same, Table
+from semel.tables import LEDGER, YEAR, Column, Form, Kind, Same, Table
 
 POWERTOOLS = Table(
     name="powertools",
@@ -22,6 +22,7 @@ POWERTOOLS = Table(
     expires="expiration",
     ttl="expiration",
     bare_keys=True,
+    longest=YEAR,
     columns={
         "status": Column(name="status", spelled={"IN_PROGRESS": "INPROGRESS"}),
         "token": Column(name="token", default=""),

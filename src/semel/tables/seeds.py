@@ -1,6 +1,6 @@
 """Tables that five systems made before semel, as they are: it works on them, beside what is in them."""
 
-from semel.tables import LEDGER, Column, Form, Index, Kind, Table
+from semel.tables import LEDGER, YEAR, Column, Form, Index, Kind, Table
 
 MARKED = {
     # An item that somebody else wrote is a mark: it was seen, and nothing else is known.
@@ -27,6 +27,7 @@ QUILL = Table(
     expires="expiresAt",
     ttl="expiresAt",
     bare_keys=True,
+    longest=YEAR,
     parts=("source", ""),
     spread={"details": ("notes",)},
     columns=MARKED
@@ -47,6 +48,7 @@ ALCHEMISER = Table(
     expires="expiry_time",
     ttl="expiry_time",
     bare_keys=True,
+    longest=YEAR,
     columns=MARKED
     | {
         "created_at": Column(name="created_at", form=Form.SECONDS, default=0),
@@ -79,6 +81,7 @@ SUPPORT_EVENTS = Table(
     expires="expires_at",
     ttl="expires_at",
     bare_keys=True,
+    longest=YEAR,
     spread={
         "details": (
             "received_at",
@@ -219,6 +222,7 @@ PROBE = Table(
     },
     expires="ttl",
     bare_keys=True,
+    longest=YEAR,
     parts=("operationType", "idempotencyKey"),
     separator="#",
     copies={"expiresAt": ("expires_at", Form.ISO)},

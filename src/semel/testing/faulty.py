@@ -50,6 +50,10 @@ class Faulty:
         """Raise `StoreUnavailable` for the next writes, and make none of them."""
         self._faults.extend(["refuse"] * times)
 
+    def recover(self) -> None:
+        """Misbehave no more."""
+        self._faults.clear()
+
     def execute(self, command: Stored) -> Any:
         """Carry the command out, unless a fault comes before or after."""
         fault = self._begin(command)

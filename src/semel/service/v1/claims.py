@@ -112,6 +112,7 @@ def _terms(asked: ClaimAsked, caller: Caller) -> dict[str, Any]:
         "ttl": asked.ttl,
         "on_lapsed": asked.on_lapsed,
         "max_attempts": asked.max_attempts,
+        "doubt_ttl": asked.doubt_ttl,
     }
 
 

@@ -11,7 +11,7 @@ import msgspec
 
 from semel.counters import Charged
 from semel.gate import Allowed
-from semel.model import Claimed
+from semel.model import Claimed, OnLapsed
 from semel.service.problems import trouble
 from semel.service.v1.models import LONGEST_LEASE, LONGEST_TTL
 
@@ -27,6 +27,8 @@ class ClaimHandle(msgspec.Struct, frozen=True, array_like=True):
     # Renewing begins them anew, so they are held to what a claim is held to.
     lease: Annotated[float, msgspec.Meta(gt=0, le=LONGEST_LEASE)]
     ttl: Annotated[float, msgspec.Meta(gt=0, le=LONGEST_TTL)]
+    on_lapsed: OnLapsed = "rerun"
+    doubt_ttl: Annotated[float, msgspec.Meta(gt=0, le=LONGEST_TTL)] | None = None
 
 
 class ChargeHandle(msgspec.Struct, frozen=True, array_like=True):
@@ -49,13 +51,22 @@ class DecisionHandle(msgspec.Struct, frozen=True, array_like=True):
 
 def claim_handle(claim: Claimed) -> str:
     """A claim as a text to hold."""
-    return _sealed(ClaimHandle(claim.key, claim.token, claim.attempt, claim.lease, claim.ttl))
+    terms = claim.lease, claim.ttl, claim.on_lapsed, claim.doubt_ttl
+    return _sealed(ClaimHandle(claim.key, claim.token, claim.attempt, *terms))
 
 
 def claim_of(handle: str, prefix: str) -> Claimed:
     """The claim that is meant, in the caller's own tenant."""
     held = _opened(handle, ClaimHandle)
-    return Claimed(prefix + held.key, held.token, held.attempt, held.lease, held.ttl)
+    return Claimed(
+        prefix + held.key,
+        held.token,
+        held.attempt,
+        held.lease,
+        held.ttl,
+        on_lapsed=held.on_lapsed,
+        doubt_ttl=held.doubt_ttl,
+    )
 
 
 def charge_handle(charge: Charged) -> str:

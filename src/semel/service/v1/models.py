@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue  # noqa: TID253 - t
 from semel.keys import MAX_INTEGER, MAX_KEY_BYTES
 from semel.model import MISSING, Record
 from semel.service.problems import moment
+from semel.tables import FOREVER
 
 # Half a year, and ten: longer ones are somebody's mistake.
 LONGEST_LEASE = 86_400 * 183
@@ -82,6 +83,10 @@ class ClaimAsked(Asked):
     ttl: Ttl = 86_400.0
     on_lapsed: Literal["rerun", "hold", "resolve"] = "rerun"
     max_attempts: Annotated[int, Field(ge=1, le=MAX_INTEGER)] | None = None
+    doubt_ttl: Ttl | None = Field(
+        default=None,
+        description="How long a doubt waits to be settled under `hold` and `resolve`; for ever without it.",
+    )
 
 
 class ClaimedTold(Told):
@@ -195,7 +200,7 @@ class RecordTold(Told):
     created_at: Moment
     updated_at: Moment
     lease_until: Moment
-    expires_at: Moment
+    expires_at: Moment | None = Field(description="Null for a doubt that stays until it is settled.")
     fingerprint: str | None
     error: ErrorTold | None
     kept: bool = Field(description="Whether there is a result.")
@@ -215,7 +220,7 @@ def record_told(record: Record, result: Any) -> RecordTold:
         created_at=moment(record.created_at),
         updated_at=moment(record.updated_at),
         lease_until=moment(record.lease_until),
-        expires_at=moment(record.expires_at),
+        expires_at=None if record.expires_at == FOREVER else moment(record.expires_at),
         fingerprint=record.fingerprint,
         error=None if failure is None else ErrorTold(type=failure.type, message=failure.message),
         **told,

@@ -46,6 +46,7 @@ def ledger_with(s: Semel, token: str | None) -> LedgerSteps:
         tokens=_first(token),
         horizon=steps.horizon or None,
         subjects=steps.subject,
+        clock=steps.clock,
     )
 
 
@@ -83,7 +84,16 @@ def _mine(
             raise trouble("payload-changed", "this token has claimed the key with another payload")
         # Whether an earlier attempt vanished is not in the record; it may have, where there was one.
         attempt = item["attempt"]
-        claim = Claimed(item["id"], token, attempt, terms["lease"], terms["ttl"], lapsed=attempt > 1)
+        claim = Claimed(
+            item["id"],
+            token,
+            attempt,
+            terms["lease"],
+            terms["ttl"],
+            lapsed=attempt > 1,
+            on_lapsed=terms["on_lapsed"],
+            doubt_ttl=terms["doubt_ttl"],
+        )
         try:
             yield from ledger.renew(claim)
         except errors.ClaimLost:

@@ -200,6 +200,7 @@ class Layout:
         """Attributes as they are written, None for one that goes."""
         written: dict[str, Value | None] = {}
         fields, keys, endless = self.fields, self._keys, self.expires if self.asked.forever else None
+        longest = self.kept.longest
         for attribute, value in item.items():
             field = fields.get(attribute)
             if field is None:
@@ -211,6 +212,8 @@ class Layout:
                 continue
             if type(value) is After:
                 value = moment(value, reading)  # noqa: PLW2901 - what it stands for
+            elif field is endless and longest is not None and value in (None, FOREVER):
+                value = reading.latest + longest  # noqa: PLW2901 - its owner's code looks for one
             if (
                 value is None
                 or (field is endless and value == FOREVER)

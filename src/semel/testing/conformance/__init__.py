@@ -17,6 +17,7 @@ pytest.register_assert_rewrite(
         f"{__name__}.{module}"
         for module in (
             "commands",
+            "doubts",
             "faults",
             "flow",
             "harness",
@@ -31,6 +32,7 @@ pytest.register_assert_rewrite(
 )
 
 from semel.testing.conformance.commands import CommandTests, TransactTests  # noqa: E402
+from semel.testing.conformance.doubts import DoubtTests  # noqa: E402
 from semel.testing.conformance.faults import FaultTests  # noqa: E402
 from semel.testing.conformance.flow import FlowTests  # noqa: E402
 from semel.testing.conformance.harness import (  # noqa: E402
@@ -67,6 +69,7 @@ class StoreConformance(
     MarkTests,
     LimitTests,
     FaultTests,
+    DoubtTests,
     FlowTests,
 ):
     """Everything that is asked of a store. A subclass says how to make one: `make_store(self, clock)`."""

@@ -162,9 +162,9 @@ class Harness:
         runner.close()
 
     @pytest.fixture
-    def ledger(self) -> LedgerSteps:
+    def ledger(self, clock: FakeClock) -> LedgerSteps:
         """The rules, whose steps the runner runs on the store."""
-        return LedgerSteps(env="test")
+        return LedgerSteps(env="test", clock=clock)
 
 
 # Small steps that many tests take.

@@ -11,7 +11,7 @@ the same thing that have to agree.
     payload         another payload gets no answer and changes nothing
     attempts        attempts of one record are numbered 1, 2, 3, ..., each runs once, and the limit is kept
     kept failure    what failed for good stays failed
-    unknown         what is UNKNOWN runs again only after somebody settled it
+    unknown         what is UNKNOWN runs again only after somebody settled it, however long that takes
     no silent rerun under `resolve` and `hold`, what may have happened is asked after before it runs again
     own token       whoever finds its own token has won, and whoever finds its own work has done it
     expired         what has expired is not there
@@ -193,6 +193,8 @@ class Model:
         if before is not None:
             if not before.over:
                 self.fail("nothing lost", f"{before.item['token']} was written over before its time was up")
+            if before.item["status"] in HELD and errand.policy.on_lapsed != "rerun":
+                self.fail("unknown", f"{before.item['token']} was in doubt, and ended without being settled")
             self._superseded(before.item["token"])
             before.ended = self.step
             self.count("expiries")

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from semel import errors
-from semel.commands import Batch, Call, Found, Get, Put, Refused, Steps, Update, Watch
+from semel.commands import Batch, Call, Found, Get, Pause, Put, Refused, Steps, Update, Watch
 from semel.events import Events, What
 from semel.ledger import LedgerSteps
 from semel.stores.memory import MemoryStore
@@ -132,19 +132,32 @@ class Network(Scheduler):
         except (Exception, Interrupted) as problem:  # noqa: BLE001 - the model says which may come
             self._failed(actor, problem)
             return
-        kind = errand.last = type(command)
+        kind = type(command)
+        if kind is Pause and errand.last is Watch:
+            errand.waited += command.seconds
+        errand.last = kind
         if errand.recognised:
             errand.recognised = False
             if kind is Watch or kind is Put:
                 self.fail("own token", f"{errand.name} holds the key by its own token, and does not know it")
+        self._go(actor, command, kind)
+
+    def _go(self, actor: Actor, command: Any, kind: type) -> None:
+        """Let happen what the steps ask for."""
         if kind is Call:
             self.begin(actor, command)
         elif kind is Watch:
             self._watch(actor, command)
+        elif kind is Pause:
+            self.later(command.seconds, self._go_on, actor)
         elif self.random() < self.trouble:
             self._fault(actor, command, kind is Get)
         else:
             self.later(self._latency(), self._deliver, actor, command)
+
+    def _go_on(self, actor: Actor) -> None:
+        """A pause is over."""
+        self.resume(actor, self.clock.monotonic())
 
     def _latency(self) -> float:
         """Most commands are quick; one in five takes up to half a lease, and is none the worse for it."""
