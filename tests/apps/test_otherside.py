@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from urllib.parse import unquote
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 import httpx
@@ -203,3 +204,16 @@ def test_who_cannot_be_reached_has_done_nothing(till: Till, side: OtherSide) -> 
 def test_retry_after_is_seconds_or_a_date(told: str, seconds: float | None) -> None:
     headers = {"Retry-After": told, "Date": "Mon, 16 Nov 2026 08:00:00 GMT"}
     assert told_by_header(httpx.Response(429, headers=headers)) == seconds
+
+
+@pytest.mark.parametrize("id", ["a/b", "..%2f..", "%2e%2e", "a?b#c", "é b", "...", "a\\..\\b", "a;b"])
+def test_no_id_leaves_its_place_in_a_path(till: Till, side: OtherSide, id: str) -> None:
+    side.call("PUT", side.path("v1", "tickets", id, "tags"), json={"amount": 5})
+    [request] = till.received
+    assert [unquote(segment) for segment in request.path.split("/")] == ["", "v1", "tickets", id, "tags"]
+
+
+@pytest.mark.parametrize("id", ["", ".", ".."])
+def test_what_no_path_can_hold_is_refused_before_anybody_is_asked(side: OtherSide, id: str) -> None:
+    with pytest.raises(Refused, match="till cannot be asked for"):
+        side.path("v1", "tickets", id)

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
+import msgspec
 import pytest
 import stamina
 from fastapi import FastAPI
@@ -20,6 +21,7 @@ from semel.errors import InvalidOption
 from semel.model import NotHappened
 from semel.redact import Redactor
 from semel.tables.seeds import SUPPORT_AUDIT, SUPPORT_STATE
+from semel.telemetry import log_events
 from semel.testing import FakeClock
 from tests.standins.richpanel import API_KEY, SHOP_TOKEN, Richpanel, Shop
 
@@ -194,6 +196,53 @@ def test_what_the_shop_writes_itself_is_ignored(desk: Desk, payload: dict[str, A
 def test_what_has_no_name_is_told_and_not_accepted(desk: Desk, payload: Any) -> None:
     desk.deliver(payload)
     assert desk.inbox.messages == []
+
+
+ASTRAY = {
+    "up": "..",
+    "here": ".",
+    "into another": "c-1/add-tags",
+    "up in the middle": "../customers/7",
+    "a query": "c-1?x=1",
+    "a fragment": "c-1#x",
+    "encoded": "%2e%2e",
+    "a backslash": "..\\c-1",
+    "a control character": "c\x001",
+    "two lines": "c\r\n1",
+    "absurdly long": "c" * 201,
+}
+
+
+@pytest.mark.parametrize("conversation", ASTRAY.values(), ids=ASTRAY)
+def test_an_id_that_leads_out_of_richpanels_address_is_refused_and_the_log_says_why(
+    desk: Desk, richpanel: Richpanel, conversation: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    desk.s.events.listen(log_events)
+    answer = desk.deliver({"conversation_id": conversation, "message_id": "m-1", "text": WHERE})
+    assert (answer["status"], answer["accepted"], answer["failed"]) == (200, 0, 1)
+    assert desk.inbox.messages == []
+    [told] = [one.getMessage() + str(vars(one)) for one in caplog.records if "accepted" in str(vars(one))]
+    assert "the id of its conversation is no part of an address" in told
+    assert WHERE not in told
+    assert richpanel.received == []
+
+
+@pytest.mark.parametrize("conversation", ["..", "."])
+def test_one_that_waits_already_is_a_dead_letter_and_nobody_is_asked(
+    desk: Desk, richpanel: Richpanel, conversation: str
+) -> None:
+    """As an earlier semel accepted it."""
+    message = desk.send(WHERE)
+    body = message.body | {"conversation": conversation}
+    taken = desk.take(msgspec.structs.replace(message, body=body))
+    assert taken.verdict is Verdict.DEAD
+    assert "names nothing in a path" in str(taken.error)
+    assert richpanel.received == []
+
+
+def test_an_id_of_any_other_letters_stays_in_its_place(desk: Desk, richpanel: Richpanel) -> None:
+    desk.handle("thank you", conversation="<a b+c=d@é>")
+    assert [conversation for conversation, _ in richpanel.assigned] == ["%3Ca%20b%2Bc%3Dd%40%C3%A9%3E"]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
+from urllib.parse import quote
 
 import httpx
 import stamina
@@ -111,6 +112,14 @@ class OtherSide:
             repeatable = key is not None or method in SAFE
         # Without arguments, which stamina would log: they are what the other side is told.
         return self._retrying(functools.partial(self._once, method, path, request, repeatable))
+
+    def path(self, *segments: str) -> str:
+        """A path of these segments, none of which leads out of it: what stands in one is percent-encoded."""
+        for segment in segments:
+            # Encoding leaves dots as they are, and clients and servers alike take these two out of a path.
+            if segment in ("", ".", ".."):
+                raise Refused(self.name, f"cannot be asked for {segment!r}, which names nothing in a path")
+        return "".join(f"/{quote(segment, safe='')}" for segment in segments)
 
     def _once(self, method: str, path: str, request: dict[str, Any], repeatable: bool) -> httpx.Response:
         try:

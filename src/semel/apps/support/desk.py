@@ -1,7 +1,6 @@
 """Where actions are carried out: at Richpanel, or in an outbox while there is no account."""
 
 from typing import Any, Literal, Protocol, TypeAlias
-from urllib.parse import quote
 
 import msgspec
 
@@ -71,19 +70,19 @@ class Richpanel:
 
     def do(self, action: Action, key: str) -> None:
         """Carry one out; a reply whose answer is lost is sent again here only if its key is recognised."""
-        place = f"/v1/tickets/{quote(action.conversation, safe='')}"
-        path, body = self._request(action)
+        more, body = self._request(action)
+        path = self._side.path("v1", "tickets", action.conversation, *more)
         again = action.kind != "auto_reply" or self._keeps_keys
-        self._side.call("PUT", place + path, json=body, headers={"Idempotency-Key": key}, repeatable=again)
+        self._side.call("PUT", path, json=body, headers={"Idempotency-Key": key}, repeatable=again)
 
-    def _request(self, action: Action) -> tuple[str, dict[str, Any]]:
+    def _request(self, action: Action) -> tuple[tuple[str, ...], dict[str, Any]]:
         match action.kind:
             case "auto_reply":
-                return "", {"ticket": {"comment": {"body": action.text, "sender_type": "operator"}}}
+                return (), {"ticket": {"comment": {"body": action.text, "sender_type": "operator"}}}
             case "tag":
-                return "/add-tags", {"tags": [self._tags.get(action.to, action.to)]}
+                return ("add-tags",), {"tags": [self._tags.get(action.to, action.to)]}
             case "route" | "escalate":
-                return "", {"ticket": {"assignee_id": self._assignees.get(action.to, action.to)}}
+                return (), {"ticket": {"assignee_id": self._assignees.get(action.to, action.to)}}
 
     def close(self) -> None:
         """Let go of connections."""

@@ -7,12 +7,17 @@ from typing import Any
 
 import msgspec
 
-from semel.doors.webhooks import richpanel_key
+from semel.doors.webhooks import EventRefused, richpanel_key
 from semel.errors import InvalidKey
 from semel.keys import Key
 
 # Nobody writes more than this to say what it is about; a queue has no room for much more.
 MAX_TEXT = 20_000
+
+# Longer than any id that a help desk gives, and short enough for every key that it is part of.
+MAX_ID = 200
+# What ends a segment of an address, or means another character in it.
+NO_PART = frozenset("/\\?#%")
 
 # Seconds since 1970 have ten digits until the year 2286; what is larger counts milliseconds.
 MILLISECONDS = 10_000_000_000
@@ -63,7 +68,7 @@ def ticket_of(payload: Any, now: float) -> Ticket | None:
         return None
     received = _moment(_first(payload, ("received_at",)))
     return Ticket(
-        conversation=_text(_first(payload, CONVERSATION)),
+        conversation=_part(_text(_first(payload, CONVERSATION))),
         message=_nameless(_text(_first(payload, MESSAGE))),
         text=_text(_first(payload, TEXT, lambda value: isinstance(value, str)))[:MAX_TEXT],
         written_at=_moment(_first(payload, WRITTEN)),
@@ -102,6 +107,16 @@ def _text(value: Any) -> str:
     # Half of a character, where somebody has cut a text in two, can be neither kept nor sent.
     text = str(value).strip() if whole or isinstance(value, str) else ""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _part(id: str) -> str:
+    """The id of a conversation, if it can be part of an address and leads nowhere else in it."""
+    if id in (".", "..") or NO_PART & set(id) or not id.isprintable() or len(id) > MAX_ID:
+        raise EventRefused(
+            f"the id of its conversation is no part of an address: it has at most {MAX_ID} characters, "
+            "none of / \\ ? # % or a control character, and is not . or .."
+        )
+    return id
 
 
 def _nameless(id: str) -> str | None:

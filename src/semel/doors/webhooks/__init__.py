@@ -10,7 +10,7 @@ Its parts are there for use on their own:
     key = stripe_key(json.loads(body))  # "STRIPE:evt_1", however often it is delivered
 """
 
-from semel.doors.webhooks.ingress import Ingress
+from semel.doors.webhooks.ingress import EventRefused, Ingress
 from semel.doors.webhooks.names import (
     aloware_key,
     github_key,
@@ -60,6 +60,7 @@ __all__ = [
     "Answer",
     "BadSignature",
     "Bearer",
+    "EventRefused",
     "GitHub",
     "Headers",
     "HubSpotV3",

@@ -35,6 +35,10 @@ class Accepts(Protocol):
         ...
 
 
+class EventRefused(InvalidKey):
+    """An event that is not accepted; the words say why, and quote nothing of it."""
+
+
 class Counts(msgspec.Struct):
     """What the sender is told of a delivery."""
 
@@ -148,8 +152,9 @@ class Ingress:
 
     def _fail(self, counts: Counts, error: Exception) -> None:
         counts.failed += 1
-        # Without its words, which may quote the event.
-        detail = f"an event cannot be accepted, and is not handled: {type(error).__name__}"
+        # Without other words than these, which may quote the event.
+        why = str(error) if isinstance(error, EventRefused) else type(error).__name__
+        detail = f"an event cannot be accepted, and is not handled: {why}"
         self._s.events.warn(What.REFUSED, "", detail=detail)
 
     def _full(self, error: Exception) -> Answer:
