@@ -78,6 +78,7 @@ R8  Ingress normalises, enqueues by conversation and answers at once; the worker
 R9  What the other side throttles or leaves unanswered is tried again, as slowly as it asks, and at last
     laid aside
 R10 The messages of one conversation are handled in order, with and without a FIFO queue
+R11 The record of an action tells the conversation and the mode, as its event's does
 
 H1  Activities are in `homeops-activities` by chat and ULID, found by user and time through an index, with
     point-in-time recovery

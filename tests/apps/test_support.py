@@ -308,6 +308,20 @@ def test_each_action_has_a_key_of_its_own_made_from_what_never_changes(desk: Des
     ]
 
 
+@pytest.mark.seed("R11")
+@pytest.mark.parametrize(("safe", "mode"), [(False, "automation_candidate"), (True, "route_only")])
+def test_every_record_of_a_message_tells_its_conversation_and_mode(
+    desk: Desk, clock: FakeClock, safe: bool, mode: str
+) -> None:
+    desk.s.switches.turn("safe_mode", on=safe)
+    clock.advance(1)
+    desk.handle(f"Where is my order #{ORDER}?")
+    told = {record.key: record.details or {} for record in desk.s.ledger.list().records}
+    acts = {"act:rp_tag", "act:rp_assign"} | (set() if safe else {"act:rp_reply", "act:shopify_lookup"})
+    assert {":".join(key.split(":")[:2]) for key in told} == acts | {"evt:rp"}
+    assert {(one["conversation_id"], one["mode"]) for one in told.values()} == {("c-1", mode)}
+
+
 @pytest.mark.seed("R5")
 def test_an_action_that_failed_is_tried_again_and_those_that_were_done_are_not(
     desk: Desk, richpanel: Richpanel, clock: FakeClock

@@ -158,6 +158,12 @@ def test_the_worker_handles_a_message_once_and_fills_the_three_tables(
     assert seconds_of(event["last_processed_at"]["S"]) >= created
     assert int(event["expires_at"]["N"]) == pytest.approx(created + 30 * DAY, abs=30)
 
+    records = [row for row in items if "event_id" in row]
+    assert len(records) == 6, "the event, its decision, a look-up, a tag, a team and a reply"
+    assert {(row["conversation_id"]["S"], row["mode"]["S"]) for row in records} == {
+        ("c-1", "automation_candidate")
+    }
+
     (state,) = [row for row in items if "last_intent" in row]
     assert state["conversation_id"] == {"S": "c-1"}
     assert state["last_auto_reply"]["M"]["type"] == {"S": "order_status"}

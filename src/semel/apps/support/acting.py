@@ -1,7 +1,7 @@
 """Acting: each action is done once, under its own key, and told to the audit."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -9,11 +9,14 @@ from semel.apps.otherside import AnswerLost, OtherSideError, Refused, Unavailabl
 from semel.apps.support.desk import OUTBOX, Action, Desk
 from semel.apps.support.settings import Settings
 from semel.connect import Semel
-from semel.model import Claimed, OnLapsed
+from semel.model import OnLapsed
 from semel.redact import Redactor
-from semel.running import current_run
+from semel.running import Run, current_run
 from semel.tables.seeds import SUPPORT_AUDIT
 from semel.transaction import Transaction
+
+# What every item about an event has, its actions' too.
+REPEATED: Final = ("conversation_id", "mode")
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,7 +56,7 @@ class Actor:
     def do(self, action: Action) -> None:
         """Carry an action out, unless that was done before; that it failed is told to the audit too."""
         on_lapsed = self._settings.on_lost_reply if action.kind == "auto_reply" else "rerun"
-        act = self._protected(current_run().claim, on_lapsed)
+        act = self._protected(current_run(), on_lapsed)
         try:
             try:
                 act(action)
@@ -63,10 +66,12 @@ class Actor:
             self._audit.tell(told(action, f"fail: {said(error)}"))
             raise
 
-    def _protected(self, claim: Claimed, on_lapsed: OnLapsed) -> Callable[[Action], None]:
+    def _protected(self, event: Run, on_lapsed: OnLapsed) -> Callable[[Action], None]:
         """What carries an action out for as long as the event that asks for it."""
-        return self._s.once(
-            key=lambda action: action.key,
+        claim, told = event.claim, told_of(event)
+
+        @self._s.once(
+            lambda action: action.key,
             fingerprint=None,
             lease=claim.lease,
             ttl=claim.ttl,
@@ -74,7 +79,12 @@ class Actor:
             on_lapsed=on_lapsed,
             # Whatever went wrong, it may have been done, unless the other side says that it was not.
             on_error={Refused: "release", Unavailable: "release", Exception: "doubt"},
-        )(self._act)
+        )
+        def act(action: Action) -> None:
+            current_run().note(**told)
+            self._act(action)
+
+        return act
 
     def _act(self, action: Action) -> None:
         run = current_run()
@@ -88,6 +98,12 @@ class Actor:
                 tx.journal.append(
                     OUTBOX, entry | {"text": text}, key=action.key, ttl=self._settings.audit_ttl
                 )
+
+
+def told_of(event: Run) -> dict[str, Any]:
+    """What the record of an action tells of the event that it belongs to."""
+    facts = event.details or {}
+    return {name: facts[name] for name in REPEATED if name in facts}
 
 
 def told(action: Action, result: str) -> Entry:

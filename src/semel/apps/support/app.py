@@ -6,7 +6,7 @@ import msgspec
 
 from semel import errors
 from semel.apps.otherside import Refused
-from semel.apps.support.acting import Actor, Audit, told
+from semel.apps.support.acting import Actor, Audit, told, told_of
 from semel.apps.support.conversation import AutoReply, Conversation, PendingFlow
 from semel.apps.support.desk import Action, Kind, desk
 from semel.apps.support.lookup import lookup
@@ -128,8 +128,10 @@ class Support:
 
     def _planned(self, ticket: Ticket, mode: Mode) -> Plan:
         """The plan for a message: the same at every attempt, whatever has changed since the first."""
+        event = told_of(current_run())
 
         def plan() -> Plan:
+            current_run().note(**event)
             found = self._states.get(ticket.conversation)
             state = Conversation() if found is None else found.value
             return self._planner.plan(ticket, state, mode, self.s.clock.now())

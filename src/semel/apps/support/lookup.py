@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TypeAlias
 
-from semel.apps.support.acting import Audit, Entry, said
+from semel.apps.support.acting import Audit, Entry, said, told_of
 from semel.apps.support.orders import Order, Shopify
 from semel.apps.support.planning import ending_of
 from semel.apps.support.settings import Settings, function
@@ -24,14 +24,21 @@ class Lookup:
 
     def find(self, ticket: Ticket, number: str) -> Order | None:
         """The order of this number, if it is the customer's."""
-        found = self._s.once(
-            key=self._key,
+        asking = current_run()
+        told = told_of(asking)
+
+        @self._s.once(
+            self._key,
             fingerprint=None,
-            lease=min(current_run().claim.lease, self._every / 2),
+            lease=min(asking.claim.lease, self._every / 2),
             ttl=self._every,
             horizon=self._every,
-        )(self._find)
-        return found(ticket.conversation, number, ticket.email)
+        )
+        def find(conversation: str, number: str, email: str) -> Order | None:
+            current_run().note(**told)
+            return self._find(conversation, number, email)
+
+        return find(ticket.conversation, number, ticket.email)
 
     def _key(self, conversation: str, number: str, email: str) -> Key:
         return Key("act", "shopify_lookup", conversation, self._s.digest(number).sha256[:32])
