@@ -78,7 +78,8 @@ R8  Ingress normalises, enqueues by conversation and answers at once; the worker
 R9  What the other side throttles or leaves unanswered is tried again, as slowly as it asks, and at last
     laid aside
 R10 The messages of one conversation are handled in order, with and without a FIFO queue
-R11 The record of an action tells the conversation and the mode, as its event's does
+R11 An environment may do without the audit and its table; the record of an action tells the conversation
+    and the mode, as its event's does
 
 H1  Activities are in `homeops-activities` by chat and ULID, found by user and time through an index, with
     point-in-time recovery
@@ -94,6 +95,8 @@ H7  Nothing while others talk: three messages of theirs in a minute, among the l
 H8  Activities are read by chat in the order of time, by user within a range of time, and lead back to the
     message
 H9  The tables come as CDK, Terraform or CloudFormation, with the least that the worker may do
+H10 The household's variables name its tables, whose own names carry the environment; any application's
+    tables can be named
 
 M1  A request is kept in `mq-probe-idempotency` under operation and key, with its status, the hash of all of
     it, the answer and its times

@@ -551,7 +551,7 @@ LAMBDA = CREDENTIALS | {"PATH": os.environ.get("PATH", os.defpath)}
 
 @pytest.fixture(scope="module")
 def aws(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Aws]:
-    # A server of its own: most of the seeds' tables have one name, whatever the environment.
+    # A server of its own: some of the seeds' tables have one name, whatever the environment.
     with served(dynoxide if shutil.which("npm") else ministack) as url:
         aws = Aws(url, request.getfixturevalue("sqs"), tmp_path_factory.mktemp("functions"))
         yield aws

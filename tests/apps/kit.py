@@ -251,7 +251,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     if request.param == "sqlite":
         yield Place("sqlite", tmp_path)
         return
-    # A server of its own: most of the seeds' tables have one name, whatever the environment.
+    # A server of its own: some of the seeds' tables have one name, whatever the environment.
     with served(dynoxide if shutil.which("npm") else ministack) as dynamodb:
         # Asked for only by those that have an inbox: it takes seconds to start.
         yield Place("dynamodb+sqs", tmp_path, dynamodb, lambda: request.getfixturevalue("sqs"))

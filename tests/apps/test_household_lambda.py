@@ -187,7 +187,7 @@ def test_the_worker_asks_for_nothing_that_its_policy_does_not_allow(functions, p
         for action in statement["Action"]
         for resource in statement["Resource"]
     }
-    assert ("PutItem", "homeops-activities") in needed
+    assert ("PutItem", f"homeops-activities-{place.env}") in needed
     assert needed - allowed == set()
 
 

@@ -20,9 +20,11 @@ from semel.doors.messages import Handler, Taken, Verdict
 from semel.errors import InvalidOption
 from semel.model import NotHappened
 from semel.redact import Redactor
+from semel.stores.memory import MemoryStore
+from semel.stores.shared import tables_of
 from semel.tables.seeds import SUPPORT_AUDIT, SUPPORT_STATE
 from semel.telemetry import log_events
-from semel.testing import FakeClock
+from semel.testing import FakeClock, Faulty
 from tests.standins.richpanel import API_KEY, SHOP_TOKEN, Richpanel, Shop
 
 TOKEN = "hook-token-of-the-tests"
@@ -121,10 +123,10 @@ def shop() -> Iterator[Shop]:
 def make(s: semel.Semel, richpanel: Richpanel, shop: Shop) -> Iterator[Make]:
     made = []
 
-    def desk(**settings: Any) -> Desk:
+    def desk(on: semel.Semel = s, **settings: Any) -> Desk:
         sides = {"richpanel_key": API_KEY, "richpanel_url": richpanel.url}
         sides |= {"shopify_url": shop.url, "shopify_token": SHOP_TOKEN}
-        made.append(Desk(s, {"automation_enabled": True, **sides, **settings}))
+        made.append(Desk(on, {"automation_enabled": True, **sides, **settings}))
         return made[-1]
 
     yield desk
@@ -747,6 +749,27 @@ def test_an_action_and_its_entry_are_one_write(
 
 
 # Ends
+
+
+@pytest.mark.seed("R11")
+def test_without_an_audit_nothing_is_told_to_it_and_everything_else_is_done(
+    make: Make, clock: FakeClock, richpanel: Richpanel
+) -> None:
+    store = Faulty(MemoryStore(clock))
+    desk = make(semel.Semel(store, clock=clock, secret=b"of the tests"), audit=False)
+    desk.handle(f"Where is my order #{ORDER}?")
+    richpanel.fail(next=9, status=503)
+    assert desk.take(desk.send("Where is my order?", "m-2")).verdict is Verdict.FAILED
+    assert len(richpanel.replies) == 1
+    assert desk.state()["last_intent"] == "order_status"
+    site = FastAPI()
+    site.include_router(router(desk.app))
+    with TestClient(site) as client:
+        answer = client.get("/conversations/c-1/audit")
+        assert (answer.status_code, "audit is false" in answer.json()["detail"]) == (404, True)
+        assert client.get("/conversations/c-1").status_code == 200
+    asked = {table.name for command in store.seen for table in tables_of(command)}
+    assert asked == {"ledger", "documents", "support-state"}
 
 
 @pytest.mark.seed("R6")

@@ -132,7 +132,20 @@ def test_ingress_refuses_what_is_not_richpanels(functions: Functions) -> None:
     assert functions.records() == []
 
 
-@pytest.mark.seed("R1", "R2", "R3", "R5", "R7", "R8")
+@pytest.mark.seed("R11")
+def test_where_there_is_no_audit_nothing_is_written_to_its_table(
+    functions: Functions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SEMEL_APPS__SUPPORT__AUDIT", "false")
+    functions.deliver()
+    assert functions.work() == {"batchItemFailures": []}
+    assert len(functions.richpanel.replies) == 1
+    items = [row for row in rows(functions.place) if "semel:environment" not in str(row)]
+    assert items
+    assert not [row for row in items if "ts_action_id" in row]
+
+
+@pytest.mark.seed("R1", "R2", "R3", "R5", "R7", "R8", "R11")
 def test_the_worker_handles_a_message_once_and_fills_the_three_tables(
     functions: Functions, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -105,9 +105,6 @@ def furnished(request, way, folder, *tables):
     place, clock = open_place(request.param, request, folder, more=tables), FakeClock()
     with opened(way, Faulty(place.open(clock)), place, clock=clock) as do:
         yield place, do, clock
-    for table in tables if place.name in ENGINES else ():
-        # Its name is its owner's own, and no part of it tells one test from another.
-        asked(place, "DeleteTable", TableName=table.title)
 
 
 def asked(place, operation, **request):

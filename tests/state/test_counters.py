@@ -20,6 +20,7 @@ from semel.errors import (
     UsageError,
 )
 from semel.periods import Day, Hour, Month, Week
+from semel.stores.dynamodb.layout import title
 from semel.tables import COUNTERS
 from semel.tables.seeds import MESSAGES, RESPONSE_COUNTERS
 from semel.testing import FaultProxy, Faulty
@@ -451,7 +452,7 @@ def test_the_household_s_items_are_as_its_own_code_writes_them(household):
         return s.counters.on(RESPONSE_COUNTERS).add(chat, per=Day(STOCKHOLM))
 
     def items():
-        return raw(place, "homeops-response-counters", chatId={"S": chat})
+        return raw(place, title(RESPONSE_COUNTERS, place.env), chatId={"S": chat})
 
     ends = int(datetime(2024, 4, 7, tzinfo=UTC).timestamp())
     for count in (1, 2):

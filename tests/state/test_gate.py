@@ -30,6 +30,7 @@ from semel.gate import (
 )
 from semel.journal import BOOKS
 from semel.periods import Day
+from semel.stores.dynamodb.layout import title
 from semel.switches import Board
 from semel.tables.seeds import MESSAGES, RESPONSE_COUNTERS
 from semel.testing import Faulty
@@ -270,7 +271,7 @@ def test_a_cap_may_count_in_the_household_s_own_table_and_gives_back_there(count
     with pytest.raises(UsageError, match="counts there"):
         do(lambda s: s.gate().refund(allowed[1]))
     if place.name in ENGINES:
-        [item] = raw(place, "homeops-response-counters", chatId={"S": "-42"})
+        [item] = raw(place, title(RESPONSE_COUNTERS, place.env), chatId={"S": "-42"})
         ends = int(datetime(2024, 4, 7, tzinfo=UTC).timestamp())
         assert {**item, "updatedAt": {"S": ""}} == {
             "chatId": {"S": "-42"},

@@ -88,7 +88,7 @@ def test_the_last_messages_of_a_chat_are_one_request_for_who_and_when(store: Mak
     assert projected(request) == {"chatId", "messageId", "expires_at", "userId", "timestamp"}
     assert request["ExpressionAttributeValues"] == {":k": {"S": "chat"}, ":now": {"N": f"{clock.now():.0f}"}}
     assert {name: request[name] for name in ("TableName", "ScanIndexForward", "Limit", "ConsistentRead")} == {
-        "TableName": "homeops-messages",
+        "TableName": "homeops-messages-test",
         "ScanIndexForward": False,
         "Limit": 11,
         "ConsistentRead": True,

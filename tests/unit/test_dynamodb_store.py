@@ -117,6 +117,19 @@ def test_a_table_that_is_missing_says_how_to_make_it(store, clock) -> None:
     assert "semel-test-conformance_things" in str(caught.value)
 
 
+@pytest.mark.seed("H10")
+def test_a_table_that_is_missing_under_this_name_may_be_there_under_another(store, monkeypatch) -> None:
+    monkeypatch.delenv("MESSAGES_TABLE_NAME", raising=False)
+    it, told = store()
+    told.answers[0] = ServiceError("ResourceNotFoundException", "Requested resource not found", 400, {})
+    with pytest.raises(errors.TableMissing) as caught:
+        it.execute(Get(MESSAGES, "test//chat", 7))
+    name, _, rest = str(caught.value).partition(" (yet); ")
+    assert name == "there is no table homeops-messages-test"
+    assert rest.startswith("name one that you have with MESSAGES_TABLE_NAME, or run: semel provision ")
+    assert rest.endswith(" --table household-messages")
+
+
 @pytest.mark.parametrize(
     ("code", "message", "action"),
     [

@@ -279,10 +279,13 @@ def test_every_difference_is_found(otherwise, what):
 @pytest.mark.parametrize(
     ("otherwise", "what"),
     [
-        ({"DescribeContinuousBackups": pitr("DISABLED")}, "homeops-activities has no point-in-time recovery"),
+        (
+            {"DescribeContinuousBackups": pitr("DISABLED")},
+            "homeops-activities-prod has no point-in-time recovery",
+        ),
         (
             {"DescribeTable": described(ACTIVITIES, GlobalSecondaryIndexes=[])},
-            "homeops-activities has no index userId-timestamp-index",
+            "homeops-activities-prod has no index userId-timestamp-index",
         ),
         (
             {
@@ -295,8 +298,9 @@ def test_every_difference_is_found(otherwise, what):
                 )
             },
             (
-                "index userId-timestamp-index of homeops-activities has the key userId (N), timestamp (N), "
-                "projecting KEYS_ONLY and should have userId (N), timestamp (N), projecting ALL"
+                "index userId-timestamp-index of homeops-activities-prod has the key userId (N), "
+                "timestamp (N), projecting KEYS_ONLY and should have userId (N), timestamp (N), "
+                "projecting ALL"
             ),
         ),
     ],
@@ -420,7 +424,7 @@ def test_a_missing_table_is_made_given_its_ttl_and_stamped():
 
 def test_a_table_that_may_be_recovered_is_made_so():
     service = well(ACTIVITIES, DescribeTable=[MISSING, described(ACTIVITIES)], PutItem={})
-    assert "enabled point-in-time recovery of homeops-activities" in make(service, ACTIVITIES)
+    assert "enabled point-in-time recovery of homeops-activities-prod" in make(service, ACTIVITIES)
     assert service.did() == ["CreateTable", "UpdateContinuousBackups", "PutItem"]
 
 
@@ -452,7 +456,7 @@ def test_a_new_index_is_waited_for_too():
     building = described(ACTIVITIES)
     building["Table"]["GlobalSecondaryIndexes"][0]["IndexStatus"] = "CREATING"
     service = well(ACTIVITIES, DescribeTable=[bare, building, described(ACTIVITIES)])
-    assert make(service, ACTIVITIES) == ["made index userId-timestamp-index of homeops-activities"]
+    assert make(service, ACTIVITIES) == ["made index userId-timestamp-index of homeops-activities-prod"]
     request = dict(service.calls)["UpdateTable"]
     assert request["GlobalSecondaryIndexUpdates"] == [
         {"Create": shape.index(ACTIVITIES, ACTIVITIES.indexes[0])}
@@ -534,7 +538,7 @@ def test_backups_that_come_a_moment_after_their_table_are_waited_for():
     service = well(
         ACTIVITIES, DescribeContinuousBackups=pitr("DISABLED"), UpdateContinuousBackups=[early, early, {}]
     )
-    assert make(service, ACTIVITIES) == ["enabled point-in-time recovery of homeops-activities"]
+    assert make(service, ACTIVITIES) == ["enabled point-in-time recovery of homeops-activities-prod"]
 
 
 def test_what_is_missing_of_a_table_that_is_there_is_added():
@@ -658,5 +662,8 @@ def test_a_server_without_backups_is_told_of_and_not_said_to_have_them():
         PutItem={},
     )
     done = provision(service, [ACTIVITIES], ENV, clock=FakeClock(), say=said.append)
-    assert done == ["made table homeops-activities", "stamped homeops-activities for environment prod"]
+    assert done == [
+        "made table homeops-activities-prod",
+        "stamped homeops-activities-prod for environment prod",
+    ]
     assert "This server has no UpdateContinuousBackups; a local engine may do without." in said

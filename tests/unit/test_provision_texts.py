@@ -369,9 +369,11 @@ def test_the_worker_of_the_household_may_do_its_work_and_no_more():
         "dynamodb:UpdateItem",
     ]
     home = "arn:aws:dynamodb:eu-north-1:123456789012:table/homeops"
-    assert pages["Resource"] == [f"{home}-activities", f"{home}-response-counters", f"{home}-messages"]
+    assert pages["Resource"] == [
+        f"{home}-{name}-prod" for name in ("activities", "response-counters", "messages")
+    ]
     assert indexes["Action"] == ["dynamodb:Query"]
-    assert indexes["Resource"] == [f"{home}-activities/index/userId-timestamp-index"]
+    assert indexes["Resource"] == [f"{home}-activities-prod/index/userId-timestamp-index"]
 
 
 @pytest.mark.parametrize("role", list(Role))

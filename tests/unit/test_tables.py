@@ -195,7 +195,6 @@ def test_the_names_of_the_support_tables_carry_the_environment():
 @pytest.mark.seed("H1")
 def test_the_activities_of_a_household_are_as_their_seed_says():
     request = create_request(ACTIVITIES, "prod")
-    assert request["TableName"] == "homeops-activities"
     assert keys(ACTIVITIES) == {"chatId": "S", "activityId": "S"}
     assert request["GlobalSecondaryIndexes"] == [
         {
@@ -214,7 +213,6 @@ def test_the_activities_of_a_household_are_as_their_seed_says():
 
 @pytest.mark.seed("H3")
 def test_the_counters_of_a_household_are_as_their_seed_says():
-    assert create_request(RESPONSE_COUNTERS, "prod")["TableName"] == "homeops-response-counters"
     assert keys(RESPONSE_COUNTERS) == {"chatId": "S", "date": "S"}
     assert RESPONSE_COUNTERS.ttl == "ttl"
     assert RESPONSE_COUNTERS.attributes == {
@@ -230,9 +228,22 @@ def test_the_counters_of_a_household_are_as_their_seed_says():
 
 @pytest.mark.seed("H7")
 def test_the_messages_of_a_household_are_sorted_by_a_number():
-    assert create_request(MESSAGES, "prod")["TableName"] == "homeops-messages"
     assert keys(MESSAGES) == {"chatId": "S", "messageId": "N"}
     assert {"userId", "timestamp"} <= MESSAGES.attributes.keys()
+
+
+@pytest.mark.seed("H10")
+def test_the_names_of_the_household_s_tables_carry_the_environment_or_are_those_of_its_variables(monkeypatch):
+    for table, name, variable in (
+        (ACTIVITIES, "homeops-activities", "ACTIVITIES_TABLE_NAME"),
+        (MESSAGES, "homeops-messages", "MESSAGES_TABLE_NAME"),
+        (RESPONSE_COUNTERS, "homeops-response-counters", "RESPONSE_COUNTERS_TABLE_NAME"),
+    ):
+        monkeypatch.delenv(variable, raising=False)
+        assert (title(table, "prod"), title(table, "dev")) == (f"{name}-prod", f"{name}-dev")
+        monkeypatch.setenv(variable, name)
+        assert create_request(table, "prod")["TableName"] == name
+        assert title(table.titled("mine-{env}"), "prod") == "mine-prod"
 
 
 def test_only_items_that_may_stay_for_ever_are_written_without_an_end():

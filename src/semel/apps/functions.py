@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from semel.apps.settings import variable
 from semel.aws.sqs import Queue
 from semel.codecs import Encryption
 from semel.connect import Semel
@@ -109,6 +110,12 @@ class Functions:
             raise InvalidOption("set SEMEL_SECRET to 32 random bytes: nothing personal is kept in clear")
         sealed = Encryption.from_secret(secret) if secret and self._encrypts else None
         environ = {"SEMEL_URL": self._url(os.environ), **os.environ}
+        if any(name.startswith(variable(self._name, "tables")) for name in environ):
+            # Only where it is needed: a cold start has better things to do.
+            from semel.apps.tables import from_environment, located
+
+            section = from_environment(self._name, environ)
+            environ["SEMEL_URL"] = located(environ["SEMEL_URL"], self._name, section)
         self._opened = aws_lambda.from_environment(
             environ, secret=secret, encryption=sealed, redact=Redactor()
         )

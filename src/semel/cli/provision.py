@@ -2,18 +2,20 @@
 
 import json
 from enum import StrEnum
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
 from semel import errors
+from semel.apps.tables import deployed
 from semel.cli.opening import AsJson, Env, Url, print_json
 from semel.clock import Clock
 from semel.extras import require
 from semel.model import Problem
-from semel.provision import named
-from semel.provision.deployment import Deployment, deployment
+from semel.provision import OWN, named
+from semel.provision.deployment import Deployment
 from semel.provision.iam import Role
 from semel.provision.places import Place, opened, there
 from semel.tables import Table
@@ -59,12 +61,14 @@ def provision(
 
     semel provision --app support --print sam --env prod
     """
-    apps = [deployment(name) for name in dict.fromkeys(app or ())]
+    sections = _sections() if app else {}
+    apps = [deployed(name, sections.get(name, {})) for name in dict.fromkeys(app or ())]
     if apps and printed is Text.SAM:
         typer.echo(stack_of(apps, env, table).rstrip("\n"))
         return
-    of_apps = [each.name for one in apps for each in one.tables]
-    tables = there(url, named([*(table or ()), *of_apps]))
+    of_apps = [each for one in apps for each in one.tables]
+    chosen = named(table) if table else () if apps else OWN
+    tables = there(url, tuple(dict.fromkeys([*chosen, *of_apps])))
     if printed is not None:
         typer.echo(text(printed, tables, env, url, role).rstrip("\n"))
         return
@@ -77,6 +81,14 @@ def provision(
         else:
             done = builder.provision(Progress(quiet=as_json))
             tell(done, place, as_json)
+
+
+def _sections() -> dict[str, dict[str, Any]]:
+    """The settings of applications, as `semel serve` would find them here."""
+    from semel.cli.serve import FILE
+    from semel.service.reading import gather, settings
+
+    return settings(gather(FILE if Path(FILE).is_file() else None)).apps
 
 
 def text(printed: Text, tables: tuple[Table, ...], env: str, url: str | None, role: Role) -> str:

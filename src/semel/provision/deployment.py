@@ -4,13 +4,13 @@
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from importlib import import_module
 
 import msgspec
 
 from semel.errors import InvalidOption
-from semel.tables import Table
+from semel.tables import OWN, Table
 
 DAY = 86400
 
@@ -85,6 +85,12 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     secrets: tuple[Secret, ...] = ()
     requires: str
     """What pip installs into the functions."""
+    optional: Mapping[str, Table] = {}
+    """Tables that it does without where the setting of this name is false."""
+    titles: Mapping[str, str] = {}
+    """What settings call some of its tables in DynamoDB."""
+    off: tuple[str, ...] = ()
+    """Settings by which it does without a table."""
 
     def __post_init__(self) -> None:
         for name in (*self.functions, *(one.parameter for one in self.settings)):
@@ -98,6 +104,47 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidOption(f"{name} of {self.app} uses {unknown[0]}, which is not among its tables")
         if (function.works or function.sends) and self.queue is None:
             raise InvalidOption(f"{name} of {self.app} uses a queue, and there is none")
+
+    def own(self) -> dict[str, Table]:
+        """Its own tables as its settings call them: by their names without the application's."""
+        return {self._short(table): table for table in self.tables if table not in OWN}
+
+    def _short(self, table: Table) -> str:
+        if table.name == self.app and table.holds is not None:
+            return table.holds.name  # the only one that it has of its own
+        return table.name.removeprefix(f"{self.app}-")
+
+    def under(self, titles: Mapping[str, str], off: Collection[str] = ()) -> "Deployment":
+        """The same with these names of its tables in DynamoDB, and without what these settings turn off."""
+        without = {self.optional[name] for name in off}
+        kept = {
+            table: table.titled(titles[table.name]) if table.name in titles else table
+            for table in self.tables
+            if table not in without
+        }
+        return msgspec.structs.replace(
+            self,
+            ledger=kept[self.ledger],
+            tables=tuple(kept.values()),
+            functions={name: _on(kept, function) for name, function in self.functions.items()},
+            titles=titles,
+            off=tuple(off),
+        )
+
+    def variables(self, function: Function) -> dict[str, Table | str]:
+        """The variables that tell a function which table is which, and what it does without."""
+        begin = f"SEMEL_APPS__{self.app.upper()}__"
+        found: dict[str, Table | str] = {table.titled_by: table for table in function.may if table.titled_by}
+        for name, table in self.own().items():
+            if table.name in self.titles and table in function.may:
+                found[f"{begin}TABLES__{name.upper()}"] = table
+        return found | {f"{begin}{name.upper()}": "false" for name in self.off}
+
+
+def _on(kept: Mapping[Table, Table], function: Function) -> Function:
+    """A function on the tables that are left, under their names."""
+    may = {kept[table]: actions for table, actions in function.may.items() if table in kept}
+    return msgspec.structs.replace(function, may=may)
 
 
 APPS = ("quill", "support", "household", "probe")

@@ -15,7 +15,7 @@ from semel.extras import require
 from semel.model import Problem
 from semel.provision import dynamodb
 from semel.provision.dynamodb import RUN, Say
-from semel.tables import LEDGER, Table
+from semel.tables import Table
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,13 +49,13 @@ class Builder(Protocol):
 
 
 def there(url: str | None, tables: tuple[Table, ...]) -> tuple[Table, ...]:
-    """The tables as a store's URL has them: in DynamoDB it may say which one is the ledger."""
+    """The tables as a store's URL has them: in DynamoDB it may name them, and say which one is the ledger."""
     if not url or not url.startswith("dynamodb:"):
         return tables
     from semel.stores.dynamodb.url import parse
 
-    [ledger] = parse(url).tables or (LEDGER,)
-    return tuple(ledger if table is LEDGER else table for table in tables)
+    said = {name: table for table in parse(url).tables for name in (table.name, (table.holds or table).name)}
+    return tuple(dict.fromkeys(said.get(table.name, table) for table in tables))
 
 
 @contextmanager

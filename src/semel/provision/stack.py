@@ -212,7 +212,8 @@ class _Part:
         told, layout = self._told, self._told.ledger
         url = "dynamodb://${AWS::Region}" + (f"?layout={layout.name}" if layout.name != LEDGER.name else "")
         found: Block = {"SEMEL_URL": {"Fn::Sub": url}, "SEMEL_ENV": self._env}
-        found |= {table.titled_by: {"Ref": logical(table)} for table in told.tables if table.titled_by}
+        for variable, one in told.variables(function).items():
+            found[variable] = {"Ref": logical(one)} if isinstance(one, Table) else one
         if told.queue is not None:
             found[f"SEMEL_INBOX__{told.app.upper()}__QUEUE"] = {"Ref": f"{self._name}Queue"}
         if function.works:

@@ -9,6 +9,7 @@ import msgspec
 
 import semel
 from semel import errors
+from semel.apps.tables import located
 from semel.connect import Semel
 from semel.keys import prefix
 from semel.redact import Redactor
@@ -42,6 +43,10 @@ APPS: Final[dict[str, Entry]] = {
     "household": Entry("semel.apps.household:Household"),
     "probe": Entry("semel.apps.probe:Probe", layout="probe", works=False),
 }
+
+
+# Settings that every app has, whatever else it knows.
+COMMON: Final = ("enabled", "tables")
 
 
 class Mounted(msgspec.Struct, frozen=True):
@@ -132,7 +137,7 @@ class House:
         entry = APPS[name]
         module, _, kind = entry.at.partition(":")
         found = import_module(module)
-        values = {k: v for k, v in self.settings.apps.get(name, {}).items() if k != "enabled"}
+        values = {k: v for k, v in self._section(name).items() if k not in COMMON}
         chosen = read(found.Settings, values, ("apps", name), self.given)
         if entry.needs_secret and self._secrets.secret is None:
             raise self.given.wrong(
@@ -158,9 +163,18 @@ class House:
 
     def _ledger(self, name: str, entry: Entry) -> Semel:
         url = self.settings.semel.url
-        if not url.startswith("dynamodb:"):
+        is_dynamodb = url.startswith("dynamodb:")
+        own = with_layout(url, entry.layout) if is_dynamodb and entry.layout else url
+        try:
+            own = located(own, name, self._section(name))
+        except errors.InvalidOption as error:
+            raise self._placed(error) from error
+        if not is_dynamodb:
             return self.s.scoped(name)
-        return self._connect(with_layout(url, entry.layout)) if entry.layout else self.s
+        return self.s if own == url else self._connect(own)
+
+    def _section(self, name: str) -> dict[str, Any]:
+        return self.settings.apps.get(name, {})
 
     def hooks(self) -> dict[str, Any]:
         """Every address that takes webhooks."""

@@ -139,6 +139,10 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
         """Every attribute with what it holds, the key first; keys are text unless they say otherwise."""
         return dict.fromkeys(self.key, Kind.TEXT) | {self.expires: Kind.NUMBER} | self.attributes
 
+    def titled(self, title: str) -> "Table":
+        """The same under another name in DynamoDB, whatever the environment says."""
+        return msgspec.structs.replace(self, title=title, titled_by="")
+
     def index(self, name: str) -> Index | None:
         """The index of this name; None for no name, which is the table itself."""
         if not name:

@@ -153,7 +153,8 @@ SUPPORT_AUDIT = Table(
 
 ACTIVITIES = Table(
     name="household-activities",
-    title="homeops-activities",
+    title="homeops-activities-{env}",
+    titled_by="ACTIVITIES_TABLE_NAME",
     bare_keys=True,
     partition="chatId",
     sort="activityId",
@@ -174,7 +175,8 @@ ACTIVITIES = Table(
 
 RESPONSE_COUNTERS = Table(
     name="household-counters",
-    title="homeops-response-counters",
+    title="homeops-response-counters-{env}",
+    titled_by="RESPONSE_COUNTERS_TABLE_NAME",
     bare_keys=True,
     partition="chatId",
     sort="date",
@@ -188,7 +190,8 @@ RESPONSE_COUNTERS = Table(
 
 MESSAGES = Table(
     name="household-messages",
-    title="homeops-messages",
+    title="homeops-messages-{env}",
+    titled_by="MESSAGES_TABLE_NAME",
     bare_keys=True,
     partition="chatId",
     sort="messageId",

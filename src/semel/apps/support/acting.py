@@ -30,13 +30,16 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Audit:
-    """Tells what was done, and what was not, without anything personal."""
+    """Tells what was done, and what was not, without anything personal; nothing where it is turned off."""
 
-    def __init__(self, s: Semel, redactor: Redactor, ttl: float) -> None:
-        self._s, self._redactor, self._ttl = s, redactor, ttl
+    def __init__(self, s: Semel, redactor: Redactor, settings: Settings) -> None:
+        self._s, self._redactor = s, redactor
+        self._ttl, self._is_on = settings.audit_ttl, settings.audit
 
     def tell(self, entry: Entry, tx: Transaction | None = None) -> None:
         """Add an entry, in the same write as what it tells of where there is one."""
+        if not self._is_on:
+            return None
         if tx is None:
             with self._s.transaction() as alone:
                 return self.tell(entry, alone)

@@ -29,6 +29,8 @@ def router(app: Support) -> APIRouter:
         conversation: str, limit: Annotated[int, Query(ge=1, le=1000)] = 100, after: str | None = None
     ) -> dict[str, Any]:
         """Give what was done in a conversation, the oldest first."""
+        if not app.settings.audit:
+            raise HTTPException(404, "there is no audit in this environment: apps.support.audit is false")
         page = audit.list(conversation, limit=limit, after=after)
         return {"actions": [_told(entry) for entry in page.entries], "after": page.after}
 

@@ -59,14 +59,14 @@ class Support:
 
     def __init__(self, s: Semel, inbox: Inbox, settings: Settings) -> None:
         check(settings)
-        self.s, self._settings = s, settings
+        self.s, self.settings = s, settings
         self.hooks = {PATH: Ingress(s, RICHPANEL, settings.webhook_token, inbox, self._message)}
         # What the other side refuses it will refuse again: somebody looks at it among the dead letters.
         self.worker_options: Options = {"ttl": settings.events_ttl, "on_error": {Refused: "keep"}}
         self._redactor = Redactor()
         self._templates = templates(settings.templates)
         self._states = s.documents.on(SUPPORT_STATE).of(Conversation)
-        self._audit = Audit(s, self._redactor, settings.audit_ttl)
+        self._audit = Audit(s, self._redactor, settings)
         self._lookup = lookup(s, settings, self._audit)
         find = None if self._lookup is None else self._lookup.find
         self._planner = Planner(settings, function("decide", settings.decide), find)
@@ -97,7 +97,7 @@ class Support:
             self._actor.do(action)
         reply = self._reply(ticket, plan)
         refused = plan.refused if plan.reply is None else self._answered(ticket, reply, plan)
-        team = self._settings.human_team if refused == IN_DOUBT else plan.team
+        team = self.settings.human_team if refused == IN_DOUBT else plan.team
         handled = Handled(mode.name, plan.intent, team, None if refused else plan.reply, refused)
         with self.s.transaction() as tx:
             tx.ledger.complete(run, handled)
@@ -109,7 +109,7 @@ class Support:
     def _mode(self) -> Mode:
         """How the kill switches stand at this moment."""
         turned = {name: switch.on for name, switch in self.s.switches.list().items()}
-        enabled = turned.get("automation_enabled", self._settings.automation_enabled)
+        enabled = turned.get("automation_enabled", self.settings.automation_enabled)
         return Mode(turned.get("safe_mode", False), enabled)
 
     def _facts(self, ticket: Ticket, mode: Mode, message: Message) -> dict[str, Any]:
@@ -155,15 +155,15 @@ class Support:
             fields["last_auto_reply"] = AutoReply(handled.replied, now, ticket.message or "")
             if plan.awaits:
                 fields["pending_flow"] = PendingFlow(plan.awaits, now, plan.asked)
-                ends = {"pending_flow": self._settings.flow_ttl}
+                ends = {"pending_flow": self.settings.flow_ttl}
         states = tx.documents.on(SUPPORT_STATE).of(Conversation)
-        states.change(ticket.conversation, fields, ends=ends, ttl=self._settings.state_ttl)
+        states.change(ticket.conversation, fields, ends=ends, ttl=self.settings.state_ttl)
 
     # Actions
 
     def _routing(self, ticket: Ticket, plan: Plan) -> list[Action]:
         why = {"intent": plan.intent, "confidence": plan.confidence, "risk_flags": plan.risk_flags}
-        if self._settings.excerpt:
+        if self.settings.excerpt:
             why["excerpt"] = self._redactor.excerpt(ticket.text)
         tags = [_action(ticket, "tag", ("rp_tag", tag), to=tag) for tag in plan.tags]
         return [*tags, _action(ticket, "route", ("rp_assign", plan.team), to=plan.team, why=why)]
@@ -196,7 +196,7 @@ class Support:
 
     def _in_doubt(self, ticket: Ticket, plan: Plan) -> str:
         why = {"intent": plan.intent, "because": "nobody knows whether a reply was sent"}
-        team = self._settings.human_team
+        team = self.settings.human_team
         self._actor.do(_action(ticket, "escalate", ("rp_assign", team), to=team, why=why))
         return IN_DOUBT
 

@@ -84,4 +84,5 @@ DEPLOYMENT = Deployment(
         ),
     ),
     requires="semel[apps,crypto,privacy]",
+    optional={"audit": SUPPORT_AUDIT},
 )

@@ -54,6 +54,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     state_ttl: Span = 90 * DAY
     flow_ttl: Span = 7 * DAY
     audit_ttl: Span = 60 * DAY
+    audit: bool = True
+    """Whether what was done is told to the audit; where it is not, there need be no table for it."""
     excerpt: bool = False
     """Keep the beginning of a message in the audit, redacted."""
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 
 from semel import errors
 from semel.aws.errors import ServiceError
+from semel.stores.dynamodb.layout import title as titled
 from semel.stores.dynamodb.plan import too_large
 from semel.tables import OWN, Table
 
@@ -35,6 +36,7 @@ class Place:
     """Where errors happened, as messages tell it."""
 
     def __init__(self, url: str, env: str) -> None:
+        self._env = env
         self._provision = f"semel provision --url {url} --env {env}"
 
     def translated(
@@ -43,7 +45,7 @@ class Place:
         """The error as everybody else knows it."""
         code, message = error.code, error.message
         if code == "ResourceNotFoundException":
-            return errors.TableMissing(f"there is no table {title} (yet); run: {self._making(tables)}")
+            return errors.TableMissing(f"there is no table {title} (yet); {self._finding(title, tables)}")
         if code in DENIED:
             return self._denied(error, operation, title)
         if code == "ItemCollectionSizeLimitExceededException" or TOO_LARGE.search(message):
@@ -60,6 +62,13 @@ class Place:
         if code in ("ValidationException", "SerializationException"):
             return errors.UsageError(f"DynamoDB refuses this {operation} on {title}: {message}")
         return error
+
+    def _finding(self, title: str, tables: Iterable[Table]) -> str:
+        """What to do about a table that is missing: who has it under another name does not want a new one."""
+        listed = tuple(tables)
+        named = [table.titled_by for table in listed if table.titled_by and titled(table, self._env) == title]
+        other = f"name one that you have with {' or '.join(named)}, or " if named else ""
+        return f"{other}run: {self._making(listed)}"
 
     def _making(self, tables: Iterable[Table]) -> str:
         """The command that makes these tables; semel's own it makes unasked."""

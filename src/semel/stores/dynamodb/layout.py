@@ -38,6 +38,11 @@ MD5_DIGITS = 32
 TITLE = re.compile(r"[A-Za-z0-9_.-]{3,255}")
 
 
+def is_title(text: str) -> bool:
+    """Whether a text can name a table in DynamoDB; in it `{env}` stands for the environment."""
+    return TITLE.fullmatch(text.replace("{env}", "env")) is not None
+
+
 def title(table: Table, env: str, environ: Mapping[str, str] = os.environ) -> str:
     """A table's name in DynamoDB."""
     name = environ.get(table.titled_by, "") if table.titled_by else ""

@@ -1,20 +1,22 @@
 """The URL of a store: `dynamodb://REGION/TITLE?option=value`, of which all but the scheme may be left out."""
 
+from collections.abc import Mapping
 from typing import Any, get_args
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 import msgspec
 
 from semel.errors import InvalidOption
 from semel.stores.dynamodb.habits import ReadFirst
-from semel.stores.dynamodb.layout import TITLE
-from semel.tables import LEDGER, Table
+from semel.stores.dynamodb.layout import is_title
+from semel.tables import LEDGER, OWN, Table
 from semel.tables.powertools import POWERTOOLS
 from semel.tables.seeds import TABLES
 
 EXAMPLE = "dynamodb://eu-north-1/my-table?endpoint=http://127.0.0.1:8000"
 
-LAYOUTS = {table.name: table for table in (*TABLES, POWERTOOLS) if table.holds is LEDGER}
+KNOWN = {table.name: table for table in (*OWN, *TABLES, POWERTOOLS)}
+LAYOUTS = {name: table for name, table in KNOWN.items() if table.holds is LEDGER}
 TRANSPORTS = ("wire", "botocore")
 
 
@@ -48,7 +50,7 @@ def parse(url: str) -> Address:
     return Address(
         region=parts.netloc or None,
         endpoint=options.get("endpoint"),
-        tables=_tables(url, unquote(parts.path.strip("/")), options.get("layout")),
+        tables=_tables(url, unquote(parts.path.strip("/")), options.get("layout"), _titles(url, options)),
         read_first=_word(url, "read_first", options.get("read_first", "no"), get_args(ReadFirst)),
         margin=_margin(url, options["margin"]) if "margin" in options else None,
         overflow=_bucket(url, options["overflow"]) if "overflow" in options else None,
@@ -59,7 +61,7 @@ def parse(url: str) -> Address:
     )
 
 
-OPTIONS = ("endpoint", "layout", "read_first", "margin", "overflow", "transport", "profile")
+OPTIONS = ("endpoint", "layout", "tables", "read_first", "margin", "overflow", "transport", "profile")
 
 
 def _wrong(url: str, why: str) -> InvalidOption:
@@ -72,13 +74,43 @@ def _word(url: str, option: str, word: str, words: tuple[str, ...]) -> Any:
     return word
 
 
-def _tables(url: str, title: str, layout: str | None) -> tuple[Table, ...]:
-    table = LEDGER if layout is None else LAYOUTS[_word(url, "layout", layout, tuple(LAYOUTS))]
-    if not title:
-        return () if layout is None else (table,)
-    if not TITLE.fullmatch(title):
+def with_titles(url: str, titles: Mapping[str, str]) -> str:
+    """The same URL where these tables of its store, by semel's name for each, have another name."""
+    if not titles:
+        return url
+    address, _, query = url.partition("?")
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    known = {**_titles(url, options), **titles}
+    options["tables"] = ",".join(f"{name}:{title}" for name, title in known.items())
+    return f"{address}?{urlencode(options)}"
+
+
+def _titles(url: str, options: Mapping[str, str]) -> dict[str, str]:
+    """The names that the option `tables` gives: `journal:my-journal,household-messages:homeops-messages`."""
+    titles: dict[str, str] = {}
+    for pair in filter(None, options.get("tables", "").split(",")):
+        name, _, title = pair.partition(":")
+        titles[_word(url, "tables", name, tuple(KNOWN))] = title
+    return titles
+
+
+def _tables(url: str, title: str, layout: str | None, titles: dict[str, str]) -> tuple[Table, ...]:
+    """The tables that a URL says something of; the ledger's comes last, and counts where two would be it."""
+    ledger = LEDGER if layout is None else LAYOUTS[_word(url, "layout", layout, tuple(LAYOUTS))]
+    if others := sorted((titles.keys() & LAYOUTS.keys()) - {ledger.name}):
+        raise _wrong(url, f"tables={others[0]}: the ledger is not kept in that one; add layout={others[0]}")
+    named = [_titled(url, KNOWN[name], one) for name, one in titles.items() if name != ledger.name]
+    if title := titles.get(ledger.name) or title:
+        named.append(_titled(url, ledger, title))
+    elif layout is not None:
+        named.append(ledger)
+    return tuple(named)
+
+
+def _titled(url: str, table: Table, title: str) -> Table:
+    if not is_title(title):
         raise _wrong(url, f"{title!r} cannot name a table: 3 to 255 of A-Z a-z 0-9 _ . -")
-    return (msgspec.structs.replace(table, title=title, titled_by=""),)
+    return table.titled(title)
 
 
 def _margin(url: str, text: str) -> float:

@@ -1,0 +1,63 @@
+"""The tables of an application as its settings have them: under other names in DynamoDB, or left out.
+
+    [apps.household.tables]
+    activities = "homeops-activities"
+
+There each of its own tables has its name without the application's; the only one of quill, or of the probe,
+is called `ledger`.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from semel.apps.settings import meant, variable, wrong
+from semel.provision.deployment import Deployment, deployment
+from semel.stores.dynamodb.layout import is_title
+from semel.stores.dynamodb.url import with_titles
+
+SETTING = "tables"
+
+
+def deployed(app: str, section: Mapping[str, Any]) -> Deployment:
+    """An application in AWS with the tables that its section of the settings asks for."""
+    found = deployment(app)
+    off = [name for name in found.optional if not _read(app, name, bool, section.get(name, True))]
+    return found.under(titles(found, section), off)
+
+
+def located(url: str, app: str, section: Mapping[str, Any]) -> str:
+    """The URL of the store that an application is on, with the names that its section gives to its tables."""
+    if not section.get(SETTING):
+        return url
+    named = titles(deployment(app), section)
+    return with_titles(url, named) if url.startswith("dynamodb:") else url
+
+
+def titles(deployment: Deployment, section: Mapping[str, Any]) -> dict[str, str]:
+    """What tables of an application are called in DynamoDB, by semel's own names for them."""
+    app, own = deployment.app, deployment.own()
+    named = _read(app, SETTING, dict[str, str], section.get(SETTING) or {})
+    for name, title in named.items():
+        if name not in own:
+            raise wrong(app, f"{SETTING}.{name}", f"it has no table of that name; it has {', '.join(own)}")
+        if not is_title(title):
+            raise wrong(app, f"{SETTING}.{name}", "a table's name has 3 to 255 of A-Z a-z 0-9 _ . -")
+    return {own[name].name: title for name, title in named.items()}
+
+
+def from_environment(app: str, environ: Mapping[str, str]) -> dict[str, Any]:
+    """What environment variables say of tables: `SEMEL_APPS__HOUSEHOLD__TABLES__MESSAGES` and its kin."""
+    whole = variable(app, SETTING)
+    said = {name: environ[name] for name in environ if name.startswith(whole)}
+    named = _read(app, SETTING, dict[str, str], said.pop(whole, {}))
+    return {SETTING: named | {name.removeprefix(f"{whole}__").lower(): title for name, title in said.items()}}
+
+
+def _read(app: str, setting: str, kind: Any, value: Any) -> Any:
+    """A setting as a value of its kind; the environment has nothing but texts."""
+    try:
+        return msgspec.convert(meant(kind, value) if isinstance(value, str) else value, kind, strict=False)
+    except (msgspec.ValidationError, msgspec.DecodeError) as error:
+        raise wrong(app, setting, str(error)) from error
