@@ -118,6 +118,17 @@ def test_a_message_is_kept_as_it_came_under_its_own_number(home, clock):
     assert home.telegram.sent == []
 
 
+@pytest.mark.parametrize("days", [90, 2])
+def test_a_message_is_kept_for_so_many_days_and_what_was_noted_of_it_for_longer(make, clock, days):
+    home = make(**({} if days == 90 else {"message_days": days}))
+    home.tell(DONE, message=77)
+    clock.advance(days * 86400 - 1)
+    assert home.app.messages.get(str(CHAT), 77) is not None
+    clock.advance(2)
+    assert home.app.messages.get(str(CHAT), 77) is None
+    assert len(home.activities()) == 1
+
+
 @pytest.mark.seed("H1", "H2")
 def test_an_activity_has_the_time_of_its_message_however_late_it_is_handled(home, clock):
     begun = clock.now()
@@ -257,6 +268,25 @@ def test_nothing_is_replied_while_others_talk(home, clock):
     assert begun + 59 < refused["not_before"] <= begun + 60.01
     clock.advance(61)
     assert "sent" in home.tell(DONE, user=BO).result
+
+
+@pytest.mark.seed("H7")
+def test_how_fast_a_conversation_may_be_is_a_setting(make, clock):
+    """So many messages of others, in so many seconds, among so many."""
+    home = make(fast_messages=2, fast_seconds=10, fast_look=4)
+    home.tell("mm", user=ANN)
+    assert "sent" in home.tell(DONE, user=BO).result
+    home.tell("mm", user=ANN)
+    refused = home.tell(DONE, user=BO).result
+    assert refused["refused"] == "fast_conversation"
+    assert refused["not_before"] <= clock.now() + 10.01
+    for _ in range(4):
+        home.tell("mm", user=BO)
+    assert "sent" in home.tell(DONE, user=BO).result, "of the last four all are his own"
+    home.tell("mm", user=ANN)
+    clock.advance(11)
+    home.tell("mm", user=ANN)
+    assert "sent" in home.tell(DONE, user=BO).result, "only one is of the last ten seconds"
 
 
 @pytest.mark.parametrize("switch", ["safe_mode", "household_off"])
@@ -606,6 +636,10 @@ WRONG: dict[str, list[Any]] = {
     "zone": [{"zone": "Europe/Atlantis"}],
     "quiet_from": [{"quiet_from": "22"}, {"quiet_to": "22:00"}],
     "cap": [{"cap": 0}],
+    "fast_messages": [{"fast_messages": 0}, {"fast_messages": 11}, {"fast_messages": 3, "fast_look": 2}],
+    "fast_seconds": [{"fast_seconds": 0}, {"fast_seconds": float("nan")}, {"fast_seconds": float("inf")}],
+    "fast_look": [{"fast_look": 0}, {"fast_look": 101}],
+    "message_days": [{"message_days": 0}, {"message_days": 3651}, {"message_days": float("nan")}],
     "classifier": [{"classifier": "nowhere:classify"}, {"classifier": "semel:nothing"}, {"classifier": ""}],
     "responder": [{"responder": "semel:DAY"}],
     "telegram_url": [{"telegram_url": "api.telegram.org"}],

@@ -550,7 +550,7 @@ class TestShapes:
         """`messageId` is a number and sorts as one: the last ten are those with the highest."""
         runner = run(MESSAGES)
         for number in range(95, 107):
-            message = {"userId": 7, "timestamp": number, "text": "hello"}
+            message = {"userId": 7, "timestamp": number, "text": "hello", "expires_at": After(DAY)}
             runner.ask(Put(MESSAGES, CHAT, message, ABSENT, number))
         assert kinds(self.on.item(MESSAGES, "chat", 100)) == {
             "chatId": "S",
@@ -558,6 +558,7 @@ class TestShapes:
             "userId": "N",
             "timestamp": "N",
             "text": "S",
+            "ttl": "N",
         }
         query = Query(MESSAGES, CHAT, reverse=True, limit=10, only=("userId", "timestamp"))
         last = runner.ask(query).items

@@ -84,8 +84,8 @@ def test_the_last_messages_of_a_chat_are_one_request_for_who_and_when(store: Mak
     [(operation, request)] = told.asked[1:]
     assert operation == "Query"
     assert read(request, "KeyConditionExpression") == "chatId = :k"
-    assert read(request, "FilterExpression") == "attribute_not_exists(expires_at) OR expires_at > :now"
-    assert projected(request) == {"chatId", "messageId", "expires_at", "userId", "timestamp"}
+    assert read(request, "FilterExpression") == "attribute_not_exists(ttl) OR ttl > :now"
+    assert projected(request) == {"chatId", "messageId", "ttl", "userId", "timestamp"}
     assert request["ExpressionAttributeValues"] == {":k": {"S": "chat"}, ":now": {"N": f"{clock.now():.0f}"}}
     assert {name: request[name] for name in ("TableName", "ScanIndexForward", "Limit", "ConsistentRead")} == {
         "TableName": "homeops-messages-test",

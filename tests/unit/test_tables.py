@@ -246,9 +246,17 @@ def test_the_names_of_the_household_s_tables_carry_the_environment_or_are_those_
         assert title(table.titled("mine-{env}"), "prod") == "mine-prod"
 
 
-def test_only_items_that_may_stay_for_ever_are_written_without_an_end():
-    message = {"userId": 1, "timestamp": 2, "expires_at": FOREVER}
+def test_a_message_of_a_household_has_an_end_in_whole_seconds():
+    message = {"userId": 1, "timestamp": 2, "expires_at": NOW}
     written = Layout(MESSAGES, MESSAGES, "prod").item("prod//chat", 7, message, Reading(NOW, NOW))
+    assert written["ttl"] == {"N": str(ceil(NOW))}
+    assert "expires_at" not in written
+    assert ttl_request(MESSAGES, "prod")["TimeToLiveSpecification"]["AttributeName"] == "ttl"
+
+
+def test_only_items_that_may_stay_for_ever_are_written_without_an_end():
+    activity = {"userId": 1, "timestamp": 2, "expires_at": FOREVER}
+    written = Layout(ACTIVITIES, ACTIVITIES, "prod").item("prod//chat", "01H", activity, Reading(NOW, NOW))
     assert "expires_at" not in written
 
 

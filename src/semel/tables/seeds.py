@@ -203,8 +203,8 @@ MESSAGES = Table(
         "expires_at": Kind.NUMBER,
     },
     expires="expires_at",
-    ttl="",
-    forever="the chat's own messages, from which everything else can be made again",
+    # Named as in the household's other table; its own writer gives a message no end, and such a one has none.
+    columns={"expires_at": Column(name="ttl", form=Form.SECONDS)},
 )
 
 PROBE = Table(

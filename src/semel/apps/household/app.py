@@ -26,6 +26,7 @@ from semel.doors.inbox import Inbox, Message
 from semel.doors.webhooks import TELEGRAM, Ingress, Notice, telegram_key
 from semel.gate import Allowed, Cap, FastConversation, KillSwitch, QuietHours
 from semel.journal import BOOKS
+from semel.ledger import DAY
 from semel.mailbox import TTL
 from semel.periods import Day
 from semel.policy import Keep, OnError, Options
@@ -107,7 +108,12 @@ class Household:
         """What a worker does with a message; gives what came of it."""
         heard = msgspec.convert(message.body, Said)
         self.messages.append(
-            str(heard.chat), {"text": heard.text}, id=heard.message, actor=heard.user, at=heard.at
+            str(heard.chat),
+            {"text": heard.text},
+            id=heard.message,
+            actor=heard.user,
+            at=heard.at,
+            ttl=self.settings.message_days * DAY,
         )
         if heard.edited:
             # The first version was handled when it came, and what was done is not done again.
@@ -209,7 +215,14 @@ def _gate(s: Semel, settings: Settings) -> Gate:
     return s.gate(
         *map(KillSwitch, SWITCHES),
         _naming("quiet_from", QuietHours, settings.quiet_from, settings.quiet_to, settings.zone),
-        FastConversation("{chat}", "{user}", book=BOOKS[MESSAGES.name]),
+        FastConversation(
+            "{chat}",
+            "{user}",
+            messages=settings.fast_messages,
+            within=settings.fast_seconds,
+            look=settings.fast_look,
+            book=BOOKS[MESSAGES.name],
+        ),
         Cap("{chat}", settings.cap, per=day, table=RESPONSE_COUNTERS),
         ttl=TTL,
         trace="household:{chat}",

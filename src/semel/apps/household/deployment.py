@@ -46,6 +46,24 @@ DEPLOYMENT = Deployment(
             default="3",
         ),
         Setting(
+            variable="SEMEL_APPS__HOUSEHOLD__FAST_MESSAGES",
+            parameter="FastMessages",
+            about="Nothing is replied where others wrote so many messages within FastSeconds.",
+            default="3",
+        ),
+        Setting(
+            variable="SEMEL_APPS__HOUSEHOLD__FAST_SECONDS",
+            parameter="FastSeconds",
+            about="In how many seconds that counts.",
+            default="60",
+        ),
+        Setting(
+            variable="SEMEL_APPS__HOUSEHOLD__MESSAGE_DAYS",
+            parameter="MessageDays",
+            about="For how many days a message is kept.",
+            default="90",
+        ),
+        Setting(
             variable="SEMEL_APPS__HOUSEHOLD__CHATS",
             parameter="Chats",
             about="The chats that are listened to, with commas between them; all where none is named.",

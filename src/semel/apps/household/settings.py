@@ -10,6 +10,11 @@ from semel.apps import settings as common
 
 wrong = functools.partial(common.wrong, "household")
 
+# So many messages are read before every reply, in one request.
+MOST: Final = 100
+# Ten years, which is as long as anything here can be made to wait.
+LONGEST: Final = 3650
+
 # As BotFather gives them: the bot's number, a colon, and the secret.
 TOKEN: Final = re.compile(r"\d+:[A-Za-z0-9_-]+")
 
@@ -26,6 +31,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """So many replies in a chat on one day of that zone."""
     quiet_from: str = "22:00"
     quiet_to: str = "07:00"
+    fast_messages: int = 3
+    """Nothing is replied where others wrote so many messages within `fast_seconds`."""
+    fast_seconds: float = 60.0
+    fast_look: int = 10
+    """So many messages are looked at for that, the latest of the chat."""
+    message_days: float = 90.0
+    """For so many days a message is kept; what was noted of it stays."""
     chats: tuple[int, ...] = ()
     """Only these chats are listened to; all of them where none is named."""
     classifier: str = "semel.apps.household.classify:classify"
@@ -52,4 +64,16 @@ def checked(settings: Settings) -> Settings:
         raise wrong("telegram_timeout", "it is a number of seconds above 0")
     if settings.cap < 1:
         raise wrong("cap", "it is at least 1; to stop all replies, turn the switch household_off")
+    _check_fast(settings)
+    if not 0 < settings.message_days <= LONGEST:
+        raise wrong("message_days", f"it is a number of days above 0, up to {LONGEST}")
     return settings
+
+
+def _check_fast(settings: Settings) -> None:
+    if not 1 <= settings.fast_look <= MOST:
+        raise wrong("fast_look", f"it is a number of messages from 1 to {MOST}")
+    if not 1 <= settings.fast_messages <= settings.fast_look:
+        raise wrong("fast_messages", f"it is a number from 1 to fast_look, which is {settings.fast_look}")
+    if not 0 < settings.fast_seconds < float("inf"):
+        raise wrong("fast_seconds", "it is a number of seconds above 0")
