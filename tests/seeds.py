@@ -97,6 +97,8 @@ H8  Activities are read by chat in the order of time, by user within a range of 
 H9  The tables come as CDK, Terraform or CloudFormation, with the least that the worker may do
 H10 The household's variables name its tables, whose own names carry the environment; any application's
     tables can be named
+H11 What was done, of which type, with what effort and how surely are attributes of an activity; an item of
+    the household's own writer reads back as it is, and what it lacks is not made up
 
 M1  A request is kept in `mq-probe-idempotency` under operation and key, with its status, the hash of all of
     it, the answer and its times

@@ -85,7 +85,7 @@ BOOKS = {
             actor="userId",
             body="body",
             index="userId-timestamp-index",
-            fields=("messageId", "type"),
+            fields=("messageId", "type", "activity", "effort", "confidence"),
         ),
         Book(
             table=SUPPORT_AUDIT,
@@ -206,8 +206,9 @@ class JournalSteps:
     def _item(self, entry: Entry, span: float, mark: str, person: str | None) -> Item:
         book, fields = self._book, self._book.fields
         item: Item = {name: value for name, value in entry.body.items() if name in fields}
-        if book.body:
-            item[book.body] = {name: value for name, value in entry.body.items() if name not in fields}
+        rest = {name: value for name, value in entry.body.items() if name not in fields}
+        if book.body and (rest or not fields):
+            item[book.body] = rest
         if entry.at is not None:
             item[book.at] = book.time(entry.at)
         item |= {book.actor: self._actor(entry.actor), book.key: entry.key}

@@ -129,7 +129,15 @@ def test_a_message_is_kept_for_so_many_days_and_what_was_noted_of_it_for_longer(
     assert len(home.activities()) == 1
 
 
-@pytest.mark.seed("H1", "H2")
+@pytest.mark.seed("H11")
+def test_what_a_classifier_does_not_say_is_not_made_up(make):
+    home = make(classifier="tests.apps.household_own:classify")
+    home.tell("Hej", message=77)
+    [entry] = home.activities()
+    assert entry.body == {"messageId": 77, "type": "recovery", "activity": "juggling"}
+
+
+@pytest.mark.seed("H1", "H2", "H11")
 def test_an_activity_has_the_time_of_its_message_however_late_it_is_handled(home, clock):
     begun = clock.now()
     home.say(DONE, message=77)

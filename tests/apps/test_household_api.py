@@ -1,6 +1,7 @@
 """What was done, as it is read over HTTP."""
 
 import asyncio
+from contextlib import closing
 
 import httpx
 import pytest
@@ -8,17 +9,24 @@ from fastapi import FastAPI
 
 import semel
 from semel.apps.household.api import router
+from semel.tables.seeds import ACTIVITIES, MESSAGES, RESPONSE_COUNTERS
 from semel.testing import FakeClock
 from tests.apps.household_kit import ANN, BO, CHAT, Home
+from tests.places import open_place
 from tests.standins.telegram import Telegram
+from tests.state.test_documents import Engine
 
 NOON = 1_771_326_000  # 2026-02-17T11:00:00Z
 OTHER = 7
 
 
+@pytest.fixture
+def clock():
+    return FakeClock(NOON)
+
+
 @pytest.fixture(params=["memory", "sqlite"])
-def home(request, tmp_path):
-    clock = FakeClock(NOON)
+def home(request, tmp_path, clock):
     url = "memory:" if request.param == "memory" else f"sqlite:///{tmp_path / 'semel.db'}"
     home = Home(semel.connect(url, clock=clock).scoped("household"), clock, Telegram(), bot_token="")
     home.say("Jag har diskat", user=ANN, at=NOON)
@@ -33,6 +41,11 @@ def home(request, tmp_path):
 
 @pytest.fixture
 def get(home):
+    return asking(home)
+
+
+def asking(home):
+    """What asks a household over HTTP."""
     app = FastAPI()
     app.include_router(router(home.app), prefix="/apps/household")
 
@@ -109,6 +122,55 @@ def test_an_activity_leads_back_to_its_message(get):
         "text": "I vacuumed",
     }
     assert get(f"/apps/household/chats/{CHAT}/messages/99").status_code == 404
+
+
+@pytest.fixture
+def there(request, tmp_path):
+    """DynamoDB, with the tables of a household."""
+    return open_place("dynoxide", request, tmp_path, more=(ACTIVITIES, MESSAGES, RESPONSE_COUNTERS))
+
+
+@pytest.mark.seed("H8", "H11")
+def test_what_the_household_s_own_writer_put_is_shown_as_it_is(there, clock):
+    """Raw items, as its own code writes them; what they lack is null, and nothing is made up."""
+    chat, ulid = {"S": str(CHAT)}, "01HQJZ7B4Z0J5M3RGT8X4K6N9P"
+    whole = {
+        "chatId": chat,
+        "activityId": {"S": ulid},
+        "userId": {"N": str(ANN)},
+        "timestamp": {"N": str(NOON * 1000)},
+        "messageId": {"N": "5"},
+        "type": {"S": "chore"},
+        "activity": {"S": "dishes"},
+        "effort": {"N": "2"},
+        "confidence": {"N": "1"},
+    }
+    bare = {"chatId": chat, "activityId": {"S": f"{ulid[:-1]}Q"}, "activity": {"S": "trash"}}
+    with closing(Engine(there, ACTIVITIES)) as engine:
+        engine.put(whole)
+        engine.put(bare)
+    with closing(Engine(there, MESSAGES)) as engine:
+        engine.put({"chatId": chat, "messageId": {"N": "5"}, "userId": {"N": str(ANN)}})
+    home = Home(semel.Semel(there.open(clock), env=there.env, clock=clock), clock, Telegram(), bot_token="")
+    get = asking(home)
+    first, second = get(f"/apps/household/chats/{CHAT}/activities").json()["activities"]
+    assert first == {
+        "id": ulid,
+        "chat": str(CHAT),
+        "user": ANN,
+        "at": "2026-02-17T11:00:00Z",
+        "type": "chore",
+        "activity": "dishes",
+        "effort": 2,
+        "confidence": 1,
+        "message": f"/apps/household/chats/{CHAT}/messages/5",
+    }
+    lacking = dict.fromkeys(("user", "at", "type", "effort", "confidence", "message"))
+    assert second == {"id": f"{ulid[:-1]}Q", "chat": str(CHAT), "activity": "trash", **lacking}
+    assert get(f"/apps/household/users/{ANN}/activities").json()["activities"] == [first]
+    told = {"chat": str(CHAT), "message": 5, "user": ANN, "at": None, "text": None}
+    assert get(first["message"]).json() == told
+    home.close()
 
 
 @pytest.mark.parametrize("query", [{"from": "2026-02-17T11:00:00"}, {"limit": "0"}, {"to": "noon"}])

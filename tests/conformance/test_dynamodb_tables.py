@@ -473,7 +473,7 @@ class TestShapes:
         found = runner.ask(Query(SUPPORT_AUDIT, TALK)).items
         assert [item["ts_action_id"] for item in found] == sorted(sorts)
 
-    @pytest.mark.seed("H1")
+    @pytest.mark.seed("H1", "H11")
     def test_what_the_household_sees_of_an_activity(self, run) -> None:
         """`chatId` and `activityId`; `userId` and `timestamp` as numbers; no end, as it is history."""
         runner = run(ACTIVITIES)
@@ -482,7 +482,9 @@ class TestShapes:
             "timestamp": 1_700_000_000_000,
             "messageId": 42,
             "type": "chore",
-            "body": {"task": "dishes"},
+            "activity": "dishes",
+            "effort": "low",
+            "confidence": 0.8,
         }
         runner.ask(Put(ACTIVITIES, CHAT, activity, ABSENT, "01HQJZ7B4Z0J5M3RGT8X4K6N9P"))
         item = self.on.item(ACTIVITIES, "chat", "01HQJZ7B4Z0J5M3RGT8X4K6N9P")
@@ -493,7 +495,9 @@ class TestShapes:
             "timestamp": "N",
             "messageId": "N",
             "type": "S",
-            "body": "M",
+            "activity": "S",
+            "effort": "S",
+            "confidence": "N",
         }
         by_user = self.on.call(
             "Query",

@@ -5,15 +5,15 @@ import itertools
 from contextlib import closing
 from datetime import UTC, datetime, timedelta, timezone
 
-import msgspec
 import pytest
 from ulid import ULID
 
 import semel
-from semel import errors
+from semel import errors, ulids
+from semel.commands import Put
 from semel.drive import leave
-from semel.journal import BOOKS
 from semel.stores.dynamodb.layout import title
+from semel.tables import FOREVER
 from semel.tables.seeds import ACTIVITIES, MESSAGES, SUPPORT_AUDIT
 from semel.testing import Faulty
 from tests.places import NAMES, open_place
@@ -21,16 +21,10 @@ from tests.state.test_documents import DYNAMODB, LOSSES, Engine
 
 DAY = 86400
 
-# The seed's tables have one name whatever the environment, and every test here has an environment of its own.
-ACTIVITY = msgspec.structs.replace(ACTIVITIES, title="homeops-activities-{env}")
-MESSAGE = msgspec.structs.replace(MESSAGES, title="homeops-messages-{env}")
-HOUSE = msgspec.structs.replace(BOOKS[ACTIVITIES.name], table=ACTIVITY)
-CHAT = msgspec.structs.replace(BOOKS[MESSAGES.name], table=MESSAGE)
-
 
 @pytest.fixture(params=NAMES)
 def place(request, tmp_path):
-    return open_place(request.param, request, tmp_path, more=(ACTIVITY, MESSAGE, SUPPORT_AUDIT))
+    return open_place(request.param, request, tmp_path, more=(ACTIVITIES, MESSAGES, SUPPORT_AUDIT))
 
 
 def told(page):
@@ -219,14 +213,16 @@ def check_lost(do, clock, chat, losing):
     keyed = losing(lambda s: s.journal.append(chat, {"n": 1}, key="k"))
     drawn = losing(lambda s: s.journal.append(chat, {"n": 2}))
     assert do(lambda s: s.journal.list(chat)).entries == (keyed, drawn)
-    acted = losing(lambda s: s.journal.on(HOUSE).append(chat, {"n": 3}, actor=7))
-    assert do(lambda s: s.journal.on(HOUSE).list(chat)).entries == (acted,)
+    acted = losing(lambda s: s.journal.on(ACTIVITIES).append(chat, {"n": 3}, actor=7))
+    assert do(lambda s: s.journal.on(ACTIVITIES).list(chat)).entries == (acted,)
     audited = losing(
         lambda s: s.journal.on(SUPPORT_AUDIT).append(chat, {"result": "ok"}, key="a1", at=clock.now())
     )
     assert do(lambda s: s.journal.on(SUPPORT_AUDIT).list(chat)).entries == (audited,)
-    said = losing(lambda s: s.journal.on(CHAT).append(chat, {"text": "hi"}, id=5, actor=7, at=clock.now()))
-    assert do(lambda s: s.journal.on(CHAT).list(chat)).entries == (said,)
+    said = losing(
+        lambda s: s.journal.on(MESSAGES).append(chat, {"text": "hi"}, id=5, actor=7, at=clock.now())
+    )
+    assert do(lambda s: s.journal.on(MESSAGES).list(chat)).entries == (said,)
 
 
 def test_answers_that_a_network_loses_add_nothing(place):
@@ -262,18 +258,18 @@ def test_what_cannot_be_kept_is_refused_and_nothing_is_written(do):
         lambda s: s.journal.append("chat", {"n": 1}, actor="\0"),
         lambda s: s.journal.append("chat", {"n": 1}, id=5),
         lambda s: s.journal.append("chat", {"n": 1}, ttl=0),
-        lambda s: s.journal.on(HOUSE).append("chat", {"n": 1}, key="k"),
-        lambda s: s.journal.on(CHAT).append("chat", {"text": "hi"}),
-        lambda s: s.journal.on(CHAT).append("chat", {"mood": "hi"}, id=1),
-        lambda s: s.journal.on(CHAT).list("chat", since=1),
-        lambda s: s.journal.on(CHAT).by_actor(7),
+        lambda s: s.journal.on(ACTIVITIES).append("chat", {"n": 1}, key="k"),
+        lambda s: s.journal.on(MESSAGES).append("chat", {"text": "hi"}),
+        lambda s: s.journal.on(MESSAGES).append("chat", {"mood": "hi"}, id=1),
+        lambda s: s.journal.on(MESSAGES).list("chat", since=1),
+        lambda s: s.journal.on(MESSAGES).by_actor(7),
         lambda s: s.journal.on(SUPPORT_AUDIT).append("c-1", {"result": "ok"}),
         lambda s: s.journal.on(SUPPORT_AUDIT).append("c-1", {"result": "ok"}, key="k", actor="ann"),
         lambda s: s.journal.on(SUPPORT_AUDIT).append("c-1", {"result": "ok"}, key="k", subject="ann"),
     ):
         with pytest.raises(errors.UsageError):
             do(wrong)
-    for owner, book in (("chat", None), ("chat", HOUSE), ("chat", CHAT), ("c-1", SUPPORT_AUDIT)):
+    for owner, book in (("chat", None), ("chat", ACTIVITIES), ("chat", MESSAGES), ("c-1", SUPPORT_AUDIT)):
         assert do(lambda s, o=owner, b=book: (s.journal.on(b) if b else s.journal).list(o)).entries == ()
 
 
@@ -334,10 +330,10 @@ def test_activities_are_found_by_chat_and_by_user_with_the_message_they_came_fro
     begin = clock.now()
 
     def house(s):
-        return s.journal.on(HOUSE)
+        return s.journal.on(ACTIVITIES)
 
     def chat(s):
-        return s.journal.on(CHAT)
+        return s.journal.on(MESSAGES)
 
     for n in range(6):
         user, owner = 7 + n % 2, f"chat-{n % 3}"
@@ -358,17 +354,19 @@ def test_activities_are_found_by_chat_and_by_user_with_the_message_they_came_fro
     assert len(do(lambda s: house(s).by_actor(8)).entries) == 3
 
 
-@pytest.mark.seed("H1")
-@pytest.mark.seed("H2")
+WHAT = {"type": "chore", "activity": "dishes", "effort": "low", "confidence": 0.8}
+
+
+@pytest.mark.seed("H1", "H2", "H11")
 @pytest.mark.parametrize("place", DYNAMODB, indirect=True)
 def test_activities_look_as_the_seed_has_them(do, place, clock):
     event = clock.now() - 3600.5
     entry = do(
-        lambda s: s.journal.on(HOUSE).append(
-            "chat-1", {"type": "chore", "messageId": 42, "what": {"dishes": True}}, actor=7, at=event
+        lambda s: s.journal.on(ACTIVITIES).append(
+            "chat-1", WHAT | {"messageId": 42, "mood": {"proud": True}}, actor=7, at=event
         )
     )
-    with closing(Engine(place, ACTIVITY)) as engine:
+    with closing(Engine(place, ACTIVITIES)) as engine:
         item = engine.item(chatId="chat-1", activityId=entry.id)
         assert item == {
             "chatId": {"S": "chat-1"},
@@ -377,11 +375,14 @@ def test_activities_look_as_the_seed_has_them(do, place, clock):
             "timestamp": {"N": str(int(event * 1000))},
             "messageId": {"N": "42"},
             "type": {"S": "chore"},
-            "body": {"M": {"what": {"M": {"dishes": {"BOOL": True}}}}},
+            "activity": {"S": "dishes"},
+            "effort": {"S": "low"},
+            "confidence": {"N": "0.8"},
+            "body": {"M": {"mood": {"M": {"proud": {"BOOL": True}}}}},
         }
         assert ULID.from_str(entry.id).milliseconds == int(event * 1000)
         query = {
-            "TableName": title(ACTIVITY, place.env),
+            "TableName": title(ACTIVITIES, place.env),
             "IndexName": "userId-timestamp-index",
             "KeyConditionExpression": "userId = :u AND #t BETWEEN :a AND :b",
             "ExpressionAttributeNames": {"#t": "timestamp"},
@@ -396,6 +397,68 @@ def test_activities_look_as_the_seed_has_them(do, place, clock):
             backups = engine.call("DescribeContinuousBackups", {"TableName": query["TableName"]})
             described = backups["ContinuousBackupsDescription"]["PointInTimeRecoveryDescription"]
             assert described["PointInTimeRecoveryStatus"] == "ENABLED"
+
+
+LACKING = ((), ("confidence",), ("type", "activity", "effort", "confidence"), ("messageId",))
+
+
+def own_item(number, told):
+    """An activity as the household's own writer puts it, in the second of its number."""
+    ulid, begun = f"01HQJZ7B4{number}0J5M3RGT8X4K6N9P", 1_708_960_000_000
+    return {
+        "chatId": {"S": "-42"},
+        "activityId": {"S": ulid},
+        "userId": {"N": "7"},
+        "timestamp": {"N": str(begun + 1000 * number)},
+        **{name: {"S" if isinstance(value, str) else "N": str(value)} for name, value in told.items()},
+    }
+
+
+@pytest.mark.seed("H8", "H11")
+@pytest.mark.parametrize("place", DYNAMODB, indirect=True)
+def test_an_item_of_the_household_s_own_writer_reads_back_as_it_is(do, place):
+    """Nothing is made up for what it lacks: a confidence that nobody told is none."""
+    whole = WHAT | {"messageId": 42}
+    told = [{name: whole[name] for name in whole if name not in lacking} for lacking in LACKING]
+    items = [own_item(number, one) for number, one in enumerate(told)]
+    with closing(Engine(place, ACTIVITIES)) as engine:
+        for item in items:
+            engine.put(item)
+    entries = do(lambda s: s.journal.on(ACTIVITIES).list("-42")).entries
+    assert [(entry.body, entry.actor) for entry in entries] == [(one, 7) for one in told]
+    assert [entry.at for entry in entries] == [1_708_960_000 + number for number in range(len(told))]
+    assert do(lambda s: s.journal.on(ACTIVITIES).get("-42", items[1]["activityId"]["S"])) == entries[1]
+    mine = do(lambda s: s.journal.on(ACTIVITIES).append("-43", WHAT, actor=7, at=1_708_960_010))
+    found = do(lambda s: s.journal.on(ACTIVITIES).by_actor(7, since=1_708_960_001)).entries
+    assert found == (*entries[1:], mine)
+
+
+@pytest.mark.seed("H11")
+def test_an_activity_that_an_earlier_semel_wrote_reads_back(do, clock):
+    """It kept what was classified in the body, and only the type beside it."""
+    body = {name: value for name, value in WHAT.items() if name != "type"}
+    item = {"userId": 7, "timestamp": clock.now() * 1000, "messageId": 42, "type": "chore", "body": body}
+    do.s.store.execute(
+        Put(ACTIVITIES, do.s.journal.steps.realm.name("-42"), item, sort=ulids.first(clock.now()))
+    )
+    [entry] = do(lambda s: s.journal.on(ACTIVITIES).list("-42")).entries
+    assert entry.body == WHAT | {"messageId": 42}
+    assert do(lambda s: s.journal.on(ACTIVITIES).by_actor(7)).entries == (entry,)
+
+
+def test_messages_end_and_those_without_an_end_stay(do, place, clock):
+    """Such as those that the household's own writer made, or an earlier semel."""
+    if place.name in DYNAMODB:
+        with closing(Engine(place, MESSAGES)) as engine:
+            engine.put({"chatId": {"S": "-42"}, "messageId": {"N": "1"}, "userId": {"N": "7"}})
+    else:
+        chat = do.s.journal.steps.realm.name("-42")
+        do.s.store.execute(Put(MESSAGES, chat, {"userId": 7, "expires_at": FOREVER}, sort=1))
+    do(lambda s: s.journal.on(MESSAGES).append("-42", {"text": "hi"}, id=2, actor=7, ttl=90 * DAY))
+    clock.advance(90 * DAY - 1)
+    assert [entry.id for entry in do(lambda s: s.journal.on(MESSAGES).list("-42")).entries] == [1, 2]
+    clock.advance(2)
+    assert [entry.id for entry in do(lambda s: s.journal.on(MESSAGES).list("-42")).entries] == [1]
 
 
 def test_a_subject_is_kept_as_a_hash_and_his_entries_are_forgotten(do):

@@ -16,18 +16,18 @@ from semel.drive import leave
 from semel.lifecycle import Status
 from semel.model import Claimed
 from semel.stores.memory import MemoryStore
+from semel.tables.seeds import ACTIVITIES
 from semel.testing import FaultProxy, Faulty
 from tests.places import NAMES, open_place
 from tests.state.conftest import Sync
 from tests.state.test_documents import DYNAMODB, LOSSES
-from tests.state.test_journal import ACTIVITY, HOUSE
 
 CAP = 3
 
 
 @pytest.fixture(params=NAMES)
 def place(request, tmp_path):
-    return open_place(request.param, request, tmp_path, more=(ACTIVITY,))
+    return open_place(request.param, request, tmp_path, more=(ACTIVITIES,))
 
 
 @pytest.fixture
@@ -349,7 +349,7 @@ def test_a_block_that_is_tried_again_with_its_claim_is_recognised(spied, faulty,
         def block(tx, claim=claim, end=end, settle=settle):
             settle(tx, claim)
             tx.journal.append(end, {"drawn": True})
-            tx.journal.on(HOUSE).append(end, {"what": "told"}, actor=7)
+            tx.journal.on(ACTIVITIES).append(end, {"what": "told"}, actor=7)
             tx.documents.put(f"{end}-put", {"n": 1})
             return tx.documents.update(end, increment)
 
@@ -361,7 +361,7 @@ def test_a_block_that_is_tried_again_with_its_claim_is_recognised(spied, faulty,
         assert spied(lambda s, e=end: s.documents.get(e)).value == {"n": 1}
         assert spied(lambda s, e=end: s.documents.get(f"{e}-put")).version == 1
         assert len(spied(lambda s, e=end: s.journal.list(e)).entries) == 1
-        assert len(spied(lambda s, e=end: s.journal.on(HOUSE).list(e)).entries) == 1
+        assert len(spied(lambda s, e=end: s.journal.on(ACTIVITIES).list(e)).entries) == 1
 
 
 def test_a_block_is_recognised_though_others_have_changed_everything_since(spied, faulty):

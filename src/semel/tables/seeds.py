@@ -163,6 +163,10 @@ ACTIVITIES = Table(
         "timestamp": Kind.NUMBER,
         "messageId": Kind.NUMBER,
         "type": Kind.TEXT,
+        "activity": Kind.TEXT,
+        "effort": Kind.TEXT,
+        "confidence": Kind.NUMBER,
+        # What an entry tells besides; an item that the household's own writer made has none.
         "body": Kind.OBJECT,
         "expires_at": Kind.NUMBER,
     },

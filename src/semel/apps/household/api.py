@@ -30,17 +30,17 @@ Asked: TypeAlias = Annotated[dict[str, Any], Depends(_asked)]
 
 @dataclass(frozen=True)
 class Activity:
-    """Something that somebody did."""
+    """Something that somebody did; what its writer has not told is null, whoever that was."""
 
     id: str
     chat: str
-    user: int
-    at: datetime
-    type: str
-    activity: str
-    effort: str
-    confidence: float
-    message: str
+    user: int | None
+    at: datetime | None
+    type: str | None
+    activity: str | None
+    effort: str | int | float | None
+    confidence: float | None
+    message: str | None
     """Where the message is that told of it."""
 
 
@@ -58,9 +58,9 @@ class Said:
 
     chat: str
     message: int
-    user: int
-    at: datetime
-    text: str
+    user: int | None
+    at: datetime | None
+    text: str | None
 
 
 def router(app: Household) -> APIRouter:
@@ -81,7 +81,7 @@ def router(app: Household) -> APIRouter:
         entry = await messages.get(str(chat), message)
         if entry is None:
             raise HTTPException(404, "there is no such message")
-        return Said(str(chat), message, _user(entry), _at(entry), entry.body["text"])
+        return Said(str(chat), message, _user(entry), _at(entry), entry.body.get("text"))
 
     return routes
 
@@ -92,23 +92,28 @@ def _page(request: Request, found: Entries) -> Page:
 
 def _activity(request: Request, entry: Entry) -> Activity:
     told = entry.body
-    message = request.url_for("household_message", chat=entry.owner, message=told["messageId"])
     return Activity(
         id=str(entry.id),
         chat=entry.owner,
         user=_user(entry),
         at=_at(entry),
-        type=told["type"],
-        activity=told.get("activity", ""),
-        effort=told.get("effort", ""),
-        confidence=told.get("confidence", 1.0),
-        message=message.path,
+        type=told.get("type"),
+        activity=told.get("activity"),
+        effort=told.get("effort"),
+        confidence=told.get("confidence"),
+        message=_message(request, entry.owner, told.get("messageId")),
     )
 
 
-def _at(entry: Entry) -> datetime:
-    return datetime.fromtimestamp(entry.at or 0, UTC)
+def _message(request: Request, chat: str, message: int | None) -> str | None:
+    if message is None:
+        return None
+    return request.url_for("household_message", chat=chat, message=message).path
 
 
-def _user(entry: Entry) -> int:
-    return int(entry.actor or 0)
+def _at(entry: Entry) -> datetime | None:
+    return None if entry.at is None else datetime.fromtimestamp(entry.at, UTC)
+
+
+def _user(entry: Entry) -> int | None:
+    return None if entry.actor is None else int(entry.actor)

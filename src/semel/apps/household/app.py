@@ -196,13 +196,15 @@ class Household:
 
 
 def _activity(heard: Said, found: Found) -> dict[str, Any]:
-    return {
+    """What is kept of an activity: what the classifier said, and nothing that it did not."""
+    told = {
         "messageId": heard.message,
         "type": found.type,
-        "activity": found.activity,
+        "activity": found.activity or None,
         "effort": found.effort,
         "confidence": found.confidence,
     }
+    return {name: value for name, value in told.items() if value is not None}
 
 
 def _trace(heard: Said) -> semel.Key:

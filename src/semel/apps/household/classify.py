@@ -16,8 +16,9 @@ class Found(msgspec.Struct, frozen=True):
     type: str
     """`chore` or `recovery` for what was done; `question` for what is asked."""
     activity: str = ""
-    effort: str = "medium"
-    confidence: float = 1.0
+    effort: str | None = None
+    confidence: float | None = None
+    """How sure it is; None where the classifier does not say, and nothing is kept of it then."""
     language: str = "en"
 
     @property
