@@ -66,7 +66,6 @@ class Home:
         chosen: dict[str, Any] = {
             "bot_token": TOKEN,
             "telegram_url": telegram.url,
-            "telegram_timeout": 0.3,
         } | settings
         self.app = Household(s, self.box, Settings(secret_token=SECRET_TOKEN, **chosen))
         self._numbers = itertools.count(1)

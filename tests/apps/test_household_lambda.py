@@ -61,7 +61,6 @@ def functions(place, monkeypatch):  # noqa: F811
             "BOT_TOKEN": TOKEN,
             "SECRET_TOKEN": SECRET_TOKEN,
             "TELEGRAM_URL": telegram.url,
-            "TELEGRAM_TIMEOUT": "0.3",
             "CHATS": f"{CHAT}, 7",
         } | {name.upper(): value for name, value in awake().items()}
         environ = CREDENTIALS | {"SEMEL_URL": place.url, "SEMEL_ENV": place.env}
