@@ -74,7 +74,7 @@ class Actor:
         claim, told = event.claim, told_of(event)
 
         @self._s.once(
-            lambda action: action.key,
+            key=lambda action: action.key,
             fingerprint=None,
             lease=claim.lease,
             ttl=claim.ttl,

@@ -28,7 +28,7 @@ class Lookup:
         told = told_of(asking)
 
         @self._s.once(
-            self._key,
+            key=self._key,
             fingerprint=None,
             lease=min(asking.claim.lease, self._every / 2),
             ttl=self._every,
