@@ -288,7 +288,7 @@ def test_none_gets_through_nested_data(values):
         {"id": 7, "message": {"lines": [sentence(rng, value), "all is well"]}, value: (None, {value})}
         for value in values
     ]
-    outputs = REDACTOR.json(bodies)
+    outputs = [REDACTOR.json(body) for body in bodies]
     through = {
         value: output
         for value, output in zip(values, map(repr, outputs), strict=True)

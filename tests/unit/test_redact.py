@@ -2,6 +2,7 @@
 
 import copy
 import logging
+import re
 import subprocess
 import sys
 from datetime import UTC, date, datetime
@@ -22,8 +23,12 @@ from phonenumbers import PhoneNumberType as Line
 from semel import redact
 from semel.errors import InvalidOption, InvalidPayload, MissingExtra, UsageError
 from semel.keys import canonical, fingerprint
-from semel.redact import REGIONS, Digest, Redactor, digest, pseudonym
+from semel.redact import REGIONS, Digest, Redactor, budget, digest, pseudonym, runs
+from semel.redact import redactor as redacting
+from semel.redact.cut import beginning
+from semel.redact.plans import Numbering
 from tests.acceptance import test_redact_planted as planted
+from tests.amounts import amount
 
 REDACTOR = Redactor()
 text = REDACTOR.text
@@ -963,6 +968,131 @@ def test_an_excerpt_of_no_characters_is_refused():
 @given(st.lists(tokens, max_size=20).map("".join), st.integers(1, 40))
 def test_an_excerpt_is_never_too_long(value, length):
     assert len(REDACTOR.excerpt(value, length)) <= length
+
+
+def test_an_excerpt_is_made_of_the_beginning_of_a_long_text():
+    assert REDACTOR.excerpt("Hello there, " * 100_000, 20) == "Hello there, Hello…"
+    assert len(REDACTOR.excerpt(f"https://{'x' * 5000} " + "and so on " * 1000)) <= 80
+
+
+# --- Hostile text ----------------------------------------------------------------------------------
+
+
+class Work:
+    """What was done to redact: characters that were read, and questions that were asked of the rules."""
+
+    def __init__(self, monkeypatch):
+        self.characters = self.questions = self.parsed = 0
+        for owner, name, count in (
+            (redacting, "Page", self._read),
+            (runs, "ordinary_end", self._asked),
+            (Numbering, "knows", self._asked),
+            (Numbering, "is_international", self._parsed),
+        ):
+            monkeypatch.setattr(owner, name, self._counting(getattr(owner, name), count))
+
+    def _counting(self, function, count):
+        def counted(*args, **kwargs):
+            count(*args)
+            return function(*args, **kwargs)
+
+        return counted
+
+    def _read(self, text):
+        self.characters += len(text)
+
+    def _asked(self, *_):
+        self.questions += 1
+
+    def _parsed(self, *_):
+        self.parsed += 1
+
+
+@pytest.fixture
+def work(monkeypatch):
+    return Work(monkeypatch)
+
+
+PIECES = (
+    *("+1", "+1 ", "+(1", "1", "1 ", "1-", "1.", "1(", "12 34 ", "123 ", "1234567890", "12345-", "1 000 "),
+    *("978-1-", "1.1.1.", "070-123 45 67, ", "0701234567, ", "+46701234567 ", "1234567 x", "2025550123x1"),
+    *("%2B1", "1\u200b", "\uff11", "@", "a@", "a@a.a@a.", "a@b.co ", "email=a@b.co&", "mailto:a@b.co?"),
+    *("a", "a.", ".", "-", "(", "+(", '"', '\\"', "%20", "http://", "www.", "a.com/ ", "#12345", "#1234 "),
+    *("order 12345 ", "order no ", "tracking number ", "1Z 9 ", "1Z999AA10123456784 ", "RB 1 2 3 4 "),
+    *("phone 1", "2026-01-01 ", "1700000000 ", "100 000 ", "***1234", "***@", "ORD-1-", "2026 ", "20 "),
+)
+
+
+@pytest.mark.situation(52)
+@pytest.mark.parametrize("piece", PIECES)
+def test_the_work_is_bounded_whatever_a_text_holds_and_however_long_it_is(work, piece):
+    """Counted and not timed: in characters that are read, and in questions about what a number is."""
+    for length in (20_000, 2_000_000):
+        work.characters = work.questions = work.parsed = 0
+        masked = text(piece * (length // len(piece)))
+        # Two readings where there is percent-encoding, in each of four rounds.
+        assert work.characters <= 8 * min(length, budget.MOST_CHARACTERS)
+        assert work.questions + work.parsed <= 2 * budget.MOST_QUESTIONS
+        assert work.parsed <= budget.MOST_QUESTIONS / 2
+        assert len(masked) <= budget.MOST_CHARACTERS
+        assert text(masked) == masked
+
+
+@pytest.mark.situation(52)
+@pytest.mark.parametrize("piece", ["+1+1+1+1+1+1+1", "070-123 45 67", "x@y.example, 2025550123"])
+def test_the_work_is_bounded_for_all_texts_of_nested_data_together(work, piece):
+    data = [{"said": piece, f"{piece} {number}": [piece]} for number in range(3000)]
+    masked = REDACTOR.json(data)
+    assert work.characters <= 8 * budget.MOST_CHARACTERS
+    assert work.questions + work.parsed <= 2 * budget.MOST_QUESTIONS
+    assert not planted.leaked(repr(masked), piece)
+    assert masked[-1]["***"] == "***"
+    # And it is there again for the next.
+    assert REDACTOR.json("call 2025550123") == "call ***-***-0123"
+
+
+@pytest.mark.situation(52)
+def test_digits_without_end_are_masked_without_asking_what_they_are(work):
+    for many in ("1" * 5000, "12 " * 2000, "+1" * 2000):
+        assert text(f"see {many}").rstrip() in ("see ***", "see +***")
+        assert work.questions + work.parsed == 0
+
+
+@pytest.mark.situation(52)
+def test_a_list_of_numbers_is_masked_to_its_end_though_nobody_looks_at_all_of_it():
+    rng = Random(7)
+    numbers = [
+        f"+46 70 {planted.digits(rng, 3)} {planted.digits(rng, 2)} {planted.digits(rng, 2)}"
+        for _ in range(2000)
+    ]
+    masked = text(", ".join(numbers))
+    assert masked.startswith(f"***-***-{numbers[0][-5:-3]}{numbers[0][-2:]}, ***-***-")
+    assert not [number for number in numbers if number[-9:] in masked]
+    assert not re.search(r"\d{5}|\d[ -]\d", masked)
+
+
+@pytest.mark.situation(52)
+@pytest.mark.seed("R7")
+@pytest.mark.parametrize("kind", list(planted.KINDS))
+def test_nothing_is_cut_in_half_and_shown(kind):
+    """Wherever a text is cut: the piece of a number that is left would not be known for one."""
+    rng = Random(11)
+    for _ in range(amount(200, 15)):
+        value = planted.KINDS[kind](rng)
+        whole = f"Hello, please write to me as soon as possible: {value} is what I have. Many thanks!"
+        for most in range(1, len(whole) + 1):
+            cut = beginning(whole, most)
+            assert len(cut) <= max(most, 3)
+            assert not planted.leaked(text(cut), value), (most, cut)
+
+
+@pytest.mark.situation(52)
+def test_a_text_without_a_place_to_cut_goes_as_a_whole():
+    assert beginning("x" * 100, 50) == "***"
+    assert beginning("1 2 3 4 " * 20, 50) == "***"
+    assert beginning("two plain words", 12) == "two ***"
+    assert beginning('and "ann and berta"@example.com', 22) == "***"
+    assert beginning("short", 5) == "short"
 
 
 # --- Logging ---------------------------------------------------------------------------------------

@@ -28,11 +28,14 @@ def emails(plain: str) -> list[Mark]:
     """Every e-mail address, to be masked whole."""
     if "@" not in plain:
         return []
-    marks = []
+    marks: list[Mark] = []
     for found in _EMAIL.finditer(plain):
+        start, end = found.span()
+        # The query of a link to write to somebody may hold more addresses.
+        if marks and start < marks[-1][1]:
+            continue
         if found["top"] is not None and not _TOP_LEVEL.search(found["top"]):
             continue
-        start, end = found.span()
         at = plain.index("@", start)
         if before := _BEFORE_EMAIL.match(plain, start, min(at, start + _BEFORE_EMAIL_LENGTH)):
             start = before.end()

@@ -6,7 +6,7 @@ from typing import Final
 from semel.redact.digits import DATE, DAY, MONTH
 from semel.redact.phones import is_labelled
 from semel.redact.plans import Numbering
-from semel.redact.words import BEGIN, NUMBER_WORD
+from semel.redact.words import BEGIN, NUMBER_WORD, may_end_with_word
 
 _YEAR: Final = r"(?:19[5-9]\d|20[0-4]\d)"
 _TIME: Final = r"\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?"
@@ -96,6 +96,11 @@ def ordinary_end(plain: str, start: int, numbering: Numbering) -> int:
     found = _QUANTITY.match(plain, start)
     if found and numbering.writes_thousands and _THOUSANDS.fullmatch(found[0]):
         return start
-    if not found and _COUNTED_BEFORE.search(plain, max(start - _COUNTED_LENGTH, 0), start):
+    if not found and _is_counted(plain, start):
         found = _AFTER_COUNTED.match(plain, start)
     return start if found is None or is_labelled(plain, start) else found.end()
+
+
+def _is_counted(plain: str, start: int) -> bool:
+    first = max(start - _COUNTED_LENGTH, 0)
+    return may_end_with_word(plain[first:start]) and _COUNTED_BEFORE.search(plain, first, start) is not None

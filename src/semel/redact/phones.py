@@ -5,7 +5,7 @@ from typing import Final
 
 from semel.redact.masks import MASK
 from semel.redact.page import TAKEN
-from semel.redact.words import AND, BEGIN, GAP, NUMBER_WORD
+from semel.redact.words import AND, BEGIN, GAP, NUMBER_WORD, may_end_with_word
 
 # ITU-T E.164: a number has at most 15 digits, and "00" may stand before them. Seven are the fewest that
 # people give to strangers.
@@ -38,7 +38,11 @@ PHONE_SHAPE: Final = re.compile(
 
 def is_labelled(plain: str, start: int) -> bool:
     """Whether a word such as "phone" stands before this place."""
-    return _LABELLED_PHONE.search(plain, max(start - _LABEL_LENGTH, 0), start) is not None
+    first = max(start - _LABEL_LENGTH, 0)
+    before = plain[first:start]
+    if TAKEN not in before and not may_end_with_word(before):
+        return False
+    return _LABELLED_PHONE.search(plain, first, start) is not None
 
 
 def phone_mask(digits: str) -> str:

@@ -16,6 +16,9 @@ REGIONS: Final = (
     *("IN", "PK", "BD", "CN", "HK", "TW", "JP", "KR", "SG", "MY", "TH", "ID", "PH", "VN", "AU", "NZ"),
 )
 
+# How many questions about a region's numbers take as long as one about the whole world's.
+INTERNATIONAL_PRICE: Final = 5
+
 _LINES: Final = (
     *("fixed_line", "mobile", "toll_free", "premium_rate", "shared_cost", "personal_number"),
     *("voip", "pager", "uan", "voicemail"),

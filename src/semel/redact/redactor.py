@@ -1,11 +1,15 @@
 """The redactor: the rules in their order, for a text, nested data, an excerpt and a log."""
 
+import re
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from semel.errors import InvalidOption
 from semel.extras import require
+from semel.redact.budget import Budget
+from semel.redact.cut import beginning
 from semel.redact.data import masked
 from semel.redact.digits import MANY_DIGITS
 from semel.redact.emails import emails
@@ -25,7 +29,16 @@ if TYPE_CHECKING:
 _EXCERPT_LENGTH: Final = 80
 
 # Ordinary text takes two rounds. What takes more was made to, and goes as a whole.
-_MOST_ROUNDS: Final = 16
+_MOST_ROUNDS: Final = 4
+
+# Without one of these there is nothing to find, and most short texts have none of them.
+_SUSPECT: Final = re.compile(r"[\d@]|://|www|\.[a-z]{2,6}[/?]", re.IGNORECASE)
+
+# An excerpt is made of so many times its own length, and not of less than this: masks are short.
+_READ_FOR_EXCERPT, _LEAST_READ = 20, 2000
+
+# What is left for the texts of the nested data that is being masked.
+_left: ContextVar[Budget | None] = ContextVar("semel_redact_left", default=None)
 
 
 class Redactor(msgspec.Struct, frozen=True):
@@ -47,10 +60,18 @@ class Redactor(msgspec.Struct, frozen=True):
                 )
 
     def text(self, value: str) -> str:
-        """The text with everything personal masked."""
+        """The text with everything personal masked.
+
+        The work has an end, whatever the text holds: after 65,536 characters it is cut, with a mask for the
+        rest; and of more than some hundred numbers, those that come last are masked without being looked at.
+        """
+        budget = _left.get() or Budget()
+        most = budget.read(value)
+        if value and not most:
+            return MASK
         # A mask may free a neighbour that was not read as a number before, so the outcome is read again.
         for _ in range(_MOST_ROUNDS):
-            before, value = value, self._masked_once(value)
+            before, value = value, self._masked_once(beginning(value, most), budget)
             if value == before:
                 return before
         return MASK
@@ -61,14 +82,19 @@ class Redactor(msgspec.Struct, frozen=True):
         A value under a name such as `phone`, `email`, `order_id` or `tracking_number` is masked whatever it
         looks like, numbers too; all other numbers stay. Bytes, and objects of other types than JSON's, dates
         and UUIDs, become a word for them, such as "<12 bytes>". Data nested more than 100 levels deep, or
-        inside itself, is a UsageError.
+        inside itself, is a UsageError. The work has the same end for all its texts together.
         """
-        return masked(value, self.text)
+        token = _left.set(Budget())
+        try:
+            return masked(value, self.text)
+        finally:
+            _left.reset(token)
 
     def excerpt(self, value: str, length: int = _EXCERPT_LENGTH) -> str:
         """The beginning of the masked text, on one line, in at most so many characters."""
         if length < 1:
             raise InvalidOption(f"an excerpt has at least one character, not {length}")
+        value = beginning(value, max(_READ_FOR_EXCERPT * length, _LEAST_READ))
         # Masked before the lines are joined, because a line's end separates numbers; and after, for a number
         # that was broken over two lines.
         line = self.text(" ".join(self.text(value).split()))
@@ -86,8 +112,10 @@ class Redactor(msgspec.Struct, frozen=True):
 
         return RedactingFilter(self)
 
-    def _masked_once(self, text: str) -> str:
+    def _masked_once(self, text: str, budget: Budget) -> str:
         page = Page(text)
+        if not _SUSPECT.search(page.plain):
+            return text
         page.mark(links, emails)
         if "%" in text:
             # Only now, since a link goes on after %20, and would end at a blank.
@@ -97,5 +125,5 @@ class Redactor(msgspec.Struct, frozen=True):
         if MANY_DIGITS.search(page.plain):
             page.hide(CODE)
             known = numbering(tuple(self.regions))
-            page.mark(lambda plain: numbers(plain, known))
+            page.mark(lambda plain: numbers(plain, known, budget))
         return page.written()

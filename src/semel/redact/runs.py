@@ -4,17 +4,24 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from semel.redact.budget import Budget
 from semel.redact.digits import DIGITS, digits_of
 from semel.redact.masks import MASK
 from semel.redact.ordinary import ordinary_end
 from semel.redact.page import Mark, Span
 from semel.redact.parcels import is_numbered_parcel
 from semel.redact.phones import EXTENSION, FEWEST, MOST, PHONE_SHAPE, is_labelled, phone_mask
-from semel.redact.plans import Numbering
+from semel.redact.plans import INTERNATIONAL_PRICE, Numbering
 
 # Nobody writes a phone number in more groups, and to try them takes long in a table of numbers.
 _MOST_GROUPS: Final = 9
 _LONGEST_PARCEL: Final = 34
+
+# What goes on for longer is no number and no list of some, and goes as a whole.
+_LONGEST_RUN: Final = 1000
+
+# Before a number may stand "+(" or "(+", and a bracket around that; further ones are not its own.
+_MOST_BRACKETS: Final = 3
 
 # Seven digits or more, and what people write between them.
 _RUN: Final = re.compile(r"\d(?:[ \t().\-/+]{0,4}\d){6,}")
@@ -23,31 +30,56 @@ _RUN: Final = re.compile(r"\d(?:[ \t().\-/+]{0,4}\d){6,}")
 _GLUED_WORD: Final = re.compile(r"(?![a-f]+(?![a-z]))[a-z]{4,}(?![0-9a-z])", re.IGNORECASE)
 
 
-def numbers(plain: str, numbering: Numbering) -> list[Mark]:
-    """Every phone number, and every tracking number of digits alone."""
+def numbers(plain: str, numbering: Numbering, budget: Budget) -> list[Mark]:
+    """Every phone number, every tracking number of digits alone; and all digits, once that is too much."""
     marks: list[Mark] = []
     read = 0
     for run in _RUN.finditer(plain):
         groups: list[Span] = []
-        for found in DIGITS.finditer(plain, *run.span()):
+        start, end = run.span()
+        long = end - start > _LONGEST_RUN
+        for found in DIGITS.finditer(plain, start, end):
             if found.start() < read:
                 continue
+            if long or budget.spent:
+                marks.append(_unread(plain, groups[0][0] if groups else found.start(), end))
+                groups = []
+                break
+            budget.ask()
             read = ordinary_end(plain, found.start(), numbering)
             if read == found.start():
                 groups.append(found.span())
             else:
-                marks += _Run(plain, groups, numbering).marks()
+                marks += _Run(plain, groups, numbering, budget).marks()
                 groups = []
-        marks += _Run(plain, groups, numbering).marks()
-    return marks
+        marks += _Run(plain, groups, numbering, budget).marks()
+    return _apart(marks)
+
+
+def _apart(marks: list[Mark]) -> list[Mark]:
+    # An extension may look like a number, and then goes with the one before it, and so does what it begins.
+    apart: list[Mark] = []
+    for start, end, mask in marks:
+        if apart and start < apart[-1][1]:
+            first, before, kept = apart[-1]
+            apart[-1] = first, max(before, end), kept
+        else:
+            apart.append((start, end, mask))
+    return apart
+
+
+def _unread(plain: str, start: int, end: int) -> Mark:
+    extension = EXTENSION.match(plain, end)
+    return start, extension.end() if extension else end, MASK
 
 
 class _Run:
     # Groups of digits that may be one number, several, or a number and something beside it.
-    def __init__(self, plain: str, groups: list[Span], numbering: Numbering) -> None:
+    def __init__(self, plain: str, groups: list[Span], numbering: Numbering, budget: Budget) -> None:
         self._plain = plain
         self._groups = _unlettered(plain, groups)
         self._numbering = numbering
+        self._budget = budget
 
     def marks(self) -> list[Mark]:
         marks: list[Mark] = []
@@ -68,7 +100,7 @@ class _Run:
         if not plus and (at > 0 or not is_labelled(self._plain, self._groups[0][0])):
             return None
         possible = [found for found in self._numbers_from(at, len(self._groups)) if len(found[1]) <= MOST]
-        is_valid = self._numbering.is_international if plus else self._numbering.knows
+        is_valid = self._is_international if plus else self._knows
         longest = possible[-1][0] if possible else None
         return next((end for end, digits in reversed(possible) if is_valid(digits)), longest)
 
@@ -139,12 +171,20 @@ class _Run:
         if len(digits) > MOST:
             return False
         start, stop = self._span(at, end)
-        return PHONE_SHAPE.fullmatch(self._plain, start, stop) is not None or self._numbering.knows(digits)
+        return PHONE_SHAPE.fullmatch(self._plain, start, stop) is not None or self._knows(digits)
+
+    def _knows(self, digits: str) -> bool:
+        self._budget.ask()
+        return self._budget.spent or self._numbering.knows(digits)
+
+    def _is_international(self, digits: str) -> bool:
+        self._budget.ask(INTERNATIONAL_PRICE)
+        return self._budget.spent or self._numbering.is_international(digits)
 
     def _span(self, at: int, end: int) -> Span:
         first, stop = self._groups[at][0], self._groups[end - 1][1]
         start = first
-        while start > 0 and self._plain[start - 1] in "+(":
+        while start > max(first - _MOST_BRACKETS, 0) and self._plain[start - 1] in "+(":
             start -= 1
         # An opening bracket belongs to the number if its closing one does; a plus always does.
         closed = self._plain.count(")", first, stop)

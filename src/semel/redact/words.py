@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable
+from string import digits
 from typing import Final
 
 from semel.redact.digits import DATE_ONLY, digits_of
@@ -16,6 +17,9 @@ NUMBER_WORD: Final = (
     r"(?:numbers?|num|nos?|nr|ids?|code|ref(?:erence)?|name|nummer|num[eé]ro|n[uú]mero|numer|n[°º]|№|"
     r"#(?=\s?[:=])|номер\w{0,2}|号码?|號碼?|番号|번호)"
 )
+
+# These end no word that announces a number, nor what stands between the two.
+_NO_END_OF_WORD: Final = frozenset(" \t().-/+,;")
 
 # Letters, digits and hyphens, with a digit among them; perhaps "#" before it.
 WRITTEN: Final = r"#? ?(?=[a-z/_-]{0,40}\d)[0-9a-z]+(?:[/_-]+[0-9a-z]+)*(?![0-9a-z])"
@@ -42,6 +46,15 @@ def listed(plain: str, firsts: Iterable[Span]) -> list[Span]:
 
 def _is_another(number: str) -> bool:
     return len(digits_of(number)) >= _FEWEST_DIGITS_IN_A_LIST and not DATE_ONLY.fullmatch(number)
+
+
+def may_end_with_word(before: str) -> bool:
+    """Whether a word that announces a number may stand before it; in a list of numbers that is quickly told.
+
+    A digit or two may be part of such a word.
+    """
+    end = before.rstrip(" \t\n_.:=\\\"'*`[(>-#+").rstrip(digits)
+    return end != "" and end[-1] not in _NO_END_OF_WORD
 
 
 def stems_of(words: tuple[str, ...]) -> tuple[str, ...]:
