@@ -59,6 +59,9 @@ Listener: TypeAlias = Callable[[Event], None]
 
 WITHHELD = "<left out: it could not be redacted>"
 
+# So much more is read of a text than is kept: masks are shorter than what they stand for.
+_READ = 4
+
 
 class Events:
     """Where events go."""
@@ -81,12 +84,20 @@ class Events:
         other.listeners, other._door = self.listeners, door
         return other
 
-    def scrubbed(self, text: str) -> str:
-        """A text without what is personal; without anything, where that cannot be told."""
+    def scrubbed(self, text: str, most: int | None = None) -> str:
+        """A text without what is personal, in at most so many characters; where that cannot be told, nothing.
+
+        It is cut before it is scrubbed, because that takes the longer the more there is; and at a place where
+        nothing personal is cut in half, which would not be known for what it is any more.
+        """
         if not text or self.scrub is None:
-            return text
+            return text[:most]
         try:
-            return self.scrub(text)
+            if most is not None and len(text) > _READ * most:
+                from semel.redact.cut import beginning
+
+                text = beginning(text, _READ * most)
+            return self.scrub(text)[:most]
         except Exception:  # noqa: BLE001 - what cannot be scrubbed is not told, and the work goes on
             return WITHHELD
 
@@ -117,8 +128,17 @@ class Events:
         for listener in tuple(self.listeners):
             try:
                 listener(event)
-            except Exception:  # noqa: BLE001 - a listener may fail in any way, and the work goes on
-                _logger().exception("a listener failed on %s", event.what.value)
+            except Exception as error:  # noqa: BLE001 - a listener may fail in any way, and the work goes on
+                self._listener_failed(event, error)
+
+    def _listener_failed(self, event: Event, error: Exception) -> None:
+        if self.scrub is None:
+            _logger().error("a listener failed on %s", event.what.value, exc_info=error)
+            return
+        from traceback import format_exception
+
+        trace = self.scrubbed("".join(format_exception(error)))
+        _logger().error("a listener failed on %s\n%s", event.what.value, trace)
 
 
 def fields(event: Event) -> dict[str, str | int]:

@@ -803,8 +803,7 @@ class LedgerSteps:
 
     def _kept_text(self, error: BaseException | Failure) -> str:
         failure = failure_of(error)
-        # Scrubbed before it is cut: what is cut in half is not recognised any more.
-        message = self.events.scrubbed(failure.message)[:MAX_ERROR_TEXT]
+        message = self.events.scrubbed(failure.message, MAX_ERROR_TEXT)
         return _failure_text(msgspec.structs.replace(failure, message=message))
 
     def _result(self, record: Record, decoder: Decoder) -> Steps[Any]:

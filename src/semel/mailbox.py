@@ -344,8 +344,7 @@ class MailboxSteps:
         return isinstance(reply, Applied)
 
     def _told(self, error: str) -> str:
-        # Scrubbed before it is cut: what is cut in half is not recognised any more.
-        return self._realm.events.scrubbed(error)[:MAX_ERROR_TEXT]
+        return self._realm.events.scrubbed(error, MAX_ERROR_TEXT)
 
     def open(self, letter: Letter) -> Message:
         """What a letter says."""

@@ -303,6 +303,46 @@ def test_an_address_that_would_be_cut_in_half_is_masked_first(masked, before):
     assert len(kept(masked)) <= 1000
 
 
+@pytest.mark.situation(52)
+@pytest.mark.parametrize("text", ["+1" * 5000, "call 070-123 45 67 " * 1000, "x" * 10_000], ids=len)
+def test_no_more_of_an_error_is_scrubbed_than_can_be_kept(text):
+    """Whatever a caller sends: four times as much is read as is kept, and a mask stands for the rest."""
+    read = []
+
+    class Counting(Redactor, frozen=True):
+        def text(self, value):
+            read.append(len(value))
+            return super().text(value)
+
+    with semel.connect(redact=Counting()) as s:
+        s.ledger.fail(s.ledger.claim("k"), Failure("LookupError", text))
+        assert len(kept(s)) <= 1000
+        assert "***" in kept(s)
+        assert "070" not in kept(s)
+    assert max(read) <= 4000
+
+
+@pytest.mark.situation(52)
+@pytest.mark.parametrize("before", range(3940, 4000, 4))
+def test_an_address_at_the_place_where_much_is_left_out_is_not_shown_in_half(masked, before):
+    """Though so much of what stands before it is masked that the place comes into view."""
+    text = f"https://{'x' * before} ann.oberg@example.com or +46 70 123 45 67 " + "and so on " * 1000
+    masked.ledger.fail(masked.ledger.claim("k"), LookupError(text))
+    assert "ann" not in kept(masked)
+    assert "123" not in kept(masked)
+    assert kept(masked).startswith("***")
+
+
+def test_what_a_listener_fails_with_is_masked_in_the_log(masked, caplog):
+    def listener(event):
+        raise LookupError(SAID)
+
+    masked.events.listen(listener)
+    masked.ledger.claim("k")
+    assert f"LookupError: {MASKED}" in caplog.text
+    assert "oberg" not in caplog.text
+
+
 @pytest.mark.parametrize("redact", [None, Redactor()], ids=["plain", "masked"])
 def test_half_a_character_in_an_error_locks_nobody_out(redact):
     """The name of a file may hold one: the error goes on, and the key is free again."""
