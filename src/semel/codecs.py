@@ -99,9 +99,9 @@ class Overflow(Protocol):
 
 
 class Encryption:
-    """AES-GCM for results: the active key encrypts, and every key named decrypts.
+    """AES-GCM for what a ledger keeps: the active key encrypts, and every key named decrypts.
 
-    To rotate, add a key, make it the active one, and drop the old one when its results have expired.
+    To rotate, add a key, make it the active one, and drop the old one when what it encrypted has expired.
     """
 
     def __init__(self, keys: Mapping[str, bytes], active: str) -> None:
@@ -113,6 +113,7 @@ class Encryption:
         cipher = require("cryptography.hazmat.primitives.ciphers.aead", "crypto").AESGCM
         self.active = active
         self._ciphers: dict[str, Any] = {name: cipher(key) for name, key in keys.items()}
+        self._nonce_key = _hmac(keys[active], b"semel: nonces")
 
     @classmethod
     def from_secret(cls, secret: bytes) -> "Encryption":
@@ -128,9 +129,15 @@ class Encryption:
     def __repr__(self) -> str:
         return f"<Encryption active={self.active!r} of {sorted(self._ciphers)}>"
 
-    def seal(self, data: bytes, bound_to: bytes) -> bytes:
-        """Encrypt; only who names the same `bound_to` can decrypt."""
+    def seal(self, data: bytes, bound_to: bytes, *, steady: bool = False) -> bytes:
+        """Encrypt; only who names the same `bound_to` can decrypt.
+
+        Where it is to be `steady` the same data gives the same bytes there, so that a write which is made
+        again is known for the same: its nonce is a keyed hash of both, and not drawn.
+        """
         nonce = os.urandom(NONCE_BYTES)
+        if steady:
+            nonce = _hmac(self._nonce_key, bound_to + b"\0" + data)[:NONCE_BYTES]
         sealed: bytes = self._ciphers[self.active].encrypt(nonce, data, bound_to)
         return nonce + sealed
 
@@ -155,9 +162,59 @@ def _check_key(name: str, key: bytes) -> None:
         raise InvalidOption(f"the key {name!r} must be 16, 24 or 32 bytes, as AES takes them")
 
 
+def _hmac(key: bytes, data: bytes) -> bytes:
+    import hmac
+
+    return hmac.digest(key, data, "sha256")
+
+
 def _bound_to(identity: str, encoding: str) -> bytes:
     # An identity holds no control characters, so the two cannot run into each other.
     return f"{identity}\0{encoding}".encode()
+
+
+# --- Steps and their undoing -----------------------------------------------------------------------
+
+
+def packed(
+    data: bytes,
+    identity: str,
+    encryption: Encryption | None,
+    compress_over: int,
+    encoding: str = PLAIN,
+    *,
+    steady: bool = False,
+) -> tuple[bytes, str]:
+    """JSON as it is stored, compressed where it is large and encrypted where asked; and how that was made."""
+    if len(data) > compress_over:
+        data, encoding = _compress(data, encoding)
+    if encryption is not None:
+        encoding = f"{encoding}+aesgcm={encryption.active}"
+        data = encryption.seal(data, _bound_to(identity, encoding), steady=steady)
+    return data, encoding
+
+
+def unpacked(data: bytes, encoding: str, identity: str, encryption: Encryption | None) -> bytes:
+    """The JSON inside; `ValueError` says why it cannot be read."""
+    steps = encoding.split("+")
+    while len(steps) > 1:
+        data = _undone(data, steps, identity, encryption)
+    if steps not in ([PLAIN], [UNTYPED]):
+        raise ValueError(f"its encoding {encoding!r} is unknown to this version")
+    return data
+
+
+def _undone(data: bytes, steps: list[str], identity: str, encryption: Encryption | None) -> bytes:
+    # Undo the last step, and take it off the list.
+    encoding = "+".join(steps)
+    step, _, argument = steps.pop().partition("=")
+    if step == "zlib":
+        return _decompress(data)
+    if step == "aesgcm":
+        if encryption is None:
+            raise ValueError(f"it is encrypted with the key {argument!r}, and no encryption is set up")
+        return encryption.unseal(data, _bound_to(identity, encoding), argument)
+    raise ValueError(f"its encoding {encoding!r} is unknown to this version")
 
 
 # --- The codec -------------------------------------------------------------------------------------
@@ -221,15 +278,10 @@ class Codec:
 
     def unpack(self, data: bytes, encoding: str, identity: str) -> bytes:
         """The JSON inside the bytes of a body, or of what an overflow store gave back."""
-        steps = encoding.removesuffix("+overflow").split("+")
         try:
-            while len(steps) > 1:
-                data = self._undo(data, steps, identity)
+            return unpacked(data, encoding.removesuffix("+overflow"), identity, self.encryption)
         except ValueError as error:
             raise ResultUnreadable(identity, str(error)) from error
-        if steps not in ([PLAIN], [UNTYPED]):
-            raise ResultUnreadable(identity, f"its encoding {encoding!r} is unknown to this version")
-        return data
 
     @staticmethod
     def overflowed(encoding: str, ref: str) -> Body:
@@ -252,11 +304,7 @@ class Codec:
         if len(data) > MAX_UNPACKED:
             return Encoded(not_kept("too-large"), f"{len(data)} bytes are more than could be read again")
         size = len(data)
-        if size > self.compress_over:
-            data, encoding = _compress(data, encoding)
-        if self.encryption is not None:
-            encoding = f"{encoding}+aesgcm={self.encryption.active}"
-            data = self.encryption.seal(data, _bound_to(identity, encoding))
+        data, encoding = packed(data, identity, self.encryption, self.compress_over, encoding)
         if len(data) <= self.max_bytes:
             return Encoded(Body(data, encoding), misfit=misfit)
         problem = f"{len(data)} bytes ({size} as JSON) are more than max_bytes={self.max_bytes}"
@@ -270,18 +318,6 @@ class Codec:
         if body.encoding.endswith("+overflow"):
             raise ResultUnreadable(identity, "it is in an overflow store, which was not asked")
         return self.unpack(body.data, body.encoding, identity)
-
-    def _undo(self, data: bytes, steps: list[str], identity: str) -> bytes:
-        # Undo the last step, and take it off the list.
-        encoding = "+".join(steps)
-        step, _, argument = steps.pop().partition("=")
-        if step == "zlib":
-            return _decompress(data)
-        if step == "aesgcm":
-            if self.encryption is None:
-                raise ValueError(f"it is encrypted with the key {argument!r}, and no encryption is set up")
-            return self.encryption.unseal(data, _bound_to(identity, encoding), argument)
-        raise ValueError(f"its encoding {encoding!r} is unknown to this version")
 
 
 def _misfit(data: bytes, promised: Decoder) -> str:

@@ -18,6 +18,7 @@ from semel.keys import fingerprint, prefix
 from semel.ledger import DAY, LedgerSteps, Seconds, seconds
 from semel.once import Once
 from semel.realm import Realm
+from semel.sealing import Sealing
 
 if TYPE_CHECKING:
     from semel.erasure import Erasure, ErasureSteps, Told
@@ -200,6 +201,7 @@ class Semel:
             horizon=0.0 if shared.horizon is None else seconds(shared.horizon),
             secret=shared.secret,
             redactor=shared.redact,
+            sealing=Sealing(shared.codec.encryption),
         )
         steps = LedgerSteps(
             env=shared.env,
@@ -209,6 +211,7 @@ class Semel:
             horizon=shared.horizon,
             subjects=realm.subject,
             clock=shared.clock,
+            clear_details=getattr(store, "spreads_details", False),
         )
         self._realm = realm
         self.ledger = Ledger(steps, store)

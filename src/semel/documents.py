@@ -112,12 +112,16 @@ class DocumentSteps(Generic[T]):
         table: Table = DOCUMENTS,
         kind: type[T] | None = None,
         ends: Mapping[str, Seconds] | None = None,
+        *,
+        sealed: bool = True,
     ) -> None:
         self.realm = realm
         self._table = table
         self._kind = kind
         self._shape = None if kind is None else Shape(kind)
         self._spans = {self._stored(name): seconds(span) for name, span in (ends or {}).items()}
+        # Other tables have owners, who read them.
+        self._sealing = realm.sealing if table is DOCUMENTS and sealed else None
         self._known = table.kinds.keys()
         self._packed = "body" in table.attributes
         self._columns = tuple(name for name in table.attributes if name not in ABOUT | {table.expires})
@@ -145,9 +149,32 @@ class DocumentSteps(Generic[T]):
     def _found(self, key: str, id: str) -> Steps[Found]:
         """What is there; what no document can look like is reported, and never written over."""
         found = yield from read(Get(self._table, id))
-        if found.item is not None and not _sound(found.item):
+        if found.item is None:
+            return found
+        try:
+            item = self._opened(found.item)
+        except ValueError as error:
+            raise errors.RecordCorrupt(key, str(error)) from error
+        if not _sound(item):
             raise errors.RecordCorrupt(key, "its body, ends, version or token is not what it should be")
-        return found
+        return found if item is found.item else msgspec.structs.replace(found, item=item)
+
+    def _opened(self, item: Item) -> Item:
+        """An item with its body as it reads; `ValueError` says why that cannot be told."""
+        kept = item.get("body")
+        if self._sealing is None or kept is None:
+            return item
+        body = self._sealing.opened(kept, *self._place(item[self._table.partition]))
+        return item if body is kept else item | {"body": body}
+
+    def _sealed(self, id: str, change: Item) -> Item:
+        """A change with its body as it is kept."""
+        if self._sealing is None or "body" not in change:
+            return change
+        return change | {"body": self._sealing.object(change["body"], *self._place(id))}
+
+    def _place(self, id: str) -> tuple[str, ...]:
+        return self._table.name, id, "body"
 
     def _document(self, key: str, item: Item, now: float) -> Document[T]:
         fields, ends = self._living(item, now)
@@ -288,10 +315,14 @@ class DocumentSteps(Generic[T]):
         # One that cannot be read is its reader's to find fault with; the others are not to wait for that.
         if not _sound(item) or all(end > now for end in (item.get("ends") or {}).values()):
             return False
-        living, ends = self._living(item, now)
-        set_: Item = self._columnar(living) | {"ends": ends or None}
+        id = item[self._table.partition]
+        try:
+            living, ends = self._living(self._opened(item), now)
+        except ValueError:
+            return False
+        set_ = self._sealed(id, self._columnar(living)) | {"ends": ends or None}
         # Without a new version: whoever has read it has not seen those fields either.
-        reply = yield from write(Update(self._table, item[self._table.partition], set_, _as_found(item)))
+        reply = yield from write(Update(self._table, id, set_, _as_found(item)))
         return type(reply) is Applied
 
     # How a change is written
@@ -352,7 +383,7 @@ class DocumentSteps(Generic[T]):
             return self._document(key, found.item, found.now)
 
         when = ABSENT if found.item is None else _as_found(found.item)
-        return Part((_write(self._table, id, change, before, when),), judge, result)
+        return Part((self._write(id, change, before, when),), judge, result)
 
     def _writing(self, key: str, id: str, change: Item, version: int) -> Part[int]:
         """Write it over one version."""
@@ -364,7 +395,16 @@ class DocumentSteps(Generic[T]):
             return errors.VersionConflict(key, version, 0 if item is None else _version(item))
 
         when = _at(version) if version else ABSENT
-        return Part((_write(self._table, id, change, version, when),), judge, lambda _: version + 1)
+        return Part((self._write(id, change, version, when),), judge, lambda _: version + 1)
+
+    def _write(self, id: str, change: Item, version: int, when: Condition) -> Write:
+        """Write it over a version that is there, or where none is."""
+        change = self._sealed(id, change)
+        if when is not ABSENT:
+            return Update(self._table, id, change | {"version": version + 1}, when)
+        created: Item = {"created_at": NOW} if "created_at" in self._table.attributes else {}
+        item = {name: value for name, value in change.items() if value is not None}
+        return Put(self._table, id, item | created | {"version": 1}, ABSENT)
 
     # Values as they are kept
 
@@ -402,15 +442,6 @@ class DocumentSteps(Generic[T]):
             made = plain(name, value, typed=self._shape is not None)
             given[stored] = _set(name, made) if stored in self._sets and made is not None else made
         return given
-
-
-def _write(table: Table, id: str, change: Item, version: int, when: Condition) -> Write:
-    """Write it over a version that is there, or where none is."""
-    if when is not ABSENT:
-        return Update(table, id, change | {"version": version + 1}, when)
-    created: Item = {"created_at": NOW} if "created_at" in table.attributes else {}
-    item = {name: value for name, value in change.items() if value is not None}
-    return Put(table, id, item | created | {"version": 1}, ABSENT)
 
 
 def _mine(refused: Refused | None, mark: str | None) -> bool:

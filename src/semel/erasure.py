@@ -113,6 +113,8 @@ class ErasureSteps:
             # First what lies elsewhere: nothing leads there any more once the row is empty.
             yield from self._discard(record)
             change: Item = {"result": None, "error": None, "subject": None, "updated_at": NOW}
+            if record.get("details") is not None:
+                change["details"] = None
             if record.get("result") is not None:
                 change["encoding"] = ERASED.encoding
             reply = yield from write(Update(LEDGER, id, change, _as_found(record)))

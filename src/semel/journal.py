@@ -124,6 +124,8 @@ class JournalSteps:
         self._book = book
         self._table = book.table
         self._ids = ids or Ulids()
+        # Other tables have owners, who read them.
+        self._sealing = realm.sealing if book is OWN else None
 
     def on(self, table: Table | Book) -> "JournalSteps":
         """The same in another table: one of the seeds', or one of yours that a `Book` describes."""
@@ -163,7 +165,7 @@ class JournalSteps:
                 return (yield from self._standing(name, before[-1]))
             moment = _told_by_clocks((yield from self.realm.now(at)))
             entry = Entry(str(owner), self._name(moment, key, id), moment, told, who, key)
-            return self._adding(name, entry, self._item(entry, span, mark, person), mark, before)
+            return self._adding(name, entry, self._item(name, entry, span, mark, person), mark, before)
 
         return plan
 
@@ -203,11 +205,13 @@ class JournalSteps:
             raise errors.UsageError(f"table {self._table.name} has no attribute {', '.join(sorted(unknown))}")
         return self.realm.redacted(told)  # type: ignore[no-any-return]  # a dict stays one
 
-    def _item(self, entry: Entry, span: float, mark: str, person: str | None) -> Item:
+    def _item(self, name: str, entry: Entry, span: float, mark: str, person: str | None) -> Item:
         book, fields = self._book, self._book.fields
         item: Item = {name: value for name, value in entry.body.items() if name in fields}
         rest = {name: value for name, value in entry.body.items() if name not in fields}
-        if book.body and (rest or not fields):
+        if self._sealing is not None:
+            item[book.body] = self._sealing.object(rest, *self._place(name, entry.id))
+        elif book.body and (rest or not fields):
             item[book.body] = rest
         if entry.at is not None:
             item[book.at] = book.time(entry.at)
@@ -340,7 +344,7 @@ class JournalSteps:
 
     def _entry(self, owner: str, item: Item) -> Entry:
         book, id = self._book, item[self._table.sort or ""]
-        body = copied(item.get(book.body) or {})
+        body = self._body(owner, item) if book.body else {}
         body |= {name: item[name] for name in book.fields if item.get(name) is not None}
         at = item.get(book.at)
         moment = _moment(id) if book.ids == "time" else None if at is None else at / book.per_second
@@ -348,6 +352,19 @@ class JournalSteps:
         if book.remembers and actor is not None:
             actor = actor.removeprefix(self.realm.prefix)
         return Entry(owner, id, moment, body, actor, item.get(book.key))
+
+    def _body(self, owner: str, item: Item) -> dict[str, Any]:
+        kept = item.get(self._book.body) or {}
+        if self._sealing is not None:
+            place = self._place(item[self._table.partition], item[self._table.sort or ""])
+            try:
+                kept = self._sealing.opened(kept, *place)
+            except ValueError as error:
+                raise errors.RecordCorrupt(owner, f"entry {place[2]}: {error}") from error
+        return copied(kept)  # type: ignore[no-any-return]  # a dict stays one
+
+    def _place(self, name: str, id: str | int) -> tuple[str, ...]:
+        return self._table.name, name, str(id), "body"
 
     def _actor(self, actor: str | int | None) -> str | int | None:
         """An actor as he stands in the index, which all scopes share."""

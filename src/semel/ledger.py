@@ -70,6 +70,7 @@ from semel.model import (
     Unknown,
 )
 from semel.parts import Part, Plan, Refusals, Verdict
+from semel.sealing import SEALED, Sealing
 from semel.tables import DOUBTS, LEDGER
 
 Seconds: TypeAlias = float | timedelta
@@ -225,9 +226,13 @@ class LedgerSteps:
         horizon: Seconds | None = None,
         subjects: Callable[[str], str] = no_subjects,
         clock: Any = None,
+        clear_details: bool = False,
     ) -> None:
         self.prefix = prefix(env, scope)
         self.codec = codec or Codec()
+        self.sealing = Sealing(self.codec.encryption)
+        self.clear_details = clear_details
+        """Details stand in attributes that others read too, and so they are not sealed."""
         self.events = events or Events()
         self.horizon = 0.0 if horizon is None else seconds(horizon)
         self.token = tokens or random_token
@@ -387,7 +392,8 @@ class LedgerSteps:
         change = _move_on({}, move, terms)
         if move.to is Status.FAILED:
             failure = Failure("AttemptsExhausted", f"given up after {record.attempt} attempts")
-            change["error"] = record.error or _failure_text(failure)
+            # An error that is there stays as it is kept.
+            change |= {} if record.error else {"error": self._kept_text(record.id, failure)}
         else:
             change |= {"doubt": self.prefix, "doubt_since": record.doubt_since or record.lease_until}
         reply = yield from write(Update(LEDGER, record.id, change, move.condition(record.token)))
@@ -409,12 +415,12 @@ class LedgerSteps:
 
     def fail(self, claim: Claimed, error: BaseException | Failure, *, details: Details = None) -> Steps[None]:
         """It failed, and is to stay failed."""
-        change = _noted({"error": self._kept_text(error)}, details)
+        change = self._noted(claim.id, {"error": self._kept_text(claim.id, error)}, details)
         return self._move(claim, lifecycle.FAIL, change, What.FAILED)
 
     def release(self, claim: Claimed, error: BaseException | Failure | None = None) -> Steps[None]:
         """It did not happen; let the next attempt run. The attempts made so far stay counted."""
-        text = None if error is None else self._kept_text(error)
+        text = None if error is None else self._kept_text(claim.id, error)
         return self._move(claim, lifecycle.RELEASE, {"error": text}, What.RELEASED)
 
     def complete_many(self, claims: Iterable[Claimed], result: Any = None) -> Steps[Answers]:
@@ -426,8 +432,11 @@ class LedgerSteps:
         self, claims: Iterable[Claimed], error: BaseException | Failure | None = None
     ) -> Steps[Answers]:
         """None of them happened; let the next attempts run. False where a claim was lost."""
-        text = None if error is None else self._kept_text(error)
-        moves = [(claim, {"error": text}) for claim in claims]
+        kept = None if error is None else self._kept(error)
+        moves = [
+            (claim, {"error": None if kept is None else self._sealed_text(claim.id, kept)})
+            for claim in claims
+        ]
         return self._move_many(moves, lifecycle.RELEASE, What.RELEASED)
 
     def _completion(self, claim: Claimed, result: Any) -> Item:
@@ -479,7 +488,7 @@ class LedgerSteps:
             body = encoded.body
             if encoded.problem is not None:
                 body = yield from self._overflow(claim, encoded)
-            change = _noted({"result": body.data, "encoding": body.encoding}, details)
+            change = self._noted(claim.id, {"result": body.data, "encoding": body.encoding}, details)
             return self._moving(claim, lifecycle.COMPLETE, change, What.COMPLETED)
 
         return plan
@@ -489,7 +498,8 @@ class LedgerSteps:
 
         def plan(_mark: str) -> "Steps[Part[None]]":
             yield from ()
-            return self._moving(claim, lifecycle.FAIL, {"error": self._kept_text(error)}, What.FAILED)
+            change: Item = {"error": self._kept_text(claim.id, error)}
+            return self._moving(claim, lifecycle.FAIL, change, What.FAILED)
 
         return plan
 
@@ -498,7 +508,7 @@ class LedgerSteps:
 
         def plan(_mark: str) -> "Steps[Part[None]]":
             yield from ()
-            text = None if error is None else self._kept_text(error)
+            text = None if error is None else self._kept_text(claim.id, error)
             return self._moving(claim, lifecycle.RELEASE, {"error": text}, What.RELEASED)
 
         return plan
@@ -533,12 +543,12 @@ class LedgerSteps:
         if encoded.problem is not None:
             return self._conclude_large(claim, move, encoded, details)
         body = encoded.body
-        change = _noted({"result": body.data, "encoding": body.encoding}, details)
+        change = self._noted(claim.id, {"result": body.data, "encoding": body.encoding}, details)
         return self._move(claim, move, change, What.COMPLETED)
 
     def _conclude_large(self, claim: Claimed, move: Move, encoded: Encoded, details: Details) -> Steps[None]:
         body = yield from self._overflow(claim, encoded)
-        change = _noted({"result": body.data, "encoding": body.encoding}, details)
+        change = self._noted(claim.id, {"result": body.data, "encoding": body.encoding}, details)
         yield from self._move(claim, move, change, What.COMPLETED)
 
     def _move(self, claim: Claimed, move: Move, change: Item, what: What | None = None) -> Steps[None]:
@@ -656,7 +666,7 @@ class LedgerSteps:
             case NotHappened():
                 yield from self._move(claim, lifecycle.SETTLE_UNDONE, {})
             case Abandoned(reason):
-                text = self._kept_text(Failure("Abandoned", reason))
+                text = self._kept_text(claim.id, Failure("Abandoned", reason))
                 yield from self._move(claim, lifecycle.SETTLE_FAILED, {"error": text})
 
     def check_and_set(self, key: str | Key, ttl: Seconds = HOUR) -> Steps[bool]:
@@ -801,10 +811,46 @@ class LedgerSteps:
         self.events.warn(What.RESULT_NOT_KEPT, claim.id, claim.attempt, problem)
         return body
 
-    def _kept_text(self, error: BaseException | Failure) -> str:
+    def _kept_text(self, id: str, error: BaseException | Failure) -> str:
+        """An error as it is kept in a record."""
+        return self._sealed_text(id, self._kept(error))
+
+    def _kept(self, error: BaseException | Failure) -> Failure:
         failure = failure_of(error)
         message = self.events.scrubbed(failure.message, MAX_ERROR_TEXT)
-        return _failure_text(msgspec.structs.replace(failure, message=message))
+        # A path, say, may hold half a character, which no JSON has.
+        message = message.encode(errors="replace").decode()
+        return msgspec.structs.replace(failure, message=message)
+
+    def _sealed_text(self, id: str, failure: Failure) -> str:
+        # Its type stays readable: whoever looks on wants to know it, and it is nobody's.
+        message = self.sealing.text(failure.message, LEDGER.name, id, "error", steady=True)
+        return msgspec.json.encode(msgspec.structs.replace(failure, message=message)).decode()
+
+    def _noted(self, id: str, change: Item, details: Details) -> Item:
+        if details:
+            change["details"] = details
+            if not self.clear_details:
+                change["details"] = self.sealing.object(details, LEDGER.name, id, "details", steady=True)
+        return change
+
+    def _opened(self, record: Record) -> Record:
+        """A record whose error and details read as they were given, or say why they cannot be read."""
+        failure = record.failure if record.error is not None and SEALED in record.error else None
+        if failure is not None:
+            message = self.sealing.opened_text(failure.message, LEDGER.name, record.id, "error")
+            failure = msgspec.structs.replace(failure, message=message)
+            record = msgspec.structs.replace(record, error=msgspec.json.encode(failure).decode())
+        if record.details is not None and not self.clear_details:
+            details = self._opened_details(record.id, record.details)
+            record = msgspec.structs.replace(record, details=details)
+        return record
+
+    def _opened_details(self, id: str, kept: Item) -> Item:
+        try:
+            return self.sealing.opened(kept, LEDGER.name, id, "details")  # type: ignore[no-any-return]
+        except ValueError as error:
+            return {"unreadable": str(error)}
 
     def _result(self, record: Record, decoder: Decoder) -> Steps[Any]:
         if record.result is None:
@@ -841,7 +887,7 @@ class LedgerSteps:
         except (msgspec.ValidationError, errors.SchemaTooNew) as error:
             self.events.warn(What.CORRUPT, id, detail=str(error))
             raise errors.RecordCorrupt(id.split("/", 2)[2], str(error)) from error
-        return record
+        return record if record.error is None and record.details is None else self._opened(record)
 
 
 def opening(terms: Terms, token: str, attempt: int = 1, before: Record | None = None) -> Item:
@@ -907,12 +953,6 @@ def _end(span: float | None) -> After | None:
     return None if span is None else After(span)
 
 
-def _noted(change: Item, details: Details) -> Item:
-    if details:
-        change["details"] = details
-    return change
-
-
 def _made(item: Item | None, token: str, change: Item) -> bool:
     """Whether the record already is as the change would leave it: my write, whose answer was lost."""
     if item is None or item.get("token") != token:
@@ -970,9 +1010,3 @@ def _next(record: Record, now: float, terms: Terms) -> Move | None:
         return lifecycle.HOLD
     # Where the other side can be asked, it is asked even when the attempts are spent.
     return lifecycle.EXHAUST_LAPSED if spent and terms.on_lapsed == "rerun" else lifecycle.TAKE_OVER
-
-
-def _failure_text(failure: Failure) -> str:
-    # A path, say, may hold half a character, which no JSON has.
-    message = failure.message.encode(errors="replace").decode()
-    return msgspec.json.encode(msgspec.structs.replace(failure, message=message)).decode()

@@ -242,7 +242,7 @@ class MailboxSteps:
         """What waits in a lane, the oldest first."""
         low, high = f"{lane}.", f"{lane}{BEYOND}"
         page: Page = yield Query(INBOX, self._name, low, high, limit=limit, after=after)
-        return Letters(tuple(map(_letter, page.items)), page.now, page.after)
+        return Letters(tuple(map(self._letter, page.items)), page.now, page.after)
 
     def survey(self, most: int = 10_000) -> Steps[Survey]:
         """How much waits, counted up to a limit."""
@@ -302,14 +302,18 @@ class MailboxSteps:
 
     def put_off(self, letter: Letter, span: float, error: str) -> Steps[None]:
         """One failed: it is tried again after so many seconds."""
-        change = {"not_before": After(span), "attempts": letter.attempts + 1, "error": self._told(error)}
+        change = {
+            "not_before": After(span),
+            "attempts": letter.attempts + 1,
+            "error": self._told(letter, error),
+        }
         yield from write(Update(INBOX, self._name, change, sort=letter.place))
 
     # Dead letters
 
     def bury(self, letter: Letter, error: str) -> Steps[bool]:
         """Nobody can handle one: it is put aside, for a person to look at; False when it is gone."""
-        more = {"attempts": letter.attempts + 1, "error": self._told(error), "at": NOW}
+        more = {"attempts": letter.attempts + 1, "error": self._told(letter, error), "at": NOW}
         return self._move(letter, letter.place, f"{DEAD}.{letter.id}", more)
 
     def dead(self, limit: int = PAGE, after: str | None = None) -> Steps[Letters]:
@@ -319,7 +323,7 @@ class MailboxSteps:
     def dead_letter(self, id: str) -> Steps[Letter | None]:
         """One that was put aside, or None."""
         found = yield from read(Get(INBOX, self._name, sort=f"{DEAD}.{id}"))
-        return None if found.item is None else _letter(found.item)
+        return None if found.item is None else self._letter(found.item)
 
     def redrive(self, letter: Letter) -> Steps[bool]:
         """Put one back in its place, to be handled as if it were new; False when it is gone."""
@@ -343,8 +347,18 @@ class MailboxSteps:
             return True
         return isinstance(reply, Applied)
 
-    def _told(self, error: str) -> str:
-        return self._realm.events.scrubbed(error, MAX_ERROR_TEXT)
+    def _told(self, letter: Letter, error: str) -> str:
+        told = self._realm.events.scrubbed(error, MAX_ERROR_TEXT)
+        return self._realm.sealing.text(told, *self._place(letter.key))
+
+    def _place(self, key: str) -> tuple[str, ...]:
+        return INBOX.name, self._name, key, "error"
+
+    def _letter(self, item: Item) -> Letter:
+        """A letter, its error as it reads, or with why that cannot be read."""
+        letter = _letter(item)
+        error = self._realm.sealing.opened_text(letter.error, *self._place(letter.key))
+        return letter if error is letter.error else msgspec.structs.replace(letter, error=error)
 
     def open(self, letter: Letter) -> Message:
         """What a letter says."""

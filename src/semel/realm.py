@@ -12,6 +12,7 @@ from semel.errors import InvalidOption, UsageError
 from semel.events import Events
 from semel.keys import Key, check
 from semel.ledger import no_subjects, random_token
+from semel.sealing import Sealing
 
 if TYPE_CHECKING:
     from semel.redact import Redactor
@@ -21,7 +22,7 @@ Moment: TypeAlias = float | datetime
 
 
 class Realm(msgspec.Struct, frozen=True, kw_only=True):
-    """Where keys are named, persons are hidden and tokens are drawn."""
+    """Where keys are named, persons are hidden, bodies are sealed and tokens are drawn."""
 
     prefix: str
     env: str
@@ -29,6 +30,7 @@ class Realm(msgspec.Struct, frozen=True, kw_only=True):
     horizon: float = 0.0
     secret: bytes | None = None
     redactor: "Redactor | None" = None
+    sealing: Sealing = Sealing()
     token: Callable[[], str] = random_token
 
     def name(self, key: str | Key) -> str:

@@ -20,6 +20,7 @@ from semel.keys import check, prefix
 from semel.ledger import DAY
 from semel.parts import Part, Plan
 from semel.realm import Realm
+from semel.tables import DOCUMENTS
 
 if TYPE_CHECKING:
     from semel.commands import Applied, Steps
@@ -119,7 +120,8 @@ class SwitchSteps:
     def __init__(self, realm: Realm, board: Board, clock: Clock) -> None:
         everywhere = msgspec.structs.replace(realm, prefix=prefix(realm.env, ""))
         self.realm = everywhere
-        self._documents: DocumentSteps[dict[str, Any]] = DocumentSteps(everywhere)
+        # Whoever has no key can read and turn them all the same; only the reasons are sealed.
+        self._documents: DocumentSteps[dict[str, Any]] = DocumentSteps(everywhere, sealed=False)
         self._board = board
         self._clock = clock
 
@@ -131,14 +133,15 @@ class SwitchSteps:
 
         def plan(mark: str) -> "Steps[Part[Document[dict[str, Any]]]]":
             as_of = self._clock.monotonic()
-            told = self.realm.redacted(reason)
+            told = self.realm.sealing.text(self.realm.redacted(reason), *self._place(name))
             switch = {"on": on, "since": (yield from self.realm.now()), "reason": told}
             part = yield from self._documents.change(KEY, {name: switch}, ttl=TTL)(mark)
 
             def result(reply: "Applied | None") -> "Document[dict[str, Any]]":
                 document = part.result(reply)
-                self._board.note(_switches(document.value), as_of)
-                return document
+                value = self._opened(document.value)
+                self._board.note(_switches(value), as_of)
+                return msgspec.structs.replace(document, value=value)
 
             return msgspec.structs.replace(part, result=result)
 
@@ -148,8 +151,7 @@ class SwitchSteps:
         """Look now, and let this process know."""
         as_of = self._clock.monotonic()
         document = yield from self._documents.get(KEY)
-        value = {} if document is None else document.value
-        seen = _switches(value)
+        seen = _switches({} if document is None else self._opened(document.value))
         self._board.note(seen, as_of)
         return seen
 
@@ -160,6 +162,19 @@ class SwitchSteps:
             seen = yield from self.read()
         self._board.watch(self)
         return seen
+
+    def _opened(self, value: dict[str, Any]) -> dict[str, Any]:
+        """The switches with their reasons as they read, or with why they cannot be read."""
+        return {name: self._opened_one(name, one) for name, one in value.items()}
+
+    def _opened_one(self, name: str, one: Any) -> Any:
+        reason = one.get("reason") if isinstance(one, dict) else None
+        if not isinstance(reason, str):
+            return one
+        return one | {"reason": self.realm.sealing.opened_text(reason, *self._place(name))}
+
+    def _place(self, name: str) -> tuple[str, ...]:
+        return DOCUMENTS.name, self.realm.name(KEY), name
 
 
 def _switches(value: dict[str, Any]) -> dict[str, Switch]:

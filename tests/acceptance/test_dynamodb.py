@@ -276,6 +276,30 @@ def test_a_person_is_found_in_a_table_that_has_no_index_of_persons(request, serv
 
 
 @pytest.mark.parametrize("server", ["dynoxide", "ministack"])
+@pytest.mark.seed("Q2")
+def test_what_the_owner_of_a_table_reads_in_it_is_not_encrypted(request, server: str) -> None:
+    """Notes have an attribute of their own there; what only semel reads is sealed, as everywhere."""
+    on = engine(request.getfixturevalue(server))
+    on.make([QUILL])
+    on.empty([QUILL])
+    codec = semel.Codec(encryption=semel.Encryption({"k": b"1" * 32}, "k"))
+    with Semel(on.store(FakeClock(), [QUILL]), env=ENV, codec=codec) as s:
+        claims = [s.ledger.claim(key) for key in ("ALOWARE:1", "ALOWARE:2")]
+        assert isinstance(claims[0], semel.Claimed)
+        assert isinstance(claims[1], semel.Claimed)
+        s.ledger.complete(claims[0], "secret words", details={"notes": "seen twice"})
+        s.ledger.fail(claims[1], LookupError("secret words"))
+        done, failed = s.ledger.get("ALOWARE:1"), s.ledger.get("ALOWARE:2")
+        assert done is not None
+        assert done.details == {"notes": "seen twice"}
+        assert failed is not None
+        assert failed.failure == semel.Failure("LookupError", "secret words")
+    items = {item["pk"]["S"]: item for item in on.items(QUILL)}
+    assert items["ALOWARE:1"]["notes"] == {"S": "seen twice"}
+    assert "secret" not in str(items)
+
+
+@pytest.mark.parametrize("server", ["dynoxide", "ministack"])
 @pytest.mark.parametrize("changed", ["name", "type", "sort"])
 def test_another_key_is_another_schema(request, server: str, changed: str) -> None:
     """A key of another name or type, or one more of them."""

@@ -47,6 +47,7 @@ def ledger_with(s: Semel, token: str | None) -> LedgerSteps:
         horizon=steps.horizon or None,
         subjects=steps.subject,
         clock=steps.clock,
+        clear_details=steps.clear_details,
     )
 
 

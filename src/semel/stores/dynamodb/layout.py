@@ -149,6 +149,10 @@ class Layout:
             if repeated == attribute:
                 yield name, FORMED[form]
 
+    def spreads(self, attribute: str) -> bool:
+        """Whether the fields of this attribute are attributes of their own."""
+        return attribute in self._spread
+
     # Keys
 
     def key(self, key: str, sort: Sort) -> dict[str, Value]:

@@ -104,6 +104,11 @@ class DynamoDBStore:
         return self._plan(LEDGER).layout.fields["result"].form is Form.JSON
 
     @property
+    def spreads_details(self) -> bool:
+        """Whether a record's details stand in attributes of their own, which others read too."""
+        return self._plan(LEDGER).layout.spreads("details")
+
+    @property
     def room(self) -> int:
         """How large a result may be."""
         return ROOM * 3 // 4 if self.plain_results else ROOM
