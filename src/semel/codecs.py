@@ -135,11 +135,13 @@ class Encryption:
         Where it is to be `steady` the same data gives the same bytes there, so that a write which is made
         again is known for the same: its nonce is a keyed hash of both, and not drawn.
         """
-        nonce = os.urandom(NONCE_BYTES)
-        if steady:
-            nonce = _hmac(self._nonce_key, bound_to + b"\0" + data)[:NONCE_BYTES]
+        nonce = self._nonce_of(data, bound_to) if steady else os.urandom(NONCE_BYTES)
         sealed: bytes = self._ciphers[self.active].encrypt(nonce, data, bound_to)
         return nonce + sealed
+
+    def _nonce_of(self, data: bytes, bound_to: bytes) -> bytes:
+        # With its length first, so that what is bound and what is sealed cannot run into each other.
+        return _hmac(self._nonce_key, len(bound_to).to_bytes(4) + bound_to + data)[:NONCE_BYTES]
 
     def unseal(self, data: bytes, bound_to: bytes, key: str) -> bytes:
         """Decrypt; ValueError says why that cannot be done."""

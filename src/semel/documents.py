@@ -164,17 +164,15 @@ class DocumentSteps(Generic[T]):
         kept = item.get("body")
         if self._sealing is None or kept is None:
             return item
-        body = self._sealing.opened(kept, *self._place(item[self._table.partition]))
+        body = self._sealing.opened(kept, self._table.name, item[self._table.partition], "body")
         return item if body is kept else item | {"body": body}
 
     def _sealed(self, id: str, change: Item) -> Item:
         """A change with its body as it is kept."""
-        if self._sealing is None or "body" not in change:
+        if self._sealing is None:
             return change
-        return change | {"body": self._sealing.object(change["body"], *self._place(id))}
-
-    def _place(self, id: str) -> tuple[str, ...]:
-        return self._table.name, id, "body"
+        body = self._sealing.object(change["body"], self._table.name, id, "body")
+        return change if body is change["body"] else change | {"body": body}
 
     def _document(self, key: str, item: Item, now: float) -> Document[T]:
         fields, ends = self._living(item, now)

@@ -210,7 +210,8 @@ class JournalSteps:
         item: Item = {name: value for name, value in entry.body.items() if name in fields}
         rest = {name: value for name, value in entry.body.items() if name not in fields}
         if self._sealing is not None:
-            item[book.body] = self._sealing.object(rest, *self._place(name, entry.id))
+            place = self._table.name, name, str(entry.id), "body"
+            item[book.body] = self._sealing.object(rest, *place)
         elif book.body and (rest or not fields):
             item[book.body] = rest
         if entry.at is not None:
@@ -356,15 +357,12 @@ class JournalSteps:
     def _body(self, owner: str, item: Item) -> dict[str, Any]:
         kept = item.get(self._book.body) or {}
         if self._sealing is not None:
-            place = self._place(item[self._table.partition], item[self._table.sort or ""])
+            name, id = item[self._table.partition], str(item[self._table.sort or ""])
             try:
-                kept = self._sealing.opened(kept, *place)
+                kept = self._sealing.opened(kept, self._table.name, name, id, "body")
             except ValueError as error:
-                raise errors.RecordCorrupt(owner, f"entry {place[2]}: {error}") from error
+                raise errors.RecordCorrupt(owner, f"entry {id}: {error}") from error
         return copied(kept)  # type: ignore[no-any-return]  # a dict stays one
-
-    def _place(self, name: str, id: str | int) -> tuple[str, ...]:
-        return self._table.name, name, str(id), "body"
 
     def _actor(self, actor: str | int | None) -> str | int | None:
         """An actor as he stands in the index, which all scopes share."""

@@ -425,6 +425,17 @@ def test_the_same_result_is_never_the_same_bytes():
     assert sealed()[1].data != sealed()[1].data
 
 
+def test_what_is_sealed_steadily_is_the_same_at_one_place_and_another_at_each_other():
+    encryption = Encryption({"k": b"1" * 32}, "k")
+    first, again = (encryption.seal(b"secret", b"here", steady=True) for _ in range(2))
+    assert first == again
+    assert encryption.unseal(first, b"here", "k") == b"secret"
+    others = [(b"secret", b"there"), (b"other", b"here"), (b"ecret", b"heres"), (b"esecret", b"her")]
+    nonces = {encryption.seal(data, place, steady=True)[:12] for data, place in others} | {first[:12]}
+    assert len(nonces) == 5
+    assert Encryption({"k": b"2" * 32}, "k").seal(b"secret", b"here", steady=True)[:12] not in nonces
+
+
 def test_after_a_rotation_old_results_are_read_and_new_ones_use_the_new_key():
     _, old = sealed()
     codec = Codec(encryption=Encryption({"k1": OLD, "k2": NEW}, "k2"))
