@@ -43,7 +43,7 @@ def eventful(way, do, act, **options):
     def event(conversation: str, message: str) -> list[str]:
         return [s.once.step(name, act, name) for name in ACTIONS]
 
-    @s.once("evt:rp:{conversation}:{message}", **options)
+    @s.once("evt:rp:{conversation}:{message}", shared=True, **options)
     async def aevent(conversation: str, message: str) -> list[str]:
         return [await s.once.step(name, aact, name) for name in ACTIONS]
 
@@ -244,7 +244,7 @@ def test_a_step_inside_a_step_has_both_names(do, way):
 
         return s.once.step("outer", outer)
 
-    @s.once("evt:{n}")
+    @s.once("evt:{n}", shared=True)
     async def aevent(n: int) -> str:
         async def ainner():
             inner()

@@ -400,7 +400,7 @@ def test_a_function_may_complete_itself_in_its_transaction(do):
             deal(tx, semel.current_run(), n)
         return {"ignored": n}
 
-    @do.s.once("answer:{n}")
+    @do.s.once("answer:{n}", shared=True)
     async def aanswer(n: int) -> dict[str, int]:
         runs.append(n)
         async with do.s.aio.transaction() as tx:
