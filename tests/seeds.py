@@ -60,6 +60,7 @@ A6  Hits, misses, throttling and errors are counted, in CloudWatch where that is
 A7  How long to remember has a name: an hour for frequent events, a day for retries and replays
 A8  Of many invocations at once, one wins
 A9  What a workload costs is printed beforehand: reads and writes per event, dollars per million
+A10 A unit test inside moto's `mock_aws` works as it stands, and nothing in it reaches for the network
 
 R1  Events are in `rp_mw_idempotency`, for 30 days, with their mode, their switches, their conversation and
     the payload's hash and size

@@ -4,8 +4,9 @@ import re
 import sys
 import threading
 from base64 import b64decode, b64encode
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from semel.aws.errors import Kind, Lost, ServiceError, kind
 from semel.aws.retry import Policy, Tries
@@ -14,11 +15,15 @@ from semel.aws.transport import Request, made
 from semel.clock import Clock
 from semel.errors import InvalidOption, StoreClosed
 
+if TYPE_CHECKING:
+    from semel.aws.mocked import Mock
+
 
 class BotoWire:
     """Carries requests through a client of boto3, which signs, sends and retries as it was told to.
 
-    Give it a client, or a session to make one from. Tasks ask through a thread.
+    Give it a client, or a session to make one from. Tasks ask through a thread. `turns` is held while the
+    client is asked; while moto stands for the service, `mock` is asked instead of the client.
     """
 
     def __init__(
@@ -28,16 +33,23 @@ class BotoWire:
         service: str = "dynamodb",
         clock: Clock | None = None,
         policy: Policy | None = None,
+        time: ServerTime | None = None,
+        turns: AbstractContextManager[Any] | None = None,
+        mock: "Mock | None" = None,
     ) -> None:
         self._client = _client(client, service)
         self._clock = clock or Clock()
         self._policy = policy or Policy()
         self._closed = False
         self._retries = _retries(self._client)
-        self.time = ServerTime(self._clock)
+        self._turns = turns or nullcontext()
+        self._mock = mock
+        self.time = time or ServerTime(self._clock)
 
     def call(self, operation: str, request: Request, *, write: bool) -> dict[str, Any]:
         """The answer to an operation such as `PutItem`."""
+        if self._mock is not None and (mocked := self._mock.wire()) is not None:
+            return mocked.call(operation, request, write=write)
         tries: Tries | None = None
         while True:
             reply = self._ask(operation, made(request), write)
@@ -58,6 +70,8 @@ class BotoWire:
     def close(self) -> None:
         """Use the client no more; closing it is its owner's."""
         self._closed = True
+        if self._mock is not None:
+            self._mock.close()
 
     def _ask(
         self, operation: str, request: dict[str, Any], write: bool
@@ -66,7 +80,8 @@ class BotoWire:
             raise StoreClosed("it was closed: open another")
         sent = self.time.monotonic()
         try:
-            answer = getattr(self._client, method(operation))(**to_boto(request))
+            with self._turns:
+                answer = getattr(self._client, method(operation))(**to_boto(request))
         except Exception as error:
             reply = _trouble(error)
             if reply is None:
@@ -113,6 +128,8 @@ def to_boto(value: Any) -> Any:
                 return {name: b64decode(leaf)}
             if name == "BS" and isinstance(leaf, list):
                 return {name: [b64decode(one) if isinstance(one, str) else to_boto(one) for one in leaf]}
+        if isinstance(value.get("BinaryValue"), str):  # of an SQS message's attribute
+            return {**value, "BinaryValue": b64decode(value["BinaryValue"])}
         return {name: to_boto(one) for name, one in value.items()}
     return [to_boto(one) for one in value] if isinstance(value, list) else value
 

@@ -8,6 +8,7 @@ import msgspec
 from semel.aws.credentials import Chain, Credentials, Keyring, Source
 from semel.aws.errors import Kind, Lost, ServiceError, kind
 from semel.aws.http1 import Answer
+from semel.aws.mocked import genuine
 from semel.aws.places import Endpoint
 from semel.aws.retry import Policy, Tries
 from semel.aws.servertime import ServerTime
@@ -65,6 +66,8 @@ def desk_for(
     """The desk of a service, with the credentials given or else the environment's or botocore's."""
     time = ServerTime(clock)
     source: Source = Chain() if credentials is None else lambda _: credentials
+    if endpoint.amazon:
+        source = genuine(source)
     place = f"{service} at {endpoint.host}:{endpoint.port}"
     return Desk(place, clock, time, Keyring(source, time), policy)
 

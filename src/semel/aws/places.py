@@ -19,6 +19,8 @@ DOMAINS = (
     (re.compile(r"(us|eu|ap|sa|ca|me|af|il|mx)-\w+-\d+"), "amazonaws.com"),
 )
 PORTS = {"http": 80, "https": 443}
+# Where AWS has its hosts, whatever stands before.
+AMAZON = (".amazonaws.com", ".amazonaws.com.cn", ".api.aws")
 
 
 class Endpoint(msgspec.Struct, frozen=True):
@@ -37,6 +39,11 @@ class Endpoint(msgspec.Struct, frozen=True):
     def secure(self) -> bool:
         """Whether it is reached over TLS."""
         return self.scheme == "https"
+
+    @property
+    def amazon(self) -> bool:
+        """Whether it is AWS, by whichever of its names."""
+        return self.standard or self.host.endswith(AMAZON)
 
     @property
     def authority(self) -> str:

@@ -11,6 +11,7 @@ from semel.aws.credentials import Credentials
 from semel.aws.errors import ServiceError, object_error
 from semel.aws.exchange import desk_for, exchange
 from semel.aws.http1 import Answer
+from semel.aws.mocked import Mock
 from semel.aws.places import Endpoint, find_endpoint, find_region
 from semel.aws.pool import Limits, Pool, Route, run
 from semel.aws.retry import Policy
@@ -21,6 +22,8 @@ from semel.errors import InvalidOption, UsageError
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 # Under whatever prefix it was written.
 _REFERENCE = re.compile(r".*[0-9a-f]{32}-[0-9a-f]{32}", re.DOTALL)
+# What botocore calls it.
+OPERATIONS = {"PUT": "PutObject", "GET": "GetObject", "DELETE": "DeleteObject"}
 # An object of some megabytes over a thin line takes longer than a row.
 LIMITS = Limits(read_timeout=30.0)
 # S3's own advice is to begin with a larger step than DynamoDB's.
@@ -50,11 +53,16 @@ class S3Overflow:
         if not _BUCKET.fullmatch(bucket):
             raise InvalidOption(f"{bucket!r} is no name of an S3 bucket")
         region = find_region(region)
-        place, self._root = addressed(bucket, find_endpoint("s3", region, endpoint))
+        found = find_endpoint("s3", region, endpoint)
+        place, self._root = addressed(bucket, found)
+        self._bucket = bucket
         self._prefix = prefix
         self._host = place.authority
         self._signer = ObjectSigner(region, place.authority)
         self._desk = desk_for("s3", place, credentials, clock or Clock(), policy)
+        self._mock = Mock(
+            "s3", region, found, clock=self._desk.clock, time=self._desk.time, credentials=credentials
+        )
         self._pool = Pool(Route(place, limits, self._desk.time.monotonic))
 
     def put(self, name: str, data: bytes) -> str:
@@ -79,10 +87,15 @@ class S3Overflow:
     def close(self) -> None:
         """Let go of every connection; calls from here on are refused."""
         self._pool.close()
+        self._mock.close()
 
     def _ask(self, method: str, ref: str, data: bytes = b"") -> bytes:
         if not _REFERENCE.fullmatch(ref):
             raise UsageError(f"{ref[:80]!r} is not a reference that this overflow store gave out")
+        if (mock := self._mock.wire()) is not None:
+            named = {"Bucket": self._bucket, "Key": ref} | ({"Body": data} if method == "PUT" else {})
+            answer = mock.call(OPERATIONS[method], named, write=False)
+            return answer["Body"].read() if method == "GET" else b""
         path = self._root + quote(ref, safe="/~")
         request = ObjectRequest(self._signer, self._host, method, path, data)
         return run(exchange(self._desk, request), self._pool, self._desk)

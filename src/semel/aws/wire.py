@@ -10,6 +10,7 @@ from semel.aws.credentials import Credentials
 from semel.aws.errors import Kind, Lost, ServiceError, service_error
 from semel.aws.exchange import Steps, desk_for, exchange
 from semel.aws.http1 import Answer
+from semel.aws.mocked import Mock
 from semel.aws.places import find_endpoint, find_region
 from semel.aws.pool import Limits, Pool, Route, run
 from semel.aws.retry import Policy
@@ -50,6 +51,9 @@ class Wire:
         self.endpoint = find_endpoint(service, region, endpoint)
         self._desk = desk_for(service, self.endpoint, credentials, clock or Clock(), policy or Policy())
         self.time = self._desk.time
+        self._mock = Mock(
+            service, region, self.endpoint, clock=self._desk.clock, time=self.time, credentials=credentials
+        )
         self._prefix = TARGETS[service]
         self._signer = JsonSigner(service, region, self.endpoint.authority)
         self._head = (
@@ -64,10 +68,14 @@ class Wire:
 
     def call(self, operation: str, request: Request, *, write: bool) -> dict[str, Any]:
         """The answer to an operation such as `PutItem`."""
+        if (mock := self._mock.wire()) is not None:
+            return mock.call(operation, request, write=write)
         return run(self._steps(operation, request, write), self._pool, self._desk)
 
     async def acall(self, operation: str, request: Request, *, write: bool) -> dict[str, Any]:
         """The same for a task."""
+        if (mock := self._mock.wire()) is not None:
+            return await mock.acall(operation, request, write=write)
         from semel.aws import apool
 
         with self._opening:
@@ -89,6 +97,7 @@ class Wire:
         """Let go of every connection; calls from here on are refused."""
         self._closed = True
         self._pool.close()
+        self._mock.close()
         if self._apool is not None:
             self._apool.close()
 

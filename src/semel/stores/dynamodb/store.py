@@ -321,10 +321,22 @@ def _transport(client: Any, clock: Clock) -> Transport:
 def transport_of(address: Address, clock: Clock) -> Transport:
     """The transport that a URL asks for."""
     if address.botocore:
-        return _transport(_client(address), clock)
+        return _botocore(_client(address), clock)
     from semel.aws.wire import Wire
 
     return Wire("dynamodb", region=address.region, endpoint=address.endpoint, clock=clock)
+
+
+def _botocore(client: Any, clock: Clock) -> Transport:
+    """The transport of a client that is ours."""
+    from semel.aws.boto import BotoWire
+    from semel.aws.mocked import Mock
+    from semel.aws.places import Endpoint
+    from semel.aws.servertime import ServerTime
+
+    time, place = ServerTime(clock), Endpoint.from_url(client.meta.endpoint_url)
+    mock = Mock("dynamodb", client.meta.region_name, place, clock=clock, time=time)
+    return BotoWire(client, clock=clock, time=time, mock=mock)
 
 
 def _client(address: Address) -> Any:
