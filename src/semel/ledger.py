@@ -63,6 +63,7 @@ from semel.model import (
     Mismatch,
     NotHappened,
     OnLapsed,
+    OnStoreError,
     Outcome,
     Record,
     Replay,
@@ -693,9 +694,19 @@ class LedgerSteps:
         # Popping leaves the later ones of equal keys without an entry: they are duplicates.
         return [self._seen(id, new.pop(id, False)) for id in names]
 
-    def is_processed(self, key: str | Key) -> Steps[bool]:
-        """Whether the key is done; one that is only being worked on is not."""
-        record = yield from self.get(key)
+    def is_processed(self, key: str | Key, *, on_store_error: OnStoreError = "closed") -> Steps[bool]:
+        """Whether the key is done; one that is only being worked on is not.
+
+        Under `on_store_error="open"` it is taken for not done where the store is down, which is logged.
+        """
+        check_word("on_store_error", on_store_error, OnStoreError)
+        try:
+            record = yield from self.get(key)
+        except (errors.StoreUnavailable, errors.StoreThrottled) as error:
+            if on_store_error == "closed":
+                raise
+            self.events.warn(What.RAN_OPEN, self.name(key), detail=f"{type(error).__name__}: {error}")
+            return False
         return record is not None and record.status is Status.COMPLETED
 
     def mark_processed(self, key: str | Key, ttl: Seconds = HOUR) -> Steps[None]:

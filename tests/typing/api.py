@@ -81,6 +81,8 @@ match outcome:
 
 assert_type(s.ledger.get("k"), semel.Record | None)
 assert_type(s.ledger.check_and_set("k", ttl=60), bool)
+assert_type(s.ledger.is_processed("k", on_store_error="open"), bool)
+s.ledger.is_processed("k", on_store_error="ajar")  # type: ignore[arg-type]
 assert_type(s.ledger.check_and_set_many(["a", semel.Key("b", 1)]), list[bool])
 assert_type(s.ledger.list(status=semel.Status.UNKNOWN), semel.Listing)
 

@@ -13,7 +13,9 @@ from uuid import UUID
 import pytest
 
 import semel
+from semel.commands import After, Put
 from semel.stores.memory import MemoryStore
+from semel.tables import LEDGER
 from semel.testing import FakeClock, Faulty
 
 
@@ -885,6 +887,39 @@ def test_running_open_is_explicit_and_counted() -> None:
     work = s.once("k", on_store_error="open")(lambda: semel.current_run().protected)
     assert work() is False
     assert [event.what for event in heard] == [semel.What.STORE_ERROR, semel.What.RAN_OPEN]
+
+
+@pytest.mark.seed("A4")
+def test_asking_whether_a_key_is_done_fails_open_only_where_the_caller_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    heard: list[semel.Event] = []
+    events = semel.Events()
+    events.listen(heard.append)
+    s = semel.Semel(Down(), events=events)
+    closed: tuple[dict[str, Any], ...] = ({}, {"on_store_error": "closed"})
+    for word in closed:
+        with pytest.raises(semel.StoreUnavailable):
+            s.ledger.is_processed("k", **word)
+        with pytest.raises(semel.StoreUnavailable):
+            asyncio.run(s.aio.ledger.is_processed("k", **word))
+    assert caplog.text == ""
+    heard.clear()
+    assert s.ledger.is_processed("k", on_store_error="open") is False
+    assert asyncio.run(s.aio.ledger.is_processed("k", on_store_error="open")) is False
+    told = [event.what for event in heard]
+    assert told == [semel.What.STORE_ERROR, semel.What.RAN_OPEN] * 2
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * 2
+    with pytest.raises(semel.InvalidOption, match="on_store_error"):
+        s.ledger.is_processed("k", on_store_error="ajar")  # type: ignore[arg-type]
+
+
+@pytest.mark.seed("A4")
+def test_a_record_that_cannot_be_read_is_no_store_that_is_down() -> None:
+    s = semel.connect("memory:")
+    s.store.execute(Put(LEDGER, "dev//k", {"status": "no such word", "expires_at": After(60)}))
+    with pytest.raises(semel.RecordCorrupt):
+        s.ledger.is_processed("k", on_store_error="open")
 
 
 @pytest.mark.seed("A4")
