@@ -18,6 +18,10 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any, Final, TypeAlias, TypeVar
 
+from semel.extras import require
+
+require("django", "django")  # which says how to install it
+
 from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
 from django.core.exceptions import (
     BadRequest,

@@ -10,6 +10,10 @@ import functools
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+from semel.extras import require
+
+require("django", "django")  # which says how to install it
+
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 

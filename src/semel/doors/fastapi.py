@@ -12,6 +12,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Seque
 from contextvars import ContextVar
 from typing import Any, ClassVar, Final
 
+from semel.extras import require
+
+require("fastapi", "fastapi")  # which says how to install it
+
 from fastapi import FastAPI, HTTPException, Request, Response, params
 from fastapi.concurrency import iterate_in_threadpool, run_in_threadpool
 from fastapi.routing import APIRoute

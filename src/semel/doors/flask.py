@@ -14,6 +14,10 @@ import io
 from collections.abc import Callable
 from typing import Any, ParamSpec
 
+from semel.extras import require
+
+require("flask", "flask")  # which says how to install it
+
 from flask import Flask, Request, Response, current_app, request
 from flask.typing import ResponseReturnValue
 

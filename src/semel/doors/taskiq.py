@@ -20,9 +20,9 @@ from semel.policy import Options
 
 require("taskiq", "taskiq")  # which says how to install it
 
-from taskiq import NoResultError, SmartRetryMiddleware, TaskiqMessage, TaskiqResult  # noqa: E402 - see above
-from taskiq.kicker import AsyncKicker  # noqa: E402
-from taskiq_dependencies.dependency import Dependency  # noqa: E402
+from taskiq import NoResultError, SmartRetryMiddleware, TaskiqMessage, TaskiqResult
+from taskiq.kicker import AsyncKicker
+from taskiq_dependencies.dependency import Dependency
 
 __all__ = ["FINAL", "OnceMiddleware", "once"]
 

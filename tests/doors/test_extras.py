@@ -1,0 +1,58 @@
+"""A door whose package is not there says which extra brings it."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import semel
+
+# What one writes first at a door, the package that is not there, and the extra that brings it.
+DOORS = {
+    "celery": ("import semel.doors.celery", "celery", "celery"),
+    "django": ("import semel.doors.django", "django", "django"),
+    "drf": ("import semel.doors.drf", "django", "django"),
+    "dramatiq": ("import semel.doors.dramatiq", "dramatiq", "dramatiq"),
+    "fastapi": ("import semel.doors.fastapi", "fastapi", "fastapi"),
+    "flask": ("import semel.doors.flask", "flask", "flask"),
+    "taskiq": ("import semel.doors.taskiq", "taskiq", "taskiq"),
+    # These two are imported for their handlers too, which serve any client.
+    "amqp consumer": (
+        "from semel.doors.amqp import *; Consumer(s, 'amqp://host', 'q', print)",
+        "proton",
+        "amqp",
+    ),
+    "amqp producer": ("from semel.doors.amqp import *; Producer('amqp://host')", "proton", "amqp"),
+    "kafka": ("from semel.doors.kafka import *; Consumer(s, {}, [], print)", "confluent_kafka", "kafka"),
+}
+
+PROGRAM = """
+import json, sys
+import semel
+
+s = semel.connect("memory:")
+doors, told = json.loads(sys.argv[1]), {}
+sys.modules |= dict.fromkeys(package for _, package, _ in doors.values())  # as where none was installed
+for door, (first, _, _) in doors.items():
+    try:
+        exec(first)
+    except semel.MissingExtra as error:
+        told[door] = str(error)
+print(json.dumps(told))
+"""
+
+
+@pytest.fixture(scope="module")
+def told() -> dict[str, str]:
+    """What each door says."""
+    command = [sys.executable, "-c", PROGRAM, json.dumps(DOORS)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+    said: dict[str, str] = json.loads(done.stdout)
+    return said
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_a_door_without_its_package_names_the_extra(door: str, told: dict[str, str]) -> None:
+    _, package, extra = DOORS[door]
+    assert told[door] == str(semel.MissingExtra(extra, package))
