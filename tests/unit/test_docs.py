@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, get_args
+from unittest import mock
 
 import pytest
 
@@ -107,14 +108,22 @@ def close_all(module: ModuleType) -> None:
             value.close()
 
 
-@pytest.fixture
-def module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ModuleType]:
-    """A module for a page to run in, in a folder of its own."""
+@contextlib.contextmanager
+def room(folder: Path) -> Iterator[ModuleType]:
+    """A module for a page to run in, in a folder of its own; what it sets is set for itself alone."""
     module = ModuleType("docs_page")
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.chdir(tmp_path)
-    yield module
-    close_all(module)
+    with pytest.MonkeyPatch.context() as patch, mock.patch.dict(os.environ):
+        patch.setitem(sys.modules, module.__name__, module)
+        patch.chdir(folder)
+        yield module
+        close_all(module)
+
+
+@pytest.fixture
+def module(tmp_path: Path) -> Iterator[ModuleType]:
+    """A module for a page to run in."""
+    with room(tmp_path) as module:
+        yield module
 
 
 def name_of(page: Path) -> str:
@@ -153,6 +162,61 @@ def test_every_example_runs_as_it_stands(
     if name_of(page) in SERVED:
         request.getfixturevalue(SERVED[name_of(page)])
     run(page, module)
+
+
+def test_a_page_leaves_the_environment_as_it_was(tmp_path: Path) -> None:
+    before = dict(os.environ)
+    with room(tmp_path) as module:
+        run(DOCS / "how-to" / "run-on-lambda.md", module)
+        assert os.environ["SEMEL_URL"] == "memory:"
+    assert os.environ == before
+
+
+# What a page needs
+
+OPENING = re.compile(r"# .+\n\n(?:.+\n)+\n```console\n\$ pip install (.+)\n")
+# What brings a module: an extra, or a package; others are of the standard library, or semel's core.
+BRINGS = {
+    "boto3": "boto",
+    "confluent_kafka": "kafka",
+    "fastapi.testclient": "httpx",
+    "mcp": "mcp",
+    "moto": "moto",
+    "prometheus_client": "prometheus",
+    "psycopg": "postgres",
+    "pydantic": "fastapi",
+    "rest_framework": "djangorestframework",
+    "semel.doors.amqp": "amqp",
+    "semel.doors.kafka": "kafka",
+    "semel.redact": "privacy",
+    "semel.telemetry.otel": "otel",
+    "semel.telemetry.prometheus": "prometheus",
+} | {name: name for name in ("celery", "django", "dramatiq", "fastapi", "flask", "redis", "taskiq")}
+
+
+def imports(page: Path) -> Iterator[str]:
+    """The modules that a page's examples import, and the packages that those are in."""
+    for block in blocks(page):
+        for node in ast.walk(ast.parse(block.text if block.language == "python" else "")):
+            named = [each.name for each in node.names] if isinstance(node, ast.Import) else []
+            for name in [node.module or ""] if isinstance(node, ast.ImportFrom) else named:
+                parts = name.split(".")
+                yield from (".".join(parts[:count]) for count in range(1, len(parts) + 1))
+
+
+@pytest.mark.parametrize("page", sorted((DOCS / "how-to").glob("*.md")), ids=name_of)
+def test_every_how_to_page_begins_by_installing_what_it_needs(page: Path) -> None:
+    opening = OPENING.match(page.read_text("utf-8"))
+    assert opening is not None, "after the title and a paragraph: a console block with `$ pip install ...`"
+    installed = set(re.findall(r"\w+", opening[1]))
+    names = set(imports(page))
+    assert {name for name in names & BRINGS.keys() if BRINGS[name] not in installed} == set()
+    told = {"semel", *sys.stdlib_module_names, *(name.partition(".")[0] for name in BRINGS)}
+    assert {name for name in names if "." not in name} - told == set(), (
+        "BRINGS does not say what brings these"
+    )
+    if re.search(r"^\$ semel ", page.read_text("utf-8"), re.MULTILINE):
+        assert installed & {"cli", "service"}
 
 
 @functools.cache
