@@ -1,6 +1,7 @@
 """`connect`: a store by its URL, and everything that works on it."""
 
 import functools
+import os
 import threading
 from typing import TYPE_CHECKING, Any, Self
 
@@ -54,7 +55,7 @@ STORES = {
 
 
 def connect(
-    url: str = "memory:",
+    url: str | os.PathLike[str] = "memory:",
     *,
     env: str = "dev",
     scope: str = "",
@@ -69,13 +70,15 @@ def connect(
 ) -> "Semel":
     """Open a store by its URL: `memory:`, `sqlite:///file.db`, `dynamodb:`, `postgresql:` or `redis:`.
 
+    A path, such as `Path("file.db")`, is that of an SQLite file.
+
     `env` and `scope` are part of every key: environments and tenants do not see each other's. `secret` makes
     fingerprints that cannot be guessed from outside. Results larger than `max_result_bytes` go to `overflow`.
     `horizon` is how long whoever calls goes on retrying; a shorter `ttl` is refused. `redact` takes what is
     personal out of errors, journal entries and logged details before they are kept.
     """
     clock = clock or Clock()
-    store = open_store(url, env=env, clock=clock)
+    store = open_store(_url_of(url), env=env, clock=clock)
     if overflow is not None:
         store.overflow = overflow
     events = Events()
@@ -109,6 +112,16 @@ def _room(store: Store, asked: int | None) -> int:
     return asked
 
 
+def _url_of(given: str | os.PathLike[str]) -> str:
+    if isinstance(given, str):
+        return given
+    if not isinstance(given, os.PathLike):
+        raise errors.InvalidOption(f"connect takes a store's URL, or a Path, not {type(given).__name__}")
+    from urllib.parse import quote
+
+    return f"sqlite:///{quote(os.fspath(given).replace(os.sep, '/'))}"
+
+
 def open_store(url: str, *, env: str, clock: Clock) -> Store:
     """The store of a URL."""
     from importlib import import_module
@@ -118,7 +131,10 @@ def open_store(url: str, *, env: str, clock: Clock) -> Store:
         known = ", ".join(f"{name}:" for name in STORES)
         # A password may be in it, wherever the mistake is.
         shown = url if "@" not in url else f"{scheme}:***@{url.rpartition('@')[2]}"
-        raise errors.InvalidOption(f"{shown!r} names no store; a store's URL begins with one of {known}")
+        raise errors.InvalidOption(
+            f"{shown!r} names no store; a store's URL begins with one of {known} "
+            "and a file of SQLite is sqlite:///file.db"
+        )
     module, name = STORES[scheme]
     store: Store = getattr(import_module(module), name).from_url(url, env=env, clock=clock)
     return store

@@ -7,12 +7,14 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 from semel.commands import Steps
 from semel.drive import Store, adrive, drive, joined
 from semel.ledger import LedgerSteps
+from semel.model import check_claim
 from semel.parts import Plan, alone
 from semel.realm import Realm
 
 T = TypeVar("T")
 P = ParamSpec("P")
 S = TypeVar("S")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Facade(Generic[S]):
@@ -82,19 +84,43 @@ def amade(
     return cast("Callable[Concatenate[Facade[M], P], Coroutine[Any, Any, T]]", run)
 
 
+def held(method: F) -> F:
+    """The method, given a claim and nothing that only looks like one."""
+
+    @functools.wraps(method)
+    def checked(self: Any, claim: Any, *args: Any, **kwargs: Any) -> Any:
+        check_claim(claim)
+        return method(self, claim, *args, **kwargs)
+
+    return cast("F", checked)
+
+
+def held_many(method: F) -> F:
+    """The same for several claims."""
+
+    @functools.wraps(method)
+    def checked(self: Any, claims: Any, *args: Any, **kwargs: Any) -> Any:
+        claims = list(claims)
+        for claim in claims:
+            check_claim(claim)
+        return method(self, claims, *args, **kwargs)
+
+    return cast("F", checked)
+
+
 class Ledger(Facade[LedgerSteps]):
     """What was seen, what is running, and what came of it."""
 
     claim = driven(LedgerSteps.claim)
     claim_many = driven(LedgerSteps.claim_many)
-    complete = driven(LedgerSteps.complete)
-    complete_many = driven(LedgerSteps.complete_many)
-    fail = driven(LedgerSteps.fail)
-    release = driven(LedgerSteps.release)
-    release_many = driven(LedgerSteps.release_many)
-    renew = driven(LedgerSteps.renew)
-    lapse = driven(LedgerSteps.lapse)
-    doubt = driven(LedgerSteps.doubt)
+    complete = driven(held(LedgerSteps.complete))
+    complete_many = driven(held_many(LedgerSteps.complete_many))
+    fail = driven(held(LedgerSteps.fail))
+    release = driven(held(LedgerSteps.release))
+    release_many = driven(held_many(LedgerSteps.release_many))
+    renew = driven(held(LedgerSteps.renew))
+    lapse = driven(held(LedgerSteps.lapse))
+    doubt = driven(held(LedgerSteps.doubt))
     get = driven(LedgerSteps.get)
     result = driven(LedgerSteps.result)
     wait = driven(LedgerSteps.wait)
@@ -114,14 +140,14 @@ class AsyncLedger(Facade[LedgerSteps]):
 
     claim = adriven(LedgerSteps.claim)
     claim_many = adriven(LedgerSteps.claim_many)
-    complete = adriven(LedgerSteps.complete)
-    complete_many = adriven(LedgerSteps.complete_many)
-    fail = adriven(LedgerSteps.fail)
-    release = adriven(LedgerSteps.release)
-    release_many = adriven(LedgerSteps.release_many)
-    renew = adriven(LedgerSteps.renew)
-    lapse = adriven(LedgerSteps.lapse)
-    doubt = adriven(LedgerSteps.doubt)
+    complete = adriven(held(LedgerSteps.complete))
+    complete_many = adriven(held_many(LedgerSteps.complete_many))
+    fail = adriven(held(LedgerSteps.fail))
+    release = adriven(held(LedgerSteps.release))
+    release_many = adriven(held_many(LedgerSteps.release_many))
+    renew = adriven(held(LedgerSteps.renew))
+    lapse = adriven(held(LedgerSteps.lapse))
+    doubt = adriven(held(LedgerSteps.doubt))
     get = adriven(LedgerSteps.get)
     result = adriven(LedgerSteps.result)
     wait = adriven(LedgerSteps.wait)

@@ -4,6 +4,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
+from semel import errors
 from semel.lifecycle import Status
 
 
@@ -156,6 +157,27 @@ class Unknown(msgspec.Struct, frozen=True):
 
 
 Outcome: TypeAlias = Claimed | Replay | Busy | Failed | Mismatch | Unknown
+
+UNCLAIMED: Final[dict[type, str]] = {
+    Replay: "it is done already, and `result` is what came of it",
+    Busy: "another attempt holds it; claim it again after `retry_after` seconds",
+    Failed: "it failed for good, and `failure` says how",
+    Mismatch: "it was first used with another payload",
+    Unknown: "an attempt vanished; settle what became of it with `ledger.resolve`",
+}
+
+
+def check_claim(given: Any) -> None:
+    """Refuse whatever else was given in place of a claim."""
+    if isinstance(given, Claimed):
+        return
+    kind = type(given)
+    if kind in UNCLAIMED:
+        raise errors.UsageError(
+            f"{given.record.key!r} was not claimed: the answer was {kind.__name__}, {UNCLAIMED[kind]}. "
+            "Go on only with what isinstance(outcome, semel.Claimed)"
+        )
+    raise errors.UsageError(f"a claim is the Claimed that ledger.claim answered, not {kind.__name__}")
 
 
 # How a doubt is settled, by a person or by a resolver that asked the other side.

@@ -12,7 +12,7 @@ from semel.documents import DocumentSteps
 from semel.drive import Store, adrive, drive, joined
 from semel.journal import JournalSteps
 from semel.ledger import LedgerSteps
-from semel.model import MISSING, Claimed, Failure
+from semel.model import MISSING, Claimed, Failure, check_claim
 from semel.parts import Plan, commit
 from semel.running import CURRENT, Run
 
@@ -93,7 +93,10 @@ class Gathered:
 
 
 def _claim(holder: Claimed | Run) -> Claimed:
-    return holder.claim if isinstance(holder, Run) else holder
+    if isinstance(holder, Run):
+        return holder.claim
+    check_claim(holder)
+    return holder
 
 
 def _runs(holder: Claimed | Run) -> list[Run]:
@@ -148,10 +151,12 @@ class GatheredLedger(Gathering[LedgerSteps]):
 
     def fail(self, claim: Claimed, error: BaseException | Failure) -> Pending[None]:
         """It failed, and is to stay failed."""
+        check_claim(claim)
         return self._gathered.end(claim, self._steps.failing(claim, error))
 
     def release(self, claim: Claimed, error: BaseException | Failure | None = None) -> Pending[None]:
         """It did not happen; let the next attempt run."""
+        check_claim(claim)
         return self._gathered.end(claim, self._steps.releasing(claim, error))
 
 

@@ -114,6 +114,8 @@ def test_what_cannot_be_read_is_refused_by_name_and_place(
             f"[tokens.a]\nsha256 = '{DIGEST}'\n[tokens.b]\nsha256 = '{DIGEST}'",
             f"tokens.b{FILE}another token is the same",
         ),
+        ("[gates.g]", f"gates.g{FILE}a gate without rules would allow everything; give it some, such as "),
+        ("[gates.g]\nttl = 60\nrules = []", f"gates.g{FILE}a gate without rules would allow everything"),
         (
             "[gates.g]\nrules = [{rule = 'cup'}]",
             f"gates.g.rules{FILE}rule = 'cup' is none; it is one of quiet_",

@@ -1,5 +1,7 @@
 """The ledger where the conformance suite does not reach: what it refuses, and what cannot be read."""
 
+import asyncio
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -188,6 +190,63 @@ def test_a_function_remembers_as_long_as_the_other_side_retries(clock: FakeClock
         brief()
         clock.advance(HORIZON.total_seconds() - 1)
     assert runs == ["ran", "brief", "brief"]
+
+
+def not_claimed(s: semel.Semel, clock: FakeClock) -> dict[str, Any]:
+    """What a claim can answer, and what else may be given by mistake."""
+    s.ledger.mark_processed("done")
+    s.ledger.claim("busy", fingerprint="one")
+    failed, vanished = s.ledger.claim("failed"), s.ledger.claim("vanished", lease=1)
+    assert isinstance(failed, semel.Claimed)
+    s.ledger.fail(failed, ValueError("no"))
+    assert isinstance(vanished, semel.Claimed)
+    clock.advance(2)
+    found: dict[str, Any] = {
+        key: s.ledger.claim(key, on_lapsed="hold") for key in ("done", "failed", "vanished")
+    }
+    found["busy"] = s.ledger.claim("busy", fingerprint="one")
+    found["changed"] = s.ledger.claim("busy", fingerprint="another")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("key", "told"),
+    [
+        ("done", "'done' was not claimed: the answer was Replay, it is done already"),
+        ("busy", "'busy' was not claimed: the answer was Busy, another attempt holds it"),
+        ("failed", "'failed' was not claimed: the answer was Failed, it failed for good"),
+        ("changed", "'busy' was not claimed: the answer was Mismatch, it was first used with another"),
+        ("vanished", "'vanished' was not claimed: the answer was Unknown, an attempt vanished"),
+    ],
+)
+def test_another_outcome_in_place_of_a_claim_is_refused_by_what_it_is(
+    s: semel.Semel, clock: FakeClock, key: str, told: str
+) -> None:
+    outcome = not_claimed(s, clock)[key]
+    ledger, aio = s.ledger, s.aio.ledger
+    calls: list[Callable[[], Any]] = [
+        lambda: ledger.complete(outcome, 1),
+        lambda: ledger.fail(outcome, ValueError("x")),
+        lambda: ledger.release(outcome),
+        lambda: ledger.renew(outcome),
+        lambda: ledger.lapse(outcome),
+        lambda: ledger.doubt(outcome),
+        lambda: ledger.complete_many([outcome], 1),
+        lambda: ledger.release_many(iter([outcome])),
+        lambda: asyncio.run(aio.complete(outcome, 1)),
+        lambda: s.transaction().ledger.complete(outcome, 1),
+        lambda: s.transaction().ledger.fail(outcome, ValueError("x")),
+        lambda: s.transaction().ledger.release(outcome),
+    ]
+    for call in calls:
+        with pytest.raises(semel.UsageError) as error:
+            call()
+        assert str(error.value).startswith(told)
+
+
+def test_what_is_no_outcome_at_all_is_no_claim(s: semel.Semel) -> None:
+    with pytest.raises(semel.UsageError, match=r"a claim is the Claimed that .* answered, not str"):
+        s.ledger.complete("order:1")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("horizon", [0, -1, float("inf")])

@@ -66,6 +66,22 @@ def test_a_url_that_names_no_store_says_what_would(url: str) -> None:
         semel.connect(url)
 
 
+def test_a_path_is_an_sqlite_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for path in (Path("relative.db"), tmp_path / "a folder" / "50% off?#1.db"):
+        path.parent.mkdir(exist_ok=True)
+        with semel.connect(path) as s:
+            assert s.ledger.check_and_set("k")
+        assert path.is_file()
+
+
+def test_what_is_neither_a_url_nor_a_path_is_refused_by_what_it_is() -> None:
+    with pytest.raises(semel.InvalidOption, match="a store's URL, or a Path, not int"):
+        semel.connect(5)  # type: ignore[arg-type]
+    with pytest.raises(semel.InvalidOption, match="a file of SQLite is sqlite:///"):
+        semel.connect("shop.db")
+
+
 @pytest.mark.parametrize(("env", "scope"), [("", ""), ("a\n", ""), ("e" * 200, ""), ("dev", "s" * 200)])
 def test_environment_and_scope_are_checked(env: str, scope: str) -> None:
     with pytest.raises(semel.InvalidKey):

@@ -47,6 +47,7 @@ RULES: Final[dict[str, type[Rule]]] = {
     "fast_conversation": FastConversation,
     "shadow": Shadow,
 }
+EXAMPLE: Final = 'rules = [{ rule = "kill_switch", switch = "safe_mode" }]'
 # What a file of settings cannot say: a table is a value of the program's.
 ELSEWHERE: Final = frozenset({"book", "table"})
 # Facts become arguments, and these are arguments already.
@@ -121,6 +122,9 @@ def _rules(name: str, gate: Gate, given: Given) -> list[Rule]:
         _template(gate.trace)
     except ValueError as error:
         raise given.wrong(("gates", name, "trace"), str(error)) from error
+    if not gate.rules:
+        problem = f"a gate without rules would allow everything; give it some, such as {EXAMPLE}"
+        raise given.wrong(("gates", name), problem)
     return [_rule(values, wrong) for values in gate.rules]
 
 
