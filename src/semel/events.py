@@ -5,7 +5,7 @@ An event names its key by a digest, never by the key itself, which may hold pers
 
 from collections.abc import Callable
 from enum import StrEnum
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
@@ -53,6 +53,13 @@ class Event(msgspec.Struct, frozen=True):
     """Where it came in, such as "http" or "sqs"; empty for a call of the library's own."""
     warned: bool = False
     """Whether semel has logged it by itself, as something to be looked at."""
+    name: str = ""
+    """The function that it is about, such as "shop.billing.charge"; empty where none is known."""
+
+    @property
+    def title(self) -> str:
+        """What happened, and to what, as a line in a log begins."""
+        return f"{self.what.value} of {self.name}" if self.name else self.what.value
 
 
 Listener: TypeAlias = Callable[[Event], None]
@@ -70,6 +77,7 @@ class Events:
         self.listeners: list[Listener] = []
         """Who is told; where there is nobody, an event need not be made."""
         self._door = ""
+        self._name = ""
         self.scrub = scrub
         """Takes what is personal out of a text that people will read."""
 
@@ -80,8 +88,15 @@ class Events:
 
     def through(self, door: str) -> "Events":
         """The same listeners, told also where a thing came in."""
+        return self._like(door, self._name)
+
+    def about(self, name: str) -> "Events":
+        """The same listeners, told also which function it is about."""
+        return self._like(self._door, name)
+
+    def _like(self, door: str, name: str) -> "Events":
         other = Events(self.scrub)
-        other.listeners, other._door = self.listeners, door
+        other.listeners, other._door, other._name = self.listeners, door, name
         return other
 
     def scrubbed(self, text: str, most: int | None = None) -> str:
@@ -104,14 +119,15 @@ class Events:
     def emit(self, what: What, id: str, attempt: int = 0, detail: str = "") -> None:
         """Tell the listeners; an error of theirs is logged and goes no further."""
         if self.listeners:
-            self._tell(Event(what, digest(id), attempt, self.scrubbed(detail), self._door))
+            detail = self.scrubbed(detail)
+            self._tell(Event(what, digest(id), attempt, detail, self._door, name=self._name))
 
     def warn(self, what: What, id: str, attempt: int = 0, detail: str = "") -> None:
         """The same for what somebody should look at: it is logged even when nobody listens."""
-        event = Event(what, digest(id), attempt, self.scrubbed(detail), self._door, warned=True)
+        event = Event(what, digest(id), attempt, self.scrubbed(detail), self._door, True, self._name)
         _logger().warning(
             "%s: key %s, attempt %d. %s",
-            what.value,
+            event.title,
             event.key_digest,
             attempt,
             event.detail,
@@ -148,6 +164,7 @@ def fields(event: Event) -> dict[str, str | int]:
         "semel_key_digest": event.key_digest,
         "semel_attempt": event.attempt,
         "semel_door": event.door,
+        "semel_name": event.name,
         "semel_detail": event.detail,
     }
 
@@ -157,6 +174,12 @@ def _logger() -> "Logger":
     from logging import getLogger
 
     return getLogger("semel")
+
+
+def name_of(function: Any) -> str:
+    """The name of a function for people to read: its module, and what it is called there."""
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    return f"{getattr(function, '__module__', None) or type(function).__module__}.{name}"
 
 
 def digest(id: str) -> str:

@@ -83,6 +83,13 @@ class Service(msgspec.Struct, frozen=True):
     prepared: dict[tuple[float, float], tuple[Prepared, Prepared]] = {}
     """A first claim and its completion for each lease and time to live, as the store makes them at once."""
 
+    def about(self, name: str) -> "Service":
+        """The same, whose events name the function that they are about."""
+        ledger = object.__new__(type(self.ledger))
+        ledger.__dict__.update(self.ledger.__dict__)
+        ledger.events = ledger.events.about(name)
+        return msgspec.structs.replace(self, ledger=ledger)
+
 
 class Flow:
     """One protected piece of work: its policy, and the steps of a call."""

@@ -10,6 +10,7 @@ from semel import errors
 from semel.codecs import UNRESOLVED, decoder_for, returns_of
 from semel.commands import Call, Raised, Returned, Steps
 from semel.drive import aadvance, advance
+from semel.events import name_of
 from semel.flow import Flow, Service, Work
 from semel.keys import Key, check, compile_binder, compile_template, fingerprint, skeleton
 from semel.ledger import LedgerSteps, Seconds, spans
@@ -154,6 +155,10 @@ class Once:
         """A block of work under a key made of these parts; `AlreadyDone` is raised where it is done."""
         return self.block(returns=returns, **options).running(Key(*parts), fingerprint)
 
+    def about(self, name: str) -> "Once":
+        """The same, whose events are about this: for blocks of work, as a function has a name of its own."""
+        return Once(self._service.about(name))
+
     def block(self, *, returns: Any = Any, **options: Unpack[Options]) -> "Block":
         """Blocks of work that have their policy in common, which is checked here, once for all of them."""
         policy = policy_of(options, self._service.ledger.horizon)
@@ -181,6 +186,7 @@ class Protected:
 
         _check_function(function)
         signature = inspect.signature(function)
+        service = service.about(name_of(function))
         self._flow = Flow(service, policy, decoder_for(Any))
         self._function = function
         self.is_async = inspect.iscoroutinefunction(function)

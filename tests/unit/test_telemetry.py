@@ -1,5 +1,7 @@
 """Telemetry: what happened in a ledger is told in logs, traces and metrics; counted right, with no key."""
 
+import asyncio
+import functools
 import json
 import logging
 import re
@@ -24,8 +26,9 @@ from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
 import semel
 from semel import Event, What
 from semel.commands import Put, Stored
+from semel.doors.messages import Handler
 from semel.errors import InvalidOption, MissingExtra
-from semel.events import Listener
+from semel.events import Listener, name_of
 from semel.gate import Cap
 from semel.stores.memory import MemoryStore
 from semel.tables import LEDGER
@@ -162,7 +165,7 @@ def test_everything_is_logged_once_and_what_should_be_looked_at_as_a_warning(
 
     live(listen)
     everything_to_be_looked_at(listen)
-    logged = [(record.getMessage().partition(":")[0], record.levelname) for record in caplog.records]
+    logged = [(re.split(":| of ", record.getMessage())[0], record.levelname) for record in caplog.records]
     warned = {name for name, level in logged if level == "WARNING"}
     assert [name for name, _ in logged] == [event.what for event in heard]
     assert warned == {event.what for event in heard if event.warned}
@@ -172,18 +175,83 @@ def test_everything_is_logged_once_and_what_should_be_looked_at_as_a_warning(
 
 def test_a_log_record_has_the_fields_of_the_event(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    log_events(Event(What.REFUSED, "0123456789abcdef", 2, "QuietHours", "http"))
+    log_events(Event(What.REFUSED, "0123456789abcdef", 2, "QuietHours", "http", name="shop.reply"))
     [record] = caplog.records
     assert record.name == "semel.events"
-    assert record.getMessage() == "refused: key 0123456789abcdef, attempt 2. QuietHours"
+    assert record.getMessage() == "refused of shop.reply: key 0123456789abcdef, attempt 2. QuietHours"
     assert {name: value for name, value in vars(record).items() if name.startswith("semel_")} == {
         "semel_event": "refused",
         "semel_outcome": "refused",
         "semel_key_digest": "0123456789abcdef",
         "semel_attempt": 2,
         "semel_door": "http",
+        "semel_name": "shop.reply",
         "semel_detail": "QuietHours",
     }
+
+
+def one_more(n: int) -> int:
+    return n + 1
+
+
+class Till:
+    @staticmethod
+    def handle(message: str) -> None:
+        if message == "poison":
+            raise ValueError(message)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_every_event_of_a_function_names_it(caplog: pytest.LogCaptureFixture, is_async: bool) -> None:
+    clock, heard = FakeClock(), list[Event]()
+    s = semel.connect("memory:", clock=clock, on_event=heard.append)
+
+    def charge(order: int) -> int:
+        return order
+
+    async def acharge(order: int) -> int:
+        return order
+
+    chosen: Any = acharge if is_async else charge
+    name = f"{__name__}.{chosen.__qualname__}"
+    work = s.once("k:{order}", fingerprint=None)(chosen)
+
+    def call(order: int) -> None:
+        asyncio.run(work(order)) if is_async else work(order)
+
+    s.ledger.claim("k:2", lease=30)
+    clock.advance(31)
+    heard.clear()
+    for order in (1, 1, 2):
+        call(order)
+    told = [What.CLAIMED, What.COMPLETED, What.REPLAYED, What.TAKEN_OVER, What.COMPLETED]
+    assert [event.what for event in heard] == told
+    assert {event.name for event in heard} == {name}
+    [record] = [record for record in caplog.records if record.levelname == "WARNING"]
+    assert record.getMessage().startswith(f"taken_over of {name}: key ")
+    assert vars(record)["semel_name"] == name
+
+
+def test_an_event_of_a_message_names_the_function_that_handles_it() -> None:
+    heard: list[Event] = []
+    s = semel.connect("memory:", on_event=heard.append)
+    handler = Handler[str](s, Till.handle, key=str, door="sqs", on_error={ValueError: "keep"})
+    for message in ("m-1", "m-1", "poison"):
+        handler.take(message)
+    assert {(event.door, event.name) for event in heard} == {("sqs", f"{__name__}.Till.handle")}
+    assert heard[-1].what is What.FAILED
+
+
+def test_a_step_and_a_call_under_a_key_are_named_by_their_functions() -> None:
+    heard: list[Event] = []
+    s = semel.connect("memory:", on_event=heard.append)
+    s.once.call("outer", lambda: s.once.step("inner", Till.handle, "m-1"))
+    assert {event.name.rpartition(".")[2] for event in heard} == {"<lambda>", "handle"}
+
+
+def test_what_is_no_function_is_named_by_its_type() -> None:
+    assert name_of(functools.partial(print)) == "functools.partial"
+    assert name_of(Till().handle) == f"{__name__}.Till.handle"
 
 
 def test_a_line_without_a_detail_ends_where_it_ends(caplog: pytest.LogCaptureFixture) -> None:
@@ -294,7 +362,7 @@ def test_events_are_added_to_the_span_that_they_happen_in(meters: MeterProvider)
     exporter, spans = InMemorySpanExporter(), TracerProvider()
     spans.add_span_processor(SimpleSpanProcessor(exporter))
     s = semel.connect("memory:", on_event=OpenTelemetry(meters)).through("http")
-    work = s.once("k:{n}")(lambda n: n)
+    work = s.once("k:{n}")(one_more)
     tracer = spans.get_tracer("test")
     with tracer.start_as_current_span("outer"):
         work(1)
@@ -311,6 +379,7 @@ def test_events_are_added_to_the_span_that_they_happen_in(meters: MeterProvider)
         "semel.outcome": "new",
         "semel.door": "http",
         "semel.attempt": 1,
+        "semel.name": f"{__name__}.one_more",
     }
     spans.shutdown()
 

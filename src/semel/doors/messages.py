@@ -13,7 +13,7 @@ import msgspec
 from semel import errors
 from semel.commands import Raised
 from semel.connect import Semel
-from semel.events import What
+from semel.events import What, name_of
 from semel.once import Done
 from semel.policy import Options
 
@@ -94,7 +94,7 @@ class Handler(Generic[M]):
         self._key = key
         self._payload = fingerprint
         # A worker that waited for another would hold up the messages behind it.
-        self._block = self.s.once.block(**({"on_busy": "raise"} | options))
+        self._block = self.s.once.about(name_of(handle)).block(**({"on_busy": "raise"} | options))
         self.policy = self._block.policy
 
     def take(self, message: M) -> Taken:

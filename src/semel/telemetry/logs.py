@@ -16,9 +16,9 @@ def log_events(event: Event) -> None:
     """
     if event.warned or not _logger.isEnabledFor(INFO):
         return
-    what, detail = event.what.value, event.detail
+    detail = event.detail
     extra = fields(event) | {"semel_outcome": outcome(event.what)}
     text = "%s: key %s, attempt %d. %s" if detail else "%s: key %s, attempt %d%s"
-    args = (what, event.key_digest, event.attempt, detail)
+    args = (event.title, event.key_digest, event.attempt, detail)
     # Not `info()`, which would spend a quarter of its time to find out that it was called from here.
     _logger.handle(_logger.makeRecord(_logger.name, INFO, __file__, 0, text, args, None, extra=extra))

@@ -33,7 +33,8 @@ class OpenTelemetry:
         span = self._span()
         if span.is_recording():
             about = {"semel.key_digest": event.key_digest, "semel.attempt": event.attempt}
-            span.add_event(f"semel.{event.what.value}", {**attributes, **about})
+            named = {"semel.name": event.name} if event.name else {}
+            span.add_event(f"semel.{event.what.value}", {**attributes, **about, **named})
 
     def _meet(self, event: Event) -> dict[str, str]:
         attributes = {"semel.event": event.what.value, "semel.outcome": outcome(event.what)}
