@@ -10,6 +10,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 
@@ -150,37 +151,38 @@ def _slug(name: str) -> str:
 # Marks
 
 
-def shown() -> dict[str, list[str]]:
+def shown(marker: str = "seed") -> dict[Any, list[str]]:
     """The tests that show each point, by its id, as pytest names them."""
-    found: dict[str, set[str]] = defaultdict(set)
+    found: dict[Any, set[str]] = defaultdict(set)
     for path in sorted((ROOT / "tests").rglob("*.py")):
         place = path.relative_to(ROOT).as_posix()
-        for id, test in marks(path.read_text("utf-8")):
+        source = path.read_text("utf-8")
+        for id, test in marks(source, marker) if f"mark.{marker}(" in source else ():
             found[id].add(f"{place}::{test}" if test else place)
     return {id: sorted(tests) for id, tests in found.items()}
 
 
-def marks(source: str) -> Iterator[tuple[str, str]]:
+def marks(source: str, marker: str = "seed") -> Iterator[tuple[Any, str]]:
     """Every mark of a file: the point, and the test or class that has it; "" for the whole file."""
-    return _marks(ast.parse(source).body, ())
+    return _marks(ast.parse(source).body, (), marker)
 
 
-def _marks(body: list[ast.stmt], outer: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+def _marks(body: list[ast.stmt], outer: tuple[str, ...], marker: str) -> Iterator[tuple[Any, str]]:
     for node in body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             name = (*outer, node.name)
             for decorator in node.decorator_list:
-                yield from ((id, "::".join(name)) for id in _named(decorator))
+                yield from ((id, "::".join(name)) for id in _named(decorator, marker))
             if isinstance(node, ast.ClassDef):
-                yield from _marks(node.body, name)
+                yield from _marks(node.body, name, marker)
         elif isinstance(node, ast.Assign) and "pytestmark" in {ast.unparse(each) for each in node.targets}:
-            yield from ((id, "::".join(outer)) for id in _named(node.value))
+            yield from ((id, "::".join(outer)) for id in _named(node.value, marker))
 
 
-def _named(mark: ast.expr) -> Iterator[str]:
+def _named(mark: ast.expr, marker: str) -> Iterator[Any]:
     """The points named anywhere in an expression, as in the marks of one case of a parametrised test."""
     for node in ast.walk(mark):
-        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("mark.seed"):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(f"mark.{marker}"):
             yield from (ast.literal_eval(given) for given in node.args)
 
 

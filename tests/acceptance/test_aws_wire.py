@@ -398,6 +398,7 @@ def test_a_redirect_is_not_followed(wire, script, call):
     assert len(server.asked) == 1
 
 
+@pytest.mark.situation(18)
 def test_throttling_is_waited_out(wire, script, call):
     busy = http(b'{"__type":"x#ProvisionedThroughputExceededException"}', 400)
     server = script(in_turn(busy, busy, busy, OK))

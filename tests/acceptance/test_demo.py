@@ -55,6 +55,7 @@ def test_of_fifty_concurrent_calls_one_runs_and_all_get_its_answer(report, act, 
     assert (facts["answers"], facts["distinct"]) == (50, 1)
 
 
+@pytest.mark.situation(2)
 def test_a_killed_worker_is_followed_by_attempt_two_once_its_lease_has_lapsed(report):
     facts = report["facts"]["killed"]
     assert facts["attempt"] == 2
@@ -62,6 +63,7 @@ def test_a_killed_worker_is_followed_by_attempt_two_once_its_lease_has_lapsed(re
     assert (facts["requests"], facts["keys"]) == (2, 1)
 
 
+@pytest.mark.situation(5)
 def test_a_zombie_is_refused_and_leaves_no_trace(report):
     facts = report["facts"]["zombie"]
     assert facts["refused"] == "ClaimLost"
@@ -69,6 +71,7 @@ def test_a_zombie_is_refused_and_leaves_no_trace(report):
     assert facts["stored"] != facts["offered"]
 
 
+@pytest.mark.situation(4)
 def test_a_later_call_replays_and_a_changed_one_is_refused(report):
     facts = report["facts"]["later"]
     assert facts["answer"] == facts["stored"]

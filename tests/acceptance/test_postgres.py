@@ -1462,6 +1462,7 @@ def test_behind_a_pooler_nothing_is_asked_of_a_session(url, admin):
         store._pool.give(line)
 
 
+@pytest.mark.situation(35)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 def test_a_fork_has_connections_of_its_own(store):
     store.execute(Put(THINGS, "key", thing(text="parent"), ABSENT))

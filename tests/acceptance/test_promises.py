@@ -42,6 +42,7 @@ class Effect:
         return f"result of {key}"
 
 
+@pytest.mark.situation(8, 9)
 @pytest.mark.parametrize("lost", ["claim", "completion"])
 def test_a_lost_answer_makes_nothing_run_twice_and_locks_nobody_out(place, lost):
     """The answer to a claim, or to a completion, is lost after the store has carried it out."""
@@ -94,6 +95,7 @@ def test_a_lost_answer_is_the_same_for_tasks(place, lost):
     assert list(effect.runs.values()) == [1] * LOST
 
 
+@pytest.mark.situation(5, 6)
 @pytest.mark.parametrize("move", ["complete", "fail", "renew"])
 def test_a_zombie_is_refused(place, move):
     """100 holders wake up after their lease has lapsed and somebody else has the key."""
@@ -164,6 +166,7 @@ class Skewed(Clock):
         return time.time() + self.off
 
 
+@pytest.mark.situation(11, 12)
 @pytest.mark.parametrize("off", [-3600, 3600])
 @pytest.mark.parametrize("jump", [0, -7200, 7200])
 def test_no_clock_lets_two_hold_a_key(place, off, jump):

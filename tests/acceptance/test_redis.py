@@ -461,6 +461,7 @@ def test_a_full_server_refuses_and_writes_nothing() -> None:
         assert store.execute(Get(THINGS, "b")).item is None
 
 
+@pytest.mark.situation(22)
 def test_no_replica_is_ever_read(redis_pair: Pair) -> None:
     """Neither one that the URL names nor a primary that has become one."""
     with (
@@ -515,6 +516,7 @@ def test_a_claim_is_acted_on_once_as_many_replicas_as_asked_have_it(redis_pair: 
         assert seen == [b"IN_PROGRESS"]
 
 
+@pytest.mark.situation(21)
 @both
 def test_a_claim_that_too_few_replicas_have_is_not_acted_on(
     redis_pair: Pair, prefix: str, through: str

@@ -985,6 +985,7 @@ def test_events_say_by_which_door_they_came(clock) -> None:
     assert [event.door for event in heard if event.what is What.COMPLETED] == ["sqs", "kinesis", "http"]
 
 
+@pytest.mark.situation(37)
 def test_on_sigterm_what_has_not_begun_is_given_back_to_the_queue(s) -> None:
     heard: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))

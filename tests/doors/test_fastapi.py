@@ -201,6 +201,7 @@ def test_who_is_refused_or_sends_what_is_not_valid_uses_up_no_key(
     assert ran == ["north"]
 
 
+@pytest.mark.situation(31)
 def test_a_replay_is_refused_to_somebody_whose_permission_was_lost(s: semel.Semel) -> None:
     client, callers, ran = secured(s)
     assert client.post("/pay", json={"cents": 5}, headers=NORTH).status_code == 200
@@ -226,6 +227,7 @@ def test_where_nobody_is_known_nothing_is_claimed(s: semel.Semel) -> None:
     assert (refused.status_code, kind(refused)) == (401, "not-authenticated")
 
 
+@pytest.mark.situation(32)
 def test_cookies_are_never_given_again(s: semel.Semel) -> None:
     async def session(response: Response) -> None:
         response.set_cookie("session", "of the caller before")
@@ -837,6 +839,7 @@ def test_a_client_that_goes_away_while_it_sends_claims_nothing(s: semel.Semel) -
     assert records(s) == 0
 
 
+@pytest.mark.situation(34)
 @pytest.mark.parametrize("spec", ["2.0", "2.4"])
 @pytest.mark.parametrize("endpoint", [astreamed, aitems])
 def test_a_client_that_goes_away_before_its_answer_finds_it_when_it_comes_back(

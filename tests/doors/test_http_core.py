@@ -350,6 +350,7 @@ def hashed(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
+@pytest.mark.situation(30)
 @settings(max_examples=300)
 @given(REQUESTS, REQUESTS)
 def test_different_requests_have_different_names_and_equal_ones_the_same(one: Asking, other: Asking) -> None:
@@ -415,6 +416,7 @@ OWNERS = [
 ]
 
 
+@pytest.mark.situation(30)
 @pytest.mark.parametrize("scope", ["", "shop", "shop:eu/1"])
 def test_every_caller_has_keys_of_its_own_whatever_the_name(s: semel.Semel, scope: str) -> None:
     idempotency = known(s.scoped(scope))

@@ -26,6 +26,7 @@ def conversations() -> list[Message]:
     return said
 
 
+@pytest.mark.situation(4)
 @pytest.mark.seed("R8")
 @pytest.mark.seed("R10")
 def test_killed_workers_handle_every_message_once_and_in_order(tmp_path):

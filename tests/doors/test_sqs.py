@@ -48,6 +48,7 @@ def conversations() -> Iterator[Outgoing]:
             yield Outgoing(body=f'{{"n": {n}}}', group=f"c{who}", dedup=f"{who}-{n}-again")
 
 
+@pytest.mark.situation(4)
 @pytest.mark.seed("R8")
 @pytest.mark.seed("R10")
 def test_killed_consumers_handle_every_message_once_and_in_order(sqs, tmp_path):
@@ -178,6 +179,7 @@ def failing_once(body: str) -> Callable[[Message], None]:
     return fail
 
 
+@pytest.mark.situation(20)
 def test_a_failure_in_the_middle_of_a_group_holds_up_what_follows_it_and_nothing_else(s, queue_of):
     queue = queue_of()
     queue.send_all(

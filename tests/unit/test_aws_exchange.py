@@ -133,6 +133,7 @@ def test_a_refusal_is_the_callers_at_once():
     assert play.waits == []
 
 
+@pytest.mark.situation(18)
 def test_throttling_without_end_has_an_end():
     with pytest.raises(StoreThrottled, match="still too busy at try 8: ThrottlingException"):
         Play().run(*[refusal("ThrottlingException")] * 8)

@@ -39,7 +39,7 @@ from semel.clock import Clock
 from semel.drive import Store
 from semel.policy import Options, policy_of
 from semel.testing import StoreConformance
-from tests import seeds
+from tests import seeds, situations
 from tests.doors.sqs_kit import make_queue
 from tests.servers.rabbitmq import Broker, declare
 
@@ -534,8 +534,96 @@ def test_every_test_that_a_page_names_exists(path: str) -> None:
     assert {name for where, name in named_tests() if where == path} <= found
 
 
-def test_the_guarantees_cover_every_situation_and_say_what_is_not_there_yet() -> None:
+ARCHITECTURE = DOCS / "explanation" / "architecture.md"
+SOURCES = sorted((ROOT / "src" / "semel").rglob("*.py"))
+PATH = re.compile(r"\.py$|/")
+
+
+@functools.cache
+def sources() -> dict[Path, str]:
+    return {path: path.read_text("utf-8") for path in SOURCES}
+
+
+def parsed(what: str) -> Iterator[ast.AST]:
+    """All of the source in whose text this stands."""
+    for text in sources().values():
+        if what in text:
+            yield from ast.walk(ast.parse(text))
+
+
+def words(text: str) -> set[str]:
+    return set(re.findall(r"[A-Za-z_]\w*", text))
+
+
+def untyped(function: ast.FunctionDef) -> str:
+    """A function's source as the page quotes it: without types and without its docstring."""
+    for each in ast.walk(function):
+        if isinstance(each, ast.arg):
+            each.annotation = None
+    function.returns, function.decorator_list = None, []
+    if ast.get_docstring(function):
+        del function.body[0]
+    return ast.unparse(function)
+
+
+def test_every_function_that_the_architecture_quotes_is_in_the_source() -> None:
+    quoted = [block.text for block in blocks(ARCHITECTURE) if block.text.startswith("def ")]
+    assert quoted
+    for text in quoted:
+        [function] = ast.parse(text).body
+        assert isinstance(function, ast.FunctionDef)
+        found = [node for node in parsed(f"def {function.name}(") if isinstance(node, ast.FunctionDef)]
+        assert untyped(function) in map(untyped, found), function.name
+
+
+def test_every_file_that_the_architecture_names_is_there() -> None:
+    named = {text.rstrip("/") for text in code(prose(ARCHITECTURE)) if PATH.search(text)}
+    places = {place.as_posix() for path in SOURCES for place in (path, path.parent)}
+    assert {text for text in named if not any(place.endswith(f"/{text}") for place in places)} == set()
+
+
+def test_every_name_in_the_architecture_is_in_the_source() -> None:
+    known = words("".join(sources().values())) | {path.stem for path in SOURCES}
+    known |= {path.parent.name for path in SOURCES}
+    for text in code(prose(ARCHITECTURE)):
+        if PATH.search(text):
+            continue
+        assert words(text) <= known, text
+        owner, _, member = text.partition(".")
+        kinds = [node for node in parsed(f"class {owner}") if isinstance(node, ast.ClassDef)]
+        bodies = [ast.unparse(node) for node in kinds if node.name == owner]
+        assert not member or not bodies or any(words(member) <= words(body) for body in bodies), text
+
+
+def test_the_way_through_the_source_leads_past_what_it_names() -> None:
+    """Each station of the main path is a file, and what the text says of it stands in that file."""
+    way = text_of("explanation/architecture.md").split("## The main path in ten minutes")[1].split("\n## ")[0]
+    stations = re.findall(r"^\d\. \[`(.+?)`\]\(.+?\):(.*?)(?=^\d\. |^\n)", way, re.DOTALL | re.MULTILINE)
+    assert len(stations) == 6
+    for file, told in stations:
+        assert words(" ".join(code(told))) <= words(sources()[ROOT / "src" / "semel" / file]), file
+
+
+SITUATIONS = range(1, 55)
+# Their tests come with what they show.
+AWAITED = frozenset(range(44, 55))
+
+
+def test_the_guarantees_cover_every_situation() -> None:
     table = rows("explanation/guarantees.md", "## The situations")
-    assert [row[0] for row in table] == [str(number) for number in range(1, 44)]
-    for number, _, _, shown in table:
-        assert "not yet" in shown.lower() or "::test_" in shown, number
+    assert [int(row[0]) for row in table] == list(SITUATIONS)
+
+
+def test_the_tests_of_the_situations_are_those_that_carry_their_numbers() -> None:
+    assert text_of("explanation/guarantees.md") == situations.text(), "python -m tests.situations"
+
+
+def test_every_situation_has_a_test_that_carries_its_number() -> None:
+    carried = seeds.shown("situation").keys()
+    assert carried <= set(SITUATIONS)
+    assert set(SITUATIONS) - carried <= AWAITED
+
+
+def test_no_page_promises_what_is_not_there() -> None:
+    for page in (*PAGES, ROOT / "README.md"):
+        assert "not yet" not in page.read_text("utf-8").lower(), page.name

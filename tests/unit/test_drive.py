@@ -189,6 +189,7 @@ def test_what_can_be_answered_at_once_makes_no_task() -> None:
     assert asyncio.run(main()) == 0
 
 
+@pytest.mark.situation(34)
 def test_a_completion_survives_the_cancellation_of_its_caller() -> None:
     """The work is done when the cancellation comes: its result is kept, and the cancellation goes on."""
 

@@ -86,14 +86,17 @@ def test_the_example_of_the_rfc_comes_out_as_printed_there():
     assert canonical(payload).decode() == expected
 
 
+@pytest.mark.situation(25)
 def test_one_and_one_point_zero_are_one_payload():
     assert canonical({"n": 1}) == canonical({"n": 1.0}) == b'{"n":1}'
 
 
+@pytest.mark.situation(25)
 def test_minus_zero_is_zero():
     assert canonical(-0.0) == canonical(0) == b"0"
 
 
+@pytest.mark.situation(25)
 @given(st.dictionaries(names, safe_integers, max_size=6), st.randoms(use_true_random=False))
 def test_key_order_does_not_matter(payload, random):
     shuffled = list(payload.items())
@@ -245,6 +248,7 @@ class Secret(pydantic.BaseModel):
     password: pydantic.SecretStr
 
 
+@pytest.mark.situation(26)
 @pytest.mark.parametrize(
     ("payload", "says"),
     [
@@ -315,6 +319,7 @@ def test_white_space_and_order_do_not_matter_in_json_text():
     assert canonical_json(b' { "b" : 1.0 , "a" : [ ] } ') == b'{"a":[],"b":1}'
 
 
+@pytest.mark.situation(26)
 @pytest.mark.parametrize(
     ("text", "says"),
     [

@@ -26,6 +26,7 @@ def running(clock: FakeClock, store: Any, lease: float = 30.0) -> tuple[LedgerSt
     return ledger, Run(claim, sent, clock)
 
 
+@pytest.mark.situation(12)
 def test_a_beat_moves_the_deadline_counted_from_before_it_was_sent() -> None:
     clock = FakeClock()
     store = MemoryStore(clock)
@@ -120,6 +121,7 @@ def steal(s: semel.Semel, key: str) -> None:
     assert isinstance(s.ledger.claim(key), semel.Claimed)
 
 
+@pytest.mark.situation(17)
 def test_async_work_is_cancelled_when_its_claim_is_lost() -> None:
     s = semel.connect("memory:")
     cancelled = []
@@ -214,6 +216,7 @@ def test_an_async_block_is_cancelled_when_its_claim_is_lost() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.situation(17)
 def test_sync_work_is_told_when_its_claim_is_lost() -> None:
     s = semel.connect("memory:")
     heard = threading.Event()
@@ -268,6 +271,7 @@ def test_the_heart_rests_when_nothing_runs_and_beats_again() -> None:
     one_life("b")
 
 
+@pytest.mark.situation(35)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_forked_child_renews_its_own_leases_and_makes_its_own_tokens() -> None:

@@ -52,6 +52,7 @@ printable = st.text(st.characters(exclude_categories=["Cc", "Cs"]), min_size=1, 
 # --- Parts and keys --------------------------------------------------------------------------------
 
 
+@pytest.mark.situation(28)
 def test_a_separator_in_one_part_is_not_a_separator_between_two():
     assert str(Key("a:b", "c")) == "a%3Ab:c"
     assert str(Key("a", "b:c")) == "a:b%3Ac"
@@ -142,11 +143,13 @@ def test_a_key_passes_unchanged():
     assert type(check(Key("a"))) is str
 
 
+@pytest.mark.situation(27)
 def test_nfc_and_nfd_are_different_keys():
     assert check("é") != check("e\u0301")
     assert part("é") != part("e\u0301")
 
 
+@pytest.mark.situation(33)
 @pytest.mark.parametrize("key", ["\x00", "a\nb", "a\x1f", "\x7f", "\x80", "a\x9fb"])
 def test_control_characters_are_refused(key):
     with pytest.raises(InvalidKey, match="control characters"):
@@ -177,6 +180,7 @@ def test_the_limit_counts_bytes_not_characters():
         check("x" * (MAX_KEY_BYTES + 1))
 
 
+@pytest.mark.situation(33)
 def test_a_huge_key_is_refused_unread(monkeypatch):
     """Only its length is asked for: no pattern runs over it, and the message shows its beginning."""
     monkeypatch.setattr("semel.keys.re.search", None)

@@ -13,7 +13,7 @@ from semel.drive import drive
 from semel.ledger import LedgerSteps
 from semel.stores.memory import MemoryStore
 from semel.tables import LEDGER
-from semel.testing import FakeClock
+from semel.testing import FakeClock, Faulty
 
 
 @pytest.fixture
@@ -255,6 +255,7 @@ def test_a_horizon_is_a_span_of_time(horizon: float) -> None:
         semel.connect(horizon=horizon)
 
 
+@pytest.mark.situation(13)
 @pytest.mark.seed("A2")
 @pytest.mark.seed("A7")
 def test_a_key_is_new_once_and_processed_until_its_time_is_up(s: semel.Semel, clock: FakeClock) -> None:
@@ -268,6 +269,34 @@ def test_a_key_is_new_once_and_processed_until_its_time_is_up(s: semel.Semel, cl
     assert s.ledger.check_and_set("k") is False
     clock.advance(semel.DAY)
     assert s.ledger.check_and_set("k") is True
+
+
+@pytest.mark.situation(1)
+def test_a_crash_before_the_claim_leaves_no_record_and_the_retry_runs(clock: FakeClock) -> None:
+    store = Faulty(MemoryStore(clock))
+    s = semel.Semel(store, clock=clock)
+    ran: list[int] = []
+    work = s.once("k")(lambda: ran.append(semel.current_run().attempt))
+    store.refuse()
+    with pytest.raises(semel.StoreUnavailable):
+        work()
+    assert (s.ledger.get("k"), ran) == (None, [])
+    work()
+    assert ran == [1]
+
+
+@pytest.mark.situation(15)
+def test_a_record_that_is_born_again_fits_no_old_claim(s: semel.Semel) -> None:
+    old = s.ledger.claim("k")
+    assert isinstance(old, semel.Claimed)
+    s.ledger.forget("k")
+    new = s.ledger.claim("k")
+    assert isinstance(new, semel.Claimed)
+    assert new.attempt == old.attempt
+    with pytest.raises(semel.ClaimLost):
+        s.ledger.complete(old, "old")
+    s.ledger.complete(new, "new")
+    assert s.ledger.claim("k").result == "new"
 
 
 def test_only_a_store_with_transactions_can_be_joined(s: semel.Semel) -> None:

@@ -106,6 +106,7 @@ def test_the_record_is_forgotten_after_its_ttl(s: semel.Semel, clock: FakeClock)
     assert work() == 2
 
 
+@pytest.mark.situation(29)
 def test_a_changed_payload_is_refused_and_changes_nothing(s: semel.Semel) -> None:
     @s.once("charge:{order}")
     def charge(order: str, amount: int) -> int:
@@ -146,6 +147,7 @@ def test_a_payload_without_a_canonical_form_is_refused_before_anything_runs(s: s
     assert s.ledger.get("k:1") is None
 
 
+@pytest.mark.situation(39)
 def test_identity_is_fixed_before_the_function_changes_its_arguments(s: semel.Semel) -> None:
     @s.once("order:{order[id]}")
     def work(order: dict[str, Any]) -> str:
@@ -277,6 +279,7 @@ def test_generators_are_refused_at_decoration(s: semel.Semel) -> None:
         s.once("k:{n}")(stream)
 
 
+@pytest.mark.situation(14, 16)
 @pytest.mark.parametrize(
     ("options", "says"),
     [
@@ -349,6 +352,7 @@ def test_the_most_specific_type_decides(s: semel.Semel) -> None:
     assert len(ran) == 2
 
 
+@pytest.mark.situation(40)
 def test_a_poison_call_is_failed_for_good_and_can_be_listed(s: semel.Semel) -> None:
     ran = []
 
@@ -393,6 +397,7 @@ def test_an_interruption_is_a_doubt_where_the_policy_is_to_hold(s: semel.Semel) 
         work()
 
 
+@pytest.mark.situation(7)
 def test_a_refused_duplicates_error_path_touches_nothing(s: semel.Semel) -> None:
     claim = s.ledger.claim("k")
     before = s.ledger.get("k")
@@ -418,6 +423,7 @@ def test_a_busy_key_can_be_skipped(s: semel.Semel) -> None:
     assert skipped is semel.SKIPPED
 
 
+@pytest.mark.situation(41)
 def test_waiting_ends_with_in_progress(s: semel.Semel) -> None:
     s.ledger.claim("k", lease=300)
     with pytest.raises(semel.InProgress):
@@ -431,6 +437,7 @@ def test_a_waiter_takes_over_when_the_holder_vanished(s: semel.Semel, events: li
     assert semel.What.TAKEN_OVER in [event.what for event in events]
 
 
+@pytest.mark.situation(36)
 @pytest.mark.seed("A8")
 def test_fifty_threads_get_one_answer() -> None:
     s = semel.connect("memory:")
@@ -454,6 +461,7 @@ def test_fifty_threads_get_one_answer() -> None:
     assert len(ran) == 1
 
 
+@pytest.mark.situation(42)
 def test_when_the_winner_fails_exactly_one_waiter_takes_over() -> None:
     s = semel.connect("memory:")
     ran, answers, barrier = [], [], threading.Barrier(8)
@@ -511,6 +519,7 @@ def test_two_functions_on_one_ledger_never_get_each_others_answers() -> None:
 # Nesting
 
 
+@pytest.mark.situation(38)
 def test_nested_calls_complete_under_their_own_keys(s: semel.Semel) -> None:
     @s.once("inner:{n}")
     def inner(n: int) -> str:
@@ -524,6 +533,7 @@ def test_nested_calls_complete_under_their_own_keys(s: semel.Semel) -> None:
     assert inner(1) == "inner:1"
 
 
+@pytest.mark.situation(38)
 def test_the_same_key_inside_itself_is_an_error_and_no_deadlock(s: semel.Semel) -> None:
     @s.once("k")
     def work() -> None:
@@ -541,6 +551,7 @@ def test_outside_of_a_run_there_is_no_current_run() -> None:
 # Vanished attempts
 
 
+@pytest.mark.situation(3)
 def test_rerun_gives_the_next_attempt_the_same_downstream_key(s: semel.Semel, clock: FakeClock) -> None:
     keys = []
 
@@ -559,6 +570,7 @@ def test_rerun_gives_the_next_attempt_the_same_downstream_key(s: semel.Semel, cl
     assert "k" != keys[0] != semel.Key("k")
 
 
+@pytest.mark.situation(3)
 def test_hold_makes_it_unknown_until_somebody_settles_it(s: semel.Semel, clock: FakeClock) -> None:
     work = s.once("k", on_lapsed="hold")(lambda: "ran")
     vanish(s, clock, "k")
@@ -570,6 +582,7 @@ def test_hold_makes_it_unknown_until_somebody_settles_it(s: semel.Semel, clock: 
     assert work() == "settled"
 
 
+@pytest.mark.situation(3)
 @pytest.mark.parametrize(
     ("settlement", "answer"),
     [(semel.Happened(0), 0), (semel.NotHappened(), "ran")],
@@ -697,6 +710,7 @@ def test_a_claim_whose_answer_came_after_its_lease_does_not_begin(
         s.once("k")(lambda: pytest.fail("it ran"))()
 
 
+@pytest.mark.situation(5)
 def test_a_zombies_result_is_refused_and_the_zombie_told(
     s: semel.Semel, clock: FakeClock, events: list[semel.Event]
 ) -> None:
@@ -721,6 +735,7 @@ def test_a_zombies_result_is_refused_and_the_zombie_told(
 # Results
 
 
+@pytest.mark.situation(24)
 def test_a_result_that_cannot_be_serialised_is_returned_told_and_never_runs_again(
     s: semel.Semel, events: list[semel.Event]
 ) -> None:
@@ -744,6 +759,7 @@ def noise(size: int) -> str:
     return random.Random(1).randbytes(size // 2).hex()
 
 
+@pytest.mark.situation(23)
 def test_a_large_result_is_compressed(s: semel.Semel) -> None:
     work = s.once("k")(lambda: "a" * 2_000_000)
     assert work() == work() == "a" * 2_000_000
@@ -753,6 +769,7 @@ def test_a_large_result_is_compressed(s: semel.Semel) -> None:
     assert len(record.result) < 10_000
 
 
+@pytest.mark.situation(23)
 def test_a_result_too_large_for_the_row_is_completed_without_it(s: semel.Semel) -> None:
     ran = []
 
@@ -767,6 +784,7 @@ def test_a_result_too_large_for_the_row_is_completed_without_it(s: semel.Semel) 
     assert len(ran) == 1
 
 
+@pytest.mark.situation(23)
 def test_a_two_megabyte_result_goes_to_the_overflow(tmp_path: Any, clock: FakeClock) -> None:
     s = semel.connect("memory:", clock=clock, overflow=semel.FileOverflow(tmp_path), max_result_bytes=100_000)
     ran = []
@@ -869,6 +887,7 @@ class Down:
         pass
 
 
+@pytest.mark.situation(19)
 @pytest.mark.seed("A4")
 def test_a_store_that_is_down_stops_the_work_by_default() -> None:
     ran = []
@@ -878,6 +897,7 @@ def test_a_store_that_is_down_stops_the_work_by_default() -> None:
     assert ran == []
 
 
+@pytest.mark.situation(19)
 @pytest.mark.seed("A4")
 def test_running_open_is_explicit_and_counted() -> None:
     heard: list[semel.Event] = []
@@ -922,6 +942,7 @@ def test_a_record_that_cannot_be_read_is_no_store_that_is_down() -> None:
         s.ledger.is_processed("k", on_store_error="open")
 
 
+@pytest.mark.situation(10)
 @pytest.mark.seed("A4")
 def test_an_unknown_outcome_of_the_claim_never_runs() -> None:
     class Lossy(Down):
@@ -951,6 +972,7 @@ def test_a_completion_that_cannot_be_written_says_so(s: semel.Semel) -> None:
 # Shutting down
 
 
+@pytest.mark.situation(37)
 def test_draining_begins_nothing_new(s: semel.Semel) -> None:
     work = s.once("k")(lambda: 1)
     s.drain()
@@ -959,6 +981,7 @@ def test_draining_begins_nothing_new(s: semel.Semel) -> None:
     assert s.ledger.get("k") is None
 
 
+@pytest.mark.situation(37)
 def test_what_was_claimed_and_has_not_begun_is_given_back(s: semel.Semel, monkeypatch: Any) -> None:
     monkeypatch.delattr(MemoryStore, "prepared")  # as of a store whose answers take their time
     ran = []
@@ -1016,6 +1039,7 @@ def test_a_zombies_block_is_refused(s: semel.Semel, clock: FakeClock) -> None:
 # Scope and environment
 
 
+@pytest.mark.situation(30)
 def test_scopes_and_environments_do_not_see_each_other(clock: FakeClock) -> None:
     s = semel.connect("memory:", clock=clock, env="prod", scope="acme")
     other = s.scoped("globex")
@@ -1053,6 +1077,7 @@ def test_fingerprints_for_the_ledger_are_made_with_the_secret(clock: FakeClock) 
     assert record.fingerprint == secret.fingerprint({"n": 1})
 
 
+@pytest.mark.situation(30)
 def test_a_scope_cannot_be_forged_by_a_key(clock: FakeClock) -> None:
     s = semel.connect("memory:", clock=clock, scope="a")
     assert s.ledger.check_and_set("b/k")
@@ -1062,6 +1087,7 @@ def test_a_scope_cannot_be_forged_by_a_key(clock: FakeClock) -> None:
 # Waiting, async
 
 
+@pytest.mark.situation(36)
 def test_async_functions_run_once_too() -> None:
     s = semel.connect("memory:")
     ran = []

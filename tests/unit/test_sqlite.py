@@ -289,6 +289,7 @@ def test_a_file_belongs_to_the_environment_that_made_it(path):
     SQLiteStore(path, env="prod").close()
 
 
+@pytest.mark.situation(43)
 def test_a_file_of_a_newer_schema_is_refused(path):
     SQLiteStore(path).close()
     with closing(bare(path)) as connection:
@@ -1108,6 +1109,7 @@ print(SQLiteStore(sys.argv[1]).execute(Get(LEDGER, "k")).item["attempt"])
 """
 
 
+@pytest.mark.situation(35)
 def test_a_forked_child_writes_into_the_same_file_even_after_its_parent_has_closed(path):
     assert said(run(FORK, path)) == "4\n"
 

@@ -24,6 +24,7 @@ class Watched:
         return self.look()
 
 
+@pytest.mark.situation(41)
 def test_threads_that_wait_together_share_one_look() -> None:
     room, watched = WaitingRoom(Clock()), Watched()
     seen: list[Found] = []
