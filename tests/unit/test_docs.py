@@ -149,8 +149,28 @@ def broker(rabbitmq: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     declare(rabbitmq.url, "orders", **dead, **{"x-single-active-consumer": True})
 
 
+@pytest.fixture
+def django_database(module: ModuleType) -> Iterator[None]:
+    """The database of a page about Django, whose settings another test may have been first to make."""
+    from django.db import connections  # type: ignore[import-untyped]
+    from django.db.utils import ConnectionHandler  # type: ignore[import-untyped]
+
+    import tests.doors.django_site  # noqa: F401 - which makes them
+
+    made = {"ENGINE": "django.db.backends.sqlite3", "NAME": "shop.db"}
+    with mock.patch.dict(connections.settings, ConnectionHandler({"default": made}).settings):
+        connections["default"] = connections.create_connection("default")
+        yield
+        connections["default"].close()
+        del connections["default"]
+
+
 # The pages that talk to a server, and the fixture that has it ready.
-SERVED = {"how-to/handle-amqp-messages.md": "broker", "how-to/handle-sqs-messages.md": "queues"}
+SERVED = {
+    "how-to/handle-amqp-messages.md": "broker",
+    "how-to/handle-sqs-messages.md": "queues",
+    "how-to/protect-a-flask-or-django-app.md": "django_database",
+}
 
 
 @pytest.mark.parametrize(
