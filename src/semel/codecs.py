@@ -19,7 +19,7 @@ from typing import Any, Final, Literal, NoReturn, Protocol, TypeAlias, get_args
 
 import msgspec
 
-from semel.errors import InvalidOption, ResultNotKept, ResultUnreadable
+from semel.errors import InvalidOption, ResultNotKept, ResultUnreadable, UsageError
 from semel.extras import require
 
 # A ledger's row should stay a row: what is larger belongs into an overflow store. A store whose rows hold
@@ -378,7 +378,52 @@ def _json(value: Any) -> bytes:
     data = _encode(value)
     if b"null" in data and value is not None:
         _refuse_nan(value)
+    if type(value) not in _SCALARS:
+        check_names(value)
     return data
+
+
+_SCALARS: Final = frozenset({str, int, float, bool, type(None)})
+_BYTES: Final = (bytes, bytearray, memoryview)
+
+
+def check_names(value: Any) -> None:
+    """Refuse a dict of which two names are one in JSON, such as `{1: "a", "1": "b"}`, wherever it stands."""
+    kind = type(value)
+    if kind is dict:
+        texts = True
+        for name, one in value.items():
+            if type(name) is not str:
+                texts = False
+            if type(one) not in _SCALARS:
+                check_names(one)
+        if not texts:
+            _refuse_merged(value)
+    elif kind is list or kind is tuple:
+        for one in value:
+            if type(one) not in _SCALARS:
+                check_names(one)
+    else:
+        made = msgspec.to_builtins(value, builtin_types=_BYTES, enc_hook=_enc_hook)
+        if type(made) is not kind:
+            check_names(made)
+
+
+def check_details(details: dict[str, Any]) -> None:
+    """The same for what work tells about itself."""
+    try:
+        check_names(details)
+    except ValueError as error:
+        raise UsageError(f"these details cannot be kept: {error}") from error
+
+
+def _refuse_merged(value: dict[Any, Any]) -> None:
+    seen: dict[str, Any] = {}
+    for name in value:
+        [text] = msgspec.to_builtins({name: None}, enc_hook=_enc_hook, str_keys=True)
+        if text in seen:
+            raise ValueError(f"{seen[text]!r} and {name!r} are one name in JSON: give one of them another")
+        seen[text] = name
 
 
 # What a dict may hold at no risk of NaN; most results are such, and need no second look.

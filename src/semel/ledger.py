@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, cast, get_args
 import msgspec
 
 from semel import errors, lifecycle
-from semel.codecs import PLAIN, Body, Codec, Decoder, Encoded, decoder_for, not_kept
+from semel.codecs import PLAIN, Body, Codec, Decoder, Encoded, check_details, decoder_for, not_kept
 from semel.commands import (
     ABSENT,
     NOW,
@@ -840,6 +840,7 @@ class LedgerSteps:
 
     def _noted(self, id: str, change: Item, details: Details) -> Item:
         if details:
+            check_details(details)
             change["details"] = details
             if not self.clear_details:
                 change["details"] = self.sealing.object(details, LEDGER.name, id, "details", steady=True)

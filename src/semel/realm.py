@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
+from semel.codecs import check_names
 from semel.commands import Found, Steps, Time
 from semel.errors import InvalidOption, UsageError
 from semel.events import Events
@@ -93,6 +94,7 @@ def plain(name: str, value: Any, *, typed: bool = False) -> Any:
     Bytes would come back as text. That is as it should be where they are `typed`: their reader knows.
     """
     try:
+        check_names(value)
         made = msgspec.to_builtins(
             value, builtin_types=() if typed else BYTES, str_keys=True, order="deterministic"
         )

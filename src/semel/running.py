@@ -5,6 +5,7 @@ from typing import Any
 
 from semel import errors
 from semel.clock import Clock
+from semel.codecs import check_details
 from semel.keys import is_step_of, step_of
 from semel.model import MISSING, Claimed
 
@@ -88,6 +89,7 @@ class Run:
 
     def note(self, **details: Any) -> None:
         """Tell something about this work that is kept in its record, for people to read."""
+        check_details(details)
         self.details = {**(self.details or {}), **details}
 
     def keep(self, result: Any) -> None:

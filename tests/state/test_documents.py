@@ -449,6 +449,7 @@ BAD = {
     "half a character in a name": {"n": {"\ud800": 1}},
     "an object of nobody's": {"n": object()},
     "a field without a name": {5: 1},
+    "two names that are one in JSON": {"n": {1: "a", "1": "b"}},
     "no document": [("n", 1)],
     "a text": "n",
     "None": None,
@@ -467,6 +468,56 @@ def test_what_cannot_be_kept_is_refused_and_nothing_is_written(do):
                 do(write)
     found = do(lambda s: s.documents.get("c1"))
     assert (found.value, found.version) == ({"n": 1}, 1)
+
+
+# What is kept
+
+NUMBERS = {
+    "one": 1,
+    "one.": 1.0,
+    "a/b~c": [0.0, 0, 2.5, {"x": -3.0, "y": [10**15, 1e15, 1e16, 2.0**60]}],
+    "deep": {"": {"~1": 7.0, "0": 7}, "many": [1.0, 1, True]},
+    "huge": 1e100,
+}
+
+
+def types_of(value):
+    """The numbers of a value by their types."""
+    if isinstance(value, dict):
+        return {name: types_of(one) for name, one in value.items()}
+    return [types_of(one) for one in value] if isinstance(value, list) else (type(value), value)
+
+
+def test_a_float_stays_a_float_and_an_int_an_int(do):
+    def keep(s):
+        return s.documents.put("c1", NUMBERS)
+
+    do(keep)
+    assert types_of(do(lambda s: s.documents.get("c1")).value) == types_of(NUMBERS)
+    do(lambda s: s.documents.change("c1", {"one": 1.0}))
+    assert types_of(do(lambda s: s.documents.get("c1")).value) == types_of(NUMBERS | {"one": 1.0})
+    do(lambda s: s.documents.change("c1", {"one.": 1}))
+    assert types_of(do(lambda s: s.documents.get("c1")).value["one."]) == (int, 1)
+    do(lambda s: s.journal.append("chat", NUMBERS, key="k"))
+    [entry] = do(lambda s: s.journal.list("chat")).entries
+    assert types_of(entry.body) == types_of(NUMBERS)
+    claim = do(lambda s: s.ledger.claim("evt:1"))
+    do(lambda s: s.ledger.complete(claim, NUMBERS, details=NUMBERS))
+    assert types_of(do(lambda s: s.ledger.get("evt:1")).details) == types_of(NUMBERS)
+    assert types_of(do(lambda s: s.ledger.claim("evt:1")).result) == types_of(NUMBERS)
+
+
+def test_for_everybody_else_a_number_in_dynamodb_is_a_number(place, do):
+    if place.name not in DYNAMODB:
+        pytest.skip("other stores keep text")
+    do(lambda s: s.documents.put("c1", {"n": 1.0, "m": 1}))
+    engine = Engine(place, DOCUMENTS)
+    lying = engine.item(id=f"{place.env}//c1")["body"]["M"]
+    engine.close()
+    assert lying["n"] == lying["m"] == {"N": "1"}
+    assert lying["semel:floats"] == {"L": [{"S": "/n"}]}
+    with pytest.raises(errors.UsageError, match="semel:floats"):
+        do(lambda s: s.documents.put("c2", {"semel:floats": []}))
 
 
 def test_a_document_without_an_end_or_a_name_is_refused(do):

@@ -7,6 +7,7 @@ import inspect
 import os
 import sys
 import zlib
+from collections import OrderedDict
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum, IntEnum, StrEnum
@@ -235,6 +236,37 @@ def test_what_cannot_be_written_is_completed_without_a_body_and_says_why(value):
     assert encoded.problem
     with pytest.raises(ResultNotKept, match="not-serialisable"):
         Codec().decode(encoded.body, decoder_for(Any), ID)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {1: "a", "1": "b"}, {"x": [{"deep": {1.5: 1, "1.5": 2}}]}, ({Status.PAID: 1, "paid": 2},),
+        OrderedDict({1: 1, "1": 2}), Receipt(1, {1: "a", "1": "b"}),  # type: ignore[arg-type]
+        {date(2026, 1, 1): 1, "2026-01-01": 2},
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_two_names_that_are_one_in_json_are_refused_and_not_merged(value):
+    encoded = Codec().encode(value, ID)
+    assert encoded.body.data is None
+    assert "are one name in JSON" in str(encoded.problem)
+    assert Codec().plain(value) is None
+
+
+@pytest.mark.parametrize(
+    "value", [{1: "a", 2: "b"}, {"x": {1: 1, "2": 2}}, {Status.PAID: 1}, {date(2026, 1, 1): 1}], ids=repr
+)
+def test_names_that_are_no_text_are_kept_as_the_text_that_they_are(value):
+    assert Codec().encode(value, ID).problem is None
+
+
+def test_a_dict_of_many_numbers_is_looked_through_once(monkeypatch):
+    looked: list[Any] = []
+    monkeypatch.setattr(codecs, "_refuse_merged", looked.append)
+    value = dict.fromkeys(range(1000), 1)
+    assert Codec().encode(value, ID).problem is None
+    assert looked == [value]
 
 
 def test_nan_inside_a_model_is_found():

@@ -56,6 +56,26 @@ def test_notes_go_with_a_completion_inside_a_transaction(s: semel.Semel) -> None
     assert s.ledger.get("evt:1").details == {"intent": "order_status"}
 
 
+def test_notes_of_which_two_names_are_one_in_json_are_refused_before_anything_is_kept(s: semel.Semel) -> None:
+    twice = {1: "a", "1": "b"}
+
+    @s.once("evt:{id}")
+    def handle(id: str) -> str:
+        semel.current_run().note(seen=twice)
+        return id
+
+    with pytest.raises(semel.UsageError, match="one name in JSON"):
+        handle("1")
+    assert s.ledger.get("evt:1").status == "RELEASED"
+    claim = s.ledger.claim("evt:2")
+    assert isinstance(claim, semel.Claimed)
+    with pytest.raises(semel.UsageError, match="one name in JSON"):
+        s.ledger.complete(claim, "done", details={"seen": twice})
+    with pytest.raises(semel.UsageError, match="one name in JSON"):
+        s.ledger.fail(claim, ValueError("no"), details={"seen": twice})
+    s.ledger.complete(claim, "done", details={"seen": {1: "a"}})
+
+
 def lost(*_: Any) -> str:
     raise TimeoutError("no answer came")
 

@@ -1,10 +1,11 @@
 """Values go into DynamoDB's JSON and come back; what it could not keep is refused before it is sent."""
 
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from semel.errors import UsageError
@@ -22,10 +23,35 @@ JSON = st.recursive(
 )
 
 
+def normalised(value: values.Value) -> values.Value:
+    """A value as DynamoDB gives it back: its numbers without zeros that say nothing."""
+    [(tag, content)] = value.items()
+    if tag == "N":
+        return {"N": format(Decimal(content).normalize(), "f")}
+    if tag == "M":
+        return {"M": {name: normalised(one) for name, one in content.items()}}
+    return {"L": [normalised(one) for one in content]} if tag == "L" else value
+
+
+def typed(value: Any) -> Any:
+    """A value in which 1 and 1.0 differ."""
+    if isinstance(value, dict):
+        return {name: typed(one) for name, one in value.items()}
+    return [typed(one) for one in value] if isinstance(value, list) else (type(value), value)
+
+
 @given(st.dictionaries(st.text(), JSON))
+@example({"a/b": {"~1": [1.0, 1, {"": 1e16}]}, "~0": 0.0})
 def test_an_object_comes_back(value: dict[str, Any]) -> None:
-    """Whatever JSON knows, at any depth."""
-    assert values.plain(values.object_value(value)) == value
+    """Whatever JSON knows, at any depth: a float as a float, a whole number as a whole number."""
+    found = values.restored(values.plain(normalised(values.object_value(value))))
+    assert typed(found) == typed(value)
+
+
+@pytest.mark.parametrize("place", ["/gone", "/list/7", "/list/x", "/text", "/text/0", "/list", ""])
+def test_an_object_that_somebody_else_has_changed_since_is_read_as_it_is(place: str) -> None:
+    content = {"list": [1], "text": "x", values.FLOATS: [place]}
+    assert values.restored(content) == {"list": [1], "text": "x"}
 
 
 @given(st.integers(-(10**38) + 1, 10**38 - 1))

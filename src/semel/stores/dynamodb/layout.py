@@ -19,6 +19,7 @@ from semel.stores.dynamodb.values import (
     body,
     body_value,
     plain,
+    restored,
     text_value,
 )
 from semel.tables import FOREVER, Column, Form, Kind, Table
@@ -70,7 +71,7 @@ class Field:
         if spelled := column.spelled:
             self.encode = lambda value: text_value(spelled.get(value, value))
         self.spelled = {there: here for here, there in spelled.items()}
-        self._read = READ.get(column.form)
+        self._read = READ.get(column.form) or (restored if kind is Kind.OBJECT else None)
         self.shadows: tuple[tuple[str, Encode], ...] = ()
         """Attributes that repeat this one: DynamoDB's own end of an item, and copies in other forms."""
 
@@ -132,7 +133,9 @@ class Layout:
             attribute: [Field(name, kept.attributes[name], Column(name=name)) for name in names]
             for attribute, names in spread.items()
         }
-        self._gathered = {field.name: whole for whole, parts in self._spread.items() for field in parts}
+        self._gathered = {
+            field.name: (whole, field) for whole, parts in self._spread.items() for field in parts
+        }
         self._defaults = [field for field in self._read.values() if field.default is not None]
         self._bodies = [field for field in self._read.values() if field.form is Form.JSON]
 
@@ -278,8 +281,9 @@ class Layout:
             field = fields.get(name)
             if field is not None:
                 known[field.attribute] = field.read(value)
-            elif (whole := self._gathered.get(name)) is not None:
-                known.setdefault(whole, {})[name] = plain(value)
+            elif (part := self._gathered.get(name)) is not None:
+                whole, field = part
+                known.setdefault(whole, {})[name] = field.read(value)
         # An item without an end has none, whoever wrote it.
         known.setdefault(self.expires.attribute, FOREVER)
         if self.guest:

@@ -2,7 +2,7 @@
 
 from binascii import Error as NotBase64
 from binascii import a2b_base64, b2a_base64
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from math import ceil, floor, isfinite
 from typing import Any, TypeAlias
@@ -22,6 +22,10 @@ SMALLEST = 1e-130
 EXACT = 2**53
 
 EPOCH = datetime.fromtimestamp(0, UTC)
+
+# DynamoDB has one kind of number, which is 1 where 1.0 was written. An object that holds whole floats says in
+# this field where they are, each by its JSON pointer (RFC 6901); for everybody else the numbers are numbers.
+FLOATS = "semel:floats"
 
 
 # Python to DynamoDB
@@ -77,7 +81,45 @@ def object_value(value: Any) -> Value:
     """A dict, as JSON knows it."""
     if not isinstance(value, dict):
         raise TypeError(value)
-    return plain_value(value)
+    if FLOATS in value:
+        raise UsageError(f"an object has no field {FLOATS!r}: semel keeps one of that name itself")
+    made = plain_value(value)
+    if floats := list(_whole_floats(value, "")):
+        made["M"][FLOATS] = {"L": [{"S": place} for place in floats]}
+    return made
+
+
+def _whole_floats(value: Any, place: str) -> Iterator[str]:
+    """Where in an object the floats are that DynamoDB would give back as whole numbers."""
+    match value:
+        case float() if value.is_integer():
+            yield place
+        case dict():
+            for name, each in value.items():
+                yield from _whole_floats(each, f"{place}/{name.replace('~', '~0').replace('/', '~1')}")
+        case list() | tuple():
+            for number, each in enumerate(value):
+                yield from _whole_floats(each, f"{place}/{number}")
+
+
+def restored(content: Any) -> Any:
+    """An object with its floats as they were."""
+    if isinstance(content, dict) and FLOATS in content:
+        for place in content.pop(FLOATS):
+            _make_float(content, place)
+    return content
+
+
+def _make_float(content: Any, place: str) -> None:
+    *way, last = [name.replace("~1", "/").replace("~0", "~") for name in place.split("/")]
+    try:
+        for name in way[1:]:
+            content = content[int(name) if isinstance(content, list) else name]
+        at = int(last) if isinstance(content, list) else last
+        if isinstance(content[at], int):
+            content[at] = float(content[at])
+    except (KeyError, IndexError, TypeError, ValueError):
+        return  # somebody else has changed the object since
 
 
 def set_value(value: Any) -> Value:
