@@ -253,6 +253,7 @@ def test_what_cannot_be_kept_is_refused_and_nothing_is_written(do):
         lambda s: s.journal.append("chat", {"n": 2**70}),
         lambda s: s.journal.append("chat", ["n"]),
         lambda s: s.journal.append("chat", {"n": object()}),
+        lambda s: s.journal.append("chat", {"n": {1: "a", "1": "b"}}),
         lambda s: s.journal.append("chat\n", {"n": 1}),
         lambda s: s.journal.append("chat", {"n": 1}, key=""),
         lambda s: s.journal.append("chat", {"n": 1}, actor="\0"),

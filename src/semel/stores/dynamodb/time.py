@@ -1,8 +1,8 @@
 """What time it is, of which DynamoDB says only which second it is by its own clock.
 
 From the dates of its answers (`semel.aws.servertime`) it is known between which two moments the server's time
-T lies: `earliest` and `latest`. With a `margin` given they are at most that far from the best guess. Three
-rules follow:
+T lies: `earliest` and `latest`. With a `margin` given they are also at most that far from the machine's own
+clock; a clock that is certainly further off has no say. Three rules follow:
 
 - What is compared is compared with `earliest`: nothing is taken for over before it is.
 - What ends later is counted from `latest`: a lease of thirty seconds written at T ends at T + 30 or after.
@@ -54,10 +54,12 @@ class Timekeeper:
         lowest, highest = self._time.span()
         if self._margin is None:
             return Reading(lowest, highest)
-        now = self._time.now()
-        earliest, latest = max(lowest, now - self._margin), min(highest, now + self._margin)
-        # Between the two readings an answer may have told that a clock was set.
-        return Reading(earliest, latest) if earliest <= latest else Reading(lowest, highest)
+        now = self._clock.now()
+        own = Reading(now - self._margin, now + self._margin)
+        if not self._time.known:
+            return own
+        both = Reading(max(lowest, own.earliest), min(highest, own.latest))
+        return both if both.earliest <= both.latest else Reading(lowest, highest)
 
     def doubtful(self) -> bool:
         """Whether a reading should come first: no answer has told the time yet, or not since a clock jumped.
