@@ -95,7 +95,7 @@ class Once:
     def _reserve(self, template: str, function: Callable[..., Any]) -> None:
         """Refuse a template that is another function's: one of them would be given the other's results."""
         keys = skeleton(template)
-        name = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', repr(function))}"
+        name = name_of(function)
         owner = self._templates.setdefault(keys, name)
         if owner != name:
             raise errors.InvalidOption(
