@@ -433,13 +433,13 @@ def held(rate: float, seconds: float, within: str | None) -> Held:
 
 
 def _ledger(site: Site) -> Any:
-    from semel.service.house import open_ledger
-    from semel.service.keyfile import secrets_of
-    from semel.service.reading import gather, settings
+    from semel.apps.keyfile import secrets_of
+    from semel.apps.ledgers import binding
+    from semel.apps.reading import gather, store_of
 
     given = gather(str(site.settings), {})
-    chosen = settings(given)
-    return open_ledger(chosen.semel.url, chosen, secrets_of(chosen, given), None).scoped("support")
+    store = store_of(given)
+    return binding("support", store, secrets_of(store, given)).open()
 
 
 def _until_empty(site: Site) -> None:

@@ -32,12 +32,12 @@ from typing import Any, Self
 import pytest
 
 import semel
+from semel.apps.keyfile import secrets_of
+from semel.apps.ledgers import binding
+from semel.apps.reading import Given, store_of
 from semel.clock import Clock
 from semel.provision.places import Place as Site
 from semel.provision.places import opened
-from semel.service import house
-from semel.service.keyfile import secrets_of
-from semel.service.reading import Given, settings
 from semel.tables import OWN
 from semel.tables.seeds import ALCHEMISER, TABLES
 from tests.doors.sqs_kit import make_queue
@@ -219,15 +219,11 @@ class Place:
     def connect(self, app: str = "") -> semel.Semel:
         """The store as this app has it open, or as the service itself has."""
         given = Given({"semel": {"url": self.url, "env": self.env, "secret": SECRET}})
-        entry, url = house.APPS.get(app), self.url
-        if self._dynamodb and entry is not None and entry.layout:
-            url = house.with_layout(url, entry.layout)
         with pytest.MonkeyPatch.context() as patch:
             for variable, value in self.environ.items():
                 patch.setenv(variable, value)
-            chosen = settings(given)
-            s = house.open_ledger(url, chosen, secrets_of(chosen, given), None)
-        return s.scoped(app) if app and not self._dynamodb else s
+            store = store_of(given)
+            return binding(app, store, secrets_of(store, given)).open()
 
     def files(self) -> Iterator[tuple[str, bytes]]:
         """The files of an SQLite store, to search them for what must not be there."""

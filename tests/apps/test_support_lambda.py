@@ -96,7 +96,7 @@ def functions(
             "SHOPIFY_TOKEN": SHOP_TOKEN,
             "ASSIGNEES": '{"orders": "team-7"}',
         }
-        environ = CREDENTIALS | {"SEMEL_ENV": place.env, "SEMEL_SECRET": "of the tests"}
+        environ = CREDENTIALS | {"SEMEL_ENV": place.env, "SEMEL_SECRET": "a secret of the tests"}
         environ |= {"SEMEL_URL": f"{place.url()}&layout=support-events"}
         environ |= {QUEUE: make_queue(sqs, VisibilityTimeout=30), DEAD: make_queue(sqs)}
         environ |= {f"SEMEL_APPS__SUPPORT__{name}": value for name, value in settings.items()}

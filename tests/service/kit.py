@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from semel.apps.reading import Given
 from semel.service import house as houses
 from semel.service.house import Entry, House
-from semel.service.reading import Given
 from semel.service.site import site
 
 TOKENS = {

@@ -11,9 +11,10 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
+from semel.apps.reading import gather
+from semel.apps.sections import Encryption, Store
 from semel.service.problems import PROBLEMS
-from semel.service.reading import gather, settings
-from semel.service.settings import Encryption, Gate, Inbox, Right, Service, Settings, Store, Token
+from semel.service.settings import Gate, Inbox, Right, Service, Settings, Token, settings
 from semel.service.site import site
 from semel.service.v1.gates import ELSEWHERE, RULES
 from tests.apps.kit import Service as Running

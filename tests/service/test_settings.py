@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 import semel
+from semel.apps.keyfile import secrets_of
+from semel.apps.ledgers import url_of
+from semel.apps.reading import gather
 from semel.errors import InvalidOption, StoreUnavailable
-from semel.service.house import APPS, House, with_layout
-from semel.service.keyfile import secrets_of
-from semel.service.reading import gather, settings
-from semel.service.settings import Settings
+from semel.service.house import APPS, House
+from semel.service.settings import Settings, settings
 from tests.service.kit import opened, register, served, told
 
 DIGEST = "a" * 64
@@ -243,7 +244,7 @@ def test_beside_an_sqlite_file_a_key_is_made_once_that_nobody_else_reads(tmp_pat
 def test_processes_that_start_at_once_agree_on_one_key(tmp_path: Path) -> None:
     given = told(f"[semel]\nurl = 'sqlite:///{tmp_path}/semel.db'")
     with ThreadPoolExecutor(8) as pool:
-        asks = [pool.submit(secrets_of, settings(given), given) for _ in range(16)]
+        asks = [pool.submit(secrets_of, settings(given).semel, given) for _ in range(16)]
         assert len({ask.result().secret for ask in asks}) == 1
     assert [file.name for file in tmp_path.iterdir()] == ["semel.db.key"]
 
@@ -270,28 +271,28 @@ def test_a_key_file_that_is_empty_or_none_is_named(tmp_path: Path) -> None:
 
 def test_the_secret_and_the_encryption_key_are_not_the_same(tmp_path: Path) -> None:
     given = told("[semel]\nurl = 'memory:'\nsecret = 'the secret of this test'")
-    secrets = secrets_of(settings(given), given)
+    secrets = secrets_of(settings(given).semel, given)
     assert secrets.secret == b"the secret of this test"
     assert secrets.encryption is not None
     assert secrets.encryption.active.startswith("derived-")
     other = told("[semel]\nurl = 'memory:'\nsecret = 'another secret of it'")
-    assert secrets_of(settings(other), other).encryption.active != secrets.encryption.active
+    assert secrets_of(settings(other).semel, other).encryption.active != secrets.encryption.active
 
 
 def test_encryption_can_be_left_out_and_keys_can_be_given(tmp_path: Path) -> None:
     plain = told("[semel]\nsecret = 'the secret of this test'\nencrypt = false")
-    assert secrets_of(settings(plain), plain).encryption is None
+    assert secrets_of(settings(plain).semel, plain).encryption is None
     old, new = (f"{letter * 43}=" for letter in "AB")
     text = f"[semel.encryption]\nactive = 'new'\nkeys.old = '{old}'\nkeys.new = '{new}'"
     keys = told(f"[semel]\nsecret = 'the secret of this test'\n{text}")
-    assert secrets_of(settings(keys), keys).encryption.active == "new"
+    assert secrets_of(settings(keys).semel, keys).encryption.active == "new"
 
 
 def test_a_secret_may_lie_in_a_file(tmp_path: Path) -> None:
     file = tmp_path / "secret"
     file.write_text("a secret from a file\n")
     given = told(f"[semel]\nurl = 'memory:'\nsecret_file = '{file}'")
-    assert secrets_of(settings(given), given).secret == b"a secret from a file"
+    assert secrets_of(settings(given).semel, given).secret == b"a secret from a file"
 
 
 def test_elsewhere_an_app_that_needs_a_secret_asks_for_it(tmp_path: Path) -> None:
@@ -341,10 +342,10 @@ def test_two_apps_do_not_share_an_address(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_in_dynamodb_an_app_has_the_table_that_was_there_first() -> None:
     url = "dynamodb://eu-north-1/mine?endpoint=http://127.0.0.1:8000"
-    told_url = with_layout(url, "quill")
+    told_url = url_of("quill", url)
     assert told_url == "dynamodb://eu-north-1?endpoint=http%3A%2F%2F127.0.0.1%3A8000&layout=quill"
     from semel.stores.dynamodb.url import parse
 
     assert parse(told_url).tables[0].name == "quill"
     assert parse(told_url).endpoint == "http://127.0.0.1:8000"
-    assert parse(with_layout("dynamodb:", "probe")).tables[0].name == "probe"
+    assert parse(url_of("probe", "dynamodb:")).tables[0].name == "probe"

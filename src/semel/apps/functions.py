@@ -11,11 +11,11 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from semel.apps.settings import variable
+from semel.apps.keyfile import secrets_of
+from semel.apps.ledgers import binding
+from semel.apps.reading import gather, store_of
 from semel.aws.sqs import Queue
-from semel.codecs import Encryption
 from semel.connect import Semel
-from semel.doors import aws_lambda
 from semel.doors.aws_lambda import Lambda
 from semel.doors.aws_lambda.attempts import remaining
 from semel.doors.aws_lambda.proxy import Event, Response, body_of, pairs_of, request_of, respond
@@ -39,7 +39,8 @@ LEAST: Final = 12.0
 class Functions:
     """The functions of an application, made by the first event and kept for those after it.
 
-    `make` takes a ledger, an inbox (None where the application has no use for one) and the environment.
+    `make` takes a ledger, an inbox (None where the application has no use for one) and the environment. `url`
+    says where the ledger is if `SEMEL_URL` does not.
     """
 
     def __init__(
@@ -47,13 +48,12 @@ class Functions:
         name: str,
         make: Callable[[Semel, Any, Mapping[str, str]], Any],
         *,
-        url: Callable[[Mapping[str, str]], str],
+        url: Callable[[Mapping[str, str]], str] = lambda _: "dynamodb:",
         needs_secret: bool = False,
         has_inbox: bool = True,
-        encrypts: bool = True,
     ) -> None:
         self._name, self._make, self._url = name, make, url
-        self._needs_secret, self._has_inbox, self._encrypts = needs_secret, has_inbox, encrypts
+        self._needs_secret, self._has_inbox = needs_secret, has_inbox
         self._opened: Semel | None = None
 
     def ingress(self, event: Event, _context: Any) -> Response:
@@ -105,20 +105,15 @@ class Functions:
         return Lambda(self._ledger, min_remaining=LEAST, metrics=self._metrics)
 
     def _ledger(self) -> Semel:
-        secret = os.environ.get("SEMEL_SECRET", "").encode() or None
-        if secret is None and self._needs_secret:
+        given = gather(None)
+        if not os.environ.get("SEMEL_URL"):
+            given.put(("semel", "url"), self._url(os.environ), "the environment")
+        store = store_of(given)
+        secrets = secrets_of(store, given)
+        if secrets.secret is None and self._needs_secret:
             raise InvalidOption("set SEMEL_SECRET to 32 random bytes: nothing personal is kept in clear")
-        sealed = Encryption.from_secret(secret) if secret and self._encrypts else None
-        environ = {"SEMEL_URL": self._url(os.environ), **os.environ}
-        if any(name.startswith(variable(self._name, "tables")) for name in environ):
-            # Only where it is needed: a cold start has better things to do.
-            from semel.apps.tables import from_environment, located
-
-            section = from_environment(self._name, environ)
-            environ["SEMEL_URL"] = located(environ["SEMEL_URL"], self._name, section)
-        self._opened = aws_lambda.from_environment(
-            environ, secret=secret, encryption=sealed, redact=Redactor()
-        )
+        section = given.tree.get("apps", {}).get(self._name, {})
+        self._opened = binding(self._name, store, secrets, section).open(redact=Redactor())
         return self._opened
 
     @functools.cached_property

@@ -12,7 +12,7 @@ from semel import errors
 from semel.extras import require
 
 if TYPE_CHECKING:
-    from semel.service.reading import Given
+    from semel.apps.reading import Given
 
 Config: TypeAlias = Annotated[
     str | None,
@@ -92,7 +92,7 @@ def _options(url: str | None, **options: Any) -> Chosen:
 
 
 def _given(config: str | None, options: Chosen) -> "Given":
-    from semel.service.reading import gather
+    from semel.apps.reading import gather
 
     if config is None and Path(FILE).is_file():
         config = FILE

@@ -3,20 +3,18 @@
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Final
-from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import msgspec
 
-import semel
 from semel import errors
-from semel.apps.tables import located
+from semel.apps.keyfile import secrets_of
+from semel.apps.ledgers import binding
+from semel.apps.reading import Given, read
 from semel.connect import Semel
 from semel.keys import prefix
 from semel.redact import Redactor
-from semel.service.keyfile import Secrets, secrets_of
 from semel.service.metrics import Metrics
-from semel.service.reading import Given, read, settings
-from semel.service.settings import Inbox, Settings
+from semel.service.settings import Inbox, settings
 from semel.telemetry import log_events
 
 
@@ -24,8 +22,6 @@ class Entry(msgspec.Struct, frozen=True):
     """Where an app is found, and what it stands on."""
 
     at: str
-    layout: str = ""
-    """The table that its ledger has in DynamoDB, where it is one that was there first."""
     needs_secret: bool = False
     """It names persons by hashes that nobody else can make."""
     works: bool = True
@@ -38,10 +34,10 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 APPS: Final[dict[str, Entry]] = {
-    "quill": Entry("semel.apps.quill:Quill", layout="quill"),
-    "support": Entry("semel.apps.support:Support", layout="support-events", needs_secret=True),
+    "quill": Entry("semel.apps.quill:Quill"),
+    "support": Entry("semel.apps.support:Support", needs_secret=True),
     "household": Entry("semel.apps.household:Household"),
-    "probe": Entry("semel.apps.probe:Probe", layout="probe", works=False),
+    "probe": Entry("semel.apps.probe:Probe", works=False),
 }
 
 
@@ -57,6 +53,8 @@ class Mounted(msgspec.Struct, frozen=True):
     inbox: Any
     settings: Inbox
     entry: Entry
+    s: Semel
+    """Its ledger, and what stands on it."""
 
     def part(self, name: str) -> Any:
         """A module of the app's package, where it has one."""
@@ -75,24 +73,33 @@ class House:
         self.given = given
         self.settings = settings(given)
         self.metrics = Metrics()
-        self._secrets = secrets_of(self.settings, given)
+        self._secrets = secrets_of(self.settings.semel, given)
         self._redact = Redactor()
         self._open: list[Semel] = []
         self.apps: list[Mounted] = []
         try:
-            self.s = self._connect(self.settings.semel.url)
+            self.s = self._connect("")
             self._open_apps(only)
         except BaseException:
             self.close()
             raise
 
-    def _connect(self, url: str) -> Semel:
+    def _connect(self, app: str) -> Semel:
+        """The ledger of an app, or the store itself; a store that is open already is not opened again."""
         try:
             prefix(self.settings.semel.env, "")
         except errors.InvalidKey as error:
             raise self.given.wrong(("semel", "env"), str(error)) from error
         try:
-            s = open_ledger(url, self.settings, self._secrets, self._redact)
+            bound = binding(app, self.settings.semel, self._secrets, self._section(app))
+            if app and bound.url == self.settings.semel.url:
+                return self.s.scoped(bound.scope)
+            s = bound.open(redact=self._redact)
+        except errors.InvalidOption as error:
+            placed = self._placed(error)
+            if placed is error:
+                placed = self.given.wrong(("semel", "url"), str(error))
+            raise placed from error
         except errors.UsageError as error:
             raise self.given.wrong(("semel", "url"), str(error)) from error
         self._open.append(s)
@@ -146,13 +153,13 @@ class House:
                 "random characters, here or in semel.secret_file",
             )
         inbox_settings = self.settings.inbox.get(name, Inbox())
-        s = self._ledger(name, entry)
+        s = self._connect(name)
         inbox = open_inbox(s, name, inbox_settings)
         try:
             app = getattr(found, kind)(s, inbox, chosen)
         except errors.InvalidOption as error:
             raise self._placed(error) from error
-        return Mounted(name, app, inbox, inbox_settings, entry)
+        return Mounted(name, app, inbox, inbox_settings, entry, s)
 
     def _placed(self, error: errors.InvalidOption) -> errors.InvalidOption:
         """An app's word about one of its settings, with the place where that was set."""
@@ -160,18 +167,6 @@ class House:
         if not colon or not setting.startswith("apps."):
             return error
         return self.given.wrong(tuple(setting.split(".")), problem)
-
-    def _ledger(self, name: str, entry: Entry) -> Semel:
-        url = self.settings.semel.url
-        is_dynamodb = url.startswith("dynamodb:")
-        own = with_layout(url, entry.layout) if is_dynamodb and entry.layout else url
-        try:
-            own = located(own, name, self._section(name))
-        except errors.InvalidOption as error:
-            raise self._placed(error) from error
-        if not is_dynamodb:
-            return self.s.scoped(name)
-        return self.s if own == url else self._connect(own)
 
     def _section(self, name: str) -> dict[str, Any]:
         return self.settings.apps.get(name, {})
@@ -193,29 +188,8 @@ class House:
             s.close()
 
 
-def open_ledger(url: str, settings: Settings, secrets: Secrets, redact: Redactor | None) -> Semel:
-    """A store by its URL, with the secrets that were set."""
-    # What others read as JSON in a table of theirs is not encrypted: they could not read it.
-    plain = "layout=probe" in url or "layout=powertools" in url
-    return semel.connect(
-        url,
-        env=settings.semel.env,
-        secret=secrets.secret,
-        encryption=None if plain else secrets.encryption,
-        redact=redact,
-    )
-
-
 def open_inbox(s: Semel, name: str, chosen: Inbox) -> Any:
     """The inbox of an app: on its store, or a queue of SQS."""
     from semel.doors import inbox
 
     return inbox.open_inbox(s, name, queue=chosen.queue, dead_letters=chosen.dead_letters)
-
-
-def with_layout(url: str, layout: str) -> str:
-    """A DynamoDB URL whose ledger is another table: by its own name, which is not the one in the URL."""
-    parts = urlsplit(url)
-    query = dict(parse_qsl(parts.query, keep_blank_values=True)) | {"layout": layout}
-    # Written out, since urlunsplit leaves the slashes away where there is no region.
-    return f"dynamodb://{parts.netloc}?{urlencode(query)}"

@@ -8,11 +8,12 @@ from contextlib import closing, contextmanager
 from typing import Final
 
 from semel import errors
+from semel.apps.reading import Given
 from semel.redact import Redactor
 from semel.service import logs
 from semel.service.crew import Crew
 from semel.service.house import House
-from semel.service.reading import Given, settings
+from semel.service.settings import settings
 
 logger: Final = logging.getLogger("semel.service")
 

@@ -1,10 +1,11 @@
 """What can be set: the sections of `semel.toml`, as values."""
 
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 
-from semel import errors
+from semel.apps.reading import Given, read
+from semel.apps.sections import Store
 
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 Positive: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
@@ -12,33 +13,11 @@ Positive: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
 Seconds: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=86_400 * 3650)]
 Port: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 
-# Nobody guesses so many characters, if they are random.
-SHORTEST: Final = 16
-
 Right: TypeAlias = Literal["ledger:read", "ledger:write", "apps:read", "metrics", "admin"]
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One section; a name that it does not know is refused."""
-
-
-class Encryption(Section, frozen=True):
-    """The keys that results and messages are encrypted with, in base64: the active one encrypts."""
-
-    active: str = ""
-    keys: dict[str, str] = {}
-
-
-class Store(Section, frozen=True):
-    """Where everything is kept, and what keeps it from being read."""
-
-    url: str = "sqlite:///semel.db"
-    env: str = "dev"
-    secret: str = ""
-    secret_file: str = ""
-    encrypt: bool = True
-    """Encrypt with a key made from the secret, where there is one and no keys are given."""
-    encryption: Encryption = Encryption()
 
 
 class Service(Section, frozen=True):
@@ -104,9 +83,6 @@ class Settings(Section, frozen=True):
     gates: dict[str, Gate] = {}
 
 
-class BadSetting(errors.InvalidOption):
-    """A setting that cannot work; the message names it and where it was set."""
-
-    def __init__(self, setting: str, where: str, problem: str) -> None:
-        super().__init__(f"{setting}{where}: {problem}")
-        self.setting = setting
+def settings(given: Given) -> Settings:
+    """The settings, if all of them can work."""
+    return read(Settings, given.tree, (), given)

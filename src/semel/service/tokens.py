@@ -11,11 +11,12 @@ from fastapi import Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from semel import errors
+from semel.apps.reading import Given
+from semel.apps.sections import SHORTEST
 from semel.connect import Semel
 from semel.service.house import House
 from semel.service.problems import Problem, Trouble
-from semel.service.reading import Given
-from semel.service.settings import SHORTEST, Right, Token
+from semel.service.settings import Right, Token
 
 DIGEST: Final = re.compile(r"[0-9a-fA-F]{64}")
 # What can stand in a header, and comes out of it as it went in.

@@ -13,11 +13,11 @@ from typing import Any, Final
 import httpx
 
 from semel import errors
+from semel.apps.reading import Given
 from semel.clock import Clock
 from semel.events import Event, What, digest
 from semel.service import sample
 from semel.service.house import House
-from semel.service.reading import Given
 from semel.service.settings import Service
 from semel.stores.sqlite.file import File
 

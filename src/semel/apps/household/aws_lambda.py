@@ -8,6 +8,5 @@ from semel.apps.settings import from_environment
 FUNCTIONS = Functions(
     "household",
     lambda s, inbox, environ: Household(s, inbox, from_environment(Settings, "household", environ)),
-    url=lambda _: "dynamodb:",
 )
 ingress, worker = FUNCTIONS.ingress, FUNCTIONS.worker

@@ -8,9 +8,6 @@ from semel.apps.settings import from_environment
 FUNCTIONS = Functions(
     "probe",
     lambda s, inbox, environ: Probe(s, inbox, from_environment(Settings, "probe", environ)),
-    url=lambda _: "dynamodb://?layout=probe",
     has_inbox=False,
-    # Others read its table, as JSON.
-    encrypts=False,
 )
 ingress = FUNCTIONS.ingress

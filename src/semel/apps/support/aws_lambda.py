@@ -8,7 +8,6 @@ from semel.apps.support.settings import Settings
 FUNCTIONS = Functions(
     "support",
     lambda s, inbox, environ: Support(s, inbox, from_environment(Settings, "support", environ)),
-    url=lambda _: "dynamodb://?layout=support-events",
     needs_secret=True,
 )
 ingress, worker = FUNCTIONS.ingress, FUNCTIONS.worker

@@ -8,6 +8,7 @@ import msgspec
 from fastapi import APIRouter, Depends
 
 from semel import errors
+from semel.apps.reading import Given
 from semel.gate import (
     Allowed,
     Cap,
@@ -24,7 +25,6 @@ from semel.gate import (
 from semel.keys import compile_template
 from semel.service.house import House
 from semel.service.problems import moment, trouble
-from semel.service.reading import Given
 from semel.service.settings import Gate
 from semel.service.tokens import Caller, Tokens
 from semel.service.v1.counters import PERIODS

@@ -11,9 +11,9 @@ from typing import Final
 import msgspec
 
 from semel import errors
+from semel.apps.reading import Given
+from semel.apps.sections import SHORTEST, Store
 from semel.codecs import Encryption
-from semel.service.reading import Given
-from semel.service.settings import SHORTEST, Settings
 
 logger: Final = logging.getLogger("semel.service")
 
@@ -25,28 +25,27 @@ class Secrets(msgspec.Struct, frozen=True):
     encryption: Encryption | None = None
 
 
-def secrets_of(settings: Settings, given: Given) -> Secrets:
-    """The secret and the keys that were set; with SQLite there are always some."""
-    secret = _secret(settings, given)
-    if settings.semel.encryption.keys:
-        return Secrets(secret, _given_keys(settings, given))
-    if settings.semel.encryption.active:
+def secrets_of(store: Store, given: Given, *, make: bool = True) -> Secrets:
+    """The secret and the keys that were set; with SQLite there are always some, unless none is to be made."""
+    secret = _secret(store, given, make)
+    if store.encryption.keys:
+        return Secrets(secret, _given_keys(store, given))
+    if store.encryption.active:
         problem = "it names a key, and semel.encryption.keys has none"
         raise given.wrong(("semel", "encryption", "active"), problem)
-    if secret is None or not settings.semel.encrypt:
+    if secret is None or not store.encrypt:
         return Secrets(secret)
     return Secrets(secret, Encryption.from_secret(secret))
 
 
-def _secret(settings: Settings, given: Given) -> bytes | None:
-    store = settings.semel
+def _secret(store: Store, given: Given, make: bool) -> bytes | None:
     if store.secret and store.secret_file:
         raise given.wrong(("semel", "secret"), "it is set, and semel.secret_file is too: keep one of them")
     if store.secret:
         return _long_enough(store.secret.encode(), "it", ("semel", "secret"), given)
     if store.secret_file:
         return _from_file(Path(store.secret_file), ("semel", "secret_file"), given)
-    return _own(store.url, given) if store.url.startswith("sqlite:") else None
+    return _own(store.url, given, make) if store.url.startswith("sqlite:") else None
 
 
 def _from_file(path: Path, setting: tuple[str, ...], given: Given) -> bytes:
@@ -64,7 +63,7 @@ def _long_enough(secret: bytes, what: str, setting: tuple[str, ...], given: Give
     return secret
 
 
-def _own(url: str, given: Given) -> bytes:
+def _own(url: str, given: Given, make: bool) -> bytes | None:
     """The secret in the file beside the database, which is made if there is none, and never written over."""
     from semel.stores.sqlite.file import File
 
@@ -75,6 +74,8 @@ def _own(url: str, given: Given) -> bytes:
     file.check()
     path = Path(f"{file.path}.key")
     if not path.exists():
+        if not make:
+            return None
         _make(path)
     if path.stat().st_mode & 0o077:
         logger.warning("%s can be read by others: chmod 600 it", path)
@@ -102,8 +103,8 @@ def _make(path: Path) -> None:
     )
 
 
-def _given_keys(settings: Settings, given: Given) -> Encryption:
-    chosen, keys = settings.semel.encryption, {}
+def _given_keys(store: Store, given: Given) -> Encryption:
+    chosen, keys = store.encryption, {}
     for name, text in chosen.keys.items():
         try:
             keys[name] = b64decode(text, validate=True)

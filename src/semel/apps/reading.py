@@ -10,8 +10,8 @@ from typing import Any, Final, TypeAlias, TypeVar, get_args, get_origin
 import msgspec
 
 from semel import errors
+from semel.apps.sections import BadSetting, Store
 from semel.apps.settings import meant
-from semel.service.settings import BadSetting, Settings, Store
 
 Path_: TypeAlias = tuple[str, ...]
 S = TypeVar("S", bound=msgspec.Struct)
@@ -107,9 +107,9 @@ def _path_of(variable: str) -> Path_ | None:
     return tuple(name.lower().split("__")) if "__" in name else None
 
 
-def settings(given: Given) -> Settings:
-    """The settings, if all of them can work."""
-    return read(Settings, given.tree, (), given)
+def store_of(given: Given) -> Store:
+    """The section `semel`, if it can work."""
+    return read(Store, given.tree.get("semel", {}), ("semel",), given)
 
 
 def read(kind: type[S], values: Any, path: Path_, given: Given) -> S:

@@ -1,0 +1,134 @@
+"""Which ledger an application has: one answer for the service, its functions on Lambda, and every command.
+
+In DynamoDB the applications of the seeds keep the tables that their systems had before, each a ledger of its
+own. Everywhere else, and for every other application, the store is shared, and each has a scope of its name.
+"""
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, Final
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+import msgspec
+
+import semel
+from semel.apps.keyfile import Secrets
+from semel.apps.sections import Store
+from semel.codecs import Encryption
+from semel.connect import Semel
+from semel.tables import INBOX, LEDGER, OWN, Form, Table
+from semel.tables.seeds import PROBE, QUILL, SUPPORT_EVENTS
+
+# The tables that are ledgers in DynamoDB, by the applications whose they are.
+LEDGERS: Final[dict[str, Table]] = {
+    "quill": QUILL,
+    "support": SUPPORT_EVENTS,
+    "household": LEDGER,
+    "probe": PROBE,
+}
+
+
+class Binding(msgspec.Struct, frozen=True, kw_only=True):
+    """Which store, environment, scope and keys a ledger is opened with."""
+
+    url: str
+    env: str = "dev"
+    scope: str = ""
+    secret: bytes | None = None
+    encryption: Encryption | None = None
+
+    def open(self, **options: Any) -> Semel:
+        """Open it; further options are those of `connect`."""
+        chosen = {"env": self.env, "scope": self.scope, "secret": self.secret, "encryption": self.encryption}
+        return semel.connect(self.url, **chosen | options)
+
+
+def binding(
+    app: str, store: Store, secrets: Secrets, section: Mapping[str, Any] = MappingProxyType({})
+) -> Binding:
+    """What the ledger of an application is opened with; without a name, what the store itself is.
+
+    `section` is what was set for the application, which may name its tables.
+    """
+    url = url_of(app, store.url, section)
+    # What others read as JSON in a table of theirs is not encrypted: they could not read it.
+    plain = ledger_at(url).column("result").form is Form.JSON
+    return Binding(
+        url=url,
+        env=store.env,
+        scope=scope_of(app, store.url),
+        secret=secrets.secret,
+        encryption=None if plain else secrets.encryption,
+    )
+
+
+def url_of(app: str, url: str, section: Mapping[str, Any] = MappingProxyType({})) -> str:
+    """The URL of an application's store: in DynamoDB it names the tables that are not semel's own."""
+    url = _with_ledger(app, url)
+    if not section.get("tables"):
+        return url
+    # Only where it is needed: a function's cold start has better things to do.
+    from semel.apps.tables import located
+
+    return located(url, app, section)
+
+
+def _with_ledger(app: str, url: str) -> str:
+    """A URL that names the table which is the application's ledger."""
+    table = LEDGERS.get(app)
+    if table is None or not in_dynamodb(url) or ledger_at(url).name == table.name:
+        return url
+    parts = urlsplit(url)
+    query = dict(parse_qsl(parts.query, keep_blank_values=True)) | {"layout": table.name}
+    if table is LEDGER:
+        del query["layout"]
+    # By the table's own name, which is not the one in the URL. Written out, since urlunsplit leaves the
+    # slashes away where there is no region.
+    return f"dynamodb://{parts.netloc}" + (f"?{urlencode(query)}" if query else "")
+
+
+def scope_of(app: str, url: str) -> str:
+    """The scope of an application's keys; a ledger of its own needs none."""
+    return "" if in_dynamodb(url) and app in LEDGERS else app
+
+
+def ledger_at(url: str) -> Table:
+    """The table that is the ledger of a store."""
+    if not in_dynamodb(url):
+        return LEDGER
+    from semel.stores.dynamodb.url import parse
+
+    # The ledger's comes last; a URL may name other tables too.
+    named = [table for table in parse(url).tables if table.name == LEDGER.name or table.holds is not None]
+    return named[-1] if named else LEDGER
+
+
+def in_dynamodb(url: str) -> bool:
+    """Whether a URL names DynamoDB, where tables may be others than semel's own."""
+    return url.startswith("dynamodb:")
+
+
+# Tables
+
+
+def tables_of(
+    app: str, url: str, section: Mapping[str, Any] = MappingProxyType({}), *, inbox: bool
+) -> tuple[Table, ...]:
+    """Every table that an application has under a URL; one that is not semel's own may use any of ours."""
+    from semel.apps.tables import deployed
+    from semel.provision import deployment
+
+    known = deployed(app, section).tables if app in deployment.APPS else OWN
+    return at(url_of(app, url, section), (*known, INBOX) if inbox else known)
+
+
+def at(url: str, tables: Iterable[Table]) -> tuple[Table, ...]:
+    """Tables as a store has them: only in DynamoDB may another stand for the ledger, as the URL may say."""
+    ledger = ledger_at(url)
+
+    def kept(table: Table) -> Table:
+        if in_dynamodb(url):
+            return ledger if table is LEDGER or table.name == ledger.name else table
+        return table.holds or table
+
+    return tuple(dict.fromkeys(map(kept, tables)))

@@ -1,0 +1,37 @@
+"""The section of settings that the service, the functions on Lambda and the commands share."""
+
+from typing import Final
+
+import msgspec
+
+from semel import errors
+
+# Nobody guesses so many characters, if they are random.
+SHORTEST: Final = 16
+
+
+class Encryption(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The keys that results and messages are encrypted with, in base64: the active one encrypts."""
+
+    active: str = ""
+    keys: dict[str, str] = {}
+
+
+class Store(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where everything is kept, and what keeps it from being read."""
+
+    url: str = "sqlite:///semel.db"
+    env: str = "dev"
+    secret: str = ""
+    secret_file: str = ""
+    encrypt: bool = True
+    """Encrypt with a key made from the secret, where there is one and no keys are given."""
+    encryption: Encryption = Encryption()
+
+
+class BadSetting(errors.InvalidOption):
+    """A setting that cannot work; the message names it and where it was set."""
+
+    def __init__(self, setting: str, where: str, problem: str) -> None:
+        super().__init__(f"{setting}{where}: {problem}")
+        self.setting = setting

@@ -1,0 +1,138 @@
+"""One meaning of a URL: the service, a function on Lambda and a command open the same ledger of an app."""
+
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any
+
+import pytest
+
+import semel
+from semel.apps.keyfile import Secrets
+from semel.apps.ledgers import LEDGERS, binding, tables_of
+from semel.apps.sections import Store
+from semel.codecs import Encryption
+from semel.provision.deployment import APPS, deployment
+from semel.service.house import House
+from semel.stores.dynamodb.layout import title
+from semel.tables import DOCUMENTS, INBOX, JOURNAL, LEDGER, OWN
+from semel.tables.seeds import ACTIVITIES, MESSAGES, QUILL, RESPONSE_COUNTERS
+from tests.places import CREDENTIALS
+from tests.service.kit import told
+
+SECRET = "a secret of the tests, 32 bytes."
+SETTINGS = {
+    "quill": {"aloware_token": "token-of-aloware-x"},
+    "support": {"webhook_token": "token-of-richpanel-x"},
+    "household": {"secret_token": "token-of-telegram-x"},
+    "probe": {"token": "token-of-the-probe-x"},
+}
+URLS = [
+    "dynamodb://eu-north-1",
+    "dynamodb://eu-north-1?layout=quill",
+    "dynamodb://eu-north-1/mine?layout=quill",
+    "dynamodb:",
+    "memory:",
+]
+
+
+@pytest.fixture(autouse=True)
+def surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("DYNAMO_TABLE_NAME", raising=False)
+
+
+@pytest.fixture
+def environ(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The environment of an app's function, but for the URL."""
+    found = {"SEMEL_ENV": "prod", "SEMEL_SECRET": SECRET}
+    for app, settings in SETTINGS.items():
+        found |= {f"SEMEL_APPS__{app}__{name}".upper(): value for name, value in settings.items()}
+    for name, value in found.items():
+        monkeypatch.setenv(name, value)
+    return found
+
+
+def shown(s: semel.Semel) -> tuple[Any, ...]:
+    """What tells one ledger from another: the table, the scope, the secret and the key of encryption."""
+    codec, store = s._shared.codec, s.store
+    table = title(store._plan(LEDGER).layout.kept, s.env) if hasattr(store, "_plan") else ""
+    active = None if codec.encryption is None else codec.encryption.active
+    return type(store).__name__, table, s.env, s.scope, s.fingerprint("payload"), active
+
+
+@pytest.fixture
+def functions(app: str) -> Iterator[Any]:
+    found = import_module(f"semel.apps.{app}.aws_lambda").FUNCTIONS
+    yield found
+    found.close()
+
+
+@pytest.mark.parametrize("url", URLS)
+@pytest.mark.parametrize("app", APPS)
+def test_a_url_gives_an_apps_function_the_ledger_that_it_gives_the_service(
+    app: str, url: str, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch, functions: Any
+) -> None:
+    monkeypatch.setenv("SEMEL_URL", url)
+    house = House(told("", environ | {"SEMEL_URL": url}), (app,))
+    [mounted] = house.apps
+    try:
+        assert shown(functions.s) == shown(mounted.s)
+    finally:
+        house.close()
+
+
+def test_in_dynamodb_each_app_of_the_seeds_has_its_own_ledger_and_others_have_a_scope() -> None:
+    store = Store(url="dynamodb://eu-north-1/mine?endpoint=http://127.0.0.1:8000", env="prod")
+    bound = {app: binding(app, store, Secrets()) for app in (*APPS, "mine", "")}
+    at = "dynamodb://eu-north-1?endpoint=http%3A%2F%2F127.0.0.1%3A8000"
+    assert {app: (one.url, one.scope) for app, one in bound.items()} == {
+        "quill": (f"{at}&layout=quill", ""),
+        "support": (f"{at}&layout=support-events", ""),
+        "household": (store.url, ""),
+        "probe": (f"{at}&layout=probe", ""),
+        "mine": (store.url, "mine"),
+        "": (store.url, ""),
+    }
+    assert binding("household", Store(url="dynamodb://x?layout=quill"), Secrets()).url == "dynamodb://x"
+
+
+def test_elsewhere_apps_share_the_store_and_each_has_its_scope() -> None:
+    for url in ("sqlite:///semel.db", "postgresql://localhost/shop", "redis://localhost"):
+        assert [binding(app, Store(url=url), Secrets()).scope for app in (*APPS, "mine", "")] == [
+            *APPS,
+            "mine",
+            "",
+        ]
+
+
+def test_what_others_read_as_json_is_not_encrypted_and_everything_else_is() -> None:
+    secrets = Secrets(SECRET.encode(), Encryption.from_secret(SECRET.encode()))
+    for app in (*APPS, "mine"):
+        sealed = binding(app, Store(url="dynamodb:"), secrets).encryption
+        assert (sealed is None) == (app == "probe"), app
+        assert binding(app, Store(url="memory:"), secrets).encryption is not None
+    powertools = Store(url="dynamodb://?layout=powertools")
+    assert binding("", powertools, secrets).encryption is None
+
+
+# Tables
+
+
+@pytest.mark.parametrize("app", APPS)
+def test_in_dynamodb_the_tables_of_an_app_are_those_of_its_deployment(app: str) -> None:
+    assert LEDGERS[app] is deployment(app).ledger
+    assert tables_of(app, "dynamodb:", inbox=False) == deployment(app).tables
+    assert tables_of(app, "dynamodb:", inbox=True) == (*deployment(app).tables, INBOX)
+
+
+def test_elsewhere_no_table_is_made_for_a_ledger_that_is_the_stores_own() -> None:
+    assert tables_of("quill", "postgresql://x", inbox=True) == (LEDGER, INBOX)
+    household = (LEDGER, DOCUMENTS, JOURNAL, ACTIVITIES, MESSAGES, RESPONSE_COUNTERS)
+    assert tables_of("household", "postgresql://x", inbox=False) == household
+    assert tables_of("mine", "postgresql://x", inbox=True) == OWN
+
+
+def test_a_url_that_names_the_table_of_an_app_says_which_one_is_made() -> None:
+    [table] = tables_of("quill", "dynamodb:///mine?layout=quill", inbox=False)
+    assert (table.name, table.title) == (QUILL.name, "mine")
