@@ -93,6 +93,10 @@ class Listing(msgspec.Struct, frozen=True):
     """What time it was for the store."""
 
 
+# What is said of whatever `semel provision` makes.
+PROVISION = "run semel provision with the same options, without --check"
+
+
 class Problem(msgspec.Struct, frozen=True):
     """What is wrong with a store as it was found, and what mends it."""
 

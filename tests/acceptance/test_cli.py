@@ -289,7 +289,10 @@ def test_diagram_is_drawn_from_the_table_of_moves(run):
 def test_without_a_url_it_says_how_to_name_one(run, monkeypatch):
     monkeypatch.delenv("SEMEL_URL")
     code, _, err = run("ledger", "list")
-    assert (code, err) == (2, "semel: name the store: --url sqlite:///semel.db, or set SEMEL_URL\n")
+    assert (code, err) == (
+        2,
+        "semel: name the store: --url sqlite:///semel.db, or set SEMEL_URL, or stand beside its semel.toml\n",
+    )
 
 
 @pytest.mark.parametrize(

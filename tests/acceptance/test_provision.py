@@ -258,7 +258,7 @@ def test_a_check_names_each_problem_with_its_remedy_and_changes_nothing(run, url
     assert code == 1
     assert out.splitlines()[:2] == [
         f"there is no table semel-{env}-ledger",
-        "  run semel provision with the same --url and --env",
+        "  run semel provision with the same options, without --check",
     ]
     assert absent(wire, f"semel-{env}-ledger")
     run("provision", "--url", url, "--env", env)

@@ -570,7 +570,7 @@ def support(aws: Aws, scene: ExitStack) -> Stack:
     richpanel, shop = scene.enter_context(Richpanel()), scene.enter_context(Shop())
     shop.add("9087654", "ann@example.com")
     secrets = {
-        "secret": "of the tests",
+        "secret": "a secret of the tests",
         "webhook_token": "hook",
         "richpanel_key": API_KEY,
         "shopify_token": SHOP_TOKEN,
@@ -614,7 +614,11 @@ def quill(aws: Aws, scene: ExitStack) -> Stack:
         "PowerBiDataset": given["powerbi_dataset"],
         "HasAloware": "yes",
     }
-    secrets = {"secret": "of the tests", "powerbi_secret": powerbi.SECRET, "aloware_token": quill_kit.TOKEN}
+    secrets = {
+        "secret": "a secret of the tests",
+        "powerbi_secret": powerbi.SECRET,
+        "aloware_token": quill_kit.TOKEN,
+    }
     made = Stack("quill", aws, scene, parameters, secrets)
     more = {f"SEMEL_APPS__QUILL__{name.upper()}": there.url for name in ("powerbi_url", "powerbi_login")}
     with made.invoking("Ingress", **more) as invoke:
@@ -636,7 +640,7 @@ def household(aws: Aws, scene: ExitStack) -> Stack:
     """Noted and replied to, refused by the gate, failed and tried again; and once more with an outbox."""
     telegram = scene.enter_context(Telegram())
     shared = household_kit.SECRET_TOKEN
-    secrets = {"secret": "of the tests", "secret_token": shared, "bot_token": BOT_TOKEN}
+    secrets = {"secret": "a secret of the tests", "secret_token": shared, "bot_token": BOT_TOKEN}
     awake = household_kit.awake()
     made = Stack("household", aws, scene, {"Zone": awake["zone"], "HasBot": "yes"}, secrets)
     shown = {"X_Telegram_Bot_Api_Secret_Token": shared}

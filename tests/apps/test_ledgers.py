@@ -122,17 +122,19 @@ def test_what_others_read_as_json_is_not_encrypted_and_everything_else_is() -> N
 @pytest.mark.parametrize("app", APPS)
 def test_in_dynamodb_the_tables_of_an_app_are_those_of_its_deployment(app: str) -> None:
     assert LEDGERS[app] is deployment(app).ledger
-    assert tables_of(app, "dynamodb:", inbox=False) == deployment(app).tables
-    assert tables_of(app, "dynamodb:", inbox=True) == (*deployment(app).tables, INBOX)
+    told = deployment(app)
+    assert tables_of(app, "dynamodb:", queued=True) == told.tables
+    waiting = (INBOX,) if told.queue else ()
+    assert tables_of(app, "dynamodb:", queued=False) == (*told.tables, *waiting)
 
 
 def test_elsewhere_no_table_is_made_for_a_ledger_that_is_the_stores_own() -> None:
-    assert tables_of("quill", "postgresql://x", inbox=True) == (LEDGER, INBOX)
+    assert tables_of("quill", "postgresql://x", queued=False) == (LEDGER, INBOX)
     household = (LEDGER, DOCUMENTS, JOURNAL, ACTIVITIES, MESSAGES, RESPONSE_COUNTERS)
-    assert tables_of("household", "postgresql://x", inbox=False) == household
-    assert tables_of("mine", "postgresql://x", inbox=True) == OWN
+    assert tables_of("household", "postgresql://x", queued=True) == household
+    assert tables_of("mine", "postgresql://x", queued=True) == OWN
 
 
 def test_a_url_that_names_the_table_of_an_app_says_which_one_is_made() -> None:
-    [table] = tables_of("quill", "dynamodb:///mine?layout=quill", inbox=False)
+    [table] = tables_of("quill", "dynamodb:///mine?layout=quill", queued=True)
     assert (table.name, table.title) == (QUILL.name, "mine")

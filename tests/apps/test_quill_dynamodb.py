@@ -9,12 +9,13 @@ import pytest
 
 import semel
 from semel import errors
+from semel.apps.ledgers import at
 from semel.apps.quill import Settings, from_environment, store_url
 from semel.aws.wire import Wire
 from semel.clock import Clock
 from semel.doors.messages import Verdict
 from semel.provision.places import Place as Site
-from semel.provision.places import opened, there
+from semel.provision.places import opened
 from semel.stores.dynamodb.url import parse
 from semel.tables import LEDGER
 from semel.testing import FakeClock
@@ -38,7 +39,7 @@ class Desk:
             "SEMEL_APPS__QUILL__HUBSPOT_SECRET": SECRET,
         }
         self._wire = Wire("dynamodb", region="us-west-2", endpoint=endpoint)
-        site = Site(url=self.url, env="dev", tables=there(self.url, (LEDGER,)), clock=Clock())
+        site = Site(url=self.url, env="dev", tables=at(self.url, (LEDGER,)), clock=Clock())
         with opened(site) as builder:
             builder.provision(lambda _: None)
 

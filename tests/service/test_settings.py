@@ -349,3 +349,21 @@ def test_in_dynamodb_an_app_has_the_table_that_was_there_first() -> None:
     assert parse(told_url).tables[0].name == "quill"
     assert parse(told_url).endpoint == "http://127.0.0.1:8000"
     assert parse(url_of("probe", "dynamodb:")).tables[0].name == "probe"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "[apps.support]\nwebhook_token = 'with a blank in it'",
+            r"^apps\.support in semel\.toml: a secret of",
+        ),
+        ("[apps.echo]\n[inbox.echo]\nqueue = 'no url'", r"^inbox\.echo in semel\.toml: "),
+    ],
+)
+def test_what_an_app_refuses_without_naming_it_is_named_by_its_section(
+    text: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register(monkeypatch)
+    with pytest.raises(InvalidOption, match=message), opened(text, tmp_path):
+        pass

@@ -77,7 +77,7 @@ def test_a_url_that_is_wrong_is_refused_with_a_right_one(url):
 def test_no_password_is_shown():
     address = Address.from_url(f"{URL}?schema=semel")
     assert "s3cret" not in repr(address)
-    assert address.shown == "postgresql://db.example:6543/shop?schema=semel"
+    assert address.shown == "postgresql://user@db.example:6543/shop?schema=semel"
     assert "s3cret" not in str(unreachable(psycopg.OperationalError("refused"), address))
 
 

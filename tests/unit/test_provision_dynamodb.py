@@ -16,8 +16,9 @@ from semel.errors import (
     WrongEnvironment,
     WrongSchema,
 )
+from semel.model import PROVISION
 from semel.provision import OWN, shape
-from semel.provision.dynamodb import PATIENCE, POLL, RUN, problems, provision
+from semel.provision.dynamodb import PATIENCE, POLL, problems, provision
 from semel.stores.dynamodb.layout import title
 from semel.tables import JOURNAL, LEDGER, Column, Form, Index, Kind, Table
 from semel.tables.seeds import ACTIVITIES, ALCHEMISER, MESSAGES
@@ -217,7 +218,7 @@ def test_a_table_that_is_as_it_should_be_has_no_problem(table):
 def test_a_missing_table_is_one_problem_and_nothing_more_is_asked():
     service = well(DescribeTable=MISSING)
     [problem] = problems(service, [LEDGER], ENV)
-    assert (problem.what, problem.remedy) == ("there is no table semel-prod-ledger", RUN)
+    assert (problem.what, problem.remedy) == ("there is no table semel-prod-ledger", PROVISION)
     assert [name for name, _ in service.calls] == ["DescribeTable"]
 
 
@@ -336,7 +337,7 @@ def test_an_index_that_is_missing_or_still_being_made_is_not_asked_anything():
     found = problems(service, [JOURNAL], ENV)
     assert [(problem.what, problem.remedy) for problem in found] == [
         ("index actor-at of semel-prod-journal is still being made", WAIT),
-        ("semel-prod-journal has no index subject", RUN),
+        ("semel-prod-journal has no index subject", PROVISION),
     ]
     assert [request.get("IndexName") for name, request in service.calls if name == "Query"] == [None]
 

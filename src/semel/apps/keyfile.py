@@ -25,9 +25,12 @@ class Secrets(msgspec.Struct, frozen=True):
     encryption: Encryption | None = None
 
 
-def secrets_of(store: Store, given: Given, *, make: bool = True) -> Secrets:
-    """The secret and the keys that were set; with SQLite there are always some, unless none is to be made."""
-    secret = _secret(store, given, make)
+def secrets_of(store: Store, given: Given, *, looking: bool = False) -> Secrets:
+    """The secret and the keys that were set; with SQLite there are always some.
+
+    Who is only `looking` makes no key, and takes a secret for what it is.
+    """
+    secret = _secret(store, given, looking)
     if store.encryption.keys:
         return Secrets(secret, _given_keys(store, given))
     if store.encryption.active:
@@ -38,14 +41,16 @@ def secrets_of(store: Store, given: Given, *, make: bool = True) -> Secrets:
     return Secrets(secret, Encryption.from_secret(secret))
 
 
-def _secret(store: Store, given: Given, make: bool) -> bytes | None:
+def _secret(store: Store, given: Given, looking: bool) -> bytes | None:
     if store.secret and store.secret_file:
         raise given.wrong(("semel", "secret"), "it is set, and semel.secret_file is too: keep one of them")
     if store.secret:
-        return _long_enough(store.secret.encode(), "it", ("semel", "secret"), given)
+        # An environment variable may be any bytes.
+        secret = store.secret.encode("utf-8", "surrogateescape")
+        return secret if looking else _long_enough(secret, "it", ("semel", "secret"), given)
     if store.secret_file:
         return _from_file(Path(store.secret_file), ("semel", "secret_file"), given)
-    return _own(store.url, given, make) if store.url.startswith("sqlite:") else None
+    return _own(store.url, given, looking) if store.url.startswith("sqlite:") else None
 
 
 def _from_file(path: Path, setting: tuple[str, ...], given: Given) -> bytes:
@@ -63,7 +68,7 @@ def _long_enough(secret: bytes, what: str, setting: tuple[str, ...], given: Give
     return secret
 
 
-def _own(url: str, given: Given, make: bool) -> bytes | None:
+def _own(url: str, given: Given, looking: bool) -> bytes | None:
     """The secret in the file beside the database, which is made if there is none, and never written over."""
     from semel.stores.sqlite.file import File
 
@@ -74,7 +79,7 @@ def _own(url: str, given: Given, make: bool) -> bytes | None:
     file.check()
     path = Path(f"{file.path}.key")
     if not path.exists():
-        if not make:
+        if looking:
             return None
         _make(path)
     if path.stat().st_mode & 0o077:

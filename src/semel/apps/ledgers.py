@@ -28,6 +28,11 @@ LEDGERS: Final[dict[str, Table]] = {
 }
 
 
+def own_ledger(app: str) -> Table | None:
+    """The table that is an application's ledger in DynamoDB; None where it has none of its own."""
+    return LEDGERS.get(app)
+
+
 class Binding(msgspec.Struct, frozen=True, kw_only=True):
     """Which store, environment, scope and keys a ledger is opened with."""
 
@@ -75,7 +80,7 @@ def url_of(app: str, url: str, section: Mapping[str, Any] = MappingProxyType({})
 
 def _with_ledger(app: str, url: str) -> str:
     """A URL that names the table which is the application's ledger."""
-    table = LEDGERS.get(app)
+    table = own_ledger(app)
     if table is None or not in_dynamodb(url) or ledger_at(url).name == table.name:
         return url
     parts = urlsplit(url)
@@ -89,7 +94,7 @@ def _with_ledger(app: str, url: str) -> str:
 
 def scope_of(app: str, url: str) -> str:
     """The scope of an application's keys; a ledger of its own needs none."""
-    return "" if in_dynamodb(url) and app in LEDGERS else app
+    return "" if in_dynamodb(url) and own_ledger(app) is not None else app
 
 
 def ledger_at(url: str) -> Table:
@@ -112,23 +117,31 @@ def in_dynamodb(url: str) -> bool:
 
 
 def tables_of(
-    app: str, url: str, section: Mapping[str, Any] = MappingProxyType({}), *, inbox: bool
+    app: str, url: str, section: Mapping[str, Any] = MappingProxyType({}), *, queued: bool
 ) -> tuple[Table, ...]:
-    """Every table that an application has under a URL; one that is not semel's own may use any of ours."""
+    """Every table that an application has under a URL; one that is not semel's own may use any of ours.
+
+    What waits for it stands in the inbox, unless it is `queued` elsewhere, or nothing ever waits.
+    """
     from semel.apps.tables import deployed
     from semel.provision import deployment
 
-    known = deployed(app, section).tables if app in deployment.APPS else OWN
-    return at(url_of(app, url, section), (*known, INBOX) if inbox else known)
+    if app not in deployment.APPS:
+        return at(url, OWN)
+    known = deployed(app, section)
+    waits = known.queue is not None and not queued
+    return at(url_of(app, url, section), (*known.tables, INBOX) if waits else known.tables)
 
 
 def at(url: str, tables: Iterable[Table]) -> tuple[Table, ...]:
     """Tables as a store has them: only in DynamoDB may another stand for the ledger, as the URL may say."""
-    ledger = ledger_at(url)
+    if not in_dynamodb(url):
+        return tuple(dict.fromkeys(table.holds or table for table in tables))
+    from semel.stores.dynamodb.url import parse
+
+    ledger, named = ledger_at(url), {table.name: table for table in parse(url).tables}
 
     def kept(table: Table) -> Table:
-        if in_dynamodb(url):
-            return ledger if table is LEDGER or table.name == ledger.name else table
-        return table.holds or table
+        return ledger if table is LEDGER or table.name == ledger.name else named.get(table.name, table)
 
     return tuple(dict.fromkeys(map(kept, tables)))

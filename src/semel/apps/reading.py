@@ -26,7 +26,7 @@ class Given:
 
     def __init__(self, tree: dict[str, Any] | None = None, name: str = "") -> None:
         self.tree = {} if tree is None else tree
-        self._name = name
+        self.file = name
         self._elsewhere: dict[Path_, str] = {}
         self._texts: set[Path_] = set()
 
@@ -34,7 +34,7 @@ class Given:
         """The place a setting was set, to be read after its name; nothing where it was not."""
         if path in self._elsewhere:
             return f" in {self._elsewhere[path]}"
-        return f" in {self._name}" if self._name and self._has(path) else ""
+        return f" in {self.file}" if self.file and self._has(path) else ""
 
     def is_text(self, path: Path_) -> bool:
         """Whether it came as a text, whatever it means."""
@@ -119,7 +119,7 @@ def read(kind: type[S], values: Any, path: Path_, given: Given) -> S:
     fields = {field.name: field for field in msgspec.structs.fields(kind)}
     for name in values:
         if name not in fields:
-            raise given.wrong((*path, name), _unknown(name, fields))
+            raise given.wrong((*path, name), f"there is no such setting; {hint(name, fields)}")
     made = {name: _value(fields[name].type, one, (*path, name), given) for name, one in values.items()}
     try:
         return msgspec.convert(made, kind)
@@ -127,10 +127,10 @@ def read(kind: type[S], values: Any, path: Path_, given: Given) -> S:
         raise given.wrong(path, str(error)) from error
 
 
-def _unknown(name: str, known: Iterable[str]) -> str:
+def hint(name: str, known: Iterable[str]) -> str:
+    """The name that was meant, it seems; else all there are."""
     close = get_close_matches(name, known, 1)
-    hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
-    return f"there is no such setting; {hint}"
+    return f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
 
 
 def _value(kind: Any, value: Any, path: Path_, given: Given) -> Any:

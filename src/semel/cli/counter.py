@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from semel.cli import views
-from semel.cli.opening import AsJson, Env, Scope, Url, connected, print_json
+from semel.cli.opening import AsJson, Where, connected, on_a_store, print_json
 from semel.counters import Tally
 from semel.periods import Day, Hour, Month, Period, Week
 
@@ -26,15 +26,14 @@ PERIODS: dict[Per, type[Period]] = {Per.HOUR: Hour, Per.DAY: Day, Per.WEEK: Week
 
 
 @app.command()
+@on_a_store()
 def show(
     counter: Annotated[str, typer.Argument(metavar="COUNTER", help="The counter, such as replies:42.")],
     *,
     per: Annotated[Per, typer.Option(help="In what it counts.")] = Per.DAY,
     zone: Annotated[str, typer.Option(help="Whose calendar, such as Europe/Stockholm.")] = "UTC",
     cap: Annotated[int | None, typer.Option(min=1, help="Up to where, to see what is left.")] = None,
-    url: Url = None,
-    env: Env = "dev",
-    scope: Scope = "",
+    where: Where,
     as_json: AsJson = False,
 ) -> None:
     """Show how a counter stands in the present period.
@@ -44,7 +43,7 @@ def show(
     semel counter show replies:42 --per day --zone Europe/Stockholm --cap 3
     """
     period = PERIODS[per](zone)
-    with connected(url, env, scope) as s:
+    with connected(where) as s:
         tally = s.counters.look(counter, per=period, cap=cap)
     if as_json:
         print_json(for_programs(tally))

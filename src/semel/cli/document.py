@@ -9,7 +9,7 @@ from rich.text import Text
 
 from semel import errors
 from semel.cli import views
-from semel.cli.opening import AsJson, Env, Scope, Url, absent, connected, number, print_json
+from semel.cli.opening import AsJson, Where, absent, connected, number, on_a_store, print_json
 from semel.documents import Document
 
 app = typer.Typer(no_args_is_help=True, help="Look at a document, and let go of what is over.")
@@ -18,11 +18,10 @@ KeyText: TypeAlias = Annotated[str, typer.Argument(metavar="KEY", help="The key,
 
 
 @app.command()
-def show(
-    key: KeyText, *, url: Url = None, env: Env = "dev", scope: Scope = "", as_json: AsJson = False
-) -> None:
+@on_a_store()
+def show(key: KeyText, *, where: Where, as_json: AsJson = False) -> None:
     """Show a document: its version, its fields, and when each of them ends."""
-    with connected(url, env, scope) as s:
+    with connected(where) as s:
         document = s.documents.get(key)
     if document is None:
         raise absent("document", key)
@@ -33,30 +32,30 @@ def show(
 
 
 @app.command()
+@on_a_store()
 def delete(
     key: KeyText,
     *,
     yes: Annotated[bool, typer.Option("--yes", help="Yes, it is to be gone.")] = False,
-    url: Url = None,
-    env: Env = "dev",
-    scope: Scope = "",
+    where: Where,
 ) -> None:
     """Delete a document."""
     if not yes:
         raise errors.UsageError(f"once {key!r} is deleted, nothing brings it back: say --yes")
-    with connected(url, env, scope) as s:
+    with connected(where) as s:
         if not s.documents.delete(key):
             raise absent("document", key)
     typer.echo(f"{key} is deleted.")
 
 
 @app.command()
-def prune(*, url: Url = None, env: Env = "dev", scope: Scope = "") -> None:
+@on_a_store()
+def prune(*, where: Where) -> None:
     """Remove fields whose own end has come, from documents that nobody has written since.
 
     Readers do not see them in any case; this is for what must be gone from the disk too.
     """
-    with connected(url, env, scope) as s:
+    with connected(where) as s:
         pruned = s.documents.prune()
     typer.echo(f"Pruned {number(pruned, 'document')}.")
 

@@ -9,26 +9,25 @@ from rich.table import Table
 from rich.text import Text
 
 from semel.cli import views
-from semel.cli.opening import AsJson, Env, Scope, Url, absent, connected, print_json
+from semel.cli.opening import AsJson, Where, absent, connected, on_a_store, print_json
 from semel.gate import RECORD, Allowed, Decision, Refused, Sight, Taken
 
 app = typer.Typer(no_args_is_help=True, help="Look up why something was allowed, or was not.")
 
 
 @app.command()
+@on_a_store()
 def show(
     key: Annotated[str, typer.Argument(metavar="KEY", help="The key of the action.")],
     *,
-    url: Url = None,
-    env: Env = "dev",
-    scope: Scope = "",
+    where: Where,
     as_json: AsJson = False,
 ) -> None:
     """Show the recorded decision about an action, with each rule and what it saw.
 
     semel gate show reply:42:7
     """
-    with connected(url, env, scope) as s:
+    with connected(where) as s:
         # `ledger list` shows a decision by the key of its record.
         decision = s.gate().recorded(key.removesuffix(RECORD))
     if decision is None:

@@ -13,8 +13,20 @@ from rich.table import Table
 from rich.text import Text
 
 from semel import errors
+from semel.apps.ledgers import in_dynamodb, ledger_at, own_ledger
+from semel.apps.reading import Given, read, store_of
 from semel.cli import views
-from semel.cli.opening import AsJson, Env, Limit, Scope, Url, connected, number, print_json
+from semel.cli.opening import (
+    AsJson,
+    Limit,
+    Where,
+    app_names,
+    connected,
+    given_for,
+    number,
+    on_a_store,
+    print_json,
+)
 from semel.doors.inbox import Dead, Inbox, Survey, open_inbox
 
 app = typer.Typer(
@@ -22,7 +34,12 @@ app = typer.Typer(
 )
 
 Name: TypeAlias = Annotated[
-    str, typer.Argument(metavar="NAME", help="The inbox, as its programs name it: an app's name, say.")
+    str,
+    typer.Argument(
+        metavar="NAME",
+        help="The inbox, as its programs name it: an app's name, say.",
+        autocompletion=app_names,
+    ),
 ]
 Queue: TypeAlias = Annotated[
     str, typer.Option(metavar="URL", help="The FIFO queue of SQS that it is on, if it is on one.")
@@ -33,13 +50,12 @@ DeadLetters: TypeAlias = Annotated[
 
 
 @app.command("list")
+@on_a_store()
 def list_waiting(
     name: Name,
     *,
     queue: Queue = "",
-    url: Url = None,
-    env: Env = "dev",
-    scope: Scope = "",
+    where: Where,
     as_json: AsJson = False,
 ) -> None:
     """Tell how much waits: how many messages, how old the oldest is, and how many groups rest.
@@ -48,7 +64,7 @@ def list_waiting(
 
     semel inbox list support --scope support
     """
-    with _inbox(name, queue=queue, url=url, env=env, scope=scope) as inbox:
+    with _inbox(name, where, queue) as inbox:
         told = inbox.survey()
     if as_json:
         oldest = None if told.oldest is None else views.moment(told.oldest)
@@ -58,23 +74,21 @@ def list_waiting(
 
 
 @app.command("dead")
+@on_a_store()
 def list_dead(
     name: Name,
     *,
     limit: Limit = 20,
     queue: Queue = "",
     dead_letters: DeadLetters = "",
-    url: Url = None,
-    env: Env = "dev",
-    scope: Scope = "",
+    where: Where,
     as_json: AsJson = False,
 ) -> None:
     """List messages that were put aside, the oldest first: why, when, and after how many attempts.
 
     What a message says is not shown. Mend what was wrong, then put it back: semel inbox redrive NAME ID
     """
-    where = {"queue": queue, "dead_letters": dead_letters, "env": env, "scope": scope}
-    with _inbox(name, url=url, **where) as inbox:
+    with _inbox(name, where, queue, dead_letters) as inbox:
         found = inbox.dead(limit)
     if as_json:
         letters = [msgspec.to_builtins(dead) | {"at": views.moment(dead.at)} for dead in found]
@@ -86,6 +100,7 @@ def list_dead(
 
 
 @app.command()
+@on_a_store()
 def redrive(
     name: Name,
     id: Annotated[
@@ -96,9 +111,7 @@ def redrive(
     everything: Annotated[bool, typer.Option("--all", help="All that were put aside.")] = False,
     queue: Queue = "",
     dead_letters: DeadLetters = "",
-    url: Url = None,
-    env: Env = "dev",
-    scope: Scope = "",
+    where: Where,
 ) -> None:
     """Put messages back that were put aside, to be handled as if they were new.
 
@@ -109,23 +122,47 @@ def redrive(
     """
     if (id is None) == (not everything):
         raise errors.UsageError("name one message, by its id as `semel inbox dead` shows it; or say --all")
-    where = {"queue": queue, "dead_letters": dead_letters, "env": env, "scope": scope}
-    with _inbox(name, url=url, **where) as inbox, _shown() as told:
+    with _inbox(name, where, queue, dead_letters) as inbox, _shown() as told:
         done = inbox.redrive(id, told=told)
     typer.echo(f"Put back {number(done, 'message')}.")
 
 
 @contextmanager
-def _inbox(
-    name: str, *, url: str | None, env: str, scope: str, queue: str, dead_letters: str = ""
-) -> Iterator[Inbox]:
+def _inbox(name: str, where: Where, queue: str, dead_letters: str = "") -> Iterator[Inbox]:
     if dead_letters and not queue:
         raise errors.UsageError("--dead-letters goes with --queue: name both, or neither")
+    given = given_for(where)
+    if where.scope is None and where.app is None:
+        where = _of_its_app(name, where, given)
+    if not queue:
+        queue, dead_letters = _queues(name, given)
     with (
-        connected(url, env, scope) as s,
+        connected(where) as s,
         closing(open_inbox(s, name, queue=queue, dead_letters=dead_letters)) as inbox,
     ):
         yield inbox
+
+
+def _of_its_app(name: str, where: Where, given: Given) -> Where:
+    """An inbox that has an app's name is the app's, where the settings have such an app."""
+    if name in given.tree.get("apps", {}):
+        return msgspec.structs.replace(where, app=name)
+    url, ledger = store_of(given).url, own_ledger(name)
+    if ledger is not None and in_dynamodb(url) and ledger_at(url).name != ledger.name:
+        # What was given up stays so in the app's own ledger, and a message that is put back comes to nothing.
+        raise errors.UsageError(
+            f"{name} has a ledger of its own in DynamoDB: say --app {name}; or --scope, for an inbox of yours"
+        )
+    return where
+
+
+def _queues(name: str, given: Given) -> tuple[str, str]:
+    """The queues of SQS that an inbox is on by the settings; "" where it is on the store."""
+    from semel.service.settings import Inbox as Section
+
+    values = given.tree.get("inbox", {})
+    chosen = read(Section, values.get(name, {}), ("inbox", name), given)
+    return chosen.queue, chosen.dead_letters
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from semel import errors
 from semel.cli import views
-from semel.cli.opening import After, AsJson, Env, Limit, Scope, Url, connected, print_json, tell_more
+from semel.cli.opening import After, AsJson, Limit, Where, connected, on_a_store, print_json, tell_more
 from semel.journal import Entries, Entry
 
 app = typer.Typer(no_args_is_help=True, help="Look up what happened, in the order of time.")
@@ -25,6 +25,7 @@ Reverse: TypeAlias = Annotated[bool, typer.Option("--reverse", help="The latest 
 
 
 @app.command("list")
+@on_a_store()
 def list_entries(
     owner: Annotated[str, typer.Argument(metavar="OWNER", help="Whose entries: a conversation, say.")],
     *,
@@ -33,9 +34,7 @@ def list_entries(
     reverse: Reverse = False,
     limit: Limit = 20,
     after: After = None,
-    url: Url = None,
-    env: Env = "dev",
-    scope: Scope = "",
+    where: Where,
     as_json: AsJson = False,
 ) -> None:
     """List an owner's entries, a page at a time.
@@ -43,12 +42,13 @@ def list_entries(
     The latest five: semel journal list chat:42 --reverse --limit 5
     """
     first, last = moment("--since", since), moment("--until", until)
-    with connected(url, env, scope) as s:
+    with connected(where) as s:
         page = s.journal.list(owner, since=first, until=last, reverse=reverse, limit=limit, after=after)
     tell(page, as_json, owners=False)
 
 
 @app.command("by")
+@on_a_store()
 def by_actor(
     actor: Annotated[str, typer.Argument(metavar="ACTOR", help="Who did it.")],
     *,
@@ -57,9 +57,7 @@ def by_actor(
     reverse: Reverse = False,
     limit: Limit = 20,
     after: After = None,
-    url: Url = None,
-    env: Env = "dev",
-    scope: Scope = "",
+    where: Where,
     as_json: AsJson = False,
 ) -> None:
     """List what one actor did, whoever owns it, a page at a time.
@@ -69,7 +67,7 @@ def by_actor(
     semel journal by assistant --since 2026-10-25T08:00Z
     """
     first, last = moment("--since", since), moment("--until", until)
-    with connected(url, env, scope) as s:
+    with connected(where) as s:
         page = s.journal.by_actor(actor, since=first, until=last, reverse=reverse, limit=limit, after=after)
     tell(page, as_json, owners=True)
 

@@ -14,14 +14,13 @@ from semel.cli import views
 from semel.cli.opening import (
     After,
     AsJson,
-    Env,
     Limit,
-    Scope,
     Unreached,
-    Url,
+    Where,
     absent,
     connected,
     number,
+    on_a_store,
     print_json,
     tell_more,
     unreached,
@@ -33,11 +32,10 @@ KeyText: TypeAlias = Annotated[str, typer.Argument(metavar="KEY", help="The key,
 
 
 @app.command("list")
+@on_a_store()
 def list_records(
     *,
-    url: Url = None,
-    env: Env = "dev",
-    scope: Scope = "",
+    where: Where,
     status: Annotated[
         semel.Status | None, typer.Option(case_sensitive=False, help="Only these.", show_choices=True)
     ] = None,
@@ -49,7 +47,7 @@ def list_records(
 
     What needs a person: semel ledger list --status UNKNOWN
     """
-    with _ledger(url, env, scope) as ledger:
+    with _ledger(where) as ledger:
         page = ledger.list(status=status, limit=limit, after=after)
         if as_json:
             records = [views.as_json(ledger, record) for record in page.records]
@@ -63,11 +61,10 @@ def list_records(
 
 
 @app.command()
-def show(
-    key: KeyText, *, url: Url = None, env: Env = "dev", scope: Scope = "", as_json: AsJson = False
-) -> None:
+@on_a_store()
+def show(key: KeyText, *, where: Where, as_json: AsJson = False) -> None:
     """Show one record with its whole result."""
-    with _ledger(url, env, scope) as ledger:
+    with _ledger(where) as ledger:
         record = _found(ledger.get(key), key)
         if as_json:
             print_json(views.as_json(ledger, record))
@@ -76,6 +73,7 @@ def show(
 
 
 @app.command()
+@on_a_store()
 def resolve(
     key: KeyText,
     *,
@@ -86,42 +84,40 @@ def resolve(
         bool, typer.Option("--not-happened", help="It did not; it may run again.")
     ] = False,
     abandon: Annotated[str | None, typer.Option(metavar="REASON", help="It is to stay failed.")] = None,
-    url: Url = None,
-    env: Env = "dev",
-    scope: Scope = "",
+    where: Where,
 ) -> None:
     """Settle what became of an attempt that vanished.
 
     Find out first whether the effect happened: ask the bank, look into the mailbox. Then say so here.
     """
     settlement = _settlement(happened, not_happened, abandon)
-    with _ledger(url, env, scope) as ledger:
+    with _ledger(where) as ledger:
         ledger.resolve(key, settlement)
         typer.echo(f"{key} is {_found(ledger.get(key), key).status.value}.")
 
 
 @app.command()
+@on_a_store()
 def forget(
     key: KeyText,
     *,
     yes: Annotated[bool, typer.Option("--yes", help="Yes, it may run again.")] = False,
-    url: Url = None,
-    env: Env = "dev",
-    scope: Scope = "",
+    where: Where,
 ) -> None:
     """Remove a record, so that the next call with its key runs again."""
     if not yes:
         raise errors.UsageError(f"once {key!r} is forgotten, the next call runs again: say --yes")
-    with unreached() as overflow, _ledger(url, env, scope, overflow) as ledger:
+    with unreached() as overflow, _ledger(where, overflow) as ledger:
         if not ledger.forget(key):
             raise absent("record of", key)
         typer.echo(f"{key} is forgotten.")
 
 
 @app.command("drop-result")
-def drop_result(key: KeyText, *, url: Url = None, env: Env = "dev", scope: Scope = "") -> None:
+@on_a_store()
+def drop_result(key: KeyText, *, where: Where) -> None:
     """Let a result go and keep the fact, so that duplicates are still known."""
-    with unreached() as overflow, _ledger(url, env, scope, overflow) as ledger:
+    with unreached() as overflow, _ledger(where, overflow) as ledger:
         record = _found(ledger.get(key), key)
         if not ledger.drop_result(key):
             raise errors.Refused(
@@ -131,12 +127,13 @@ def drop_result(key: KeyText, *, url: Url = None, env: Env = "dev", scope: Scope
 
 
 @app.command()
-def reap(*, url: Url = None, env: Env = "dev", scope: Scope = "") -> None:
+@on_a_store()
+def reap(*, where: Where) -> None:
     """Remove what has expired, from a store that does not do so by itself."""
-    with connected(url, env, scope) as s:
+    with connected(where) as s:
         reaper = getattr(s.store, "reap", None)
         if reaper is None:
-            raise errors.UsageError(f"{url} needs no reaping: it removes by itself what has expired")
+            raise errors.UsageError("this store needs no reaping: it removes by itself what has expired")
         s.ledger.list(limit=1)  # a store reaps the tables that are in use, and by now none is
         removed = 0
         while bite := reaper():
@@ -151,10 +148,8 @@ def diagram() -> None:
 
 
 @contextmanager
-def _ledger(
-    url: str | None, env: str, scope: str, overflow: Unreached | None = None
-) -> Iterator[semel.Ledger]:
-    with connected(url, env, scope, overflow=overflow) as s:
+def _ledger(where: Where, overflow: Unreached | None = None) -> Iterator[semel.Ledger]:
+    with connected(where, overflow=overflow) as s:
         yield s.ledger
 
 

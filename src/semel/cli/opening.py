@@ -1,28 +1,187 @@
-"""What the commands that look into a store share: how it is named, how it is opened, how JSON is printed."""
+"""What the commands that look into a store share: how it is found, how it is opened, how JSON is printed.
 
+It is found as `semel serve` finds it: by `semel.toml`, by the environment over that, by options over both.
+"""
+
+import functools
+import inspect
 import json
+import os
 import shlex
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
+import msgspec
 import typer
 
 import semel
 from semel import errors
+from semel.apps.keyfile import secrets_of
+from semel.apps.ledgers import LEDGERS, Binding, binding
+from semel.apps.reading import Given, Path_, gather, hint, store_of
+from semel.apps.sections import Store
 
-Url: TypeAlias = Annotated[
-    str | None, typer.Option(envvar="SEMEL_URL", help="The store, such as sqlite:///semel.db.")
+FILE = "semel.toml"
+
+
+def app_names() -> list[str]:
+    """The applications that can be named here, for whoever types one."""
+    try:
+        given = gathered(os.environ.get("SEMEL_CONFIG"))
+    except errors.SemelError:
+        return list(LEDGERS)
+    return known_apps(given)
+
+
+Config: TypeAlias = Annotated[
+    str | None,
+    typer.Option(envvar="SEMEL_CONFIG", help=f"The settings; {FILE}, where there is one here."),
 ]
-Env: TypeAlias = Annotated[str, typer.Option(envvar="SEMEL_ENV", help="The environment of the keys.")]
+Url: TypeAlias = Annotated[
+    str | None,
+    typer.Option(help=f"The store, such as sqlite:///semel.db; else SEMEL_URL, or as {FILE} says."),
+]
+Env: TypeAlias = Annotated[
+    str | None, typer.Option(help=f"The environment of the keys; else SEMEL_ENV, or as {FILE} says.")
+]
 Scope: TypeAlias = Annotated[
-    str, typer.Option(envvar="SEMEL_SCOPE", help="The scope of the keys, such as a tenant.")
+    str | None, typer.Option(help="The scope of the keys, such as a tenant; else the app's, or SEMEL_SCOPE.")
+]
+App: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME", help="The ledger of this app, wherever the service has it.", autocompletion=app_names
+    ),
 ]
 Limit: TypeAlias = Annotated[int, typer.Option(min=1, help="How many at most.")]
 After: TypeAlias = Annotated[str | None, typer.Option(help="Where the page before ended.")]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+# Which store
+
+
+class Where(msgspec.Struct, frozen=True, kw_only=True):
+    """What a command was told of the store that it is about; the settings say the rest."""
+
+    config: str | None = None
+    url: str | None = None
+    env: str | None = None
+    scope: str | None = None
+    app: str | None = None
+
+
+OPTIONS: dict[str, Any] = {"app": App, "url": Url, "env": Env, "scope": Scope, "config": Config}
+
+
+def on_a_store(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the options that say which store is meant: it is called with them as `where`."""
+    given = {name: kind for name, kind in OPTIONS.items() if name not in without}
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own = [one for name, one in inspect.signature(command).parameters.items() if name != "where"]
+        options = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+            for name, kind in given.items()
+        ]
+
+        @functools.wraps(command)
+        def call(*args: Any, **chosen: Any) -> None:
+            where = Where(**{name: chosen.pop(name, None) for name in given})
+            command(*args, where=where, **chosen)
+
+        call.__signature__ = inspect.Signature([*own, *options])  # type: ignore[attr-defined]
+        call.__annotations__ = {one.name: one.annotation for one in (*own, *options)}
+        return call
+
+    return decorate
+
+
+def gathered(config: str | None, options: Mapping[Path_, Any] | None = None) -> Given:
+    """What is set here: by the file that is named, or by `semel.toml`, the environment and options."""
+    if config is None and Path(FILE).is_file():
+        config = FILE
+    return gather(config, os.environ, options)
+
+
+def given_for(where: Where) -> Given:
+    """What is set for a command."""
+    options: dict[Path_, Any] = {
+        ("semel", name): value for name in ("url", "env") if (value := getattr(where, name)) is not None
+    }
+    return gathered(where.config, options)
+
+
+def known_apps(given: Given) -> list[str]:
+    """The applications of these settings, and those of semel's own."""
+    named = given.tree.get("apps", {})
+    return list(dict.fromkeys([*(named if isinstance(named, dict) else ()), *LEDGERS]))
+
+
+def bound(where: Where, given: Given | None = None) -> Binding:
+    """What the ledger that is meant is opened with."""
+    given = given or given_for(where)
+    if where.app is not None and where.app not in known_apps(given):
+        raise errors.UsageError(f"there is no app {where.app!r} here: {hint(where.app, known_apps(given))}")
+    store = _store(given)
+    section = given.tree.get("apps", {}).get(where.app or "", {})
+    found = binding(where.app or "", store, secrets_of(store, given, looking=True), section)
+    if where.scope is not None:
+        return msgspec.structs.replace(found, scope=where.scope)
+    if where.app is None:
+        return msgspec.structs.replace(found, scope=os.environ.get("SEMEL_SCOPE", ""))
+    return found
+
+
+def _store(given: Given) -> Store:
+    """The section `semel`, if it names a store that can be looked at."""
+    store = store_of(given)
+    alone = not given.file and given.tree.keys() <= {"semel"}
+    if alone and not given.where(("semel", "url")) and not Path("semel.db").is_file():
+        raise errors.UsageError(
+            f"name the store: --url sqlite:///semel.db, or set SEMEL_URL, or stand beside its {FILE}"
+        )
+    if store.url.startswith("memory:"):
+        raise errors.UsageError("a ledger in memory is gone with its process; there is nothing to look at")
+    if alone and (store.secret or store.secret_file) and not given.where(("semel", "encrypt")):
+        # Nothing here is of a service, and a program that has only the secret could not read what is sealed.
+        store = msgspec.structs.replace(store, encrypt=False)
+    return store
+
+
+@contextmanager
+def connected(
+    where: Where, *, secret: bytes | None = None, overflow: "Unreached | None" = None
+) -> Iterator[semel.Semel]:
+    """The store that is meant, if it is there; looking at one must not make one."""
+    found = bound(where)
+    _check_file(found.url)
+    with found.open(overflow=overflow, **{} if secret is None else {"secret": secret}) as s:
+        yield s
+
+
+def _check_file(url: str) -> None:
+    """Refuse an SQLite file that is not there, or that holds no ledger: opening it would put one there."""
+    if not url.startswith("sqlite:"):
+        return
+    from semel.stores.sqlite.file import File
+
+    path = Path(File.from_url(url).path)
+    if not path.is_file():
+        raise errors.StoreUnavailable(f"there is no file {path}")
+    with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
+        try:
+            found = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'semel_meta'").fetchone()
+        except sqlite3.Error as error:
+            raise errors.StoreUnavailable(f"{path} cannot be read: {error}") from error
+    if not found:
+        raise errors.StoreUnavailable(f"{path} holds no ledger")
+
+
+# What is left elsewhere
 
 
 class Unreached:
@@ -61,41 +220,7 @@ def unreached() -> Iterator[Unreached]:
         raise typer.Exit(1)
 
 
-@contextmanager
-def connected(
-    url: str | None,
-    env: str,
-    scope: str = "",
-    *,
-    secret: bytes | None = None,
-    overflow: Unreached | None = None,
-) -> Iterator[semel.Semel]:
-    """The store that was named, if it is there; looking at one must not make one."""
-    if not url:
-        raise errors.UsageError("name the store: --url sqlite:///semel.db, or set SEMEL_URL")
-    if url.startswith("memory:"):
-        raise errors.UsageError("a ledger in memory is gone with its process; there is nothing to look at")
-    _check_file(url)
-    with semel.connect(url, env=env, scope=scope, secret=secret, overflow=overflow) as s:
-        yield s
-
-
-def _check_file(url: str) -> None:
-    """Refuse an SQLite file that is not there, or that holds no ledger: opening it would put one there."""
-    if not url.startswith("sqlite:"):
-        return
-    from semel.stores.sqlite.file import File
-
-    path = Path(File.from_url(url).path)
-    if not path.is_file():
-        raise errors.StoreUnavailable(f"there is no file {path}")
-    with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
-        try:
-            found = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'semel_meta'").fetchone()
-        except sqlite3.Error as error:
-            raise errors.StoreUnavailable(f"{path} cannot be read: {error}") from error
-    if not found:
-        raise errors.StoreUnavailable(f"{path} holds no ledger")
+# What is said
 
 
 def absent(what: str, key: str) -> errors.SemelError:

@@ -2,23 +2,26 @@
 
 import json
 from enum import StrEnum
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
+import msgspec
 import typer
 from rich.console import Console
 
 from semel import errors
+from semel.apps.ledgers import at, tables_of
+from semel.apps.reading import Given
 from semel.apps.tables import deployed
-from semel.cli.opening import AsJson, Env, Url, print_json
+from semel.cli.opening import AsJson, Config, Env, Url, Where, app_names, given_for, print_json
 from semel.clock import Clock
 from semel.extras import require
 from semel.model import Problem
-from semel.provision import OWN, named
-from semel.provision.deployment import Deployment
+from semel.provision import KNOWN, named
+from semel.provision.deployment import Deployment, deployment
 from semel.provision.iam import Role
-from semel.provision.places import Place, opened, there
-from semel.tables import Table
+from semel.provision.places import Place, opened
+from semel.service.settings import Settings, enabled, settings, tables_needed, tables_of_app
+from semel.tables import OWN, Table
 
 
 class Text(StrEnum):
@@ -35,12 +38,18 @@ class Text(StrEnum):
 def provision(
     *,
     url: Url = None,
-    env: Env = "dev",
+    env: Env = None,
     table: Annotated[
-        list[str] | None, typer.Option(help="A table by its name, repeatable; semel's own by default.")
+        list[str] | None,
+        typer.Option(help="A table by its name, repeatable.", autocompletion=lambda: list(KNOWN)),
     ] = None,
     app: Annotated[
-        list[str] | None, typer.Option(help="The tables of an app, repeatable; with --print sam, all of it.")
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="The tables of an app, repeatable; with --print sam, all of it.",
+            autocompletion=app_names,
+        ),
     ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Only look, and exit with 1 if all is not well.")
@@ -49,11 +58,15 @@ def provision(
         Text | None, typer.Option("--print", help="Print the tables for another tool, and touch nothing.")
     ] = None,
     role: Annotated[Role, typer.Option(help="Whose policy --print iam prints.")] = Role.WORKER,
+    config: Config = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a store's tables, and stamp them for their environment.
+    """Make the tables that the service needs, and stamp them for their environment.
 
+    Beside a semel.toml these are the tables of its apps and of its API; where there is none, semel's own.
     What is there already is left as it is; a second run finds nothing to do.
+
+    semel provision
 
     semel provision --url dynamodb://eu-west-1 --env prod
 
@@ -61,20 +74,22 @@ def provision(
 
     semel provision --app support --print sam --env prod
     """
-    sections = _sections() if app else {}
-    apps = [deployed(name, sections.get(name, {})) for name in dict.fromkeys(app or ())]
-    if apps and printed is Text.SAM:
+    given = given_for(Where(config=config, url=url, env=env))
+    chosen = settings(given)
+    env = chosen.semel.env
+    if app and printed is Text.SAM:
+        apps = [deployed(name, chosen.apps.get(name, {})) for name in dict.fromkeys(app)]
         typer.echo(stack_of(apps, env, table).rstrip("\n"))
         return
-    of_apps = [each for one in apps for each in one.tables]
-    chosen = named(table) if table else () if apps else OWN
-    tables = there(url, tuple(dict.fromkeys([*chosen, *of_apps])))
     if printed is not None:
-        typer.echo(text(printed, tables, env, url, role).rstrip("\n"))
+        chosen = _for_text(printed, chosen)
+    tables = _tables(chosen, given, table or [], app or [])
+    if printed is not None:
+        typer.echo(text(printed, tables, env, chosen.semel.url, role).rstrip("\n"))
         return
-    if not url:
+    if not given.file and not given.where(("semel", "url")):
         raise errors.UsageError("name the store: --url dynamodb://eu-west-1, or set SEMEL_URL")
-    place = Place(url=url, env=env, tables=tables, clock=Clock())
+    place = Place(url=chosen.semel.url, env=env, tables=tables, clock=Clock())
     with opened(place) as builder:
         if check:
             report(builder.problems(), place, as_json)
@@ -83,15 +98,32 @@ def provision(
             tell(done, place, as_json)
 
 
-def _sections() -> dict[str, dict[str, Any]]:
-    """The settings of applications, as `semel serve` would find them here."""
-    from semel.cli.serve import FILE
-    from semel.service.reading import gather, settings
+def _for_text(printed: Text, chosen: Settings) -> Settings:
+    """The settings for a tool that knows one kind of store, whichever theirs is."""
+    kind = "postgresql://" if printed is Text.SQL else "dynamodb:"
+    same = chosen.semel.url.startswith("postgres" if printed is Text.SQL else kind)
+    url = chosen.semel.url if same else kind
+    return msgspec.structs.replace(chosen, semel=msgspec.structs.replace(chosen.semel, url=url))
 
-    return settings(gather(FILE if Path(FILE).is_file() else None)).apps
+
+def _tables(chosen: Settings, given: Given, names: list[str], apps: list[str]) -> tuple[Table, ...]:
+    """The tables that were asked for; else those of the service."""
+    url, named_ones = chosen.semel.url, at(chosen.semel.url, named(names) if names else ())
+    if names or apps:
+        of_apps = [one for app in apps for one in _of_app(app, chosen)]
+        return tuple(dict.fromkeys([*named_ones, *of_apps]))
+    serving = enabled(chosen, given)
+    return tables_needed(chosen, serving) if given.file or serving else at(url, OWN)
 
 
-def text(printed: Text, tables: tuple[Table, ...], env: str, url: str | None, role: Role) -> str:
+def _of_app(app: str, chosen: Settings) -> tuple[Table, ...]:
+    """The tables of an app: as its settings have it, or as it is deployed to AWS with a queue of its own."""
+    if app in chosen.apps:
+        return tables_of_app(app, chosen)
+    return tables_of(deployment(app).app, chosen.semel.url, queued=True)
+
+
+def text(printed: Text, tables: tuple[Table, ...], env: str, url: str, role: Role) -> str:
     """The tables as another tool wants them."""
     from semel.provision import cdk, cloudformation, iam, sam, terraform
 
@@ -119,21 +151,20 @@ def stack_of(apps: list[Deployment], env: str, table: list[str] | None) -> str:
     return stack.text(apps, env)
 
 
-def sql(tables: tuple[Table, ...], env: str, url: str | None) -> str:
+def sql(tables: tuple[Table, ...], env: str, url: str) -> str:
     """The tables as PostgreSQL has them, in the schema that a URL names."""
     require("psycopg", "postgres")
     from semel.stores.postgres.address import Address
     from semel.stores.postgres.schema import ddl
 
-    named = url and url.startswith("postgres")
-    return ddl(tables, env, Address.from_url(url).schema if url and named else None)
+    return ddl(tables, env, Address.from_url(url).schema)
 
 
-def region(url: str | None) -> str:
+def region(url: str) -> str:
     """The region that a store's URL names."""
     from semel.stores.dynamodb.url import parse
 
-    return (parse(url).region if url and url.startswith("dynamodb:") else None) or "*"
+    return parse(url).region or "*"
 
 
 class Progress:

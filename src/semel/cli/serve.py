@@ -1,32 +1,27 @@
 """`semel serve` and `semel work`: the service, and its workers alone."""
 
-import os
 import signal
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import typer
 
 from semel import errors
+from semel.cli.opening import Config, Url, app_names, gathered
 from semel.extras import require
 
-if TYPE_CHECKING:
-    from semel.apps.reading import Given
-
-Config: TypeAlias = Annotated[
-    str | None,
-    typer.Option(envvar="SEMEL_CONFIG", help="The settings; semel.toml, where there is one here."),
-]
-Url: TypeAlias = Annotated[str | None, typer.Option(help="The store, such as sqlite:///semel.db.")]
 Workers: TypeAlias = Annotated[int | None, typer.Option(min=0, help="Threads for each app's inbox.")]
-App: TypeAlias = Annotated[
-    list[str] | None, typer.Option("--app", help="Only this app; repeat it for more. All that are enabled.")
+Apps: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--app",
+        metavar="NAME",
+        help="Only this app; repeat it for more. All that are enabled.",
+        autocompletion=app_names,
+    ),
 ]
 
 Chosen: TypeAlias = dict[tuple[str, ...], Any]
-
-FILE = "semel.toml"
 
 
 def serve(
@@ -36,7 +31,7 @@ def serve(
     host: Annotated[str | None, typer.Option(help="The address to listen on.")] = None,
     port: Annotated[int | None, typer.Option(help="The port to listen on; 0 takes a free one.")] = None,
     workers: Workers = None,
-    app: App = None,
+    app: Apps = None,
     traffic: Annotated[
         bool, typer.Option("--traffic", help="To try it: settings of its own, and made-up traffic.")
     ] = False,
@@ -56,7 +51,7 @@ def serve(
     if traffic:
         _serve_sample(options, alone=config is None and app is None)
         return
-    serving.serve(run.begin(_given(config, options), tuple(app or ())), typer.echo)
+    serving.serve(run.begin(gathered(config, options), tuple(app or ())), typer.echo)
 
 
 def _serve_sample(options: Chosen, *, alone: bool) -> None:
@@ -74,7 +69,7 @@ def _serve_sample(options: Chosen, *, alone: bool) -> None:
         serving.serve(house, typer.echo, lambda address: traffic.traffic(house, address, typer.echo))
 
 
-def work(*, config: Config = None, url: Url = None, workers: Workers = None, app: App = None) -> None:
+def work(*, config: Config = None, url: Url = None, workers: Workers = None, app: Apps = None) -> None:
     """Work on what waits in the inboxes, and answer no requests.
 
     semel work --config semel.toml --app support
@@ -82,18 +77,10 @@ def work(*, config: Config = None, url: Url = None, workers: Workers = None, app
     require("prometheus_client", "service")
     from semel.service import run
 
-    given = _given(config, _options(url, workers=workers))
+    given = gathered(config, _options(url, workers=workers))
     run.work(run.begin(given, tuple(app or ())), typer.echo)
 
 
 def _options(url: str | None, **options: Any) -> Chosen:
-    chosen: Chosen = {("service", name): value for name, value in options.items() if value is not None}
-    return chosen if url is None else {**chosen, ("semel", "url"): url}
-
-
-def _given(config: str | None, options: Chosen) -> "Given":
-    from semel.apps.reading import gather
-
-    if config is None and Path(FILE).is_file():
-        config = FILE
-    return gather(config, os.environ, options)
+    chosen = {("semel", "url"): url} | {("service", name): value for name, value in options.items()}
+    return {path: value for path, value in chosen.items() if value is not None}

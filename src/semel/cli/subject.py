@@ -12,24 +12,36 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn
 
 from semel import errors
-from semel.cli.opening import AsJson, Env, Scope, Unreached, Url, connected, number, print_json, unreached
+from semel.cli.opening import (
+    AsJson,
+    Unreached,
+    Where,
+    bound,
+    connected,
+    number,
+    on_a_store,
+    print_json,
+    unreached,
+)
 from semel.erasure import Erasure, Told
 
 VARIABLE = "SEMEL_SECRET"
 
 
+@on_a_store()
 def forget_subject(
     person: Annotated[
         str, typer.Argument(metavar="PERSON", help="As the programs name the person; - reads it from stdin.")
     ],
     *,
     secret_from: Annotated[
-        str, typer.Option(metavar="ENVVAR", help="The environment variable with the programs' secret.")
-    ] = VARIABLE,
+        str | None,
+        typer.Option(
+            metavar="ENVVAR", help="The variable with the programs' secret, where it is not SEMEL_SECRET."
+        ),
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Yes, what is kept about the person may go.")] = False,
-    url: Url = None,
-    env: Env = "dev",
-    scope: Scope = "",
+    where: Where,
     as_json: AsJson = False,
 ) -> None:
     """Drop everything kept about a person; what was done once is still known to be done.
@@ -39,23 +51,25 @@ def forget_subject(
 
     semel forget-subject - --yes < person.txt
     """
-    secret = _secret(secret_from)
+    secret = _secret(secret_from, where)
     if not yes:
         raise errors.UsageError("what is kept about a person cannot be brought back: say --yes")
     name = _name(person)
-    with unreached() as overflow, connected(url, env, scope, secret=secret, overflow=overflow) as s:
+    with unreached() as overflow, connected(where, secret=secret, overflow=overflow) as s:
         with _shown() as told:
             done = s.forget_subject(name, told=told)
         _tell(done, overflow, as_json)
         _check_left(done)
 
 
-def _secret(variable: str) -> bytes:
-    text = os.environ.get(variable)
+def _secret(variable: str | None, where: Where) -> bytes:
+    if variable is None and (found := bound(where).secret):
+        return found
+    text = os.environ.get(variable or VARIABLE)
     if not text:
         raise errors.UsageError(
-            f"{variable} is not set: it must hold the secret that the programs connect with, by which "
-            "persons are found; --secret-from names another variable"
+            f"{variable or VARIABLE} is not set: it must hold the secret that the programs connect with, by "
+            "which persons are found; --secret-from names another variable"
         )
     return os.fsencode(text)  # its very bytes, whatever the locale
 

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from semel.cli import views
-from semel.cli.opening import AsJson, Env, Url, connected, print_json
+from semel.cli.opening import AsJson, Where, connected, on_a_store, print_json
 from semel.switches import Switch
 
 app = typer.Typer(no_args_is_help=True, help="Stop work at once, everywhere, and let it go on.")
@@ -18,10 +18,11 @@ Reason: TypeAlias = Annotated[str, typer.Option(metavar="TEXT", help="Why, for w
 
 
 @app.command("list")
-def list_switches(*, url: Url = None, env: Env = "dev", as_json: AsJson = False) -> None:
+@on_a_store("app", "scope")
+def list_switches(*, where: Where, as_json: AsJson = False) -> None:
     """List the switches that were ever turned: how each stands, since when, and why."""
-    with connected(url, env) as s:
-        switches = s.switches.list()
+    with connected(where) as s:
+        switches, env = s.switches.list(), s.env
     if as_json:
         print_json({"switches": [_for_programs(name, each) for name, each in sorted(switches.items())]})
     elif switches:
@@ -31,27 +32,29 @@ def list_switches(*, url: Url = None, env: Env = "dev", as_json: AsJson = False)
 
 
 @app.command("on")
-def turn_on(name: Name, *, reason: Reason = "", url: Url = None, env: Env = "dev") -> None:
+@on_a_store("app", "scope")
+def turn_on(name: Name, *, reason: Reason = "", where: Where) -> None:
     """Turn a switch on, for every worker of the environment and in all its scopes.
 
     A gate with KillSwitch(NAME) refuses everything within a second.
 
     semel switch on sending --reason "wrong prices in the replies"
     """
-    _turn(name, True, reason, url, env)
+    _turn(name, True, reason, where)
 
 
 @app.command("off")
-def turn_off(name: Name, *, reason: Reason = "", url: Url = None, env: Env = "dev") -> None:
+@on_a_store("app", "scope")
+def turn_off(name: Name, *, reason: Reason = "", where: Where) -> None:
     """Turn a switch off, for every worker of the environment and in all its scopes."""
-    _turn(name, False, reason, url, env)
+    _turn(name, False, reason, where)
 
 
-def _turn(name: str, on: bool, reason: str, url: str | None, env: str) -> None:
-    with connected(url, env) as s:
+def _turn(name: str, on: bool, reason: str, where: Where) -> None:
+    with connected(where) as s:
         known = name in s.switches.list()
         s.switches.turn(name, on=on, reason=reason)
-    typer.echo(f"{name} is {_word(on)} for every worker of environment {env}.")
+    typer.echo(f"{name} is {_word(on)} for every worker of environment {s.env}.")
     if not known:
         # A name that is mistyped stops nothing, and nobody would notice.
         typer.echo("It was never turned before: see that a gate asks for it by this very name.")

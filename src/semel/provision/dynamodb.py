@@ -20,7 +20,7 @@ from semel.errors import (
     WrongEnvironment,
     WrongSchema,
 )
-from semel.model import Problem
+from semel.model import PROVISION, Problem
 from semel.provision import shape
 from semel.provision.shape import Request
 from semel.stores.dynamodb.layout import SCHEMA, title
@@ -32,7 +32,6 @@ Say: TypeAlias = Callable[[str], None]
 PATIENCE = 600.0
 POLL = 1.0
 
-RUN = "run semel provision with the same --url and --env"
 MISSING = "ResourceNotFoundException"
 DENIED = "AccessDeniedException"
 ALLOW = "allow it, as semel provision --print iam --role operator does"
@@ -74,7 +73,7 @@ class Finding(msgspec.Struct, frozen=True):
     """How a table differs, and what mends it: steps of ours, or somebody else."""
 
     what: str
-    remedy: str = RUN
+    remedy: str = PROVISION
     steps: tuple[Step, ...] = ()
     error: SemelError | None = None
     """Why nothing may be changed here."""
@@ -394,13 +393,13 @@ def _expiry(found: Survey) -> Iterator[Finding]:
         yield Finding(what, steps=(_ttl(found.table, found.env),))
     elif status == "DISABLING":
         what = f"TTL of {found.title} is just being turned off"
-        remedy = f"wait until that is done, which takes up to an hour, then {RUN}"
+        remedy = f"wait until that is done, which takes up to an hour, then {PROVISION}"
         yield Finding(what, remedy, error=WrongSchema(f"{what}: {remedy}"))
     elif attribute != wanted:
         what = f"TTL of {found.title} is on {attribute} and should be on {wanted}"
         remedy = (
             f"aws dynamodb update-time-to-live --table-name {found.title} --time-to-live-specification "
-            f"Enabled=false,AttributeName={attribute}; an hour later {RUN}"
+            f"Enabled=false,AttributeName={attribute}; an hour later {PROVISION}"
         )
         yield Finding(what, remedy, error=WrongSchema(f"{what}: {remedy}"))
 

@@ -12,9 +12,9 @@ from semel import errors
 from semel.clock import Clock
 from semel.connect import open_store
 from semel.extras import require
-from semel.model import Problem
+from semel.model import PROVISION, Problem
 from semel.provision import dynamodb
-from semel.provision.dynamodb import RUN, Say
+from semel.provision.dynamodb import Say
 from semel.tables import Table
 
 
@@ -46,16 +46,6 @@ class Builder(Protocol):
     def close(self) -> None:
         """Let go of connections."""
         ...
-
-
-def there(url: str | None, tables: tuple[Table, ...]) -> tuple[Table, ...]:
-    """The tables as a store's URL has them: in DynamoDB it may name them, and say which one is the ledger."""
-    if not url or not url.startswith("dynamodb:"):
-        return tables
-    from semel.stores.dynamodb.url import parse
-
-    said = {name: table for table in parse(url).tables for name in (table.name, (table.holds or table).name)}
-    return tuple(dict.fromkeys(said.get(table.name, table) for table in tables))
 
 
 @contextmanager
@@ -118,11 +108,12 @@ class SQLite:
         from semel.stores.sqlite.file import File
 
         self._place = place
-        self._path = Path(File.from_url(place.url).path)
+        self._file = File.from_url(place.url)
+        self._path = Path(self._file.path)
 
     def provision(self, say: Say) -> list[str]:
         """Open the file, which makes what is missing."""
-        missing = [problem.what for problem in self.problems() if problem.remedy == RUN]
+        missing = [problem.what for problem in self.problems() if problem.remedy == PROVISION]
         place = self._place
         open_store(place.url, env=place.env, clock=place.clock).close()
         return _said([f"made {self._path}, where {what}" for what in missing], say)
@@ -130,7 +121,7 @@ class SQLite:
     def problems(self) -> list[Problem]:
         """What is not as it should be."""
         if not self._path.is_file():
-            return [Problem(f"there is no file {self._path}", RUN)]
+            return [Problem(f"there is no file {self._path}", PROVISION)]
         try:
             with closing(sqlite3.connect(f"{self._path.as_uri()}?mode=ro", uri=True)) as connection:
                 return list(self._wrong(connection))
@@ -138,11 +129,14 @@ class SQLite:
             return [Problem(f"{self._path} cannot be read: {error}", "name another file with --url")]
 
     def _wrong(self, connection: sqlite3.Connection) -> Iterator[Problem]:
-        from semel.stores.sqlite.file import META, MIGRATIONS
+        from semel.stores.sqlite.file import LEAST_ROOM, META, MIGRATIONS
 
+        if (room := self._file.room()) < LEAST_ROOM:
+            what = f"the disk that {self._path} is on is full, but for {room:,} bytes"
+            yield Problem(what, "make room there, or move the file to a larger one while nobody has it open")
         name = META.strip('"')
         if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (name,)).fetchone():
-            yield Problem(f"{self._path} holds no ledger", RUN)
+            yield Problem(f"{self._path} holds no ledger", PROVISION)
             return
         meta = dict(connection.execute(f"SELECT name, value FROM {META}"))  # noqa: S608 - a constant
         stamped, schema = meta.get("environment"), meta.get("schema", 0)
@@ -151,7 +145,7 @@ class SQLite:
         if schema > len(MIGRATIONS):
             yield Problem(f"{self._path} was written by a newer semel", "upgrade semel")
         elif schema < len(MIGRATIONS):
-            yield Problem(f"{self._path} is of an older schema", RUN)
+            yield Problem(f"{self._path} is of an older schema", PROVISION)
 
     def close(self) -> None:
         """There is nothing to let go of."""

@@ -1,17 +1,27 @@
 """Whether the service lives, and whether it can do its work."""
 
 import asyncio
+import shlex
 from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter
 
 from semel import errors
+from semel.commands import After, Get, Put, read, write
+from semel.connect import Semel
+from semel.drive import adrive
+from semel.keys import prefix
 from semel.service.house import House
 from semel.service.problems import Trouble, later
+from semel.tables import LEDGER, Kind, Table
 
 # No caller's key begins so; what is looked for is never there.
 KEY = "semel:ready"
+# The stores whose tables somebody has to make; the others make theirs as they need them.
+PROVISIONED = ("dynamodb:", "postgres")
+# Whether an SQLite file can be written is tried once in so many seconds, however often anybody asks.
+TRY_SECONDS = 1.0
 
 
 def router(house: House) -> APIRouter:
@@ -25,7 +35,7 @@ def router(house: House) -> APIRouter:
 
     @routes.get("/health/ready")
     async def ready() -> dict[str, Any]:
-        """Ask the store, and say what is wrong with it."""
+        """Ask the store for every table that is needed, and say what is wrong with it."""
         await pulse.feel()
         return {"status": "ready", "apps": [one.name for one in house.apps]}
 
@@ -36,7 +46,9 @@ class Pulse:
     """Asks the stores; while they are silent, whoever comes waits for the same answer."""
 
     def __init__(self, house: House) -> None:
-        self._stores = house.stores()
+        self._house = house
+        self._asks = _asks(house)
+        self._written = float("-inf")
         self._seconds = house.settings.service.ready_timeout
         self._url = house.settings.semel.url
         self._file = _identity(self._url)
@@ -55,11 +67,53 @@ class Pulse:
             raise Trouble(later("unavailable", f"{type(error).__name__}: {error}")) from error
 
     async def _ask(self) -> None:
-        for s in self._stores:
-            await s.aio.ledger.get(KEY)
+        asked = [adrive(read(nothing(s, table)), s.store) for s, table in self._asks]
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        self._check(found)
+        if self._url.startswith("sqlite:"):
+            await self._check_file()
+
+    def _check(self, found: list[Any]) -> None:
+        """Raise what went wrong; of tables that are missing, all at once."""
+        for error in found:
+            if isinstance(error, BaseException) and not isinstance(error, errors.TableMissing):
+                raise error
+        told = zip(self._asks, found, strict=True)
+        missing = [(table.name, error) for (_, table), error in told if isinstance(error, Exception)]
+        if missing:
+            names = ", ".join(dict.fromkeys(name for name, _ in missing))
+            file = self._house.given.file
+            config = f" --config {shlex.quote(file)}" if file not in ("", "semel.toml") else ""
+            raise errors.TableMissing(f"not every table is there ({names}): run: semel provision{config}")
+
+    async def _check_file(self) -> None:
+        from semel.stores.sqlite.file import LEAST_ROOM, File
+
         # An open file can be read and written though it is gone, and nobody else sees what is written there.
         if _identity(self._url) != self._file:
             raise errors.StoreUnavailable("its file was moved or replaced: put it back, or start anew")
+        room = File.from_url(self._url).room()
+        if room < LEAST_ROOM:
+            raise errors.StoreUnavailable(f"its disk is full, but for {room:,} bytes: make room there")
+        s = self._house.s
+        if s.clock.monotonic() - self._written >= TRY_SECONDS:
+            trial = {"status": "COMPLETED", "expires_at": After(60)}
+            await adrive(write(Put(LEDGER, KEY, trial)), s.store)
+            self._written = s.clock.monotonic()
+
+
+def _asks(house: House) -> list[tuple[Semel, Table]]:
+    """Every table that has to be there, and in which store."""
+    if not house.settings.semel.url.startswith(PROVISIONED):
+        return [(s, LEDGER) for s in house.stores()]
+    return [(s, table) for s, tables in house.tables() for table in tables]
+
+
+def nothing(s: Semel, table: Table) -> Get:
+    """A read of something that is not there, by which it shows whether the table is."""
+    asked = table.holds or table
+    sort = None if asked.sort is None else 0 if asked.kinds[asked.sort] is Kind.NUMBER else KEY
+    return Get(asked, prefix(s.env, "") + KEY, sort)
 
 
 def _identity(url: str) -> tuple[int, int] | None:

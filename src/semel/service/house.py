@@ -14,7 +14,8 @@ from semel.connect import Semel
 from semel.keys import prefix
 from semel.redact import Redactor
 from semel.service.metrics import Metrics
-from semel.service.settings import Inbox, settings
+from semel.service.settings import Inbox, enabled, settings, tables_of_api, tables_of_app
+from semel.tables import Table
 from semel.telemetry import log_events
 
 
@@ -108,18 +109,16 @@ class House:
         return s
 
     def _open_apps(self, only: tuple[str, ...]) -> None:
-        for name, values in self.settings.apps.items():
+        for name in self.settings.apps:
             if name not in APPS:
                 raise self.given.wrong(("apps", name), f"there is no such app; there are {', '.join(APPS)}")
-            if not isinstance(values, dict):
-                raise self.given.wrong(("apps", name), "it is a section, with settings of its own")
         for name in self.settings.inbox:
             if name not in APPS:
                 raise self.given.wrong(("inbox", name), f"there is no such app; there are {', '.join(APPS)}")
         for name in only:
             if name not in APPS:
                 raise errors.InvalidOption(f"--app {name}: there is no such app; there are {', '.join(APPS)}")
-        for name in only or self._enabled():
+        for name in only or enabled(self.settings, self.given):
             self._add(self._app(name))
 
     def _add(self, mounted: Mounted) -> None:
@@ -128,17 +127,6 @@ class House:
             for path in mounted.app.hooks.keys() & other.app.hooks.keys():
                 problem = f"{path} is an address of {other.name} already"
                 raise errors.InvalidOption(f"apps.{mounted.name}: {problem}")
-
-    def _enabled(self) -> list[str]:
-        return [name for name in self.settings.apps if self._flag(name)]
-
-    def _flag(self, name: str) -> bool:
-        path = ("apps", name, "enabled")
-        value = self.settings.apps[name].get("enabled", True)
-        try:
-            return msgspec.convert(value, bool, strict=not self.given.is_text(path))
-        except msgspec.ValidationError as error:
-            raise self.given.wrong(path, str(error)) from error
 
     def _app(self, name: str) -> Mounted:
         entry = APPS[name]
@@ -154,18 +142,21 @@ class House:
             )
         inbox_settings = self.settings.inbox.get(name, Inbox())
         s = self._connect(name)
-        inbox = open_inbox(s, name, inbox_settings)
+        try:
+            inbox = open_inbox(s, name, inbox_settings)
+        except errors.UsageError as error:
+            raise self.given.wrong(("inbox", name), str(error)) from error
         try:
             app = getattr(found, kind)(s, inbox, chosen)
         except errors.InvalidOption as error:
-            raise self._placed(error) from error
+            raise self._placed(name, error) from error
         return Mounted(name, app, inbox, inbox_settings, entry, s)
 
-    def _placed(self, error: errors.InvalidOption) -> errors.InvalidOption:
-        """An app's word about one of its settings, with the place where that was set."""
+    def _placed(self, name: str, error: errors.InvalidOption) -> errors.InvalidOption:
+        """An app's word about one of its settings, or about all of them, with the place where it was set."""
         setting, colon, problem = str(error).partition(": ")
         if not colon or not setting.startswith("apps."):
-            return error
+            return self.given.wrong(("apps", name), str(error))
         return self.given.wrong(tuple(setting.split(".")), problem)
 
     def _section(self, name: str) -> dict[str, Any]:
@@ -178,6 +169,12 @@ class House:
     def stores(self) -> list[Semel]:
         """Every store that is open, once."""
         return list(self._open)
+
+    def tables(self) -> list[tuple[Semel, tuple[Table, ...]]]:
+        """Every table that is needed, with the store that has to have it."""
+        names = [one.name for one in self.apps]
+        found = [(self.s, tables_of_api(self.settings, names))]
+        return found + [(one.s, tables_of_app(one.name, self.settings)) for one in self.apps]
 
     def close(self) -> None:
         """Let go of everything."""

@@ -1,11 +1,13 @@
 """What can be set: the sections of `semel.toml`, as values."""
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 
+from semel.apps.ledgers import at, tables_of
 from semel.apps.reading import Given, read
 from semel.apps.sections import Store
+from semel.tables import COUNTERS, DOCUMENTS, JOURNAL, LEDGER, Table
 
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 Positive: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
@@ -86,3 +88,42 @@ class Settings(Section, frozen=True):
 def settings(given: Given) -> Settings:
     """The settings, if all of them can work."""
     return read(Settings, given.tree, (), given)
+
+
+def enabled(settings: Settings, given: Given) -> list[str]:
+    """The apps that are turned on."""
+    return [name for name in settings.apps if _flag(name, settings, given)]
+
+
+def _flag(name: str, settings: Settings, given: Given) -> bool:
+    path, values = ("apps", name, "enabled"), settings.apps[name]
+    if not isinstance(values, dict):
+        raise given.wrong(path[:-1], "it is a section, with settings of its own")
+    try:
+        return msgspec.convert(values.get("enabled", True), bool, strict=not given.is_text(path))
+    except msgspec.ValidationError as error:
+        raise given.wrong(path, str(error)) from error
+
+
+# Tables
+
+# What the ledger that is lent over HTTP stands on.
+API: Final = (LEDGER, DOCUMENTS, JOURNAL, COUNTERS)
+
+
+def tables_of_app(app: str, settings: Settings) -> tuple[Table, ...]:
+    """Every table that an app needs in the store of these settings."""
+    queued = bool(settings.inbox.get(app, Inbox()).queue)
+    return tables_of(app, settings.semel.url, settings.apps.get(app, {}), queued=queued)
+
+
+def tables_of_api(settings: Settings, apps: list[str]) -> tuple[Table, ...]:
+    """The tables of the HTTP API; where only apps are served, nobody is let in who could ask for them."""
+    lent = settings.tokens or settings.gates or not apps
+    return at(settings.semel.url, API) if lent else ()
+
+
+def tables_needed(settings: Settings, apps: list[str]) -> tuple[Table, ...]:
+    """Every table that the service needs with these apps."""
+    found = [*tables_of_api(settings, apps), *(one for app in apps for one in tables_of_app(app, settings))]
+    return tuple(dict.fromkeys(found))

@@ -1,6 +1,7 @@
 """What DynamoDB's errors mean, and what to do about them."""
 
 import re
+import shlex
 from collections.abc import Iterable
 
 from semel import errors
@@ -37,7 +38,7 @@ class Place:
 
     def __init__(self, url: str, env: str) -> None:
         self._env = env
-        self._provision = f"semel provision --url {url} --env {env}"
+        self._provision = f"semel provision --url {shlex.quote(url)} --env {shlex.quote(env)}"
 
     def translated(
         self, error: ServiceError, operation: str, title: str, tables: Iterable[Table] = ()
@@ -68,7 +69,8 @@ class Place:
         listed = tuple(tables)
         named = [table.titled_by for table in listed if table.titled_by and titled(table, self._env) == title]
         other = f"name one that you have with {' or '.join(named)}, or " if named else ""
-        return f"{other}run: {self._making(listed)}"
+        every = "(or, for every table that a service needs, semel provision beside its semel.toml)"
+        return f"{other}run: {self._making(listed)} {every}"
 
     def _making(self, tables: Iterable[Table]) -> str:
         """The command that makes these tables; semel's own it makes unasked."""

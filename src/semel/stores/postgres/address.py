@@ -79,8 +79,10 @@ class Address(msgspec.Struct, frozen=True):
 
     @property
     def shown(self) -> str:
-        """The URL without name and password."""
-        return f"postgresql://{self.place}" + (f"?schema={self.schema}" if self.schema else "")
+        """The URL without its password, which PGPASSWORD may say."""
+        user = conninfo_to_dict(self.conninfo).get("user")
+        role = f"{quote(str(user), safe='')}@" if user else ""
+        return f"postgresql://{role}{self.place}" + (f"?schema={self.schema}" if self.schema else "")
 
     @property
     def keeps_sessions(self) -> bool:

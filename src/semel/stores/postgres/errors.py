@@ -7,6 +7,7 @@ import psycopg
 from semel import errors
 from semel.stores.postgres.address import PATIENCE_SECONDS, Address
 from semel.stores.postgres.clerk import Collision, Objection, Trip
+from semel.stores.postgres.forms import PREFIX
 
 # What reaches the server by way of a connection.
 DRIVER_ERRORS = (psycopg.Error, OSError)
@@ -14,7 +15,8 @@ DRIVER_ERRORS = (psycopg.Error, OSError)
 
 NO_EFFECT = Trip([], commits=False)
 
-PROVISION = "run: semel provision --url ... --env ..., or have its SQL run by whoever may"
+PROVISION = "run semel provision beside the service's semel.toml, or with its --url and its --env"
+TABLE = re.compile(rf'relation "(?:\w+\.)?{PREFIX}([\w-]+)" does not exist')
 STANDBY = "this server may only be read: name the primary, or all hosts with target_session_attrs=read-write"
 POOLER = "behind a pooler that gives out sessions by the transaction, add prepare_threshold=none to the URL"
 
@@ -87,6 +89,8 @@ def translated(error: Exception, address: Address, trip: Trip = NO_EFFECT) -> er
         return Objection(words)
     lost = code.startswith(LOST_CLASSES)
     kind, advice = LOST if lost else MEANINGS.get(code) or CLASSES.get(code[:2]) or UNNAMED
+    if code == "42P01" and (named := TABLE.search(words)):
+        advice += f" and --table {named[1]}"
     doubtful = trip.partial and kind is errors.StoreUnavailable
     if doubtful or (lost and trip.commits):
         return _told(

@@ -11,7 +11,7 @@ from psycopg import RawCursor
 
 from semel import errors
 from semel.clock import Clock
-from semel.model import Problem
+from semel.model import PROVISION, Problem
 from semel.stores.postgres.address import Address
 from semel.stores.postgres.clerk import Talk, Trip
 from semel.stores.postgres.errors import DRIVER_ERRORS, translated, unreachable
@@ -95,8 +95,8 @@ def opened(state: State, layouts: Sequence[Layout], env: str, address: Address) 
         raise errors.SchemaTooNew(state.version, len(MIGRATIONS))
     if state.environment not in (None, env):
         raise errors.WrongEnvironment(state.environment, env)
-    remedy = _provision(address, env)
     missing = [layout.title for layout in layouts if layout.title not in state.found.columns]
+    remedy = _provision(address, env, layouts)
     if state.environment is None or missing:
         lacking = ", ".join(missing) or META
         raise errors.TableMissing(f"PostgreSQL at {address.place} has no {lacking}; {remedy}")
@@ -106,8 +106,11 @@ def opened(state: State, layouts: Sequence[Layout], env: str, address: Address) 
         raise errors.WrongSchema(f"PostgreSQL at {address.place}: {told}; {remedy}")
 
 
-def _provision(address: Address, env: str) -> str:
-    return f"run: semel provision --url {literal(address.shown)} --env {env}"
+def _provision(address: Address, env: str, layouts: Iterable[Layout] = ()) -> str:
+    """The command that makes these tables; semel's own it makes unasked."""
+    named = [layout.table.name for layout in layouts if layout.table not in OWN]
+    tables = "".join(f" --table {name}" for name in named)
+    return f"run: semel provision --url {literal(address.shown)} --env {env}{tables}"
 
 
 # Findings
@@ -119,7 +122,7 @@ def problems(url: str, env: str, tables: Iterable[Table] = ()) -> list[Problem]:
     layouts = layouts_of(tables)
     with _connected(address) as connection:
         state = _inspected(connection, layouts, address, address.schema)
-    return list(_problems(state, layouts, env, _provision(address, env)))
+    return list(_problems(state, layouts, env, PROVISION))
 
 
 def _problems(state: State, layouts: Sequence[Layout], env: str, remedy: str) -> Iterator[Problem]:

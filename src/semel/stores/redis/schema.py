@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from semel.clock import Clock
 from semel.errors import NotPermitted, StoreError, WrongSchema
-from semel.model import Problem
+from semel.model import PROVISION, Problem
 from semel.stores.redis.address import Node, parse
 from semel.stores.redis.asks import Ask
 from semel.stores.redis.lines import Lines, converse
@@ -34,7 +34,7 @@ def problems(url: str, env: str) -> list[Problem]:
     """What is wrong with a Redis, as far as its servers tell."""
 
     def steps(talk: Talk) -> Dialogue[list[Problem]]:
-        found = list(_misstamped(talk, (yield from _stamp(talk)), env))
+        found = list(_misstamped(talk, (yield from _stamp(talk))))
         for node in (yield from talk.nodes()):
             found += _unsafe(node, (yield from _settings(talk, node)))
         return found
@@ -54,12 +54,12 @@ def _stamp(talk: Talk) -> Dialogue[list[bytes | None]]:
     return list(stamped)
 
 
-def _misstamped(talk: Talk, stamped: list[bytes | None], env: str) -> Iterator[Problem]:
+def _misstamped(talk: Talk, stamped: list[bytes | None]) -> Iterator[Problem]:
     prefix = talk.address.prefix
     if stamped == UNSTAMPED:
         yield Problem(
             f"prefix {prefix!r} is not stamped for any environment yet",
-            f"run: semel provision --url redis://... --env {env} (or let the first command do it)",
+            f"{PROVISION} (or let the first command do it)",
         )
         return
     try:

@@ -1,6 +1,7 @@
 """The file itself: its URL, its connections, its schema, and what its errors mean."""
 
 import os
+import shutil
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
@@ -15,6 +16,8 @@ from semel import errors
 from semel.stores.sqlite.plan import Plan, quoted
 from semel.tables import LEDGER
 
+# With less room than this on its disk a file is as good as full: a minute of writes takes more.
+LEAST_ROOM = 4 * 1024 * 1024
 # A transaction takes milliseconds; who is kept waiting for this long is waiting for one that was left open.
 BUSY_SECONDS = 10.0
 # How long after a refusal the change to WAL is tried again: SQLite gives up at once where two change it.
@@ -58,6 +61,10 @@ class File(msgspec.Struct, frozen=True):
         except OSError:
             return None
         return found.st_dev, found.st_ino
+
+    def room(self) -> int:
+        """How many bytes are left on its disk."""
+        return shutil.disk_usage(Path(self.path).parent).free
 
     def reader(self) -> sqlite3.Connection:
         """A connection that only reads."""

@@ -1,0 +1,383 @@
+"""What an operator does beside a `semel.toml`: provision, look, settle, redrive, stop; on every store."""
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+
+import msgspec
+import pytest
+
+import semel
+from semel.service.health import nothing
+from semel.stores.sqlite.file import File
+from tests.acceptance.desk import (
+    APPS,
+    SECRET,
+    STORES,
+    Desk,
+    deliver,
+    lasting,  # noqa: F401
+    open_desk,
+    own_dynamodb,  # noqa: F401
+    work_off,
+)
+from tests.servers.running import until
+
+MADE = ("postgres", "dynamodb")
+
+
+@pytest.fixture(params=STORES)
+def desk(request: pytest.FixtureRequest) -> Desk:
+    """A desk on each store in turn, where nothing was made yet."""
+    return open_desk(request.param, request)
+
+
+@pytest.fixture
+def local(request: pytest.FixtureRequest) -> Desk:
+    return open_desk("sqlite", request)
+
+
+each_made = pytest.mark.parametrize("desk", MADE, indirect=True)
+two = pytest.mark.parametrize("desk", ["sqlite", "dynamodb"], indirect=True)
+
+
+# Provisioned means usable
+
+
+def test_what_plain_provision_makes_is_all_that_the_apps_need(desk: Desk) -> None:
+    assert desk.run("provision").code == 0
+    checked = desk.run("provision", "--check")
+    # The tests' own Redis has nothing that lasts, and is told so.
+    assert checked.out.startswith("All is well") or "keeps nothing on disk" in checked.out
+    assert desk.run("provision").out.startswith("Nothing to do")
+    with desk.serving() as (house, client):
+        assert client.get("/health/ready").status_code == 200
+        sent = deliver(client)
+        work_off(house)
+        for mounted in house.apps:
+            assert list(mounted.inbox.dead()) == [], mounted.name
+        stores = {mounted.name: mounted.s for mounted in house.apps}
+        for paste in sent:
+            record = stores[paste.app].ledger.get(paste.key)
+            assert record is not None, paste.app
+            assert record.status is semel.Status.COMPLETED, paste.app
+
+
+@each_made
+def test_what_is_not_provisioned_is_not_ready_and_the_remedy_that_is_told_helps(desk: Desk) -> None:
+    with desk.serving() as (_, client):
+        told = client.get("/health/ready")
+        assert told.status_code == 503
+        [remedy] = re.findall(r"run: (semel provision[^)]*)", told.json()["detail"])
+        assert desk.run(*shlex.split(remedy)[1:]).code == 0
+        assert until(lambda: client.get("/health/ready").status_code == 200)
+
+
+@each_made
+def test_one_table_that_is_missing_is_noticed_and_named(desk: Desk) -> None:
+    """Every table but one was made: readiness and the check name that one."""
+    desk.settle("household")
+    names = [one["what"] for one in json.loads(desk.run("provision", "--check", "--json").out)["problems"]]
+    assert names
+    every = ("ledger", "documents", "journal", "counters", "inbox", "household-activities")
+    made = [word for name in (*every, "household-counters") for word in ("--table", name)]
+    assert desk.run("provision", *made).code == 0
+    checked = desk.run("provision", "--check")
+    assert checked.code == 1
+    assert "messages" in checked.out.splitlines()[0]
+    with desk.serving() as (_, client):
+        told = client.get("/health/ready").json()["detail"]
+    assert "household-messages" in told
+    assert "household-activities" not in told
+
+
+@pytest.mark.parametrize("desk", ["dynamodb"], indirect=True)
+def test_no_table_is_made_that_nothing_uses(desk: Desk, request: pytest.FixtureRequest) -> None:
+    desk.settle("quill", tokens=False)
+    done = desk.run("provision", "--json").json["done"]
+    made = [did.removeprefix("made table ") for did in done if did.startswith("made table")]
+    assert made == ["QuillIdempotencyLedger", f"semel-{desk.env}-inbox"]
+    desk.settle("quill", tokens=False, more='[inbox.quill]\nqueue = "https://sqs.example/q.fifo"')
+    assert desk.run("provision", "--check").out.endswith("has its tables (quill).\n")
+    desk.settle("probe", tokens=False)
+    done = desk.run("provision", "--json").json["done"]
+    made = [did.removeprefix("made table ") for did in done if did.startswith("made table")]
+    assert made == ["mq-probe-idempotency", f"semel-{desk.env}-documents"], "nothing waits for the probe"
+
+
+@pytest.mark.parametrize("desk", ["postgres"], indirect=True)
+def test_where_apps_share_the_ledger_no_other_is_made_for_them(desk: Desk) -> None:
+    done = desk.run("provision", "--json").json["done"]
+    made = {did.removeprefix("made table semel_") for did in done if did.startswith("made table")}
+    assert {"support-state", "household-activities"} <= made
+    assert not {"quill", "support-events", "probe"} & made
+
+
+# Remedies
+
+
+def remedied(desk: Desk, remedy: str) -> None:
+    """Do as a remedy says: a command as it stands, or one whose options it leaves to the reader."""
+    if as_it_stands := re.search(r"run: semel (provision --url .*?)( \(|$)", remedy):
+        words = shlex.split(as_it_stands[1])
+    else:
+        assert re.search(r"run semel provision (with the same options|beside the service's)", remedy), remedy
+        named = re.findall(r"--table (\S+)", remedy)
+        same = ["--url", desk.url, "--env", desk.env] if named else []
+        words = ["provision", *same, *[word for name in named for word in ("--table", name)]]
+    assert desk.run(*words).code == 0, remedy
+
+
+@each_made
+def test_the_remedy_of_a_table_that_is_missing_makes_it(desk: Desk) -> None:
+    """Whoever runs into one is told which it is, by the store itself."""
+    desk.settle("household")
+    ours = [word for name in ("ledger", "documents") for word in ("--table", name)]
+    assert desk.run("provision", *ours).code == 0
+    missing = 0
+    with desk.house() as house:
+        for s, table in [(s, table) for s, tables in house.tables() for table in tables]:
+            look = nothing(s, table)
+            try:
+                s.store.execute(look)
+            except semel.TableMissing as error:
+                missing += 1
+                remedied(desk, str(error))
+                assert s.store.execute(look).item is None
+    assert missing
+
+
+def test_every_remedy_of_a_check_helps(desk: Desk, request: pytest.FixtureRequest) -> None:
+    found = json.loads(desk.run("provision", "--check", "--json").out)["problems"]
+    for remedy in dict.fromkeys(problem["remedy"] for problem in found):
+        if remedy == "set appendonly to yes":
+            request.getfixturevalue("lasting")
+        else:
+            remedied(desk, remedy)
+    left = desk.run("provision", "--check", "--json")
+    assert json.loads(left.out)["problems"] == []
+
+
+# A full disk
+
+
+def test_a_file_that_cannot_be_written_is_not_ready(local: Desk) -> None:
+    """A process whose files may not grow stands for a disk that has no room."""
+    local.settle("household")
+    program = """
+import resource, sys
+from fastapi.testclient import TestClient
+from semel.apps.reading import gather
+from semel.service import health
+from semel.service.house import House
+from semel.service.site import site
+house = House(gather("semel.toml", {}))
+health.TRY_SECONDS = 0
+with TestClient(site(house)) as client:
+    print(client.get("/health/ready").status_code)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, resource.RLIM_INFINITY))
+    answer = client.get("/health/ready")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    print(answer.status_code, answer.json()["detail"])
+    print(client.get("/health/ready").status_code)
+house.close()
+"""
+    words = [sys.executable, "-c", program]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, cwd=local.folder)
+    first, second, third = done.stdout.splitlines()
+    assert (first, third) == ("200", "200")
+    assert second.startswith("503 Store")
+    assert "semel.db: " in second
+
+
+def test_a_disk_without_room_is_noticed_before_a_write_fails(
+    local: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert local.run("provision").code == 0
+    monkeypatch.setattr(File, "room", lambda _: 4096)
+    checked = local.run("provision", "--check")
+    assert checked.code == 1
+    assert checked.out.splitlines()[0].endswith("semel.db is on is full, but for 4,096 bytes")
+    with local.serving() as (_, client):
+        told = client.get("/health/ready")
+    assert (told.status_code, "its disk is full" in told.text) == (503, True)
+
+
+# Commands beside the settings
+
+
+class Broken(Exception):
+    """The other side is broken, in these tests."""
+
+
+@pytest.fixture
+def served(desk: Desk) -> Desk:
+    """A service that was provisioned."""
+    assert desk.run("provision").code == 0
+    return desk
+
+
+@two
+def test_the_emergency_stop_works_with_nothing_else_said(served: Desk) -> None:
+    said = served.run("switch", "on", "safe_mode", "--reason", "wrong replies")
+    assert said.code == 0
+    assert said.out.startswith(f"safe_mode is on for every worker of environment {served.env}.")
+    with served.house() as house:
+        assert house.s.switches.list()["safe_mode"].on
+        [support] = [one for one in house.apps if one.name == "support"]
+        assert support.s.switches.list()["safe_mode"].reason == "wrong replies"
+    assert served.run("switch", "list", "--json").json["switches"][0]["on"] is True
+
+
+@two
+@pytest.mark.parametrize("app", APPS)
+def test_app_finds_its_ledger_and_what_is_encrypted_there(served: Desk, app: str) -> None:
+    with served.serving() as (house, client):
+        [paste] = deliver(client, app)
+        work_off(house)
+        [mounted] = [one for one in house.apps if one.name == app]
+        record = mounted.s.ledger.get(paste.key)
+        assert record is not None
+        result = mounted.s.ledger.result(record)
+    shown = served.run("ledger", "show", paste.key, "--app", app, "--json").json
+    assert (shown["status"], shown["result"]) == ("COMPLETED", msgspec.to_builtins(result))
+    listed = served.run("ledger", "list", "--app", app, "--json").json["records"]
+    assert paste.key in [one["key"] for one in listed]
+
+
+@two
+def test_what_a_person_settles_is_settled_for_the_app(served: Desk) -> None:
+    with served.house() as house:
+        [quill] = [one for one in house.apps if one.name == "quill"]
+        for key in ("ALOWARE:1", "ALOWARE:2"):
+            claim = quill.s.ledger.claim(key)
+            assert isinstance(claim, semel.Claimed)
+            quill.s.ledger.doubt(claim)
+        held = served.run("ledger", "list", "--app", "quill", "--status", "UNKNOWN", "--json").json
+        assert [one["key"] for one in held["records"]] == ["ALOWARE:1", "ALOWARE:2"]
+        settled = served.run("ledger", "resolve", "ALOWARE:1", "--app", "quill", "--happened", '{"row": 1}')
+        assert settled.out == "ALOWARE:1 is COMPLETED.\n"
+        again = quill.s.ledger.claim("ALOWARE:1")
+        assert isinstance(again, semel.Replay)
+        assert again.result == {"row": 1}
+        wrong = served.run("ledger", "resolve", "ALOWARE:2", "--happened", "1")
+        assert wrong.code == 1, "without --app it is looked for where the app has nothing"
+
+
+@two
+def test_a_message_that_is_put_back_is_handled_and_not_dead_again(
+    served: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served.settle(more="[inbox.support]\nmax_attempts = 1")
+    with served.serving() as (house, client):
+        [support] = [one for one in house.apps if one.name == "support"]
+        with monkeypatch.context() as patch:
+            patch.setattr(support.app, "handle", broken)
+            [sent] = deliver(client, "support")
+            work_off(house)
+        [dead] = served.run("inbox", "dead", "support", "--json").json["dead"]
+        assert dead["key"] == sent.key
+        put_back = served.run("inbox", "redrive", "support", "--all")
+        assert (put_back.code, put_back.out) == (0, "Put back 1 message.\n")
+        assert served.run("inbox", "list", "support", "--json").json["waiting"] == 1
+        work_off(house)
+        assert served.run("inbox", "dead", "support", "--json").json["dead"] == []
+        shown = served.run("ledger", "show", sent.key, "--app", "support", "--json").json
+        assert shown["status"] == "COMPLETED"
+
+
+def broken(_message: object) -> None:
+    raise Broken("planted")
+
+
+@pytest.mark.parametrize("desk", ["dynamodb"], indirect=True)
+def test_by_the_url_alone_the_inbox_of_an_app_is_not_taken_for_another(
+    served: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Put back past the app's own ledger, a message would come to nothing; and nobody would be told."""
+    (served.folder / "semel.toml").unlink()
+    monkeypatch.setenv("SEMEL_URL", served.url)
+    monkeypatch.setenv("SEMEL_ENV", served.env)
+    said = served.run("inbox", "redrive", "support", "--all")
+    assert said.code == 2
+    assert "say --app support" in said.err
+    for words in (("--app", "support"), ("--scope", "")):
+        assert served.run("inbox", "redrive", "support", "--all", *words).code == 0
+
+
+@two
+def test_options_win_over_the_environment_and_that_over_the_file(
+    served: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with served.house() as house:
+        house.s.scoped("shop").ledger.mark_processed("order:1")
+    assert served.run("ledger", "list", "--json").json["records"] == []
+    listed = served.run("ledger", "list", "--scope", "shop", "--json").json["records"]
+    assert [one["key"] for one in listed] == ["order:1"]
+    monkeypatch.setenv("SEMEL_SCOPE", "shop")
+    assert len(served.run("ledger", "list", "--json").json["records"]) == 1
+    assert served.run("ledger", "list", "--app", "household", "--json").json["records"] == []
+    monkeypatch.setenv("SEMEL_ENV", "another")
+    assert served.run("ledger", "list").code == 1
+    assert served.run("ledger", "list", "--env", served.env).code == 0
+    monkeypatch.setenv("SEMEL_URL", f"sqlite:///{served.folder}/nowhere.db")
+    assert "there is no file" in served.run("ledger", "list").err
+    assert served.run("ledger", "list", "--env", served.env, "--url", served.url).code == 0
+
+
+def test_an_app_that_is_not_there_is_told_with_those_that_are(local: Desk) -> None:
+    local.run("provision")
+    said = local.run("ledger", "list", "--app", "suport")
+    assert (said.code, said.err) == (2, "semel: there is no app 'suport' here: did you mean support?\n")
+
+
+def test_looking_makes_no_key_and_a_program_without_encryption_reads_what_a_command_writes(
+    local: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (local.folder / "semel.toml").unlink()
+    with semel.connect("sqlite:///semel.db", secret=SECRET.encode()) as s:
+        claim = s.ledger.claim("wire:1")
+        assert isinstance(claim, semel.Claimed)
+        s.ledger.doubt(claim)
+    assert local.run("ledger", "list").code == 0, "semel.db in this folder is what semel serve would open"
+    monkeypatch.setenv("SEMEL_SECRET", SECRET)
+    assert local.run("ledger", "resolve", "wire:1", "--happened", '"wired"').code == 0
+    assert local.run("switch", "on", "sending", "--reason", "why not").code == 0
+    with semel.connect("sqlite:///semel.db", secret=SECRET.encode()) as s:
+        again = s.ledger.claim("wire:1")
+        assert isinstance(again, semel.Replay)
+        assert again.result == "wired"
+        assert s.switches.list()["sending"].reason == "why not"
+    assert not list(local.folder.glob("*.key"))
+
+
+def test_settings_are_read_from_another_file_too(local: Desk) -> None:
+    assert local.run("provision").code == 0
+    (local.folder / "semel.toml").rename(local.folder / "other.toml")
+    assert local.run("ledger", "list", "--config", "other.toml").code == 0
+    said = local.run("ledger", "list", "--config", "nowhere.toml")
+    assert (said.code, said.err) == (2, "semel: nowhere.toml cannot be read: No such file or directory\n")
+
+
+def test_a_setting_that_has_nothing_to_do_with_it_stops_no_emergency_stop(local: Desk) -> None:
+    assert local.run("provision").code == 0
+    local.settle(more="[service]\nport = 'eighty'")
+    assert local.run("switch", "on", "safe_mode").code == 0
+    local.settle(more="[semel.encryption]\nactve = 'k'")
+    said = local.run("switch", "on", "safe_mode")
+    assert (said.code, said.err) == (
+        2,
+        "semel: semel.encryption.actve in semel.toml: there is no such setting; did you mean active?\n",
+    )
+
+
+def test_who_asks_to_be_forgotten_is_found_by_the_secret_of_the_service(local: Desk) -> None:
+    assert local.run("provision").code == 0
+    with local.house() as house:
+        s = house.s.scoped("support")
+        s.documents.put("c:1", {"text": "hello"}, subject="ada@example.org")
+    assert list(local.folder.glob("*.key"))
+    said = local.run("forget-subject", "ada@example.org", "--yes", "--app", "support")
+    assert (said.code, said.out) == (0, "Forgotten: 0 records, 1 document and 0 journal entries.\n")
