@@ -1,5 +1,7 @@
 """semel: a ledger for things that must happen once."""
 
+import typing as _typing
+
 from semel.clock import Clock
 from semel.codecs import Codec, Encryption, Overflow
 from semel.connect import AsyncSemel, Semel, connect
@@ -154,3 +156,15 @@ __all__ = [
     "connect",
     "current_run",
 ]
+
+__version__: str
+
+if not _typing.TYPE_CHECKING:  # a type checker would take every name for one that is there
+
+    def __getattr__(name: str) -> str:
+        """The version, which takes a while to find, for whoever asks."""
+        if name == "__version__":
+            from importlib.metadata import version
+
+            return version("semel")
+        raise AttributeError(f"module 'semel' has no attribute {name!r}")

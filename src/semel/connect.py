@@ -235,6 +235,9 @@ class Semel:
         self.once = Once(service)
         self.aio = AsyncSemel(self)
 
+    def __repr__(self) -> str:  # neither its secret nor what its store's URL tells besides
+        return f"<Semel on {self.store!r}, env {self.env!r}, scope {self.scope!r}>"
+
     def scoped(self, scope: str) -> "Semel":
         """The same store for another tenant, whose keys are its own."""
         other = object.__new__(Semel)
@@ -385,6 +388,9 @@ class AsyncSemel:
         self._sync = sync
         self.ledger = AsyncLedger(sync.ledger.steps, sync.store)
         self.once = sync.once
+
+    def __repr__(self) -> str:
+        return f"<aio of {self._sync!r}>"
 
     @functools.cached_property
     def documents(self) -> "AsyncDocuments[dict[str, Any]]":

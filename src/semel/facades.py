@@ -24,6 +24,9 @@ class Facade(Generic[S]):
         self.steps = steps
         self._store = store
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} on {self._store!r}>"
+
     def within(self, connection: Any) -> Self:
         """The same, inside the transaction of a connection of yours: it stands or falls with your rows."""
         return type(self)(self.steps, joined(self._store, connection))

@@ -61,6 +61,9 @@ class Record(msgspec.Struct, frozen=True):
     doubt_since: float | None = None
     """When the attempt began of which nobody may know what became of it; None where that is known."""
 
+    def __repr__(self) -> str:  # the token is its holder's, and a result may be personal
+        return f"Record({self.id!r}, {self.status.value}, attempt={self.attempt})"
+
     @property
     def key(self) -> str:
         """The key as its caller wrote it."""
@@ -120,6 +123,10 @@ class Claimed(msgspec.Struct, frozen=True, gc=False):
     on_lapsed: OnLapsed = "rerun"
     doubt_ttl: float | None = None
     """How long it stays in doubt where it is not to be run again; None for ever."""
+
+    def __repr__(self) -> str:  # without the token, by which anybody could end it
+        lapsed = ", lapsed=True" if self.lapsed else ""
+        return f"Claimed({self.id!r}, attempt={self.attempt}, lease={self.lease:g}{lapsed})"
 
     @property
     def key(self) -> str:

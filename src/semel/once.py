@@ -54,6 +54,9 @@ class Once:
         self._templates: dict[str, str] = {}
         """Whose each template is, by the function's module and name."""
 
+    def __repr__(self) -> str:
+        return f"<Once on {self._service.store!r}>"
+
     def __call__(
         self,
         template: str | None = None,
@@ -198,6 +201,7 @@ class Protected:
         self._bind = compile_binder(function)
         self._render = compile_template(key, signature) if isinstance(key, str) else None
         self._key_maker = None if isinstance(key, str) else key
+        self._template = key if isinstance(key, str) else ""
         self._subject = None if policy.subject is None else _namer(policy.subject, signature)
         self._hidden = policy.hide_key
         self._print = _printer(_payload_names(payload, signature), signature, service.secret)
@@ -205,6 +209,12 @@ class Protected:
         self._typed = False
         if returns is not MISSING or returns_of(function) is not UNRESOLVED:
             self._learn_type()
+
+    def __repr__(self) -> str:
+        name = getattr(self._function, "__qualname__", repr(self._function))
+        maker = getattr(self._key_maker, "__qualname__", repr(self._key_maker))
+        key = repr(self._template) if self._template else "no key" if self._key_maker is None else maker
+        return f"<{name}, once for {key}>"
 
     def wrapped(self) -> Callable[..., Any]:
         """The function as its callers know it."""

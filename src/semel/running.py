@@ -52,6 +52,10 @@ class Run:
         self.deadline = sent + lease
         self.due = sent + lease / RENEWALS_PER_LEASE
 
+    def __repr__(self) -> str:
+        state = "over" if self.over else "lost" if self.lost else "running"
+        return f"<Run of {self.key!r}, attempt {self.attempt}, {state}>"
+
     @property
     def key(self) -> str:
         """The key, as its caller wrote it."""

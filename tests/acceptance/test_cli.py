@@ -1,6 +1,7 @@
 """`semel`, as an operator types it, on an SQLite file that the library has filled."""
 
 import json
+import os
 import sqlite3
 import subprocess
 import sys
@@ -76,9 +77,55 @@ def test_version(run):
     assert (code, out.split()[0]) == (0, "semel")
 
 
-def test_python_dash_m_is_the_same_command():
-    done = subprocess.run([sys.executable, "-m", "semel.cli", "--version"], capture_output=True, check=False)
-    assert (done.returncode, done.stdout[:6]) == (0, b"semel ")
+@pytest.mark.parametrize("module", ["semel", "semel.cli"])
+def test_python_dash_m_is_the_same_command(module):
+    done = subprocess.run([sys.executable, "-m", module, "--version"], capture_output=True, check=False)
+    assert (done.returncode, done.stdout.decode()) == (0, f"semel {semel.__version__}\n")
+
+
+# Completion
+
+
+def completed(line, folder, shell="bash"):
+    """What a shell offers at the end of a line."""
+    words = line.split(" ")
+    asked = {"COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1), "_SEMEL_COMPLETE": f"complete_{shell}"}
+    done = subprocess.run(
+        [sys.executable, "-m", "semel"], env=os.environ | asked, cwd=folder, capture_output=True, check=True
+    )
+    return done.stdout.decode().split()
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("semel led", ["ledger"]),
+        ("semel ledger re", ["resolve", "reap"]),
+        ("semel ledger list --st", ["--status"]),
+        ("semel ledger list --app ", ["invoices", "quill", "support", "household", "probe"]),
+        ("semel inbox redrive inv", ["invoices"]),
+        ("semel serve --app su", ["support"]),
+        (
+            "semel provision --table house",
+            ["household-activities", "household-counters", "household-messages"],
+        ),
+    ],
+)
+def test_a_shell_completes_commands_options_and_the_names_of_apps(tmp_path, line, offered):
+    (tmp_path / "semel.toml").write_text("[apps.invoices]\n[apps.quill]\n")
+    assert sorted(completed(line, tmp_path)) == sorted(offered)
+
+
+def test_a_shell_is_offered_apps_beside_settings_that_nobody_can_read(tmp_path):
+    (tmp_path / "semel.toml").write_text("[apps")
+    assert completed("semel ledger list --app pro", tmp_path) == ["probe"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_shown_for_each_shell(run, shell):
+    code, out, _ = run("--show-completion", shell)
+    assert code == 0
+    assert "_SEMEL_COMPLETE" in out
 
 
 @pytest.mark.parametrize("module", ["typer", "rich"])
@@ -167,7 +214,14 @@ def test_show_gives_the_record_as_json(run, ledger):
     assert (record["key"], record["status"], record["attempt"]) == ("charge:1", "COMPLETED", 1)
     assert record["result"] == {"receipt": "R-1", "cents": 4200}
     assert record["created_at"].endswith("+00:00")
-    assert "token" not in record, "a token is its holder's alone"
+    # Programs read these: a name that is here stays. A token is its holder's alone, and is not.
+    moments = ["created_at", "updated_at", "lease_until", "expires_at"]
+    names = ["key", "id", "status", "attempt", *moments, "fingerprint", "encoding", "subject", "details"]
+    assert list(record) == [*names, "result"]
+    listed = json.loads(run("ledger", "list", "--json")[1])
+    assert list(listed) == ["records", "unreadable", "after"]
+    assert record in listed["records"]
+    assert list(json.loads(run("ledger", "show", "charge:2", "--json")[1])) == [*names, "error"]
 
 
 def test_show_tells_a_result_that_is_null_from_one_that_was_not_kept(run, ledger):

@@ -279,7 +279,7 @@ def test_a_document_is_shown_with_its_version_and_ends(run, read, s):
     lines = {line.split()[0]: line for line in out.splitlines()}
     assert lines["version"].split() == ["version", "2"]
     assert '["a", "ü"]' in lines["tags"]
-    assert lines["pending"].split()[-1] == "2026-07-01T16:01:00.000+00:00"
+    assert lines["pending"].split()[1] == "2026-07-01T16:01:00.000+00:00"
 
 
 def test_a_document_without_fields_is_shown(run, read, s):

@@ -2,14 +2,19 @@
 
 import inspect
 import pickle
+import subprocess
+import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 import semel
 from semel import errors, lifecycle
+from semel.connect import open_store
 from semel.facades import AsyncLedger, Ledger
 from semel.ledger import LedgerSteps
+from semel.testing import FakeClock
 
 
 def every_error() -> list[type[Exception]]:
@@ -127,3 +132,60 @@ def test_what_somebody_should_look_at_is_logged_without_the_key(caplog: pytest.L
 def test_the_diagram_in_the_docs_is_drawn_from_the_table() -> None:
     page = Path(__file__).parents[2] / "docs" / "explanation" / "lifecycle.md"
     assert f"```mermaid\n{lifecycle.diagram()}\n```" in page.read_text()
+
+
+def test_the_version_is_that_of_the_package_and_a_name_that_is_not_there_is_not_there() -> None:
+    assert semel.__version__ == version("semel")
+    with pytest.raises(AttributeError, match="module 'semel' has no attribute 'verison'"):
+        _ = semel.verison  # type: ignore[attr-defined]
+
+
+def test_importing_semel_does_not_look_for_its_version() -> None:
+    program = "import sys, semel; print('importlib.metadata' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
+# How things look in a log or a debugger
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("memory:", "<MemoryStore>"),
+        ("sqlite:////tmp/ledger.db", "<SQLiteStore /tmp/ledger.db>"),
+        ("dynamodb://eu-north-1/payments?layout=powertools", "<DynamoDBStore payments>"),
+        ("postgresql://app:hunter2@db.example/shop", "<PostgresStore postgresql://app@db.example:5432/shop>"),
+        ("redis://:hunter2@cache.example/3?prefix=shop", "<RedisStore cache.example:6379/3, prefix 'shop'>"),
+    ],
+)
+def test_a_store_shows_where_it_is_and_no_password(url: str, shown: str) -> None:
+    store = open_store(url, env="prod", clock=FakeClock())
+    s = semel.Semel(store, env="prod", scope="tenant", secret=b"hunter2 too", clock=FakeClock())
+    assert repr(store) == shown
+    assert repr(s) == f"<Semel on {shown}, env 'prod', scope 'tenant'>"
+    assert repr(s.aio) == f"<aio of {s!r}>"
+    assert repr(s.ledger) == f"<Ledger on {shown}>"
+    assert repr(s.once) == f"<Once on {shown}>"
+    assert repr(s.documents) == f"<Documents on {shown}>"
+    assert "hunter2" not in repr((s, s.aio, s.ledger, s.aio.ledger, s.once, s.journal, store))
+
+
+def test_a_claim_a_record_and_a_run_tell_their_key_and_neither_token_nor_result() -> None:
+    s = semel.connect()
+    seen: list[str] = []
+
+    @s.once("charge:{order_id}")
+    def charge(order_id: str) -> str:
+        seen.append(repr(semel.current_run()))
+        return "a result that is nobody's business"
+
+    charge("o-1")
+    assert seen == ["<Run of 'charge:o-1', attempt 1, running>"]
+    protected = charge.__semel__  # type: ignore[attr-defined]
+    assert repr(protected).endswith(".charge, once for 'charge:{order_id}'>")
+    claim = s.ledger.claim("wire:1", lease=30)
+    assert isinstance(claim, semel.Claimed)
+    assert repr(claim) == "Claimed('dev//wire:1', attempt=1, lease=30)"
+    record = s.ledger.get("charge:o-1")
+    assert repr(record) == "Record('dev//charge:o-1', COMPLETED, attempt=1)"

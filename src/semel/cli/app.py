@@ -1,6 +1,5 @@
 """What the `semel` command offers."""
 
-from importlib.metadata import version
 from typing import Annotated
 
 import typer
@@ -20,7 +19,7 @@ from semel.cli import (
     switch,
 )
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 app.command("demo")(demo.demo)
 app.command("serve")(serve.serve)
 app.command("work")(serve.work)
@@ -38,7 +37,9 @@ app.add_typer(inbox.app, name="inbox")
 
 def _say_version(asked: bool) -> None:
     if asked:
-        typer.echo(f"semel {version('semel')}")
+        from semel import __version__  # which takes a while to find
+
+        typer.echo(f"semel {__version__}")
         raise typer.Exit
 
 
@@ -57,5 +58,11 @@ def semel(
 
     semel ledger list --url sqlite:///semel.db
 
-    SEMEL_URL saves naming it each time; SEMEL_ENV and SEMEL_SCOPE likewise.
+    It finds its store as semel serve does: by semel.toml in this folder, by SEMEL_URL, by its options.
+
+    So beside the settings of a service there is little to say:
+
+    semel ledger list --app support --status UNKNOWN
+
+    semel switch on safe_mode --reason "wrong replies"
     """

@@ -3,9 +3,6 @@
 from typing import Annotated, Any, TypeAlias
 
 import typer
-from rich.console import Console, Group
-from rich.table import Table
-from rich.text import Text
 
 from semel import errors
 from semel.cli import views
@@ -28,7 +25,7 @@ def show(key: KeyText, *, where: Where, as_json: AsJson = False) -> None:
     if as_json:
         print_json(for_programs(document))
     else:
-        Console(highlight=False).print(for_people(document))
+        tell(document)
 
 
 @app.command()
@@ -60,21 +57,14 @@ def prune(*, where: Where) -> None:
     typer.echo(f"Pruned {number(pruned, 'document')}.")
 
 
-def for_people(document: Document[dict[str, Any]]) -> Group:
-    """What there is to say of a document, and its fields."""
-    about = Table.grid(padding=(0, 2))
-    about.add_column(style="dim", no_wrap=True)
-    about.add_column(overflow="fold")
-    for name in ("key", "version", "expires_at"):
-        about.add_row(name, Text(str(for_programs(document)[name])))
-    fields = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for name in ("field", "value"):
-        fields.add_column(name, overflow="fold")
-    fields.add_column("ends", no_wrap=True)
-    for name, value in document.value.items():
-        end = document.ends.get(name)
-        fields.add_row(Text(name), Text(views.compact(value)), "" if end is None else views.moment(end))
-    return Group(about, fields) if document.value else Group(about)
+def tell(document: Document[dict[str, Any]]) -> None:
+    """Print what there is to say of a document, and its fields."""
+    about = for_programs(document)
+    views.print_pairs([(name, str(about[name])) for name in ("key", "version", "expires_at")])
+    if document.value:
+        ends = about["ends"]
+        rows = [(name, ends.get(name, ""), views.compact(value)) for name, value in document.value.items()]
+        views.print_table(("field", "ends", "value"), rows)
 
 
 def for_programs(document: Document[dict[str, Any]]) -> dict[str, Any]:

@@ -1,11 +1,10 @@
 """`semel gate`: why something was allowed, or was not."""
 
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import msgspec
 import typer
-from rich.console import Console, Group
-from rich.table import Table
 from rich.text import Text
 
 from semel.cli import views
@@ -35,22 +34,24 @@ def show(
     if as_json:
         print_json(for_programs(decision))
     else:
-        Console(highlight=False).print(for_people(decision))
+        tell(decision)
 
 
-def for_people(decision: Decision) -> Group:
-    """The decision, then each rule."""
-    about = Table.grid(padding=(0, 2))
-    about.add_column(style="dim", no_wrap=True)
-    about.add_column(overflow="fold")
-    about.add_row("action", Text(decision.key))
-    about.add_row("decision", _verdict(decision))
-    about.add_row("at", views.moment(decision.at))
+def tell(decision: Decision) -> None:
+    """Print the decision, then each rule."""
+    views.print_pairs(_about(decision))
+    if decision.seen:
+        views.print_table(("rule", "says", "saw"), [_row(sight) for sight in decision.seen])
+
+
+def _about(decision: Decision) -> Iterator[tuple[str, views.Cell]]:
+    yield "action", decision.key
+    yield "decision", _verdict(decision)
+    yield "at", views.moment(decision.at)
     if isinstance(decision, Refused) and decision.not_before is not None:
-        about.add_row("not before", views.moment(decision.not_before))
+        yield "not before", views.moment(decision.not_before)
     for taken in decision.taken if isinstance(decision, Allowed) else ():
-        about.add_row("used up", Text(_taking(taken)))
-    return Group(about, _rules(decision.seen)) if decision.seen else Group(about)
+        yield "used up", _taking(taken)
 
 
 def _verdict(decision: Decision) -> Text:
@@ -64,15 +65,8 @@ def _taking(taken: Taken) -> str:
     return f"{taken.by} of {taken.counter} in {taken.entry}" if taken.by else f"{taken.entry} {taken.counter}"
 
 
-def _rules(seen: tuple[Sight, ...]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("rule", overflow="fold")
-    table.add_column("says", no_wrap=True)
-    table.add_column("saw", overflow="fold")
-    for sight in seen:
-        says = Text("pass", "green") if sight.passed else Text("refuse", "red")
-        table.add_row(Text(sight.rule), says, Text(sight.saw))
-    return table
+def _row(sight: Sight) -> views.Row:
+    return sight.rule, Text("pass", "green") if sight.passed else Text("refuse", "red"), sight.saw
 
 
 def for_programs(decision: Decision) -> dict[str, Any]:

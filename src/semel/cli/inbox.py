@@ -1,7 +1,7 @@
 """`semel inbox`: what waits to be handled, and what nobody could handle."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import Annotated, Any, TypeAlias
 
@@ -9,8 +9,6 @@ import msgspec
 import typer
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn
-from rich.table import Table
-from rich.text import Text
 
 from semel import errors
 from semel.apps.ledgers import in_dynamodb, ledger_at, own_ledger
@@ -70,7 +68,7 @@ def list_waiting(
         oldest = None if told.oldest is None else views.moment(told.oldest)
         print_json({"inbox": name, **msgspec.to_builtins(told), "oldest": oldest})
     else:
-        Console(highlight=False).print(_in_words(told))
+        _tell(told)
 
 
 @app.command("dead")
@@ -94,7 +92,10 @@ def list_dead(
         letters = [msgspec.to_builtins(dead) | {"at": views.moment(dead.at)} for dead in found]
         print_json({"inbox": name, "dead": letters})
         return
-    Console(highlight=False).print(_as_table(found) if found else "Nothing was put aside.")
+    if found:
+        views.print_table(DEAD, [_row(dead) for dead in found], whole=2, cut=True)
+    else:
+        typer.echo("Nothing was put aside.")
     if len(found) == limit:
         typer.echo(f"There may be more: --limit {limit * 10}")
 
@@ -175,15 +176,13 @@ def _shown() -> Iterator[Callable[[int], None]]:
         yield lambda done: progress.update(task, description=number(done, "message"))
 
 
-def _in_words(told: Survey) -> Table | str:
+def _tell(told: Survey) -> None:
     if not told.waiting:
-        return "Nothing waits."
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="dim", no_wrap=True)
-    grid.add_column(overflow="fold")
-    grid.add_row("waiting", f"{told.waiting:,}{' or more' if told.more else ''}")
+        typer.echo("Nothing waits.")
+        return
+    pairs = [("waiting", f"{told.waiting:,}{' or more' if told.more else ''}")]
     if told.oldest is not None:
-        grid.add_row("oldest", f"accepted {views.span(time.time() - told.oldest)} ago")
+        pairs.append(("oldest", f"accepted {views.span(time.time() - told.oldest)} ago"))
     rows: dict[str, Any] = {"lanes": told.lanes, "resting": told.resting, "at work": told.entered}
     notes = {
         "lanes": "a group is one, and so is a message of none",
@@ -192,19 +191,13 @@ def _in_words(told: Survey) -> Table | str:
     }
     for name, count in rows.items():
         if count is not None:
-            grid.add_row(name, f"{count:,}  ({notes[name]})")
-    return grid
+            pairs.append((name, f"{count:,}  ({notes[name]})"))
+    views.print_pairs(pairs)
 
 
-def _as_table(found: Sequence[Dead]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    # An id that is cut cannot be copied.
-    for column in ("id", "key"):
-        table.add_column(column, overflow="fold")
-    for column in ("attempts", "since"):
-        table.add_column(column, no_wrap=True)
-    table.add_column("error", overflow="ellipsis", no_wrap=True)
-    for dead in found:
-        since = f"{views.span(time.time() - dead.at)} ago"
-        table.add_row(dead.id, Text(dead.key), str(dead.attempts), since, Text(views.cut(dead.error)))
-    return table
+DEAD = ("id", "key", "attempts", "since", "error")
+
+
+def _row(dead: Dead) -> views.Row:
+    since = f"{views.span(time.time() - dead.at)} ago"
+    return dead.id, dead.key, str(dead.attempts), since, views.cut(dead.error)

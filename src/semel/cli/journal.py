@@ -4,9 +4,6 @@ from datetime import datetime
 from typing import Annotated, Any, TypeAlias
 
 import typer
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from semel import errors
 from semel.cli import views
@@ -92,21 +89,18 @@ def tell(page: Entries, as_json: bool, *, owners: bool) -> None:
     if as_json:
         print_json({"entries": [for_programs(entry) for entry in page.entries], "after": page.after})
         return
-    Console(highlight=False).print(for_people(page.entries, owners) if page.entries else "No entries.")
+    if page.entries:
+        names = ("at", "owner" if owners else "actor", "what")
+        views.print_table(names, [_row(entry, owners) for entry in page.entries], whole=2)
+    else:
+        typer.echo("No entries.")
     tell_more(page.after)
 
 
-def for_people(entries: tuple[Entry, ...], owners: bool) -> Table:
-    """Entries for looking over; none of their text is cut."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("at", no_wrap=True)
-    for name in ("owner" if owners else "actor", "what"):
-        table.add_column(name, overflow="fold")
-    for entry in entries:
-        who = entry.owner if owners else entry.actor
-        told = Text(views.compact(entry.body))
-        table.add_row(_at(entry) or "", Text("" if who is None else str(who)), told)
-    return table
+def _row(entry: Entry, owners: bool) -> views.Row:
+    """An entry for looking over; none of its text is cut."""
+    who = entry.owner if owners else entry.actor
+    return _at(entry) or "", "" if who is None else str(who), views.compact(entry.body)
 
 
 def for_programs(entry: Entry) -> dict[str, Any]:

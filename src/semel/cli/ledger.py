@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from typing import Annotated, Any, TypeAlias
 
 import typer
-from rich.console import Console
 
 import semel
 from semel import errors, lifecycle
@@ -53,8 +52,11 @@ def list_records(
             records = [views.as_json(ledger, record) for record in page.records]
             print_json({"records": records, "unreadable": page.unreadable, "after": page.after})
             return
-        table = views.as_table(ledger, page.records) if page.records else "No records."
-        Console(highlight=False).print(table)
+        if page.records:
+            rows = [views.record_row(ledger, record) for record in page.records]
+            views.print_table(views.RECORD, rows, cut=True)
+        else:
+            typer.echo("No records.")
         for key in page.unreadable:
             typer.echo(f"{key} cannot be read; semel ledger forget removes it for good.")
         tell_more(page.after)
@@ -69,7 +71,7 @@ def show(key: KeyText, *, where: Where, as_json: AsJson = False) -> None:
         if as_json:
             print_json(views.as_json(ledger, record))
         else:
-            Console(highlight=False).print(views.as_lines(ledger, record))
+            views.print_pairs(views.record_pairs(ledger, record))
 
 
 @app.command()

@@ -3,8 +3,6 @@
 from typing import Annotated, Any, TypeAlias
 
 import typer
-from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from semel.cli import views
@@ -26,7 +24,8 @@ def list_switches(*, where: Where, as_json: AsJson = False) -> None:
     if as_json:
         print_json({"switches": [_for_programs(name, each) for name, each in sorted(switches.items())]})
     elif switches:
-        Console(highlight=False).print(_for_people(switches))
+        rows = [_row(name, each) for name, each in sorted(switches.items())]
+        views.print_table(("switch", "is", "since", "why"), rows)
     else:
         typer.echo(f"No switch was ever turned in environment {env}.")
 
@@ -64,16 +63,9 @@ def _word(on: bool) -> str:
     return "on" if on else "off"
 
 
-def _for_people(switches: dict[str, Switch]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("switch", overflow="fold")
-    for name in ("is", "since"):
-        table.add_column(name, no_wrap=True)
-    table.add_column("why", overflow="fold")
-    for name, each in sorted(switches.items()):
-        state = Text(_word(each.on), "bold yellow" if each.on else "")
-        table.add_row(Text(name), state, views.moment(each.since), Text(each.reason))
-    return table
+def _row(name: str, switch: Switch) -> views.Row:
+    state = Text(_word(switch.on), "bold yellow" if switch.on else "")
+    return name, state, views.moment(switch.since), switch.reason
 
 
 def _for_programs(name: str, switch: Switch) -> dict[str, Any]:

@@ -1,15 +1,27 @@
-"""Records as people and programs read them: tables, lines and JSON."""
+"""What is kept, as people and programs read it: tables, lines and JSON.
+
+A key or an id that is cut or broken in two cannot be copied. So they stay whole, on a narrow terminal and in
+a pipe alike, and everything else gives way to them.
+"""
 
 import json
 import time
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeAlias
 
-from rich.table import Table
+from rich.console import Console
 from rich.text import Text
 
 from semel import MISSING, Ledger, Record, Status, errors
 from semel.tables import FOREVER
+
+Cell: TypeAlias = Text | str
+Row: TypeAlias = Sequence[Cell]
+
+GAP = "  "
+# In less room than this the last column tells nothing; its rows then stand below what they are about.
+LEAST = 20
 
 # A table is for looking over many records; `show` and --json have the whole result.
 SHORT = 48
@@ -26,39 +38,32 @@ SPANS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 def as_json(ledger: Ledger, record: Record) -> dict[str, Any]:
     """A record for programs; `result` is there only if there is one, since null is a result too."""
-    view: dict[str, Any] = {"key": record.key, "status": record.status.value, "attempt": record.attempt}
+    view: dict[str, Any] = {"key": record.key, "id": record.id}
+    view |= {"status": record.status.value, "attempt": record.attempt}
     for name in ("created_at", "updated_at", "lease_until", "expires_at"):
         view[name] = None if getattr(record, name) == FOREVER else moment(getattr(record, name))
     view |= {"fingerprint": record.fingerprint, "encoding": record.encoding}
+    view |= {"subject": record.subject, "details": record.details}
     if failure := record.failure:
         view["error"] = {"type": failure.type, "message": failure.message}
     return view | _result(ledger, record)
 
 
-def as_table(ledger: Ledger, records: tuple[Record, ...]) -> Table:
-    """Records for looking over."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    # A key that is cut cannot be copied: it is folded instead.
-    table.add_column("key", overflow="fold")
-    for name in ("status", "attempt", "changed"):
-        table.add_column(name, no_wrap=True)
-    table.add_column("what came of it", overflow="ellipsis", no_wrap=True)
-    for record in records:
-        status = Text(record.status.value, STYLES[record.status])
-        changed = f"{span(time.time() - record.updated_at)} ago"
-        table.add_row(Text(record.key), status, str(record.attempt), changed, Text(story(ledger, record)))
-    return table
+def record_row(ledger: Ledger, record: Record) -> Row:
+    """A record for looking over."""
+    status = Text(record.status.value, STYLES[record.status])
+    changed = f"{span(time.time() - record.updated_at)} ago"
+    return record.key, status, str(record.attempt), changed, story(ledger, record)
 
 
-def as_lines(ledger: Ledger, record: Record) -> Table:
+RECORD = ("key", "status", "attempt", "changed", "what came of it")
+
+
+def record_pairs(ledger: Ledger, record: Record) -> Iterable[tuple[str, Cell]]:
     """One record in full."""
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="dim", no_wrap=True)
-    grid.add_column(overflow="fold")
     for name, value in as_json(ledger, record).items():
         if value is not None or name == "result":
-            grid.add_row(name, Text(value if isinstance(value, str) and name != "result" else compact(value)))
-    return grid
+            yield name, value if isinstance(value, str) and name != "result" else compact(value)
 
 
 def story(ledger: Ledger, record: Record) -> str:
@@ -112,3 +117,66 @@ def span(seconds: float) -> str:
         if seconds >= size:
             return f"{seconds / size:.0f} {unit}"
     return "0 s"
+
+
+# Printing
+
+
+def print_table(names: Sequence[str], rows: Sequence[Row], *, whole: int = 1, cut: bool = False) -> None:
+    """Print rows below their names. The first `whole` columns are never cut, and nothing is in a pipe.
+
+    On a terminal the last column has the room that the others leave: it is `cut` there, or goes on below.
+    Where they leave too little, each row takes two lines: what it is about, and what there is to say of it.
+    """
+    console = Console(highlight=False)
+    table = [[Text(name, "dim") for name in names], *[[_text(cell) for cell in row] for row in rows]]
+    widths = [max(cell.cell_len for cell in column) for column in zip(*table, strict=True)]
+    before = sum(widths[:-1]) + len(GAP) * (len(names) - 1)
+    room = console.width - before if console.is_terminal else widths[-1]
+    if room >= min(widths[-1], LEAST):
+        lines = [line for row in table for line in _in_columns(console, row, widths, room, cut)]
+    else:
+        lines = [line for row in table for line in _stacked(console, row, widths, whole, cut)]
+    for line in lines:
+        line.rstrip()
+        console.print(line, soft_wrap=True)
+
+
+def print_pairs(pairs: Iterable[tuple[str, Cell]]) -> None:
+    """Print names, and beside each its value; a terminal breaks what is longer than it is wide."""
+    console, listed = Console(highlight=False), list(pairs)
+    width = max((len(name) for name, _ in listed), default=0)
+    for name, value in listed:
+        console.print(Text.assemble((name.ljust(width) + GAP, "dim"), _text(value)), soft_wrap=True)
+
+
+def _text(cell: Cell) -> Text:
+    """A cell, on one line."""
+    return cell if isinstance(cell, Text) else Text(" ".join(cell.splitlines()))
+
+
+def _in_columns(console: Console, row: list[Text], widths: list[int], room: int, cut: bool) -> list[Text]:
+    head, last = _padded(row[:-1], widths), row[-1].copy()
+    if last.cell_len <= room:
+        return [head + last]
+    if cut:
+        last.truncate(room, overflow="ellipsis")
+        return [head + last]
+    first, *more = last.wrap(console, room)
+    return [head + first, *[Text(" " * head.cell_len) + line for line in more]]
+
+
+def _padded(cells: list[Text], widths: list[int]) -> Text:
+    line = Text()
+    for cell, width in zip(cells, widths, strict=False):
+        line += Text.assemble(cell, " " * (width - cell.cell_len) + GAP)
+    return line
+
+
+def _stacked(console: Console, row: list[Text], widths: list[int], whole: int, cut: bool) -> list[Text]:
+    """What a row is about on lines of its own, and the rest below it."""
+    told, room = _padded(row[whole:-1], widths[whole:]) + row[-1], console.width - len(GAP)
+    if cut:
+        told.truncate(room, overflow="ellipsis")
+    below = [told] if told.cell_len <= room else told.wrap(console, room)
+    return [Text(GAP).join(row[:whole]), *[Text(GAP) + line for line in below]]

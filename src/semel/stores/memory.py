@@ -67,6 +67,9 @@ class MemoryStore:
     A query looks at every item of its partition, or of its table.
     """
 
+    def __repr__(self) -> str:
+        return "<MemoryStore>"
+
     def __init__(self, clock: Clock | None = None, overflow: "Overflow | None" = None) -> None:
         self.overflow = overflow
         self._clock = clock or Clock()

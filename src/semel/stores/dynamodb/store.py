@@ -76,6 +76,9 @@ class DynamoDBStore:
         self._pool: ThreadPoolExecutor | None = None
         self._aopening: PerLoop[asyncio.Lock] = PerLoop(_lock, _nothing, lambda _: None)
 
+    def __repr__(self) -> str:
+        return f"<DynamoDBStore {self._plan(LEDGER).layout.title}>"
+
     @classmethod
     def from_url(cls, url: str, *, env: str, clock: Clock) -> "DynamoDBStore":
         """`dynamodb://REGION/TITLE?endpoint=...`; `dynamodb://` alone leaves all of it to the environment."""

@@ -61,6 +61,9 @@ class PostgresStore:
         self._pools = PerLoop(self._new_pool, _hang_up, AsyncPool.drop_all)
         self._housekeeper = Housekeeper(self._address, self._clock, self._room.ring, self._reaping)
 
+    def __repr__(self) -> str:
+        return f"<PostgresStore {self._address.shown}>"
+
     @classmethod
     def from_url(cls, url: str, *, env: str, clock: Clock) -> "PostgresStore":
         """`postgresql://user:password@host:port/database`; the first command connects."""

@@ -44,6 +44,9 @@ class RedisStore:
         self._room = WaitingRoom(self._clock)
         self._bell = Bell(self._address, self._owner, self._room.ring)
 
+    def __repr__(self) -> str:
+        return f"<RedisStore {self._address.home}/{self._address.db}, prefix {self._address.prefix!r}>"
+
     @classmethod
     def from_url(cls, url: str, *, env: str, clock: Clock) -> "RedisStore":
         """`redis://:password@host:port/db`, or `rediss://` with TLS; nothing is sent yet."""

@@ -116,6 +116,9 @@ class SQLiteStore:
     def _time(self) -> float:
         return self._now()
 
+    def __repr__(self) -> str:
+        return f"<SQLiteStore {self._file.path}>"
+
     @classmethod
     def from_url(cls, url: str, *, env: str, clock: Clock) -> "SQLiteStore":
         """`sqlite:///relative/path.db` or `sqlite:////absolute/path.db`."""
