@@ -1,10 +1,12 @@
 """What an operator does beside a `semel.toml`: provision, look, settle, redrive, stop; on every store."""
 
+import ast
 import json
 import re
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -23,6 +25,7 @@ from tests.acceptance.desk import (
     own_dynamodb,  # noqa: F401
     work_off,
 )
+from tests.acceptance.test_cli_state import COMMANDS
 from tests.servers.running import until
 
 MADE = ("postgres", "dynamodb")
@@ -381,3 +384,35 @@ def test_who_asks_to_be_forgotten_is_found_by_the_secret_of_the_service(local: D
     assert list(local.folder.glob("*.key"))
     said = local.run("forget-subject", "ada@example.org", "--yes", "--app", "support")
     assert (said.code, said.out) == (0, "Forgotten: 0 records, 1 document and 0 journal entries.\n")
+
+
+# Commands that messages name
+
+GROUPS = "|".join(sorted({name.split()[1] for name in COMMANDS}))
+SAID = re.compile(
+    rf"\bsemel ({GROUPS})(?: (list|show|resolve|forget|reap|dead|redrive|on|off|by)\b)?([^\n&\"'`(),;]*)"
+)
+
+
+def texts() -> list[str]:
+    """Every text in the code, docstrings of commands included, with the names in it left out."""
+    found = []
+    for file in sorted((Path(semel.__file__).parent).rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            if isinstance(node, ast.JoinedStr):
+                parts = [one.value if isinstance(one, ast.Constant) else "X" for one in node.values]
+                found.append("".join(map(str, parts)))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.append(node.value)
+    return found
+
+
+def test_every_command_and_option_that_a_message_names_is_there() -> None:
+    named = {found.groups(default="") for text in texts() for found in SAID.finditer(text)}
+    assert len(named) > 20
+    for group, command, rest in named:
+        path = f"semel {group} {command}".strip()
+        known = [one for name, one in COMMANDS.items() if name == path or name.startswith(f"{path} ")]
+        assert known, path
+        options = {opt for one in known for param in one.params for opt in param.opts}
+        assert set(re.findall(r"(?<!\S)--[a-z-]+", rest)) <= options, (path, rest)

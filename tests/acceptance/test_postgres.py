@@ -51,6 +51,7 @@ from semel.lifecycle import Status
 from semel.stores.postgres import PostgresStore, ddl, housekeeper, migrate, phrases, pool, problems, schema
 from semel.stores.postgres.store import WORTH_A_MARK
 from semel.tables import COUNTERS, DOCUMENTS, JOURNAL, LEDGER
+from semel.tables.seeds import SUPPORT_STATE
 from semel.testing import FakeClock, FaultProxy
 from semel.testing.conformance import NOTES, TABLES, THINGS
 from semel.testing.linear import History, check
@@ -318,6 +319,20 @@ def test_a_table_that_is_otherwise_is_refused(url, name, admin, change, said):
     with closing(PostgresStore(url, env="test")) as store, pytest.raises(errors.WrongSchema, match=said):
         store.execute(Get(LEDGER, "key"))
     assert any(re.search(said, problem.what) for problem in problems(url, "test"))
+
+
+def test_the_remedies_in_sql_can_be_run_as_they_stand(url, name, admin):
+    migrate(url, "test", [SUPPORT_STATE])
+    admin.execute(f"ALTER TABLE {name}.semel_ledger ALTER COLUMN attempt TYPE text")
+    with role(admin, f"{name}_r") as poor:
+        admin.execute(f"GRANT USAGE ON SCHEMA {name} TO {poor}")
+        admin.execute(f"GRANT SELECT ON {name}.semel_meta TO {poor}")
+        found = problems(as_role(url, poor), "test", [SUPPORT_STATE])
+        assert any('"semel_support-state"' in problem.remedy for problem in found)
+        for problem in found:
+            assert problem.remedy.startswith(("GRANT ", "ALTER ")), problem
+            admin.execute(problem.remedy)
+        assert problems(as_role(url, poor), "test", [SUPPORT_STATE]) == []
 
 
 @seldom_or_often

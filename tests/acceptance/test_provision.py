@@ -1,6 +1,7 @@
 """`semel provision` and `semel cost` as an operator types them, on servers and on files."""
 
 import json
+import shlex
 import sqlite3
 import sys
 from collections import Counter
@@ -311,6 +312,55 @@ def test_a_table_that_was_made_before_it_had_indexes_is_brought_up_to_date(wire,
     assert dynamodb.provision(wire, [table], env, clock=Clock()) == []
     assert dynamodb.problems(wire, [table], env) == []
     remove(wire, table, env)
+
+
+def as_aws_does(wire, line):
+    """A line for AWS's own command line, sent as that would send it."""
+    words = shlex.split(line)
+    assert words[:2] == ["aws", "dynamodb"]
+
+    def camel(word):
+        return "".join(part.capitalize() for part in word.split("-"))
+
+    def meant(text):
+        pairs = dict(pair.split("=") for pair in text.split(",")) if "=" in text else None
+        known = {"true": True, "false": False}
+        return (
+            text
+            if pairs is None
+            else {name: known.get(v, int(v) if v.isdigit() else v) for name, v in pairs.items()}
+        )
+
+    options = {camel(name.removeprefix("--")): meant(value) for name, value in pairwise(words[3:])}
+    wire.call(camel(words[2]), options, write=False)
+
+
+def pairwise(words):
+    return zip(words[::2], words[1::2], strict=True)
+
+
+@pytest.mark.parametrize("endpoint", ["dynoxide"], indirect=True)
+def test_what_only_its_owner_may_change_is_changed_by_the_line_that_is_told(run, url, wire, env):
+    name = f"semel-{env}-ledger"
+    units = {"ReadCapacityUnits": 1, "WriteCapacityUnits": 1}
+    request = shape.create_request(LEDGER, env) | {
+        "BillingMode": "PROVISIONED",
+        "ProvisionedThroughput": units,
+    }
+    for index in request["GlobalSecondaryIndexes"]:
+        index["ProvisionedThroughput"] = units
+    wire.call("CreateTable", request, write=False)
+    assert until(lambda: active(wire, name))
+    wrong = {"Enabled": True, "AttributeName": "gone_at"}
+    wire.call("UpdateTimeToLive", {"TableName": name, "TimeToLiveSpecification": wrong}, write=False)
+    words = ("provision", "--url", url, "--env", env, "--table", "ledger")
+    found = json.loads(run(*words, "--check", "--json")[1])["problems"]
+    told = [line for problem in found for line in problem["remedy"].split("; ") if line.startswith("aws ")]
+    assert len(told) == 2, found
+    for line in told:
+        as_aws_does(wire, line)
+    assert run(*words)[0] == 0
+    assert run(*words, "--check")[0] == 0
 
 
 def test_a_server_that_is_not_there_is_one_line_that_says_where_it_was_looked_for(run):

@@ -60,7 +60,7 @@ def list_waiting(
 
     A group rests after a failure, until its first message is tried again. Counted are ten thousand at most.
 
-    semel inbox list support --scope support
+    semel inbox list support
     """
     with _inbox(name, where, queue) as inbox:
         told = inbox.survey()

@@ -58,7 +58,7 @@ class Held(errors.SemelError):
     def __init__(self, key: str) -> None:
         super().__init__(
             f"nobody knows whether the reply was sent: look into the chat, settle {key!r} with semel ledger "
-            "resolve, and redrive the message"
+            "resolve --app household, and redrive the message"
         )
         self.key = key
 

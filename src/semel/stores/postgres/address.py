@@ -78,10 +78,14 @@ class Address(msgspec.Struct, frozen=True):
         )
 
     @property
+    def role(self) -> str:
+        """The role that it names; "" where the environment does."""
+        return str(conninfo_to_dict(self.conninfo).get("user") or "")
+
+    @property
     def shown(self) -> str:
         """The URL without its password, which PGPASSWORD may say."""
-        user = conninfo_to_dict(self.conninfo).get("user")
-        role = f"{quote(str(user), safe='')}@" if user else ""
+        role = f"{quote(self.role, safe='')}@" if self.role else ""
         return f"postgresql://{role}{self.place}" + (f"?schema={self.schema}" if self.schema else "")
 
     @property

@@ -100,7 +100,9 @@ def opened(state: State, layouts: Sequence[Layout], env: str, address: Address) 
     if state.environment is None or missing:
         lacking = ", ".join(missing) or META
         raise errors.TableMissing(f"PostgreSQL at {address.place} has no {lacking}; {remedy}")
-    wrong = [problem.what for layout in layouts for problem in _misfits(layout, state, remedy)]
+    wrong = [
+        problem.what for layout in layouts for problem in _misfits(layout, state, remedy, address.schema)
+    ]
     if wrong or state.version < len(MIGRATIONS):
         told = "; ".join(wrong) or f"schema {state.version} is older than {len(MIGRATIONS)}"
         raise errors.WrongSchema(f"PostgreSQL at {address.place}: {told}; {remedy}")
@@ -122,34 +124,34 @@ def problems(url: str, env: str, tables: Iterable[Table] = ()) -> list[Problem]:
     layouts = layouts_of(tables)
     with _connected(address) as connection:
         state = _inspected(connection, layouts, address, address.schema)
-    return list(_problems(state, layouts, env, PROVISION))
+    return list(_problems(state, layouts, env, address))
 
 
-def _problems(state: State, layouts: Sequence[Layout], env: str, remedy: str) -> Iterator[Problem]:
+def _problems(state: State, layouts: Sequence[Layout], env: str, address: Address) -> Iterator[Problem]:
     if state.encoding != "UTF8":
         yield _misencoded(state)
     if state.version > len(MIGRATIONS):
         what = f"the schema has version {state.version}, and this semel knows {len(MIGRATIONS)}"
         yield Problem(what, "upgrade semel")
     if state.version < len(MIGRATIONS):
-        yield Problem(f"the schema has version {state.version} of {len(MIGRATIONS)}", remedy)
+        yield Problem(f"the schema has version {state.version} of {len(MIGRATIONS)}", PROVISION)
     if state.environment not in (None, env):
         yield Problem(
             f"it belongs to environment {state.environment!r}, not to {env!r}",
             "open it for that environment, or name another schema or database",
         )
     for layout in layouts:
-        yield from _misfits(layout, state, remedy)
+        yield from _misfits(layout, state, PROVISION, address.schema)
         for index in layout.indexes():
             if index not in state.found.indexes:
-                yield Problem(f"index {index} is missing", remedy)
+                yield Problem(f"index {index} is missing", PROVISION)
     for title, privilege in state.forbidden:
-        yield Problem(
-            f"the role may not {privilege} in {title}", f"GRANT {privilege} ON {title} TO that role"
-        )
+        role = quoted(address.role) if address.role else "that role"
+        grant = f"GRANT {privilege} ON {qualified(title, address.schema)} TO {role}"
+        yield Problem(f"the role may not {privilege} in {title}", grant)
 
 
-def _misfits(layout: Layout, state: State, remedy: str) -> Iterator[Problem]:
+def _misfits(layout: Layout, state: State, remedy: str, schema: str | None) -> Iterator[Problem]:
     """What a table lacks, or has otherwise."""
     if layout.title not in state.found.columns:
         yield Problem(f"table {layout.title} is missing", remedy)
@@ -160,7 +162,8 @@ def _misfits(layout: Layout, state: State, remedy: str) -> Iterator[Problem]:
         right = layout.columns()[name]
         yield Problem(
             f"column {name} of table {layout.title} is {kind} and not {right}",
-            f"ALTER TABLE {layout.title} ALTER COLUMN {name} TYPE {right}",
+            f"ALTER TABLE {qualified(layout.title, schema)} ALTER COLUMN {quoted(name)} TYPE {right} "
+            f"USING {quoted(name)}::{right}",
         )
 
 
