@@ -51,7 +51,7 @@ def test_it_is_not_ready_while_its_store_is_away(tmp_path: Path) -> None:
         house = House(told(text))
         try:
             with client_of(house) as client:
-                assert client.get("/health/ready").status_code == 200
+                assert until(lambda: client.get("/health/ready").status_code == 200)
                 proxy.black_hole()
                 silent = client.get("/health/ready")
                 assert (silent.status_code, problem_of(silent)) == (503, "unavailable")
