@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import semel
+from semel.apps import sections
 from semel.apps.keyfile import Secrets
 from semel.apps.ledgers import LEDGERS, binding, tables_of
 from semel.apps.sections import Store
@@ -138,3 +139,11 @@ def test_elsewhere_no_table_is_made_for_a_ledger_that_is_the_stores_own() -> Non
 def test_a_url_that_names_the_table_of_an_app_says_which_one_is_made() -> None:
     [table] = tables_of("quill", "dynamodb:///mine?layout=quill", queued=True)
     assert (table.name, table.title) == (QUILL.name, "mine")
+
+
+def test_nothing_that_is_kept_about_a_store_shows_its_secrets() -> None:
+    url = "postgresql://app:hunter2@db.example/shop"
+    keys = {"k": "hunter2"}
+    store = Store(url=url, secret="hunter2", encryption=sections.Encryption(active="k", keys=keys))
+    secrets = Secrets(b"hunter2", Encryption.from_secret(b"hunter2 is too short, but for here"))
+    assert "hunter2" not in repr((store, secrets, binding("quill", store, secrets)))

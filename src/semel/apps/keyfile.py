@@ -24,6 +24,9 @@ class Secrets(msgspec.Struct, frozen=True):
     secret: bytes | None = None
     encryption: Encryption | None = None
 
+    def __repr__(self) -> str:
+        return f"<secrets, {'with' if self.encryption else 'without'} encryption>"
+
 
 def secrets_of(store: Store, given: Given, *, looking: bool = False) -> Secrets:
     """The secret and the keys that were set; with SQLite there are always some.

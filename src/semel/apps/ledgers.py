@@ -42,6 +42,9 @@ class Binding(msgspec.Struct, frozen=True, kw_only=True):
     secret: bytes | None = None
     encryption: Encryption | None = None
 
+    def __repr__(self) -> str:  # a URL may have a password, and a secret is one
+        return f"<binding to env {self.env!r}, scope {self.scope!r}>"
+
     def open(self, **options: Any) -> Semel:
         """Open it; further options are those of `connect`."""
         chosen = {"env": self.env, "scope": self.scope, "secret": self.secret, "encryption": self.encryption}

@@ -16,6 +16,9 @@ class Encryption(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     active: str = ""
     keys: dict[str, str] = {}
 
+    def __repr__(self) -> str:
+        return f"<settings of encryption, with {len(self.keys)} keys>"
+
 
 class Store(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where everything is kept, and what keeps it from being read."""
@@ -27,6 +30,9 @@ class Store(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     encrypt: bool = True
     """Encrypt with a key made from the secret, where there is one and no keys are given."""
     encryption: Encryption = Encryption()
+
+    def __repr__(self) -> str:  # it has secrets in it
+        return f"<settings of the store, env {self.env!r}>"
 
 
 class BadSetting(errors.InvalidOption):

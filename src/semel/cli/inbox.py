@@ -1,5 +1,6 @@
 """`semel inbox`: what waits to be handled, and what nobody could handle."""
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -24,6 +25,7 @@ from semel.cli.opening import (
     number,
     on_a_store,
     print_json,
+    sections,
 )
 from semel.doors.inbox import Dead, Inbox, Survey, open_inbox
 
@@ -146,10 +148,11 @@ def _inbox(name: str, where: Where, queue: str, dead_letters: str = "") -> Itera
 
 def _of_its_app(name: str, where: Where, given: Given) -> Where:
     """An inbox that has an app's name is the app's, where the settings have such an app."""
-    if name in given.tree.get("apps", {}):
+    if name in sections(given, "apps"):
         return msgspec.structs.replace(where, app=name)
     url, ledger = store_of(given).url, own_ledger(name)
-    if ledger is not None and in_dynamodb(url) and ledger_at(url).name != ledger.name:
+    scoped = bool(os.environ.get("SEMEL_SCOPE"))
+    if ledger is not None and not scoped and in_dynamodb(url) and ledger_at(url).name != ledger.name:
         # What was given up stays so in the app's own ledger, and a message that is put back comes to nothing.
         raise errors.UsageError(
             f"{name} has a ledger of its own in DynamoDB: say --app {name}; or --scope, for an inbox of yours"
@@ -161,8 +164,7 @@ def _queues(name: str, given: Given) -> tuple[str, str]:
     """The queues of SQS that an inbox is on by the settings; "" where it is on the store."""
     from semel.service.settings import Inbox as Section
 
-    values = given.tree.get("inbox", {})
-    chosen = read(Section, values.get(name, {}), ("inbox", name), given)
+    chosen = read(Section, sections(given, "inbox").get(name, {}), ("inbox", name), given)
     return chosen.queue, chosen.dead_letters
 
 

@@ -115,10 +115,15 @@ def given_for(where: Where) -> Given:
     return gathered(where.config, options)
 
 
+def sections(given: Given, name: str) -> dict[str, Any]:
+    """What is set under a name that has a section for each app; nothing, where that is no section at all."""
+    found = given.tree.get(name)
+    return found if isinstance(found, dict) else {}
+
+
 def known_apps(given: Given) -> list[str]:
     """The applications of these settings, and those of semel's own."""
-    named = given.tree.get("apps", {})
-    return list(dict.fromkeys([*(named if isinstance(named, dict) else ()), *LEDGERS]))
+    return list(dict.fromkeys([*sections(given, "apps"), *LEDGERS]))
 
 
 def bound(where: Where, given: Given | None = None) -> Binding:
