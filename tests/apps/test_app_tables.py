@@ -14,7 +14,8 @@ import pytest
 import semel
 from semel.apps import functions as on_lambda
 from semel.apps.quill.settings import store_url
-from semel.apps.tables import deployed, from_environment, located
+from semel.apps.reading import gather
+from semel.apps.tables import deployed, located
 from semel.aws.credentials import Credentials
 from semel.aws.wire import Wire
 from semel.cli import main
@@ -23,7 +24,6 @@ from semel.provision import iam, stack
 from semel.provision.cloudformation import logical
 from semel.provision.deployment import APPS, deployment
 from semel.service.house import House
-from semel.service.reading import gather
 from semel.stores.dynamodb.layout import title
 from semel.stores.dynamodb.url import parse, with_titles
 from semel.tables import DOCUMENTS, JOURNAL, LEDGER, OWN
@@ -123,7 +123,7 @@ def test_a_name_that_cannot_be_is_refused_and_its_setting_named(app: str, named:
     ],
 )
 def test_the_environment_names_tables_one_by_one_or_as_json(environ: dict[str, str]) -> None:
-    said = from_environment("household", environ | {"OTHER": "x"})
+    said = gather(None, environ | {"OTHER": "x"}).tree["apps"]["household"]
     assert located("dynamodb:", "household", said).startswith("dynamodb:?tables=")
     tables = parse(located("dynamodb://eu-north-1", "household", said)).tables
     assert {table.name: title(table, "prod") for table in tables} == {
@@ -153,7 +153,7 @@ def test_a_url_names_tables_of_semels_own_and_others() -> None:
 @pytest.mark.seed("H10")
 def test_the_table_that_quill_s_variables_make_a_url_of_may_be_named_otherwise() -> None:
     environ = {"DYNAMO_TABLE_NAME": "by-variable", "SEMEL_APPS__QUILL__TABLES__LEDGER": "by-setting"}
-    url = located(store_url(environ), "quill", from_environment("quill", environ))
+    url = located(store_url(environ), "quill", gather(None, environ).tree["apps"]["quill"])
     assert [title(table, "prod") for table in parse(url).tables] == ["by-setting"]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from semel.apps.settings import meant, variable, wrong
+from semel.apps.settings import meant, wrong
 from semel.provision.deployment import Deployment, deployment
 from semel.stores.dynamodb.layout import is_title
 from semel.stores.dynamodb.url import with_titles
@@ -45,14 +45,6 @@ def titles(deployment: Deployment, section: Mapping[str, Any]) -> dict[str, str]
         if not is_title(title):
             raise wrong(app, f"{SETTING}.{name}", "a table's name has 3 to 255 of A-Z a-z 0-9 _ . -")
     return {own[name].name: title for name, title in named.items()}
-
-
-def from_environment(app: str, environ: Mapping[str, str]) -> dict[str, Any]:
-    """What environment variables say of tables: `SEMEL_APPS__HOUSEHOLD__TABLES__MESSAGES` and its kin."""
-    whole = variable(app, SETTING)
-    said = {name: environ[name] for name in environ if name.startswith(whole)}
-    named = _read(app, SETTING, dict[str, str], said.pop(whole, {}))
-    return {SETTING: named | {name.removeprefix(f"{whole}__").lower(): title for name, title in said.items()}}
 
 
 def _read(app: str, setting: str, kind: Any, value: Any) -> Any:

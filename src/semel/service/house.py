@@ -96,12 +96,9 @@ class House:
             if app and bound.url == self.settings.semel.url:
                 return self.s.scoped(bound.scope)
             s = bound.open(redact=self._redact)
-        except errors.InvalidOption as error:
-            placed = self._placed(error)
-            if placed is error:
-                placed = self.given.wrong(("semel", "url"), str(error))
-            raise placed from error
         except errors.UsageError as error:
+            if isinstance(error, errors.InvalidOption) and str(error).startswith("apps."):
+                raise self._placed(app, error) from error
             raise self.given.wrong(("semel", "url"), str(error)) from error
         self._open.append(s)
         s.events.listen(self.metrics.events)
