@@ -132,8 +132,8 @@ def open_store(url: str, *, env: str, clock: Clock) -> Store:
         # A password may be in it, wherever the mistake is.
         shown = url if "@" not in url else f"{scheme}:***@{url.rpartition('@')[2]}"
         raise errors.InvalidOption(
-            f"{shown!r} names no store; a store's URL begins with one of {known} "
-            "and a file of SQLite is sqlite:///file.db"
+            f"{shown!r} names no store; a store's URL begins with one of {known}; "
+            "a file of SQLite is sqlite:///file.db"
         )
     module, name = STORES[scheme]
     store: Store = getattr(import_module(module), name).from_url(url, env=env, clock=clock)

@@ -48,7 +48,10 @@ def genuine(source: Source) -> Source:
     def found(instead_of: Credentials | None) -> Credentials:
         held = source(instead_of)
         if held.access_key == INVENTED:
-            raise StoreUnavailable("the environment has the credentials of moto's mock_aws, which AWS is not")
+            raise StoreUnavailable(
+                "the environment has the credentials of moto's mock_aws, and no mock is active: "
+                "begin one, or set credentials that AWS knows"
+            )
         return held
 
     return found
