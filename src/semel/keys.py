@@ -112,6 +112,16 @@ def qualify(env: str, scope: str, key: str) -> str:
     return prefix(env, scope) + key
 
 
+def owned(scope: str, owner: str) -> str:
+    """The scope of an owner inside a scope, either of which may be empty; no two others have the same.
+
+    A lone owner stands as it is, unless it holds what joins or escapes: it could be taken for both of them.
+    """
+    if scope:
+        return f"{part(scope)}:{part(owner) if owner else ''}"
+    return part(owner) if ":" in owner or "%" in owner else owner
+
+
 def _name(text: str, what: str) -> str:
     if not isinstance(text, str):
         raise InvalidKey(f"{what} is text, not {_kind(text)}")

@@ -458,6 +458,30 @@ def test_a_key_of_the_scopes_own_work_is_not_a_key_of_its_callers(s: semel.Semel
     assert asked(outer).body == b"mine"
 
 
+@pytest.mark.situation(51)
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (("shop", "alice"), ("", "shop:alice")),
+        (("shop", None), ("", "shop")),
+        (("shop:alice", None), ("shop", "alice")),
+        (("a:b", "c"), ("a", "b:c")),
+        (("", "a:b"), ("", "a%3Ab")),
+        (("x" * 100, "y" * 100), ("", f"{'x' * 100}:{'y' * 100}")),
+    ],
+)
+def test_nobody_is_given_the_response_of_another_owner_or_scope(
+    s: semel.Semel, one: tuple[str, str | None], other: tuple[str, str | None]
+) -> None:
+    def policy(scope: str, owner: str | None) -> Idempotency:
+        return known(s.scoped(scope)) if owner else anyone(s.scoped(scope))
+
+    for (scope, owner), body in ((one, b"mine"), (other, b"yours")):
+        assert begun(policy(scope, owner), request_of(native=owner)).keep(200, [], body) is None
+    for (scope, owner), body in ((one, b"mine"), (other, b"yours")):
+        assert asked(policy(scope, owner), request_of(native=owner)).body == body
+
+
 def test_no_request_makes_the_policy_remember_more_than_a_little(s: semel.Semel) -> None:
     """Paths and callers are the client's to choose, a new one for every request."""
     idempotency = anyone(s)

@@ -478,7 +478,7 @@ def test_a_shadow_decides_and_records_and_counts_beside_and_never_allows(do, noo
     assert [decision.would_allow for decision in told] == [True, True, True, False]
     assert [decision.reason for decision in told] == ["shadow"] * 3 + ["cap:replies:42"]
     assert do(decide("reply:0", *rules)) == told[0]
-    assert (used(do), used(do, "shadow:replies:42")) == (0, 3)
+    assert (used(do), used(do, "replies:42>>shadow")) == (0, 3)
     entries = do(lambda s: s.journal.list("chat:42")).entries
     assert [entry.body["reason"] for entry in entries] == [decision.reason for decision in told]
 

@@ -35,6 +35,9 @@ SWITCH = "kill_switch:"
 # The row of a cooldown, in the partition of its name.
 COOLDOWN = "cooldown"
 
+# What a counter's name ends with that counts in the shadow: no name that is made of parts ends so.
+SHADOWED = ">>shadow"
+
 
 class Sight(msgspec.Struct, frozen=True):
     """What one rule saw."""
@@ -73,7 +76,7 @@ class View(msgspec.Struct, frozen=True):
 
     def counter(self, template: str) -> str:
         """The same for what is counted; a shadow counts beside, as if it had sent."""
-        return f"shadow:{self.name(template)}" if self.shadow else self.name(template)
+        return self.name(template) + (SHADOWED if self.shadow else "")
 
 
 # Rules

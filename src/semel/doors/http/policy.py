@@ -29,7 +29,7 @@ from semel.doors.http.answers import (
     replayed,
 )
 from semel.events import What
-from semel.keys import MAX_NAME_BYTES, Key, canonical_json, part
+from semel.keys import MAX_NAME_BYTES, Key, canonical_json, owned, part
 from semel.ledger import Seconds, check_word, seconds
 from semel.lifecycle import Status
 from semel.model import Record
@@ -327,10 +327,8 @@ class Idempotency:
         return block
 
     def _scoped(self, owner: str) -> Semel:
-        if not owner:
-            return self.s
-        owner = _short(owner)
-        return self.s.scoped(_short(str(Key(self.s.scope, owner)) if self.s.scope else owner, MAX_NAME_BYTES))
+        name = owned(self.s.scope, _short(owner) if owner else "")
+        return self.s.scoped(_short(name, MAX_NAME_BYTES)) if name else self.s
 
     def _checked_expiry(self, bounds: tuple[Seconds, Seconds] | None) -> tuple[float, float] | None:
         if bounds is None:

@@ -24,6 +24,7 @@ from semel.policy import Options
 # What SQS takes for a group or a name for five minutes; anything else is hashed.
 # https://docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/API_SendMessage.html
 NAME = re.compile(r"[A-Za-z0-9!\"#$%&'()*+,./:;<=>?@\[\\\]^_`{|}~-]{1,128}")
+HASH = re.compile(r"[0-9a-f]{64}")
 
 # So many dead letters are received at once, and so long nobody else sees them while they are gone through. Of
 # one group SQS gives no more before these are back or gone.
@@ -220,7 +221,9 @@ def _envelope(delivery: Delivery) -> Envelope | None:
 
 
 def _named(text: str) -> str:
-    return text if NAME.fullmatch(text) else hashlib.sha256(text.encode()).hexdigest()
+    # What looks like a hash is hashed too: SQS would drop one message as the duplicate of another.
+    plain = NAME.fullmatch(text) and not HASH.fullmatch(text)
+    return text if plain else hashlib.sha256(text.encode()).hexdigest()
 
 
 def _check(sent: Iterable[Sent]) -> None:

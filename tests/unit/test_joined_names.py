@@ -1,0 +1,117 @@
+"""Every place where names are joined into one: whatever they hold, other names never give the same."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import semel
+from semel.connect import Semel
+from semel.counters import CHARGED
+from semel.doors.http import ANYONE, Idempotency
+from semel.doors.inbox import sqs
+from semel.doors.sqs_names import sqs_key
+from semel.doors.webhooks.names import hubspot_key, richpanel_key
+from semel.gate.rules import SHADOWED
+from semel.gate.steps import RECORD
+from semel.keys import Key, owned, qualify, step_of
+from semel.stores.redis.names import Naming
+from semel.testing import FakeClock
+
+# Short texts of a small alphabet meet often, and this one holds all that joins, escapes or stands for a text.
+PIECES = ["a", "b", ":", "%", "/", ">", "#", ".", "}", "{", "%3A", "%25", "%2F", "sha256:", "shadow"]
+NAMES = st.lists(st.sampled_from(PIECES), min_size=1, max_size=4).map("".join)
+MAYBE = st.just("") | NAMES
+WORDS = NAMES.filter(lambda name: ":" not in name)
+
+S = semel.connect("memory:", secret=b"a secret of the tests", clock=FakeClock())
+
+
+def of(scope: str) -> Semel:
+    return S.scoped(scope)
+
+
+def mailbox(scope: str, name: str, key: str) -> str:
+    return of(scope).mailbox(name).steps._identity(key)
+
+
+def policy(scope: str, owner: str) -> str:
+    """Where the keys of a caller are; the empty one is none, where callers are not told apart."""
+    whose = Idempotency(of(scope), identity=ANYONE if not owner else lambda _: owner)
+    return whose._scoped(owner).ledger.steps.prefix
+
+
+def event(one: str, two: str, three: str) -> str:
+    return hubspot_key({"objectTypeId": one, "objectId": two, "subscriptionType": three})
+
+
+JOINED: dict[str, tuple[Callable[..., str], tuple[st.SearchStrategy[str], ...]]] = {
+    "parts": (Key, (NAMES, NAMES, NAMES)),
+    "a step": (lambda one, two, three: step_of(Key(one), two, three), (NAMES, NAMES, NAMES)),
+    "environment, scope, key": (qualify, (NAMES, MAYBE, NAMES)),
+    "scope, owner": (owned, (MAYBE, MAYBE)),
+    "scope, owner of a policy": (policy, (MAYBE, MAYBE)),
+    "scope, person": (lambda one, two: of(one)._realm.subject(two), (MAYBE, NAMES)),
+    "scope, inbox, key": (mailbox, (MAYBE, WORDS, NAMES)),
+    "queue, group, dedup": (lambda one, two, three: sqs_key(one, "", "", two, three), (NAMES,) * 3),
+    "a webhook's event": (event, (NAMES, NAMES, NAMES)),
+    "conversation, message": (richpanel_key, (NAMES, NAMES)),
+    "redis: table, key": (lambda one, two: Naming("semel", one).partition(two), (WORDS, NAMES)),
+    "redis: scope, key": (
+        lambda one, two: Naming("semel", "t", scoped=True).partition(qualify("dev", one, two)),
+        (MAYBE, NAMES),
+    ),
+    "redis: key, sort": (lambda one, two: f"{Naming('semel', 't').partition(one)}:{two}", (NAMES, NAMES)),
+}
+
+
+@pytest.mark.situation(51)
+@pytest.mark.parametrize("place", JOINED)
+@given(data=st.data())
+def test_two_different_tuples_of_names_never_give_one_key(place: str, data: st.DataObject) -> None:
+    join, kinds = JOINED[place]
+    one, other = data.draw(st.tuples(*kinds)), data.draw(st.tuples(*kinds))
+    assert (join(*one) == join(*other)) == (one == other)
+
+
+@pytest.mark.situation(51)
+@given(st.lists(NAMES, min_size=1, max_size=3), st.lists(NAMES, min_size=1, max_size=3))
+def test_no_key_of_parts_is_the_record_of_a_decision_or_counts_in_the_shadow(
+    one: list[str], other: list[str]
+) -> None:
+    for ending in (RECORD, SHADOWED):
+        assert Key(*one) != Key(*other) + ending
+        assert step_of(Key(*one), *other) != Key(*one) + ending
+
+
+def test_no_period_of_a_counter_is_the_token_of_a_charge() -> None:
+    from semel.periods import Day, Hour, Month, Week
+
+    labels = [kind().label(1_800_000_000.0) for kind in (Hour, Day, Week, Month)]
+    assert len(set(labels)) == 4
+    assert not any(re.match(CHARGED, label) for label in labels)
+
+
+@pytest.mark.situation(51)
+@given(NAMES | st.text(min_size=1, max_size=200))
+def test_a_message_whose_key_is_the_hash_of_another_is_not_dropped_as_its_duplicate(key: str) -> None:
+    name = sqs._named(key)
+    assert sqs.NAME.fullmatch(name)
+    assert name == key or sqs._named(name) != name
+
+
+@pytest.mark.situation(51)
+def test_names_that_were_not_ambiguous_have_the_keys_that_they_had() -> None:
+    """What stands in a store today is found again."""
+    told: list[tuple[tuple[str, str], Any]] = [
+        (("", ""), "dev//"),
+        (("", "alice"), "dev/alice/"),
+        (("", "alice@example.com"), "dev/alice@example.com/"),
+        (("", "a/b>c"), "dev/a%2Fb>c/"),
+        (("shop", "alice"), "dev/shop:alice/"),
+        (("shop", "a:b"), "dev/shop:a%253Ab/"),
+    ]
+    assert [policy(*names) for names, _ in told] == [name for _, name in told]
