@@ -307,6 +307,10 @@ def test_what_is_not_protected_passes_through(s: semel.Semel) -> None:
         for method in ("GET", "HEAD", "PUT", "OPTIONS"):
             assert (await ask(protected(s, app), method=method)).body == b"made"
         assert (await ask(protected(s, app, required=False), key=None)).body == b"made"
+        ran = app.times
+        for empty in (b"", b'""'):
+            assert (await ask(protected(s, app, required=False), key=empty)).status == 400
+        assert app.times == ran
         assert s.ledger.list().records == ()
         other: list[str] = []
 

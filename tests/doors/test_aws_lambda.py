@@ -696,6 +696,8 @@ def test_a_key_may_be_left_out_where_it_is_not_required_and_of_a_get(s, shape) -
     assert [shop(shape("{}")) for _ in range(2)] == [CREATED, CREATED]
     assert shop(shape(None, method="GET")) is CREATED
     assert shop.calls == 3
+    assert problem(shop(shape("{}", {"Idempotency-Key": [""]}))) == (400, "key-malformed")
+    assert shop.calls == 3
 
 
 def test_another_payload_or_another_query_under_one_key_is_refused(s, shape) -> None:

@@ -723,6 +723,7 @@ def test_where_a_key_is_not_required_a_request_without_one_is_left_alone(s: seme
     client = serving(anyone(s, required=False, max_body=10), upload)
     assert [client.post("/upload", content=b"x" * 50).json() for _ in range(2)] == [50, 50]
     assert [client.post("/upload", content=b"x", headers=KEY).json() for _ in range(2)] == [1, 1]
+    assert client.post("/upload", content=b"x", headers={"Idempotency-Key": ""}).status_code == 400
     assert len(ran) == 3
 
 

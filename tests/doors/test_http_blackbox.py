@@ -249,21 +249,9 @@ def any_bytes_and_any_status_are_given_again_as_they_were(shop: Shop, place: str
 @claim
 def a_key_that_is_missing_or_cannot_be_read_is_a_400(shop: Shop, place: str) -> None:
     name = shop.name()
-    bad = {
-        "": ("key-missing", "key-malformed"),
-        "   ": ("key-missing", "key-malformed"),
-        '"open': ("key-malformed",),
-        '""': ("key-malformed",),
-        "two words": ("key-malformed",),
-        '"one", "two"': ("key-malformed",),
-        "a" * 256: ("key-malformed",),
-        "a" * 7000: ("key-malformed",),
-        "caf\xe9": ("key-malformed",),
-    }
-    for key, kinds in bad.items():
+    for key in ("", "   ", '"open', '""', "two words", '"one", "two"', "a" * 256, "a" * 7000, "caf\xe9"):
         reply = shop.post(f"{place}/charges", {"name": name}, field=key)
-        assert reply.status == 400, (key, reply)
-        assert reply.problem in kinds, (key, reply)
+        assert (reply.status, reply.problem) == (400, "key-malformed"), (key, reply)
     missing = shop.post(f"{place}/charges", {"name": name})
     assert (missing.status, missing.problem) == (400, "key-missing")
     twice = shop.post(f"{place}/charges", {"name": name}, key=name, more=[("Idempotency-Key", '"another"')])

@@ -191,7 +191,7 @@ class BrokenOff(ConnectionError):
 
 def request_of(environ: Environ, native: Any) -> Request:
     """A request as the policy reads it."""
-    found = {low: environ[name] for name, low in WANTED.items() if environ.get(name)}
+    found = {low: environ[name] for name, low in WANTED.items() if name in environ}
     root = environ.get("SCRIPT_NAME", "")
     path = root + environ.get("PATH_INFO", "")
     return Request(environ["REQUEST_METHOD"], path, environ.get("QUERY_STRING", ""), found, native, root)
