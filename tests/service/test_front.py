@@ -17,6 +17,7 @@ from semel.service import logs
 from semel.service.front import Front, Routes
 from semel.service.house import House
 from semel.service.metrics import Metrics
+from semel.service.problems import Problem
 from semel.service.settings import Service
 from tests.service.kit import ALL_TOKENS, bearer, client_of, opened, problem_of, register
 
@@ -45,7 +46,19 @@ def front_of(app: Any, hooks: Any = None, **options: Any) -> Front:
         metrics=Metrics(),
         hooks=hooks or {},
         routes=Routes(["/a/{b}", "/c", *(hooks or {})]),
+        callers=Words(),
+        senders={},
     )
+
+
+class Words:
+    """Who shows a word has it for a name."""
+
+    def name(self, authorization: str) -> str | None:
+        return authorization.removeprefix("Bearer ") or None
+
+    def unknown(self, *, sent: bool) -> Problem:
+        return Problem("not-authenticated", "sent" if sent else "not sent")
 
 
 async def ask(

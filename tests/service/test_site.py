@@ -105,6 +105,15 @@ def test_a_request_without_a_token_or_with_a_wrong_one_is_not_authenticated(clie
     assert wrong.headers["www-authenticate"] == 'Bearer realm="semel", error="invalid_token"'
 
 
+def test_two_authorization_headers_are_refused_whatever_they_say(client: TestClient) -> None:
+    [known] = bearer("north").items()
+    for other in (known, ("Authorization", "Bearer guessed"), ("authorization", "")):
+        for path in ("/v1/records?key=k", "/metrics", "/"):
+            answer = client.get(path, headers=[known, other])
+            assert (answer.status_code, problem_of(answer)) == (400, "invalid-request")
+            assert "more than one Authorization header" in answer.json()["detail"]
+
+
 def test_who_is_not_known_is_told_so_before_what_it_sent_is_read(client: TestClient) -> None:
     headers = {"Content-Type": "application/json"}
     answer = client.post("/v1/claims", content=b"{", headers=headers)

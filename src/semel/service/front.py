@@ -2,21 +2,27 @@
 
 Each request gets an id, is held to the limits, counted, and logged in one line. A webhook goes from here
 straight to its hook: it needs no router and no dependencies, and there may be a thousand of them a second.
+
+A request is worked on when its body is there. What waits for the ledger, and what comes by webhooks, has
+places of its own; of each kind a client has its share, and is told to come back when that is used up.
 """
 
 import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from functools import partial
 from time import perf_counter
 from typing import Any, Final, Protocol, TypeAlias
 
 from semel import errors
+from semel.doors.http.field import read_length
 from semel.ledger import random_token
 from semel.service import logs
 from semel.service.metrics import Metrics
 from semel.service.problems import STOPPING, Problem, Trouble, later, problem_of, trouble
 from semel.service.settings import Service
+from semel.service.shares import Arrivals, Budget, Crowded
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -27,11 +33,15 @@ logger: Final = logging.getLogger("semel.service")
 
 # Whoever watches over the service asks even when it is full.
 HEALTH: Final = "/health/"
+# Who asks here may be answered half a minute later.
+WAITS: Final = frozenset({"/v1/wait"})
 REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 # Where an answer's maker finds the id of its request.
 ID: Final = "semel.request_id"
 # The status in logs of what nobody was there to be told.
 GONE: Final = 499
+# The methods of requests that have a body.
+BODIED: Final = frozenset({"POST", "PUT", "PATCH"})
 METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
@@ -42,6 +52,16 @@ class Hook(Protocol):
         """Take a delivery, and answer it."""
 
 
+class Callers(Protocol):
+    """Whoever may ask."""
+
+    def name(self, authorization: str) -> str | None:
+        """Whose token a request shows; None where it is nobody's."""
+
+    def unknown(self, *, sent: bool) -> Problem:
+        """What is said to nobody."""
+
+
 class Gone(Exception):
     """The client went away before its request was complete."""
 
@@ -49,22 +69,28 @@ class Gone(Exception):
 class Exchange:
     """One request, and what was answered so far."""
 
-    __slots__ = ("_send", "given_up", "id", "length", "status", "unmeasured")
+    __slots__ = ("_send", "authorization", "given_up", "has_body", "id", "length", "status", "timer")
 
     def __init__(self, scope: Scope, send: Send) -> None:
         self._send = send
         self.status = 0
         self.given_up = False
-        self.length = 0
-        self.unmeasured = False
+        self.length: int | None = None
+        chunked = False
+        self.authorization: list[str] = []
+        self.timer: asyncio.TimerHandle | None = None
         self.id = b""
         for name, value in scope["headers"]:
-            if name == b"content-length":
-                self.length = int(value) if value.isdigit() else 0
+            if name == b"authorization":
+                self.authorization.append(value.decode("latin-1"))
+            elif name == b"content-length":
+                self.length = read_length(value.decode("latin-1")) or 0
             elif name == b"transfer-encoding":
-                self.unmeasured = True
+                chunked = True
             elif name == b"x-request-id" and REQUEST_ID.fullmatch(value):
                 self.id = value
+        # Not every version of HTTP has to tell a body's length.
+        self.has_body = chunked or bool(scope["method"] in BODIED if self.length is None else self.length)
         if not self.id:
             self.id = random_token().encode()
 
@@ -129,6 +155,10 @@ def told_problem(error: errors.SemelError, id: str) -> Problem:
     return problem
 
 
+# A connection on which half a body is still to come is of no use for anything else.
+CLOSING: Final = ("Connection", "close")
+
+
 class Front:
     """The service as uvicorn sees it."""
 
@@ -140,15 +170,29 @@ class Front:
         metrics: Metrics,
         hooks: Mapping[str, Hook],
         routes: Routes,
+        callers: Callers,
+        senders: Mapping[str, str],
     ) -> None:
         self._app = app
         self._hooks = dict(hooks)
+        self._senders = dict(senders)
+        self._callers = callers
         self._routes = routes
         self._address = settings.public_url.rstrip("/")
         self._settings = settings
         self._metrics = metrics
-        self.in_flight = 0
+        share = settings.share
+        self._arrivals = Arrivals(settings.max_receiving, share)
+        self._requests = Budget("requests", settings.max_in_flight, share)
+        self._waits = Budget("waits", settings.max_waiting, share)
+        self._deliveries = Budget("webhooks", settings.max_webhooks, share)
         self._refusals: set[asyncio.Future[None]] = set()
+
+    @property
+    def in_flight(self) -> int:
+        """How many requests are under way, those among them whose bodies are still to come."""
+        budgets = (self._arrivals, self._requests, self._waits, self._deliveries)
+        return sum(budget.taken for budget in budgets)
 
     def listen(self, address: str) -> None:
         """Where it listens, which is what senders were told unless the settings say otherwise."""
@@ -162,11 +206,6 @@ class Front:
         begun = perf_counter()
         exchange = Exchange(scope, send)
         scope[ID] = exchange.id.decode()
-        self.in_flight += 1
-        # Not `asyncio.timeout`: a write under way is finished first, and the client need not wait for it.
-        timer = asyncio.get_running_loop().call_later(
-            self._settings.request_timeout, self._give_up, exchange, asyncio.current_task()
-        )
         try:
             await self._answer(scope, receive, exchange)
         except asyncio.CancelledError:
@@ -175,40 +214,86 @@ class Front:
         except Exception as error:  # noqa: BLE001 - whatever it is, it is answered and logged here
             await self._fail(exchange, error)
         finally:
-            timer.cancel()
-            self.in_flight -= 1
+            if exchange.timer is not None:
+                exchange.timer.cancel()
             self._tell(scope, exchange, perf_counter() - begun)
 
     async def _answer(self, scope: Scope, receive: Receive, exchange: Exchange) -> None:
         limit, path = self._settings.max_body_bytes, scope["path"]
-        if self.in_flight > self._settings.max_in_flight and not path.startswith(HEALTH):
-            raise Trouble(later("overloaded", f"{self._settings.max_in_flight} are; come back in a second"))
-        if exchange.length > limit:
-            raise too_large(limit)
-        if exchange.unmeasured:
-            receive = _measured(receive, limit)
-        hook = self._hooks.get(path)
-        if hook is None:
+        if path.startswith(HEALTH):
+            self._limit(exchange)
             await self._app(scope, receive, exchange.send)
-        else:
+            return
+        if len(exchange.authorization) > 1:
+            raise trouble("invalid-request", "it has more than one Authorization header: send one")
+        if (exchange.length or 0) > limit:
+            raise too_large(limit)
+        hook = self._hooks.get(path)
+        if hook is not None:
             await self._deliver(hook, scope, receive, exchange)
+        else:
+            await self._ask(scope, receive, exchange)
 
     async def _deliver(self, hook: Hook, scope: Scope, receive: Receive, exchange: Exchange) -> None:
+        path: str = scope["path"]
         if scope["method"] != "POST":
             raise Trouble(Problem("wrong-method", "deliveries are sent by POST", (("Allow", "POST"),)))
         query = scope["query_string"]
-        url = f"{self._address}{scope['path']}" + (f"?{query.decode('latin-1')}" if query else "")
+        url = f"{self._address}{path}" + (f"?{query.decode('latin-1')}" if query else "")
         headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
-        answer = await hook.areceive(headers, await _body(receive), method="POST", url=url)
-        await exchange.answer(answer.status, dict(answer.headers), answer.body)
+        body = await self._read(scope, receive, exchange)
+        self._limit(exchange)
+        with self._deliveries.place(self._senders.get(path, path)):
+            answer = await hook.areceive(headers, body, method="POST", url=url)
+            await exchange.answer(answer.status, dict(answer.headers), answer.body)
 
-    def _give_up(self, exchange: Exchange, task: "asyncio.Task[Any] | None") -> None:
-        """Answer in place of a request that takes too long, and let it end as soon as it can."""
-        exchange.given_up = True
-        waited = self._settings.request_timeout
-        refusal = asyncio.ensure_future(
-            exchange.refuse(later("timed-out", f"it was given up after {waited:g} s"))
+    async def _ask(self, scope: Scope, receive: Receive, exchange: Exchange) -> None:
+        """A request of whoever is known by its token; nothing that anybody else sends is read."""
+        shown = exchange.authorization[0] if exchange.authorization else None
+        caller = None if shown is None else self._callers.name(shown)
+        if not exchange.has_body:
+            pass
+        elif caller is None:
+            receive = _unread(self._callers.unknown(sent=shown is not None))
+        else:
+            receive = _again(await self._read(scope, receive, exchange), receive)
+        self._limit(exchange)
+        budget = self._waits if scope["path"] in WAITS else self._requests
+        with budget.place(f"peer {_peer(scope)}" if caller is None else f"token {caller}"):
+            await self._app(scope, receive, exchange.send)
+
+    async def _read(self, scope: Scope, receive: Receive, exchange: Exchange) -> bytes:
+        """The body, if it comes in time."""
+        if not exchange.has_body:
+            return b""
+        wait, task = self._settings.body_timeout, asyncio.current_task()
+
+        def give_up(why: str) -> None:
+            self._metrics.refused("bodies")
+            problem = later("body-too-slow", why)
+            problem = Problem(problem.kind, why, (*problem.headers, CLOSING), problem.more)
+            self._give_up(exchange, task, problem)
+
+        exchange.timer = asyncio.get_running_loop().call_later(
+            wait, give_up, f"it has not come within {wait:g} s"
         )
+        crowded = "too many are on their way, and this one has taken the longest"
+        with self._arrivals.expected(_peer(scope), partial(give_up, crowded)):
+            return await _body(_measured(receive, self._settings.max_body_bytes))
+
+    def _limit(self, exchange: Exchange) -> None:
+        """Give a request up that takes too long from now on."""
+        if exchange.timer is not None:
+            exchange.timer.cancel()
+        wait, task = self._settings.request_timeout, asyncio.current_task()
+        problem = later("timed-out", f"it was given up after {wait:g} s")
+        # Not `asyncio.timeout`: a write under way is finished first, and the client need not wait for it.
+        exchange.timer = asyncio.get_running_loop().call_later(wait, self._give_up, exchange, task, problem)
+
+    def _give_up(self, exchange: Exchange, task: "asyncio.Task[Any] | None", problem: Problem) -> None:
+        """Answer in place of a request, and let it end as soon as it can."""
+        exchange.given_up = True
+        refusal = asyncio.ensure_future(exchange.refuse(problem))
         self._refusals.add(refusal)
         refusal.add_done_callback(self._refusals.discard)
         if task is not None:
@@ -219,6 +304,8 @@ class Front:
             case Gone():
                 exchange.status = exchange.status or GONE  # nobody is there to be answered
             case Trouble():
+                if isinstance(error, Crowded):
+                    self._metrics.refused(error.budget)
                 await exchange.refuse(error.problem)
             case errors.SemelError():
                 await exchange.refuse(told_problem(error, exchange.id.decode()))
@@ -241,7 +328,7 @@ def too_large(limit: int) -> Trouble:
 
 
 def _measured(receive: Receive, limit: int) -> Receive:
-    """The same body, up to a limit; for one that did not tell its length."""
+    """The same body, up to a limit: not every one tells its length."""
     size = 0
 
     async def measured() -> MutableMapping[str, Any]:
@@ -253,6 +340,30 @@ def _measured(receive: Receive, limit: int) -> Receive:
         return message
 
     return measured
+
+
+def _unread(problem: Problem) -> Receive:
+    """A body that nobody is to wait for, as it is not known who sends it."""
+
+    async def unread() -> MutableMapping[str, Any]:
+        raise Trouble(problem)
+
+    return unread
+
+
+def _again(body: bytes, receive: Receive) -> Receive:
+    """A body that was read, and whatever comes after it."""
+    left: list[MutableMapping[str, Any]] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def again() -> MutableMapping[str, Any]:
+        return left.pop() if left else await receive()
+
+    return again
+
+
+def _peer(scope: Scope) -> str:
+    client = scope.get("client")
+    return str(client[0]) if client else ""
 
 
 async def _body(receive: Receive) -> bytes:

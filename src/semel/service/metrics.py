@@ -34,6 +34,12 @@ class Metrics:
             buckets=BUCKETS,
             registry=self.registry,
         )
+        self._refused = Counter(
+            "semel_http_refused",
+            "Requests refused since a budget, or a client's share of it, was used up.",
+            ["budget"],
+            registry=self.registry,
+        )
         self._in_flight = Gauge("semel_http_in_flight", "Requests under way.", registry=self.registry)
         # Finding a child by its labels takes longer than counting.
         self._known: dict[tuple[str, str, int], tuple[Callable[[], None], Callable[[float], None]]] = {}
@@ -46,6 +52,10 @@ class Metrics:
             known = self._known[method, route, status] = inc, self._seconds.labels(method, route).observe
         known[0]()
         known[1](seconds)
+
+    def refused(self, budget: str) -> None:
+        """Count a request for which this budget had no place."""
+        self._refused.labels(budget).inc()
 
     def watch(self, in_flight: Callable[[], int], inboxes: Mapping[str, Inbox]) -> None:
         """Ask these whenever somebody looks."""

@@ -13,6 +13,7 @@ Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 Positive: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
 # Ten years at most: TOML has an infinity, and nothing here can wait for that.
 Seconds: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=86_400 * 3650)]
+Share: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=1)]
 Port: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 
 Right: TypeAlias = Literal["ledger:read", "ledger:write", "apps:read", "metrics", "admin"]
@@ -33,6 +34,15 @@ class Service(Section, frozen=True):
     """What webhook senders were told, without a path; some of them sign it."""
     max_body_bytes: Positive = 1_048_576
     max_in_flight: Positive = 256
+    max_waiting: Positive = 256
+    """Calls of `/v1/wait`, which are not among those in flight."""
+    max_webhooks: Positive = 256
+    """Deliveries, which are not either."""
+    max_receiving: Positive = 256
+    """Requests whose bodies are on their way; one more, and the slowest is given up."""
+    share: Share = 0.5
+    """How much of each of these one token, one app's webhooks or one peer may have."""
+    body_timeout: Seconds = 20.0
     request_timeout: Seconds = 60.0
     stop_timeout: Seconds = 30.0
     """How long what runs may go on after the service was asked to stop."""

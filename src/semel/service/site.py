@@ -61,6 +61,8 @@ def site(house: House) -> Front:
         metrics=house.metrics,
         hooks=house.hooks(),
         routes=Routes({*app.openapi()["paths"], "/openapi.json", "/docs"}),
+        callers=tokens,
+        senders={path: one.name for one in house.apps for path in one.app.hooks},
     )
     inboxes = {one.name: one.inbox for one in house.apps if one.entry.works}
     house.metrics.watch(lambda: front.in_flight, inboxes)
@@ -116,7 +118,7 @@ def _mount_apps(app: FastAPI, house: House, tokens: Tokens) -> None:
 
 def _answer_with_problems(app: FastAPI) -> None:
     async def told(request: Request, error: Exception) -> Response:
-        problem = _problem(error, request.scope.get(ID, ""))
+        problem = _problem(error, request)
         return Response(problem.body(), problem.status, problem.head())
 
     # The last is raised again after it was answered, and so is logged by the front.
@@ -127,12 +129,12 @@ def _answer_with_problems(app: FastAPI) -> None:
 STATUS: Final[dict[int, Kind]] = {404: "no-such-page", 405: "wrong-method"}
 
 
-def _problem(error: Any, id: str) -> Problem:
+def _problem(error: Any, request: Request) -> Problem:
     match error:
         case Trouble():
             return error.problem
         case errors.SemelError():
-            return told_problem(error, id)
+            return told_problem(error, request.scope.get(ID, ""))
         case RequestValidationError():
             return Problem("invalid-request", "see errors", more={"errors": [*map(_wrong, error.errors())]})
         case HTTPException(__cause__=Trouble() as cause):

@@ -62,11 +62,21 @@ class Tokens:
                 found = caller
         return found
 
+    def name(self, authorization: str) -> str | None:
+        """Whose token this header shows; None where it is nobody's."""
+        scheme, _, presented = authorization.partition(" ")
+        caller = self.caller(presented) if scheme.lower() == "bearer" else None
+        return None if caller is None else caller.name
+
+    def unknown(self, *, sent: bool) -> Problem:
+        """What is said to nobody."""
+        return _unknown(known=bool(self._known), sent=sent)
+
     def recognise(self, credentials: HTTPAuthorizationCredentials | None) -> Caller:
         """Who sent these; nobody that is not known."""
         caller = None if credentials is None else self.caller(credentials.credentials)
         if caller is None:
-            raise Trouble(_unknown(known=bool(self._known), sent=credentials is not None))
+            raise Trouble(self.unknown(sent=credentials is not None))
         return caller
 
     def asking(self, right: Right) -> Callable[..., Awaitable[Caller]]:
