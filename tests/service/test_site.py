@@ -5,13 +5,15 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fastapi import APIRouter
 from fastapi.testclient import TestClient
 
 from semel.service.front import Front
-from semel.service.house import House
+from semel.service.house import House, Mounted
 from semel.service.problems import PROBLEMS
 from semel.service.site import site
 from semel.testing import FaultProxy
@@ -239,6 +241,38 @@ def test_what_is_wrong_with_a_request_is_told_without_what_it_said(client: TestC
     assert (answer.status_code, problem_of(answer)) == (400, "invalid-request")
     assert [one["at"] for one in answer.json()["errors"]] == ["body.key", "body.lease"]
     assert "planted" not in answer.text
+
+
+@pytest.mark.parametrize(
+    "kind", ["application/x-www-form-urlencoded", "text/plain", "multipart/form-data; boundary=x", None]
+)
+def test_a_body_that_does_not_say_that_it_is_json_is_told_so(client: TestClient, kind: str | None) -> None:
+    """As it is sent by `curl -d`."""
+    headers = bearer("north") | ({} if kind is None else {"Content-Type": kind})
+    answer = client.post("/v1/claims", content=b'{"key": "k"}', headers=headers)
+    assert (answer.status_code, problem_of(answer)) == (415, "not-json")
+    assert "-H 'Content-Type: application/json'" in answer.json()["detail"]
+    unknown = client.post("/v1/claims", content=b'{"key": "k"}', headers={"Content-Type": "text/plain"})
+    assert unknown.status_code == 401
+    empty = client.post("/v1/claims", headers=headers)
+    assert (empty.status_code, problem_of(empty)) == (400, "invalid-request")
+
+
+def test_an_apps_own_routes_tell_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    routes = APIRouter()
+
+    @routes.post("/notes")
+    def note(told: dict[str, str]) -> dict[str, str]:
+        return told
+
+    register(monkeypatch)
+    monkeypatch.setattr(Mounted, "part", lambda _self, _name: SimpleNamespace(router=lambda _app: routes))
+    with served("[apps.echo]" + ALL_TOKENS, tmp_path) as client:
+        assert client.post("/apps/echo/notes", json={"a": "b"}, headers=bearer("chief")).json() == {"a": "b"}
+        form = client.post("/apps/echo/notes", data={"a": "b"}, headers=bearer("chief"))
+        assert (form.status_code, problem_of(form)) == (415, "not-json")
+        unknown = client.post("/apps/echo/notes", data={"a": "b"})
+        assert (unknown.status_code, problem_of(unknown)) == (401, "not-authenticated")
 
 
 @pytest.mark.parametrize(

@@ -135,6 +135,8 @@ def _problem(error: Any, request: Request) -> Problem:
             return error.problem
         case errors.SemelError():
             return told_problem(error, request.scope.get(ID, ""))
+        case RequestValidationError() if _is_unread(error, request):
+            return Problem("not-json", "send it with the header -H 'Content-Type: application/json'")
         case RequestValidationError():
             return Problem("invalid-request", "see errors", more={"errors": [*map(_wrong, error.errors())]})
         case HTTPException(__cause__=Trouble() as cause):
@@ -143,6 +145,14 @@ def _problem(error: Any, request: Request) -> Problem:
         case HTTPException():
             return _of_an_app(error)
     return INTERNAL
+
+
+def _is_unread(error: RequestValidationError, request: Request) -> bool:
+    """Whether a body was not even looked into, since it does not say that it is JSON."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    says = kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))
+    whole = [one for one in error.errors() if one["loc"] == ("body",) and one["type"] != "missing"]
+    return bool(whole) and not says
 
 
 def _of_an_app(error: HTTPException) -> Problem:
