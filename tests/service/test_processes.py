@@ -296,14 +296,15 @@ def test_a_port_that_is_taken_is_named(
 
 def test_a_head_that_is_too_large_is_refused_and_a_large_body_is_not(tmp_path: Path) -> None:
     with Service(tmp_path, ALL_TOKENS) as service:
-        with socket.create_connection((HOST, service.port)) as connection:
-            connection.sendall(b"GET /health/live HTTP/1.1\r\nX-Long: ")
-            answered = bytearray()
-            with suppress(ConnectionError):
-                for _ in range(64):
-                    connection.sendall(b"x" * 8192)
-                while piece := connection.recv(65536):
-                    answered += piece
-            assert not answered or b"400 Bad Request" in answered
+        head = b"GET /health/live HTTP/1.1\r\nX-Long: " + b"x" * 100_000 + b"\r\n\r\n"
+        for size in (8192, len(head)):
+            with socket.create_connection((HOST, service.port)) as connection:
+                answered = bytearray()
+                with suppress(ConnectionError):
+                    for at in range(0, len(head), size):
+                        connection.sendall(head[at : at + size])
+                    while piece := connection.recv(65536):
+                        answered += piece
+                assert not answered or b"400 Bad Request" in answered
         body = {"key": "k", "payload": "x" * 500_000}
         assert post(service, "/v1/claims", body).status_code == 201

@@ -74,7 +74,9 @@ def _protocol() -> Any:
     try:
         from semel.service.protocol import Protocol
     except ModuleNotFoundError:
-        return "h11"
+        from semel.service.plain import PlainProtocol
+
+        return PlainProtocol
     return Protocol
 
 
