@@ -49,10 +49,10 @@ secret = "a secret for a benchmark, and for nothing else"
 [service]
 port = 0
 [apps.quill]
-aloware_token = "bench-aloware"
-hubspot_secret = "bench-hubspot"
+aloware_token = "bench-token-of-aloware"
+hubspot_secret = "bench-token-of-hubspot"
 [apps.support]
-webhook_token = "bench-richpanel"
+webhook_token = "bench-token-of-richpanel"
 """
 
 
@@ -75,14 +75,16 @@ def richpanel(number: int, _port: int) -> bytes:
     conversation, id = message(number)
     text = "I would like to cancel my order, please. You may call me at 555-0107."
     told = {"conversation_id": conversation, "message_id": id, "text": text, "email": "c7@example.com"}
-    return posted("/webhooks/richpanel", json.dumps(told).encode(), "Authorization: Bearer bench-richpanel")
+    return posted(
+        "/webhooks/richpanel", json.dumps(told).encode(), "Authorization: Bearer bench-token-of-richpanel"
+    )
 
 
 def aloware(number: int, _port: int) -> bytes:
     """A call that an agent has made."""
     call = {"id": number, "user_id": number % 20 + 1, "created_at": "2026-03-02 10:00:00"}
     body = json.dumps({"event": "OutboundPhoneCall", "body": call}).encode()
-    return posted("/webhooks/aloware", body, "Authorization: Bearer bench-aloware")
+    return posted("/webhooks/aloware", body, "Authorization: Bearer bench-token-of-aloware")
 
 
 def hubspot(number: int, port: int) -> bytes:
@@ -101,7 +103,7 @@ def hubspot(number: int, port: int) -> bytes:
     ]
     body, sent = json.dumps(events).encode(), str(time.time_ns() // 1_000_000)
     signed = f"POSThttp://127.0.0.1:{port}/webhooks/hubspot".encode() + body + sent.encode()
-    signature = base64.b64encode(hmac.digest(b"bench-hubspot", signed, "sha256")).decode()
+    signature = base64.b64encode(hmac.digest(b"bench-token-of-hubspot", signed, "sha256")).decode()
     return posted(
         "/webhooks/hubspot",
         body,

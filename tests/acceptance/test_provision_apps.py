@@ -571,7 +571,7 @@ def support(aws: Aws, scene: ExitStack) -> Stack:
     shop.add("9087654", "ann@example.com")
     secrets = {
         "secret": "a secret of the tests",
-        "webhook_token": "hook",
+        "webhook_token": "hook-token-of-the-tests",
         "richpanel_key": API_KEY,
         "shopify_token": SHOP_TOKEN,
     }
@@ -586,7 +586,7 @@ def support(aws: Aws, scene: ExitStack) -> Stack:
     with made.invoking("Ingress") as invoke:
         for number in range(3):
             message = ask | {"ticket_id": f"c{number % 2}", "message_id": f"m{number}"}
-            event = posted("/webhooks/richpanel", message, Authorization="Bearer hook")
+            event = posted("/webhooks/richpanel", message, Authorization="Bearer hook-token-of-the-tests")
             assert invoke(event)["statusCode"] == 200
     address = {"SEMEL_APPS__SUPPORT__RICHPANEL_URL": richpanel.url}
     richpanel.fail(next=9, status=503)

@@ -282,12 +282,12 @@ def test_only_post_moves_messages(caller):
         ({"Authorization": "Basic horse"}, 401),
         ({"Authorization": "Bearer"}, 401),
         ({"Authorization": "Bearer hörse"}, 401),
-        ({"Authorization": "Bearer horse"}, 200),
-        ({"Authorization": "bearer horse"}, 200),
+        ({"Authorization": "Bearer correct-horse-battery"}, 200),
+        ({"Authorization": "bearer correct-horse-battery"}, 200),
     ],
 )
 def test_a_token_is_asked_for_before_anything_else(opened, s, shown, status):
-    caller = opened(token="horse", open=False)
+    caller = opened(token="correct-horse-battery", open=False)
     found, told, headers = caller.produce("k", **shown)
     assert found == status
     if status == 401:
@@ -316,7 +316,7 @@ def test_a_setting_that_cannot_work_is_named(s, settings, named):
 
 
 def test_settings_do_not_show_what_is_secret():
-    shown = repr(Settings(token="horse", broker="amqp://u:battery@h"))
+    shown = repr(Settings(token="correct-horse-battery", broker="amqp://u:battery@h"))
     assert "horse" not in shown
     assert "battery" not in shown
 
@@ -527,7 +527,7 @@ def test_what_the_seeds_own_system_has_done_is_not_done_again(opened, table):
 def function(monkeypatch, tmp_path):
     """The entry point, in an environment of its own."""
     monkeypatch.setenv("SEMEL_URL", f"sqlite:///{tmp_path / 'semel.db'}")
-    monkeypatch.setenv("SEMEL_APPS__PROBE__TOKEN", "horse")
+    monkeypatch.setenv("SEMEL_APPS__PROBE__TOKEN", "correct-horse-battery")
     monkeypatch.setenv("SEMEL_APPS__PROBE__RECORD_TTL", "600")
     yield aws_lambda.ingress
     aws_lambda.FUNCTIONS.close()
@@ -535,7 +535,7 @@ def function(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("event", [http_api, rest])
 def test_a_function_answers_requests_of_both_kinds_of_api(function, event, capsys):
-    headers = {"Idempotency-Key": ["k"], "Authorization": ["Bearer horse"]}
+    headers = {"Idempotency-Key": ["k"], "Authorization": ["Bearer correct-horse-battery"]}
     order = b'{"address": "orders", "count": 2}'
     answers = [function(event(order, headers, path="/messages/produce"), Context()) for _ in range(2)]
     assert [answer["statusCode"] for answer in answers] == [200, 200]

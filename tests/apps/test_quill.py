@@ -278,8 +278,9 @@ def test_what_cannot_be_read_does_not_hold_up_the_rest(office: Office, wall: Wal
 
 
 def test_both_secrets_count_while_one_is_changed(s: semel.Semel, clock: FakeClock, tmp_path: Path) -> None:
-    office = Office(s, clock, tmp_path, aloware_token=["old", "new"])
-    assert [office.ring(call(1), token=one).status for one in ("old", "new", TOKEN)] == [200, 200, 401]
+    old, new = "the-old-token-of-aloware", "the-new-token-of-aloware"
+    office = Office(s, clock, tmp_path, aloware_token=[old, new])
+    assert [office.ring(call(1), token=one).status for one in (old, new, TOKEN)] == [200, 200, 401]
     office.close()
 
 

@@ -3,20 +3,25 @@
 import stat
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
+from importlib import import_module
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import semel
 from semel.apps.keyfile import secrets_of
 from semel.apps.ledgers import url_of
 from semel.apps.reading import gather
+from semel.apps.settings import from_environment
 from semel.errors import InvalidOption, StoreUnavailable
+from semel.service.crew import Crew
 from semel.service.house import APPS, House
 from semel.service.settings import Settings, settings
 from tests.service.kit import opened, register, served, told
 
 DIGEST = "a" * 64
+QUEUE = "https://sqs.eu-north-1.amazonaws.com/123456789012/orders"
 
 
 def test_without_any_settings_there_are_those_that_serve_locally() -> None:
@@ -175,6 +180,22 @@ def test_what_cannot_be_read_is_refused_by_name_and_place(
             "[semel.encryption.keys]\nk = '%%'",
             f"semel.encryption.keys{FILE}k is no base64",
         ),
+        ("[service]\nshare = 0", f"service.share{FILE}Expected `float` > 0.0"),
+        ("[service]\nshare = 2", f"service.share{FILE}Expected `float` <= 1.0"),
+        ("[apps.echo]\n[inbox.echo]\nqueue = 'x'", f"inbox.echo.queue{FILE}'x' is no URL of a queue"),
+        (
+            f"[apps.echo]\n[inbox.echo]\nqueue = '{QUEUE}.fifo'\ndead_letters = 'x'",
+            f"inbox.echo.dead_letters{FILE}'x' is no URL of a queue",
+        ),
+        (f"[apps.echo]\n[inbox.echo]\nqueue = '{QUEUE}'", f"inbox.echo.queue{FILE}{QUEUE} keeps no order"),
+        (
+            "[apps.support]\nwebhook_token = 'a token with blanks'",
+            f"apps.support.webhook_token{FILE}a secret of Bearer is printable ASCII without blanks",
+        ),
+        (
+            f"[apps.household]\nsecret_token = '{DIGEST}'\ncap = 10000000000000000",
+            f"apps.household.cap{FILE}it is at least 1",
+        ),
         (
             "[semel.encryption.keys]\nk = 'AAAA'",
             f"semel.encryption.keys{FILE}the key 'k' must be 16, 24 or 32",
@@ -190,18 +211,58 @@ def test_what_cannot_work_is_refused_by_name_and_place(
     assert str(error.value).startswith(message)
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[apps.echo]\n[inbox.echo]\nttl = 5", f"inbox.echo.ttl{FILE}ttl (5 s)"),
+        ("[apps.echo]\n[service]\nworkers = 9999", f"service.workers{FILE}workers is a whole number"),
+        ("[apps.echo]\n[inbox.echo]\nworkers = 9999", f"inbox.echo.workers{FILE}workers is"),
+        (
+            f"[apps.support]\nwebhook_token = '{DIGEST}'\nevents_ttl = 5",
+            f"apps.support{FILE}ttl (5 s) is shorter",
+        ),
+    ],
+)
 def test_options_of_an_inbox_that_cannot_work_are_refused_before_anything_begins(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    text: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from semel.service.crew import Crew
-
     register(monkeypatch)
-    text = "[apps.echo]\n[inbox.echo]\nttl = 5"
-    with (
-        opened(text, tmp_path) as house,
-        pytest.raises(InvalidOption, match=r"inbox.echo in semel.toml: ttl"),
-    ):
+    with opened(text, tmp_path) as house, pytest.raises(InvalidOption) as error:
         Crew(house)
+    assert str(error.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("app", "setting"),
+    [
+        ("quill", "aloware_token"),
+        ("quill", "hubspot_secret"),
+        ("support", "webhook_token"),
+        ("household", "secret_token"),
+        ("probe", "token"),
+    ],
+)
+def test_what_webhooks_are_known_by_is_as_long_as_a_token(app: str, setting: str, tmp_path: Path) -> None:
+    for given in ("x" * 15, ["y" * 40, "x" * 15] if app == "quill" else "y"):
+        text = f"[apps.{app}]\n{setting} = {given!r}\n"
+        with pytest.raises(InvalidOption) as error, opened(text, tmp_path):
+            pass
+        assert str(error.value).startswith(f"apps.{app}.{setting}{FILE}it can be guessed: use at least 16")
+        assert "xxx" not in str(error.value)
+    with opened(f"[apps.{app}]\n{setting} = '{'x' * 16}'\n", tmp_path) as house:
+        assert [one.name for one in house.apps] == [app]
+
+
+@pytest.mark.parametrize("app", APPS)
+def test_every_setting_that_is_refused_is_named_on_lambda_too(app: str) -> None:
+    kind = import_module(APPS[app].package).Settings
+    texts = str, str | list[str]
+    for field in [field for field in msgspec.structs.fields(kind) if field.type not in texts]:
+        name = f"SEMEL_APPS__{app}__{field.name}".upper()
+        with pytest.raises(InvalidOption) as error:
+            from_environment(kind, app, {name: "[{]"})
+        assert str(error.value).startswith(f"apps.{app}.{field.name}: ")
+        assert str(error.value).endswith(f", in the environment variable {name}")
 
 
 @pytest.mark.parametrize(

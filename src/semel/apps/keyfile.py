@@ -12,7 +12,8 @@ import msgspec
 
 from semel import errors
 from semel.apps.reading import Given
-from semel.apps.sections import SHORTEST, Store
+from semel.apps.sections import Store
+from semel.apps.settings import SHORTEST
 from semel.codecs import Encryption
 
 logger: Final = logging.getLogger("semel.service")

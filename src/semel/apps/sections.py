@@ -1,13 +1,8 @@
 """The section of settings that the service, the functions on Lambda and the commands share."""
 
-from typing import Final
-
 import msgspec
 
 from semel import errors
-
-# Nobody guesses so many characters, if they are random.
-SHORTEST: Final = 16
 
 
 class Encryption(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -3,12 +3,15 @@
 import functools
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any, TypeVar, get_origin
+from typing import Any, Final, TypeVar, get_origin
 from urllib.parse import urlsplit
 
 import msgspec
 
 from semel.errors import InvalidOption, SemelError
+
+# Nobody guesses so many characters, if they are random.
+SHORTEST: Final = 16
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -47,6 +50,13 @@ def check_header(app: str, setting: str, text: str) -> None:
         )
 
 
+def check_secret(app: str, setting: str, given: str | list[str]) -> None:
+    """Refuse what proves who sends, if it can be guessed; there may be two while it is being changed."""
+    for one in [given] if isinstance(given, str) else given:
+        if len(one) < SHORTEST:
+            raise wrong(app, setting, f"it can be guessed: use at least {SHORTEST} random characters")
+
+
 def variable(app: str, setting: str) -> str:
     """The environment variable of a setting."""
     return f"SEMEL_APPS__{app}__{setting}".upper()
@@ -54,13 +64,16 @@ def variable(app: str, setting: str) -> str:
 
 def from_environment(kind: type[S], app: str, environ: Mapping[str, str]) -> S:
     """Settings as environment variables have them: `SEMEL_APPS__QUILL__ALOWARE_TOKEN` and its kin."""
-    fields = msgspec.structs.fields(kind)  # type: ignore[arg-type]  # every kind of settings is a Struct
-    given = [(field, environ.get(variable(app, field.name))) for field in fields]
-    try:
-        values = {field.name: meant(field.type, text) for field, text in given if text is not None}
-        return msgspec.convert(values, kind, strict=False)
-    except (msgspec.ValidationError, msgspec.DecodeError) as error:
-        raise InvalidOption(f"apps.{app}, as the environment has it: {error}") from error
+    values: dict[str, Any] = {}
+    for field in msgspec.structs.fields(kind):  # type: ignore[arg-type]  # every kind of settings is a Struct
+        name = variable(app, field.name)
+        if name not in environ:
+            continue
+        try:
+            values[field.name] = msgspec.convert(meant(field.type, environ[name]), field.type, strict=False)
+        except (msgspec.ValidationError, msgspec.DecodeError) as error:
+            raise wrong(app, field.name, f"{error}, in the environment variable {name}") from error
+    return msgspec.convert(values, kind)
 
 
 def meant(kind: Any, text: str) -> Any:

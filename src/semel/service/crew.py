@@ -1,6 +1,7 @@
 """The crew: the threads that work on what waits in the inboxes."""
 
 import logging
+import re
 import threading
 from collections.abc import Callable
 from typing import Any, Final
@@ -14,6 +15,8 @@ logger: Final = logging.getLogger("semel.service")
 # A worker that failed as a whole begins anew after the first figure, then ever later, up to the second.
 FIRST_PAUSE: Final = 0.5
 LONGEST_PAUSE: Final = 30.0
+# What an inbox's settings may say instead of the app.
+OPTIONS: Final = ("workers", "max_attempts", "lease", "ttl", "poll")
 
 
 class Crew:
@@ -100,15 +103,25 @@ def _maker(house: House, mounted: Mounted) -> Callable[[], Any] | None:
         try:
             return mounted.inbox.worker(mounted.app.handle, workers=count, **options)
         except errors.InvalidOption as error:
-            raise house.given.wrong(("inbox", mounted.name), str(error)) from error
+            raise house.given.wrong(_blamed(mounted, str(error)), str(error)) from error
 
     return make
+
+
+def _blamed(mounted: Mounted, problem: str) -> tuple[str, ...]:
+    """The setting that is at fault; where the app has chosen it, that is one of the app's."""
+    for name in re.findall(r"\w+", problem):
+        if name in OPTIONS and getattr(mounted.settings, name) is not None:
+            return "inbox", mounted.name, name
+        if name == "workers":
+            return "service", name
+    return "apps", mounted.name
 
 
 def _options(mounted: Mounted) -> dict[str, Any]:
     """The app's own options, and the settings over them."""
     options: dict[str, Any] = dict(getattr(mounted.app, "worker_options", {}))
-    for name in ("max_attempts", "lease", "ttl", "poll"):
+    for name in OPTIONS[1:]:
         value = getattr(mounted.settings, name)
         if value is not None:
             options[name] = value

@@ -139,15 +139,21 @@ class House:
             )
         inbox_settings = self.settings.inbox.get(name, Inbox())
         s = self._connect(name)
-        try:
-            inbox = open_inbox(s, name, inbox_settings)
-        except errors.UsageError as error:
-            raise self.given.wrong(("inbox", name), str(error)) from error
+        inbox = self._inbox(s, name, inbox_settings)
         try:
             app = getattr(found, kind)(s, inbox, chosen)
         except errors.InvalidOption as error:
             raise self._placed(name, error) from error
         return Mounted(name, app, inbox, inbox_settings, entry, s)
+
+    def _inbox(self, s: Semel, name: str, chosen: Inbox) -> Any:
+        try:
+            return open_inbox(s, name, chosen)
+        except errors.UsageError as error:
+            dead = chosen.dead_letters and repr(chosen.dead_letters) in str(error)
+            raise self.given.wrong(
+                ("inbox", name, "dead_letters" if dead else "queue"), str(error)
+            ) from error
 
     def _placed(self, name: str, error: errors.InvalidOption) -> errors.InvalidOption:
         """An app's word about one of its settings, or about all of them, with the place where it was set."""

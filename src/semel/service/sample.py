@@ -19,12 +19,12 @@ import msgspec
 from semel.apps.support.orders import Order
 from semel.stores.sqlite.file import File
 
-ALOWARE: Final = "sample-aloware"
-HUBSPOT: Final = "sample-hubspot"
-RICHPANEL: Final = "sample-richpanel"
-TELEGRAM: Final = "sample-telegram"
-PROBE: Final = "sample-probe"
-READER: Final = "sample-reader-token"
+ALOWARE: Final = "sample-token-of-aloware"
+HUBSPOT: Final = "sample-token-of-hubspot"
+RICHPANEL: Final = "sample-token-of-richpanel"
+TELEGRAM: Final = "sample-token-of-telegram"
+PROBE: Final = "sample-token-of-probe"
+READER: Final = "sample-token-of-a-reader"
 
 # About every fifth delivery is one of the last few once more.
 AGAIN: Final = 0.2

@@ -12,7 +12,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from semel import errors
 from semel.apps.reading import Given
-from semel.apps.sections import SHORTEST
+from semel.apps.settings import SHORTEST
 from semel.connect import Semel
 from semel.service.house import House
 from semel.service.problems import Problem, Trouble

@@ -57,12 +57,13 @@ def checked(settings: Settings) -> Settings:
     """The same, or what is wrong with it."""
     if not settings.secret_token:
         raise wrong("secret_token", "give the one that setWebhook was called with: it proves who sends")
+    common.check_secret("household", "secret_token", settings.secret_token)
     if settings.bot_token and not TOKEN.fullmatch(settings.bot_token):
         raise wrong("bot_token", "it is the bot's number, a colon and letters, as BotFather gave it")
     common.check_address("household", "telegram_url", settings.telegram_url)
     if not 0 < settings.telegram_timeout < float("inf"):
         raise wrong("telegram_timeout", "it is a number of seconds above 0")
-    if settings.cap < 1:
+    if not 1 <= settings.cap < 2**53:
         raise wrong("cap", "it is at least 1; to stop all replies, turn the switch household_off")
     _check_fast(settings)
     if not 0 < settings.message_days <= LONGEST:

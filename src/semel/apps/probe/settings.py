@@ -4,7 +4,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from semel.apps.settings import wrong
+from semel.apps.settings import check_secret, wrong
 
 # A response is kept in one row, and DynamoDB's has room for 400 KB of which text in base64 takes a third.
 MOST_KEPT: Final = 256 * 1024
@@ -43,10 +43,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 def checked(settings: Settings) -> Settings:
     """The same, or what is wrong with it."""
-    if settings.open == bool(settings.token):
-        raise wrong(
-            "probe", "token", "give the token that callers show, or say open = true where none is needed"
-        )
+    _check_token(settings)
     for name in ("broker_timeout", "lease", "record_ttl", "shortest_ttl", "longest_ttl", "max_seconds"):
         if not 0 < getattr(settings, name) < float("inf"):
             raise wrong("probe", name, "it is a number of seconds above 0")
@@ -62,3 +59,12 @@ def checked(settings: Settings) -> Settings:
     if settings.on_lapsed not in ("hold", "repeat"):
         raise wrong("probe", "on_lapsed", "it is one of hold, repeat")
     return settings
+
+
+def _check_token(settings: Settings) -> None:
+    if settings.open == bool(settings.token):
+        raise wrong(
+            "probe", "token", "give the token that callers show, or say open = true where none is needed"
+        )
+    if not settings.open:
+        check_secret("probe", "token", settings.token)

@@ -86,6 +86,9 @@ def checked(settings: Settings) -> Settings:
         raise wrong(
             "aloware_token", "set it, or apps.quill.hubspot_secret, or both: nobody could be believed"
         )
+    for name in ("aloware_token", "hubspot_secret"):
+        if getattr(settings, name):
+            common.check_secret("quill", name, getattr(settings, name))
     missing = [name for name in POWERBI if not getattr(settings, name)]
     if missing and len(missing) < len(POWERBI):
         raise wrong(missing[0], f"set it too, or leave out all of {', '.join(POWERBI)}")

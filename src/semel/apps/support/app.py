@@ -1,11 +1,13 @@
 """Support as a whole: what a webhook brings is handled once, in order, and told to the audit."""
 
+import functools
 from typing import Any, Final
 
 import msgspec
 
 from semel import errors
 from semel.apps.otherside import Refused
+from semel.apps.settings import naming
 from semel.apps.support.acting import Actor, Audit, told, told_of
 from semel.apps.support.conversation import AutoReply, Conversation, PendingFlow
 from semel.apps.support.desk import Action, Kind, desk
@@ -25,6 +27,8 @@ from semel.tables.seeds import SUPPORT_STATE
 from semel.transaction import Transaction
 
 PATH: Final = "/webhooks/richpanel"
+
+_naming = functools.partial(naming, "support")
 
 IN_DOUBT: Final = "nobody knows whether it was sent: settle it under its key"
 
@@ -60,7 +64,8 @@ class Support:
     def __init__(self, s: Semel, inbox: Inbox, settings: Settings) -> None:
         check(settings)
         self.s, self.settings = s, settings
-        self.hooks = {PATH: Ingress(s, RICHPANEL, settings.webhook_token, inbox, self._message)}
+        secret = settings.webhook_token
+        self.hooks = {PATH: _naming("webhook_token", Ingress, s, RICHPANEL, secret, inbox, self._message)}
         # What the other side refuses it will refuse again: somebody looks at it among the dead letters.
         self.worker_options: Options = {"ttl": settings.events_ttl, "on_error": {Refused: "keep"}}
         self._redactor = Redactor()

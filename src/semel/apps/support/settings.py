@@ -70,6 +70,7 @@ def check(settings: Settings) -> None:
         raise wrong(
             "webhook_token", "set what Richpanel sends as a Bearer token, or anybody can send messages"
         )
+    common.check_secret("support", "webhook_token", settings.webhook_token)
     if bool(settings.shopify_url) != bool(settings.shopify_token):
         lacks = "shopify_token" if settings.shopify_url else "shopify_url"
         raise wrong(lacks, "shopify_url and shopify_token go together")
