@@ -11,6 +11,7 @@ from fastapi.testclient import TestClient
 
 from semel.apps.reading import Given
 from semel.service import house as houses
+from semel.service.front import Front, Routes
 from semel.service.house import Entry, House
 from semel.service.site import site
 
@@ -56,14 +57,39 @@ def opened(text: str, folder: Path) -> Iterator[House]:
         house.close()
 
 
+class Reader(TestClient):
+    """A client that has read the document: whatever it is answered stands there."""
+
+    def __init__(self, front: Front) -> None:
+        super().__init__(front)
+        self.document = front._app.openapi()  # type: ignore[attr-defined]  # it is FastAPI's
+        self._routes = Routes(self.document["paths"])
+        self.seen: set[tuple[str, str, int]] = set()
+
+    def request(self, method: str, url: Any, **options: Any) -> Any:
+        """Ask, and compare the answer with what is published."""
+        answer = super().request(method, url, **options)
+        route = self._routes.of(answer.request.url.path)
+        operation = self.document["paths"].get(route, {}).get(method.lower())
+        if operation is None:
+            assert answer.status_code in (200, 404, 405) or route == Routes.NOWHERE
+            return answer
+        self.seen.add((method, route, answer.status_code))
+        published = operation["responses"]
+        assert str(answer.status_code) in published, (method, route, answer.status_code, answer.text)
+        kind = answer.headers.get("content-type", "").partition(";")[0]
+        assert kind in published[str(answer.status_code)].get("content", {kind}), (route, kind)
+        return answer
+
+
 @contextmanager
-def client_of(house: House) -> Iterator[TestClient]:
-    with TestClient(site(house)) as client:
+def client_of(house: House) -> Iterator[Reader]:
+    with Reader(site(house)) as client:
         yield client
 
 
 @contextmanager
-def served(text: str, folder: Path) -> Iterator[TestClient]:
+def served(text: str, folder: Path) -> Iterator[Reader]:
     """A client of a service with these settings."""
     with opened(text, folder) as house, client_of(house) as client:
         yield client

@@ -1,15 +1,26 @@
-"""The OpenAPI document of /v1 is true: what it allows is taken, and what comes back is as it says."""
+"""The OpenAPI document is true: what it allows is taken, and whatever comes back is as it says."""
 
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import pytest
 import schemathesis
 from hypothesis import HealthCheck, given, settings
 from schemathesis import GenerationMode
 from schemathesis.specs.openapi.checks import positive_data_acceptance, unsupported_method
 
+from semel import errors
+from semel.apps.probe.replies import ANSWERS
+from semel.clock import Clock
+from semel.service import sample
+from semel.service.described import OF_BODIES, OF_HEALTH, OF_HOOKS
+from semel.service.house import House
+from semel.service.problems import PROBLEMS
+from semel.service.reading import Given
 from semel.service.site import site
-from tests.service.kit import TOKENS, opened
+from tests.service.kit import TOKENS, Reader, bearer, client_of, opened
 from tests.service.test_v1 import GATES
 
 # Enough for every operation to be answered in more than one way; the same requests in every run.
@@ -56,3 +67,101 @@ def test_the_document_of_the_ledgers_api_is_true(tmp_path: Path) -> None:
     # What these take can be told by its form alone; the others refuse some of what the document allows.
     taken = {label for label, status in seen if status < 300}
     assert {"GET /v1/switches", "PUT /v1/switches/{name}", "POST /v1/is-processed"} <= taken
+
+
+# Webhooks, and what the apps answer besides
+
+
+ADDRESS = "http://testserver"
+PATHS = {
+    "/webhooks/aloware",
+    "/webhooks/hubspot",
+    "/webhooks/richpanel",
+    "/webhooks/telegram",
+    "/messages/produce",
+    "/messages/consume",
+}
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[House]:
+    """Every app there is."""
+    tree = sample.settings(f"sqlite:///{tmp_path / 'semel.db'}")
+    tree["service"] |= {"max_body_bytes": 10_000, "public_url": ADDRESS}
+    house = House(Given(tree, "the sample"))
+    yield house
+    house.close()
+
+
+def deliveries() -> list[sample.Delivery]:
+    """One for each address."""
+    now = Clock().now()
+    calls = [sample.call(1, 1), sample.batch(1, 3, 1, now), sample.message(1, "m-1", "Where is my order?")]
+    orders = [sample.order("produce", "k-1", count=1), sample.order("consume", "k-2", max=1, seconds=0.01)]
+    return [*calls, sample.update(1, 2, now, "I did the dishes"), *orders]
+
+
+def send(client: Reader, delivery: sample.Delivery, **changes: Any) -> int:
+    """Deliver it, and tell the status of the answer; the client compares that with the document."""
+    headers = delivery.signed(ADDRESS, Clock().now())
+    told = {"content": delivery.body, "headers": headers} | changes
+    return int(client.post(delivery.path, **told).status_code)
+
+
+def test_every_status_of_a_webhook_is_published(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    with client_of(house) as client:
+        for delivery in deliveries():
+            shown = delivery.signed(ADDRESS, Clock().now())
+            assert send(client, delivery) == 200
+            assert send(client, delivery) == 200
+            assert send(client, delivery, headers={}) == 401
+            assert send(client, delivery, content=b"x" * 20_000) == 413
+            assert send(client, delivery, headers=[*bearer("north").items(), *bearer("south").items()]) == 400
+            wrong = sample.Delivery(delivery.path, delivery.headers, {"body": {}})
+            assert send(client, wrong) in (200, 400, 422)
+            broken = shown if delivery.path != "/webhooks/hubspot" else {}
+            assert send(client, delivery, content=b"{", headers=broken) in (400, 401)
+        assert {route for _, route, _ in client.seen} == PATHS
+        changed = sample.order("produce", "k-1", count=2)
+        assert send(client, changed) == 422
+        keyless = {name: value for name, value in changed.headers.items() if name != "Idempotency-Key"}
+        assert send(client, changed, headers=keyless) == 400
+        for hook in house.hooks().values():
+            monkeypatch.setattr(hook, "areceive", _failing)
+        for error, status in ((RuntimeError("x"), 500), (errors.StoreUnavailable("x"), 503)):
+            monkeypatch.setattr(_failing, "error", error, raising=False)
+            assert [send(client, one) for one in deliveries()] == [status] * len(PATHS)
+
+
+async def _failing(*_args: Any, **_options: Any) -> Any:
+    raise _failing.error  # type: ignore[attr-defined]  # the test's
+
+
+def test_a_store_that_is_away_is_a_status_that_is_published(house: House) -> None:
+    with client_of(house) as client:
+        for s in house.stores():
+            s.close()
+        assert {send(client, one) for one in deliveries()} == {503}
+
+
+def test_what_the_code_can_answer_is_what_is_published(house: House) -> None:
+    """Each operation with the statuses of its own problems, and of those that every one may have."""
+    with client_of(house) as client:
+        paths = client.document["paths"]
+    statuses = {path: set(map(int, paths[path]["post"]["responses"])) for path in PATHS}
+    common = {200} | {PROBLEMS[kind][0] for kind in OF_HOOKS}
+    for path, published in statuses.items():
+        assert published == common | (set(ANSWERS) if path.startswith("/messages") else set())
+    for path, item in paths.items():
+        for method, operation in item.items():
+            published = {int(status) for status in operation["responses"]}
+            if path.startswith("/health/"):
+                assert {PROBLEMS[kind][0] for kind in OF_HEALTH} <= published
+                continue
+            assert {400, 413, 500, 503} <= published, (method, path)
+            if path not in PATHS and "requestBody" in operation:
+                assert {PROBLEMS[kind][0] for kind in OF_BODIES} <= published, (method, path)
+            if operation.get("security"):
+                assert {401, 403} <= published, (method, path)
+            if path.startswith("/apps/"):
+                assert {404, 422} <= published, path

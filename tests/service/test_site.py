@@ -301,10 +301,12 @@ def test_the_document_describes_hooks_problems_and_who_may_ask(
     with served("[apps.echo]", tmp_path) as client:
         document = client.get("/openapi.json").json()
     hook = document["paths"]["/webhooks/echo"]["post"]
-    assert set(hook["responses"]) == {"200", "400", "401", "413", "500", "503"}
+    assert set(hook["responses"]) == {"200", "400", "401", "408", "413", "500", "503"}
     assert hook["security"] == []
     claim = document["paths"]["/v1/claims"]["post"]
-    assert set(claim["responses"]) == {"200", "201", "400", "401", "403", "409", "413", "422", "500", "503"}
+    refused = {"400", "401", "403", "408", "409", "413", "415", "422", "500", "503"}
+    assert set(claim["responses"]) == {"200", "201"} | refused
+    assert set(document["paths"]["/health/ready"]["get"]["responses"]) == {"200", "500", "503"}
     assert claim["security"] == [{"token": []}]
     assert "HTTPValidationError" not in str(document)
     for path, item in document["paths"].items():

@@ -1,21 +1,33 @@
 """The OpenAPI document: what FastAPI makes of the routes, and what it does not know."""
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from fastapi import FastAPI
 
+from semel.service.front import HEALTH
 from semel.service.house import House
 from semel.service.problems import Kind
-from semel.service.v1.openapi import SCHEMA, problems
+from semel.service.v1.openapi import PROBLEM, SCHEMA, problems
 
 METHODS: Final = frozenset({"get", "put", "post", "delete"})
-OF_HOOKS: Final[tuple[Kind, ...]] = (
+# What may be said to any request, before an operation sees it or in its place.
+OF_ALL: Final[tuple[Kind, ...]] = (
     "invalid-request",
-    "not-authenticated",
     "body-too-large",
     "internal",
-    "unavailable",
     "overloaded",
+    "timed-out",
+    "stopping",
+)
+# To one that has a body; and to whoever watches over the service, who is never turned away.
+OF_BODIES: Final[tuple[Kind, ...]] = ("body-too-slow", "not-json")
+OF_HEALTH: Final[tuple[Kind, ...]] = ("internal", "unavailable", "timed-out", "stopping")
+OF_HOOKS: Final[tuple[Kind, ...]] = (
+    *OF_ALL,
+    "not-authenticated",
+    "body-too-slow",
+    "unavailable",
 )
 
 
@@ -32,17 +44,26 @@ def described(app: FastAPI, house: House) -> None:
 
 
 def _described(document: dict[str, Any], house: House) -> dict[str, Any]:
-    for path in document["paths"].values():
-        for method in METHODS & path.keys():
-            _without_fastapis_own(path[method]["responses"])
+    for path, item in document["paths"].items():
+        for method in METHODS & item.keys():
+            _without_fastapis_own(item[method]["responses"])
+            _add(item[method], OF_HEALTH if path.startswith(HEALTH) else OF_ALL)
     schemas = document.setdefault("components", {}).setdefault("schemas", {})
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
     schemas["Problem"] = SCHEMA
     for mounted in house.apps:
-        for path in mounted.app.hooks:
-            document["paths"][path] = {"post": _hook(mounted.name, path)}
+        for path, hook in mounted.app.hooks.items():
+            document["paths"][path] = {"post": _hook(mounted.name, path, getattr(hook, "answers", {}))}
     return document
+
+
+def _add(operation: dict[str, Any], kinds: tuple[Kind, ...]) -> None:
+    """Add the problems that an operation does not name by itself."""
+    if "requestBody" in operation:
+        kinds = (*kinds, *OF_BODIES)
+    for status, one in problems(common=kinds).items():
+        operation["responses"].setdefault(str(status), one)
 
 
 def _without_fastapis_own(responses: dict[str, Any]) -> None:
@@ -54,7 +75,8 @@ def _without_fastapis_own(responses: dict[str, Any]) -> None:
             del responses["422"]
 
 
-def _hook(app: str, path: str) -> dict[str, Any]:
+def _hook(app: str, path: str, own: Mapping[int, str]) -> dict[str, Any]:
+    """What a hook answers: `own` is what it answers beside what they all do."""
     answers: dict[str, Any] = {
         "200": {
             "description": "Accepted.",
@@ -62,10 +84,13 @@ def _hook(app: str, path: str) -> dict[str, Any]:
         }
     }
     answers |= {str(status): one for status, one in problems(common=OF_HOOKS).items()}
+    for status, title in own.items():
+        answers.setdefault(str(status), {"description": f"{title}.", "content": PROBLEM})
     return {
         "tags": [app],
         "summary": f"Webhooks for {app}",
-        "description": "Deliveries prove who sent them by their signature; what they hold is the sender's.",
+        "description": "Deliveries prove who sent them by their signature; what they hold is the sender's. A "
+        "problem of the type `about:blank` says no more than its status: no forger learns how far he got.",
         "operationId": f"hook{path.replace('/', '_').replace('-', '_')}",
         "requestBody": {"required": True, "content": {"application/json": {"schema": {}}}},
         "responses": answers,

@@ -20,13 +20,19 @@ from semel.service.house import House
 from semel.service.metrics import CONTENT_TYPE
 from semel.service.problems import HOME, Kind, Problem, Trouble, published
 from semel.service.tokens import Tokens, anybody
-from semel.service.v1.openapi import problems
+from semel.service.v1.openapi import PROBLEM, problems
 
 ABOUT: Final = (
     "A ledger for things that must happen once, over HTTP. Every refusal is a problem by RFC 9457, of a type "
     "that is listed at /problems."
 )
 PUBLIC: Final = re.compile(r"https?://[^\s/?#]+/?")
+
+
+# An app's own routes may find nothing, and refuse what has the right form and cannot be.
+OF_APPS: Final = problems("no-such-page") | {
+    422: {"description": "The request cannot be.", "content": PROBLEM}
+}
 
 
 def site(house: House) -> Front:
@@ -109,7 +115,7 @@ def _mount_apps(app: FastAPI, house: House, tokens: Tokens) -> None:
                 prefix=f"/apps/{mounted.name}",
                 tags=[mounted.name],
                 dependencies=[Depends(tokens.asking("apps:read"))],
-                responses=problems(),
+                responses=OF_APPS,
             )
 
 

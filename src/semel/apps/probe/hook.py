@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from semel.apps.probe.orders import BadOrder, Consume, Errand, Produce, Report, read
-from semel.apps.probe.replies import BASE, answer_to, as_reply, own_problem
+from semel.apps.probe.replies import ANSWERS, BASE, answer_to, as_reply, own_problem
 from semel.apps.probe.settings import Settings
 from semel.commands import Raised
 from semel.connect import Semel
@@ -47,6 +47,8 @@ class Turned(Exception):
 
 class Hook:
     """Takes the requests of one operation."""
+
+    answers: Final = ANSWERS
 
     def __init__(self, s: Semel, settings: Settings, operation: Operation, pool: Executor) -> None:
         self._s, self._settings, self._operation, self._pool = s, settings, operation, pool

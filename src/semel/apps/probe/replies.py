@@ -8,7 +8,7 @@ import msgspec
 from semel import errors
 from semel.apps.probe.orders import OrderFailed
 from semel.commands import Raised
-from semel.doors.http.answers import Answer, Kept, Kind, Pairs, problem, replayed
+from semel.doors.http.answers import PROBLEMS, Answer, Kept, Kind, Pairs, problem, replayed
 from semel.doors.webhooks import Answer as Reply
 from semel.once import Done
 
@@ -23,6 +23,12 @@ OWN: Final = {
     "method-not-allowed": (405, "Messages are produced and consumed by POST"),
     "request-malformed": (400, "The request cannot be carried out as it stands"),
     "broker-unavailable": (503, "The broker cannot be reached"),
+}
+# Every refusal by its status, for whoever describes the probe; `no-such-key` is another page's.
+ANSWERS: Final = {
+    status: title
+    for name, (status, title) in (*PROBLEMS.items(), *OWN.items())
+    if name not in ("no-such-key", "method-not-allowed")
 }
 JSON: Final = [("Content-Type", "application/json")]
 AGAIN: Final = "Try again, with the same key."

@@ -23,6 +23,7 @@ SCHEMA: Final = {
         "retry_after": {"type": "number", "description": "In so many seconds it may be gone."},
     },
 }
+PROBLEM: Final = {MEDIA: {"schema": {"$ref": "#/components/schemas/Problem"}}}
 COMMON: Final[tuple[Kind, ...]] = (
     "invalid-request",
     "not-authenticated",
@@ -41,17 +42,11 @@ def problems(*kinds: Kind, common: tuple[Kind, ...] = COMMON) -> dict[int | str,
     told: dict[int | str, dict[str, Any]] = {}
     for kind in (*common, *kinds):
         status, title = PROBLEMS[kind]
-        one = told.setdefault(
-            status,
-            {
-                "description": "",
-                "content": {MEDIA: {"schema": {"$ref": "#/components/schemas/Problem"}}},
-            },
-        )
+        one = told.setdefault(status, {"description": "", "content": PROBLEM})
         one["description"] = f"{one['description']}\n\n`{kind}`: {title}.".strip()
         if status == 401:
             one["headers"] = {"WWW-Authenticate": {"schema": {"type": "string"}}}
-        if status in (409, 503):
+        if status in (408, 409, 503):
             one["headers"] = {"Retry-After": {"schema": {"type": "integer", "minimum": 1}}}
     return told
 
