@@ -1,9 +1,12 @@
 """What the service tells about itself, and to whom."""
 
 import asyncio
+import html
 import json
+import re
 import shutil
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +15,7 @@ import pytest
 from fastapi import APIRouter
 from fastapi.testclient import TestClient
 
+from semel.service import pages
 from semel.service.front import Front
 from semel.service.house import House, Mounted
 from semel.service.problems import PROBLEMS
@@ -23,6 +27,7 @@ from tests.servers.dynamodb import dynoxide, ministack
 from tests.servers.running import until
 from tests.service.kit import (
     ALL_TOKENS,
+    TOKENS,
     bearer,
     client_of,
     opened,
@@ -316,5 +321,63 @@ def test_the_document_describes_hooks_problems_and_who_may_ask(
                     assert set(one["content"]) == {"application/problem+json"}, (path, status)
 
 
-def test_the_pages_of_the_document_are_served(client: TestClient) -> None:
-    assert "swagger" in client.get("/docs").text.lower()
+# Pages
+
+
+def test_the_root_leads_somewhere_in_json_and_for_browsers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register(monkeypatch)
+    with served("[apps.echo]" + ALL_TOKENS, tmp_path) as client:
+        told = client.get("/").json()
+        assert (told["name"], told["version"]) == ("semel", version("semel"))
+        assert told["apps"] == {"echo": ["/webhooks/echo"]}
+        for path in told["links"].values():
+            assert client.get(path).status_code == 200, path
+        page = client.get("/", headers={"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"})
+        assert page.headers["content-type"] == "text/html; charset=utf-8"
+        for words in (version("semel"), "echo", "/webhooks/echo", *told["links"].values()):
+            assert words in page.text
+        assert client.get("/").headers["vary"] == page.headers["vary"] == "Accept"
+        assert not any(token in page.text + json.dumps(told) for token in TOKENS.values())
+
+
+def test_the_pages_load_nothing_from_elsewhere_and_run_nothing(client: TestClient) -> None:
+    for path in ("/", "/docs"):
+        page = client.get(path, headers={"Accept": "text/html"})
+        assert page.headers["content-security-policy"].startswith("default-src 'none'; ")
+        leads = re.findall(r"""(?:src|href|srcset|action)\s*=\s*["']?([^"'\s>]*)""", page.text)
+        assert leads
+        assert all(re.match(r"/(?!/)|data:,$", lead) for lead in leads), leads
+        assert not re.search(r"<script|<iframe|@import|url\(|https?://|\son\w+=", page.text)
+
+
+def test_the_reference_has_every_operation_with_its_fields_and_statuses(client: TestClient) -> None:
+    document, page = client.get("/openapi.json").json(), client.get("/docs").text
+    shown = re.findall(r"<details><summary><b>(\w+)</b> <code>([^<]+)</code>(.*?)</details>", page, re.DOTALL)
+    known = {
+        (method.upper(), path): one
+        for path, item in document["paths"].items()
+        for method, one in item.items()
+    }
+    assert sorted(one[:2] for one in shown) == sorted(known)
+    for method, path, text in shown:
+        operation = known[method, path]
+        for word in (*operation["responses"], *(one["name"] for one in operation.get("parameters", []))):
+            assert f"<code>{word}</code>" in text, (path, word)
+    claim = next(text for method, path, text in shown if path == "/v1/claims")
+    assert "<code>on_lapsed</code> <small>optional</small>" in claim
+    told = 'curl "$URL/v1/claims" --oauth2-bearer "$TOKEN" --json \'{"key": "charge:order-17"}\''
+    assert html.escape(told) in claim
+
+
+def test_what_stands_in_a_document_is_text_and_never_html() -> None:
+    nasty = "<script>alert('x')</script>"
+    operation = {"description": nasty, "responses": {"200": {"description": nasty}}, "tags": [nasty]}
+    schema = {"type": "object", "properties": {nasty: {"description": nasty, "enum": [nasty]}}}
+    operation["requestBody"] = {"content": {"application/json": {"schema": schema}}}
+    page = pages.reference(
+        {"info": {"title": nasty, "version": nasty}, "paths": {nasty: {"post": operation}}}
+    )
+    assert "<script" not in page
+    assert page.count("&lt;script&gt;") >= 8

@@ -4,16 +4,18 @@ import asyncio
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import cache
 from importlib.metadata import version
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, JSONResponse
 from starlette.exceptions import HTTPException
 
 from semel import errors
 from semel.drive import leave
-from semel.service import health, v1
+from semel.service import health, pages, v1
 from semel.service.described import described
 from semel.service.front import ID, INTERNAL, Front, Routes, told_problem
 from semel.service.house import House
@@ -50,6 +52,8 @@ def site(house: House) -> Front:
         version=version("semel"),
         description=ABOUT,
         lifespan=lifespan,
+        # FastAPI's own page loads its scripts from elsewhere.
+        docs_url=None,
         redoc_url=None,
         # It would name this address as http: behind TLS, the client would send its token again in clear.
         redirect_slashes=False,
@@ -58,6 +62,7 @@ def site(house: House) -> Front:
     _answer_with_problems(app)
     app.include_router(health.router(house))
     app.include_router(_about(house, tokens))
+    app.include_router(_pages(app, house))
     app.include_router(v1.router(house, tokens))
     _mount_apps(app, house, tokens)
     described(app, house)
@@ -104,6 +109,45 @@ def _about(house: House, tokens: Tokens) -> APIRouter:
         return published()
 
     return routes
+
+
+def _pages(app: FastAPI, house: House) -> APIRouter:
+    """For whoever comes with a browser, or does not know where to begin."""
+    routes = APIRouter(tags=["service"])
+    html: dict[int | str, dict[str, Any]] = {200: {"content": {"text/html": {"schema": {"type": "string"}}}}}
+    reference = cache(lambda: pages.reference(app.openapi()))
+
+    @routes.get("/", responses=html)
+    async def home(request: Request) -> Response:
+        """What this is, and where to go from here: a page for browsers, and JSON for others."""
+        told, vary = _told(house), {"Vary": "Accept"}
+        if "text/html" in request.headers.get("accept", ""):
+            return HTMLResponse(pages.home(told), headers=pages.HEADERS | vary)
+        return JSONResponse(told, headers=vary)
+
+    @routes.get("/docs", include_in_schema=False)
+    async def docs() -> Response:
+        """Every operation."""
+        return HTMLResponse(reference(), headers=pages.HEADERS)
+
+    return routes
+
+
+def _told(house: House) -> dict[str, Any]:
+    """What anybody may know: nothing that is set, and nothing that is kept."""
+    return {
+        "name": "semel",
+        "version": version("semel"),
+        "what": ABOUT,
+        "links": {
+            "reference": "/docs",
+            "openapi": "/openapi.json",
+            "live": "/health/live",
+            "ready": "/health/ready",
+            "problems": HOME,
+        },
+        "apps": {one.name: list(one.app.hooks) for one in house.apps},
+    }
 
 
 def _mount_apps(app: FastAPI, house: House, tokens: Tokens) -> None:
