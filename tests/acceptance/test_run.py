@@ -87,8 +87,11 @@ def test_each_app_takes_what_is_pasted_and_drops_it_the_second_time(tmp_path: Pa
             assert running.tells(f"semel: {app} had yours before: a duplicate, and dropped"), running.told
         assert running.told.count("has handled yours") == len(PASTED)
 
+        # Each answer shows whether it was known.
         assert json.loads(first["quill"])["posted"] == 1
         assert json.loads(second["quill"])["duplicates"] == 1
+        for app in ("support", "household"):
+            assert (json.loads(first[app])["known"], json.loads(second[app])["known"]) == (0, 1), app
         assert "idempotent-replayed" not in first["probe"]
         assert "idempotent-replayed: true" in second["probe"]
         facts, audit, activities = (json.loads(pasted(line)) for line in looks)

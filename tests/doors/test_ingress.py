@@ -8,8 +8,11 @@ import pytest
 
 import semel
 from semel import errors
+from semel.commands import Get, Query
 from semel.doors.inbox import Message, StoreInbox
+from semel.doors.inbox.sqs import SQSInbox
 from semel.doors.webhooks import HUBSPOT, SLACK, Answer, Ingress, Notice
+from semel.doors.webhooks.ingress import Remembers
 from semel.events import What
 from semel.stores.memory import MemoryStore
 from semel.tables import INBOX
@@ -61,13 +64,16 @@ def deliver(request, s, inbox):
     """What hands a delivery over, through a thread or through a task."""
     ingress = Ingress(s, HUBSPOT, SECRET, inbox, message)
 
-    def deliver(*events: dict[str, Any], secret: str = SECRET, body: bytes | None = None) -> Answer:
+    def deliver(
+        *events: dict[str, Any], secret: str = SECRET, body: bytes | None = None, prefer: str = ""
+    ) -> Answer:
         told = json.dumps([{"what": "something", **event} for event in events]).encode()
         sent = by_hubspot(secret, told, s.clock.now())
+        headers = [*sent.headers, *([("Prefer", prefer)] if prefer else [])]
         given = {"method": sent.method, "url": URL}
         if request.param == "receive":
-            return ingress.receive(sent.headers, body or told, **given)
-        return asyncio.run(ingress.areceive(sent.headers, body or told, **given))
+            return ingress.receive(headers, body or told, **given)
+        return asyncio.run(ingress.areceive(headers, body or told, **given))
 
     return deliver
 
@@ -100,6 +106,47 @@ def test_an_event_that_comes_again_is_accepted_again_and_handled_once(deliver, i
     diary = Diary()
     sweep(inbox.worker(diary), clock)
     assert sorted(diary.keys) == ["a", "b"]
+
+
+WANTS = "respond-async, Return=Representation; now"
+
+
+@pytest.mark.parametrize("group", [None, "g"])
+def test_who_wants_to_know_is_told_what_came_before(deliver, store, inbox, clock, group):
+    """While it waits, and when it was handled; whoever does not ask costs no look."""
+    event = {"key": "a", "group": group}
+    first = deliver(event, prefer=WANTS)
+    assert said(first) == counts(1, 1, known=0)
+    assert first.headers["Preference-Applied"] == "return=representation"
+    other = {"key": "b", "group": group}
+    assert said(deliver(event, other, prefer=WANTS)) == counts(2, 2, known=1)
+    sweep(inbox.worker(Diary()), clock)
+    assert said(deliver(event, prefer=WANTS)) == counts(1, 1, known=1)
+    store.seen.clear()
+    assert said(deliver(event)) == counts(1, 1)
+    assert not any(isinstance(command, Get | Query) for command in store.seen)
+
+
+def test_a_queue_does_not_know_what_it_had_and_nothing_is_said_of_it(s):
+    class Blind:
+        def put(self, *_messages: Message) -> None:
+            pass
+
+        async def aput(self, *_messages: Message) -> None:
+            pass
+
+    assert not issubclass(SQSInbox, Remembers)
+    sent = by_slack(SECRET, b'{"event_id": "E1", "what": "something", "key": "a"}', s.clock.now())
+    ingress = Ingress(s, SLACK, SECRET, Blind(), message)
+    answer = ingress.receive([*sent.headers, ("Prefer", WANTS)], sent.body)
+    assert (answer.status, said(answer)) == (200, counts(1, 1))
+    assert "Preference-Applied" not in answer.headers
+
+
+def test_one_that_no_inbox_takes_is_not_known_and_a_store_that_is_away_is_told(deliver, store):
+    assert said(deliver({"key": "x", "group": ""}, prefer=WANTS)) == counts(1, 0, known=0, failed=1)
+    store.refuse(10)
+    assert deliver({"key": "a"}, prefer=WANTS).status == 503
 
 
 @pytest.mark.parametrize(

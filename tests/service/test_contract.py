@@ -10,6 +10,7 @@ import schemathesis
 from hypothesis import HealthCheck, given, settings
 from schemathesis import GenerationMode
 from schemathesis.specs.openapi.checks import positive_data_acceptance, unsupported_method
+from semel.service.reading import Given
 
 from semel import errors
 from semel.apps.probe.replies import ANSWERS
@@ -18,7 +19,6 @@ from semel.service import sample
 from semel.service.described import OF_BODIES, OF_HEALTH, OF_HOOKS
 from semel.service.house import House
 from semel.service.problems import PROBLEMS
-from semel.service.reading import Given
 from semel.service.site import site
 from tests.service.kit import TOKENS, Reader, bearer, client_of, opened
 from tests.service.test_v1 import GATES

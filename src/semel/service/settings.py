@@ -1,6 +1,6 @@
 """What can be set: the sections of `semel.toml`, as values."""
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 

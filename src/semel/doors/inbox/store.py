@@ -1,14 +1,16 @@
 """An inbox on the store."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Unpack
 
+from semel.commands import Steps
 from semel.connect import Semel
 from semel.doors.inbox.worker import POLL, Backoff, Bell, Dead, Told, Worker, nobody
 from semel.doors.messages import doubling
-from semel.errors import UsageError
+from semel.drive import adrive, drive
+from semel.errors import InvalidKey, UsageError
 from semel.ledger import Seconds
-from semel.mailbox import Letter, Message, Survey
+from semel.mailbox import Letter, Message, Survey, checked
 from semel.policy import Options
 from semel.state import AsyncMailbox
 
@@ -36,6 +38,36 @@ class StoreInbox:
         """The same, awaitable."""
         await self._abox.put(messages)
         self._bell.ring(message.lane for message in messages)
+
+    def known(self, *messages: Message) -> int:
+        """How many of these are in the inbox already, or have been taken from it and are remembered."""
+        return drive(self._known(messages), self._s.store)
+
+    async def aknown(self, *messages: Message) -> int:
+        """How many of these are in the inbox already, or have been taken from it and are remembered."""
+        return await adrive(self._known(messages), self._s.store)
+
+    def _known(self, messages: Sequence[Message]) -> Steps[int]:
+        count = 0
+        for message in messages:
+            count += yield from self._is_known(message)
+        return count
+
+    def _is_known(self, message: Message) -> Steps[bool]:
+        try:
+            message = checked(message)
+        except InvalidKey:
+            return False  # no inbox takes it, so none has had it
+        record = yield from self._s.ledger.steps.get(message.key)
+        after: str | None = None
+        while record is None:
+            page = yield from self._box.steps.letters(message.lane, after=after)
+            if any(letter.key == message.key for letter in page.letters):
+                return True
+            if page.after is None:
+                return False
+            after = page.after
+        return True
 
     def worker(
         self,

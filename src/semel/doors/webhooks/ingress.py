@@ -1,14 +1,14 @@
 """Accept, and no more: a delivery is verified, and its events are put where a worker finds them."""
 
 from collections.abc import Callable, Generator
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import msgspec
 
 from semel.connect import Semel
 from semel.doors.webhooks.opening import Answer, Opening
 from semel.doors.webhooks.providers import Provider, Secrets
-from semel.doors.webhooks.reading import Headers, Notice
+from semel.doors.webhooks.reading import Headers, Notice, values
 from semel.errors import InvalidKey, MessageRefused, SemelError
 from semel.events import What
 from semel.keys import check
@@ -18,6 +18,9 @@ T = TypeVar("T")
 
 # An inbox that takes nothing now may take it soon.
 RETRY_AFTER = "10"
+
+# What a sender says who wants to know what became of it (RFC 7240).
+PREFERENCE = "return=representation"
 
 # Errors of a message that no inbox will ever take.
 UNFIT = (InvalidKey, MessageRefused)
@@ -39,6 +42,26 @@ class EventRefused(InvalidKey):
     """An event that is not accepted; the words say why, and quote nothing of it."""
 
 
+@runtime_checkable
+class Remembers(Protocol):
+    """An inbox that can tell what it has had before; a queue cannot."""
+
+    def known(self, *messages: Message) -> int:
+        """How many of these it has, or has had."""
+        ...
+
+    async def aknown(self, *messages: Message) -> int:
+        """How many of these it has, or has had."""
+        ...
+
+
+class Known(msgspec.Struct, frozen=True):
+    """A question to an inbox: how many of these are known?"""
+
+    inbox: Remembers
+    messages: list[Message]
+
+
 class Counts(msgspec.Struct):
     """What the sender is told of a delivery."""
 
@@ -49,16 +72,19 @@ class Counts(msgspec.Struct):
     ignored: int = 0
     failed: int = 0
     """Events that nothing names or nobody can read; another delivery would not help."""
+    known: int | msgspec.UnsetType = msgspec.UNSET
+    """Events that came by another delivery before; told to who asks for it, where the inbox can tell."""
 
 
-Course: TypeAlias = Generator[list[Message] | Answer, SemelError | None, T]
+Course: TypeAlias = Generator[list[Message] | Known | Answer, SemelError | int | None, T]
 
 
 class Ingress:
     """Takes whole deliveries of one sender, and puts each event into an inbox; the ledger is not asked.
 
     `message` makes of an event what is to be handled, or None where there is nothing to do. Duplicates across
-    deliveries are dropped when they are handled.
+    deliveries are dropped when they are handled. Who sends `Prefer: return=representation` is told how many
+    there are, which costs a look; where the inbox is a queue, nobody knows, and nothing is said.
     """
 
     def __init__(
@@ -79,12 +105,7 @@ class Ingress:
         course = self._course(headers, body, method, url)
         step = next(course)
         while not isinstance(step, Answer):
-            try:
-                self._inbox.put(*step)
-            except SemelError as error:
-                step = course.send(error)
-            else:
-                step = course.send(None)
+            step = course.send(self._do(step))
         return step
 
     async def areceive(self, headers: Headers, body: bytes, *, method: str = "POST", url: str = "") -> Answer:
@@ -92,13 +113,26 @@ class Ingress:
         course = self._course(headers, body, method, url)
         step = next(course)
         while not isinstance(step, Answer):
-            try:
-                await self._inbox.aput(*step)
-            except SemelError as error:
-                step = course.send(error)
-            else:
-                step = course.send(None)
+            step = course.send(await self._ado(step))
         return step
+
+    def _do(self, step: list[Message] | Known) -> SemelError | int | None:
+        try:
+            if isinstance(step, Known):
+                return step.inbox.known(*step.messages)
+            self._inbox.put(*step)
+        except SemelError as error:
+            return error
+        return None
+
+    async def _ado(self, step: list[Message] | Known) -> SemelError | int | None:
+        try:
+            if isinstance(step, Known):
+                return await step.inbox.aknown(*step.messages)
+            await self._inbox.aput(*step)
+        except SemelError as error:
+            return error
+        return None
 
     def _course(self, headers: Headers, body: bytes, method: str, url: str) -> Course[None]:
         """A delivery's course: it yields what is to be put in, is sent what stood in the way, and answers."""
@@ -107,10 +141,18 @@ class Ingress:
             yield opened
             return
         messages, counts = opened
+        applied: dict[str, str] = {}
+        if _is_asked(headers) and isinstance(self._inbox, Remembers):
+            # Before they are put in: afterwards all of them are known.
+            known = yield Known(self._inbox, messages)
+            if isinstance(known, SemelError):
+                yield self._full(known)
+                return
+            counts.known, applied = known or 0, {"Preference-Applied": PREFERENCE}
         error = (yield messages) if messages else None
         if isinstance(error, UNFIT):
             error = yield from self._one_by_one(messages, counts)
-        yield Answer.json(200, counts) if error is None else self._full(error)
+        yield Answer.json(200, counts, applied) if not isinstance(error, SemelError) else self._full(error)
 
     def _one_by_one(self, messages: list[Message], counts: Counts) -> Course[SemelError | None]:
         """One of them is not fit to be put in; whichever it is, the others are accepted."""
@@ -119,7 +161,7 @@ class Ingress:
             if isinstance(error, UNFIT):
                 counts.accepted -= 1
                 self._fail(counts, error)
-            elif error is not None:
+            elif isinstance(error, SemelError):
                 return error
         return None
 
@@ -161,3 +203,9 @@ class Ingress:
         detail = f"a delivery could not be accepted: {type(error).__name__}: {error}"
         self._s.events.warn(What.STORE_ERROR, "", detail=detail)
         return Answer.problem(503, {"Retry-After": RETRY_AFTER})
+
+
+def _is_asked(headers: Headers) -> bool:
+    """Whether the sender wants to be told more than that it was accepted."""
+    words = [word for value in values(headers, "Prefer") for word in value.split(",")]
+    return any(word.partition(";")[0].strip().lower() == PREFERENCE for word in words)
