@@ -14,8 +14,12 @@ from typing import Any
 import httpx
 import pytest
 
+import semel
 from semel.cli import main
+from semel.commands import Update
+from semel.lifecycle import Status
 from semel.service import logs
+from semel.tables import LEDGER
 from semel.testing import FaultProxy
 from tests.apps.kit import ROOT, Place, Service, Work, found, place
 from tests.servers.running import HOST, until
@@ -55,7 +59,9 @@ def test_two_processes_on_one_store_have_one_winner(place: Place, tmp_path: Path
         services = [stack.enter_context(Service(tmp_path, text, place.environ)) for _ in range(2)]
         pool = stack.enter_context(ThreadPoolExecutor(8))
         clients = [
-            stack.enter_context(httpx.Client(base_url=one.url, headers=bearer("north"), trust_env=False))
+            stack.enter_context(
+                httpx.Client(base_url=one.url, headers=bearer("north"), trust_env=False, timeout=30)
+            )
             for one in services
         ]
 
@@ -85,9 +91,9 @@ def test_a_client_that_loses_every_first_answer_still_does_all_of_it_once(tmp_pa
         def ask(path: str, **body: Any) -> httpx.Response:
             proxy.drop_answers(1)
             with pytest.raises(httpx.TransportError):
-                httpx.post(lossy + path, json=body, headers=bearer("north"), trust_env=False)
+                httpx.post(lossy + path, json=body, headers=bearer("north"), trust_env=False, timeout=30)
             proxy.heal()
-            return httpx.post(lossy + path, json=body, headers=bearer("north"), trust_env=False)
+            return httpx.post(lossy + path, json=body, headers=bearer("north"), trust_env=False, timeout=30)
 
         claimed = ask("/v1/claims", key="k", token="token-of-mine-0001")
         assert (claimed.status_code, claimed.json()["attempt"]) == (201, 1)
@@ -99,7 +105,7 @@ def test_a_client_that_loses_every_first_answer_still_does_all_of_it_once(tmp_pa
         charge = ask("/v1/counters/charge", counter="c", cap=1, token="t").json()["charge"]
         assert ask("/v1/counters/refund", charge=charge).json() == {"refunded": True}
         look = httpx.get(
-            f"{service.url}/v1/counters?counter=c", headers=bearer("north"), trust_env=False
+            f"{service.url}/v1/counters?counter=c", headers=bearer("north"), trust_env=False, timeout=30
         ).json()
         assert look["used"] == 0
 
@@ -110,13 +116,17 @@ def test_a_client_that_loses_every_first_answer_still_does_all_of_it_once(tmp_pa
 def test_what_was_accepted_is_worked_on_once_though_the_worker_is_killed(
     place: Place, tmp_path: Path
 ) -> None:
-    text = place.toml("echo", lease=1) + f'[apps.echo]\nfolder = "{tmp_path}"\n' + ALL_TOKENS
+    # One at a time, so that nothing else is under way when it is killed; and no lease ends by itself.
+    inbox = place.toml("echo", lease=600, workers=1)
+    text = inbox + f'[apps.echo]\nfolder = "{tmp_path}"\n' + ALL_TOKENS
     names = [f"n{number}" for number in range(12)]
     with Echo(tmp_path, text, place.environ) as service:
         accepted = post(service, "/webhooks/echo", [*names, "slow"])
         assert accepted.json() == {"accepted": 13}
         assert until(lambda: "begun slow" in effects(tmp_path))
         service.kill()
+        with place.connect("echo") as s:
+            lapse(s)
         (tmp_path / "go").touch()
         service.restart()
         post(service, "/webhooks/echo", [*names[:3], "slow"])  # delivered again
@@ -126,8 +136,14 @@ def test_what_was_accepted_is_worked_on_once_though_the_worker_is_killed(
     assert sorted(done) == sorted(f"done {name}" for name in [*names, "slow"])
 
 
+def lapse(s: semel.Semel) -> None:
+    """End the leases of all that is under way, as their time would."""
+    for record in s.ledger.list(status=Status.IN_PROGRESS).records:
+        s.store.execute(Update(LEDGER, record.id, {"lease_until": record.created_at}))
+
+
 def waiting(service: Service) -> float:
-    text = httpx.get(service.url + "/metrics", headers=bearer("chief"), trust_env=False).text
+    text = httpx.get(service.url + "/metrics", headers=bearer("chief"), trust_env=False, timeout=30).text
     [line] = [line for line in text.splitlines() if line.startswith('semel_inbox_waiting{app="echo"}')]
     return float(line.split()[1])
 
@@ -155,13 +171,18 @@ def listens(port: int) -> bool:
 
 def test_a_request_under_way_is_answered_before_the_service_stops(tmp_path: Path) -> None:
     with Service(tmp_path, ALL_TOKENS) as service, ThreadPoolExecutor(1) as pool:
-        assert post(service, "/v1/claims", {"key": "k", "lease": 60}).status_code == 201
-        waits = pool.submit(post, service, "/v1/wait", {"key": "k", "timeout": 1})
-        with httpx.Client(base_url=service.url, headers=bearer("chief"), trust_env=False) as chief:
+        assert post(service, "/v1/claims", {"key": "k", "lease": 600}).status_code == 201
+        waits = pool.submit(post, service, "/v1/wait", {"key": "k", "timeout": 30})
+        with httpx.Client(
+            base_url=service.url, headers=bearer("chief"), trust_env=False, timeout=30
+        ) as chief:
             assert until(lambda: "semel_http_in_flight 2.0" in chief.get("/metrics").text)
         os.kill(service.pid, signal.SIGINT)  # Ctrl-C is a stop too
+        assert until(lambda: not listens(service.port))
+        with semel.connect(f"sqlite:///{tmp_path / 'semel.db'}", scope="north") as s:
+            lapse(s)
         service.stop()
-        assert waits.result().status_code == 409
+        assert waits.result().status_code == 200
     assert "Traceback" not in service.log
 
 
@@ -195,7 +216,7 @@ def test_neither_logs_nor_files_have_what_nobody_should_read(tmp_path: Path) -> 
     (tmp_path / "elsewhere").mkdir()
     with Echo(tmp_path, text) as service:
         headers = bearer("north") | {"X-Planted": "planted-header"}
-        with httpx.Client(base_url=service.url, headers=headers, trust_env=False) as client:
+        with httpx.Client(base_url=service.url, headers=headers, trust_env=False, timeout=30) as client:
             body = {"key": "planted-key", "payload": "planted-payload"}
             claim = client.post("/v1/claims?x=planted-query", json=body).json()["claim"]
             client.post("/v1/claims/complete", json={"claim": claim, "result": "planted-result"})
