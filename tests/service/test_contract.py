@@ -73,14 +73,6 @@ def test_the_document_of_the_ledgers_api_is_true(tmp_path: Path) -> None:
 
 
 ADDRESS = "http://testserver"
-PATHS = {
-    "/webhooks/aloware",
-    "/webhooks/hubspot",
-    "/webhooks/richpanel",
-    "/webhooks/telegram",
-    "/messages/produce",
-    "/messages/consume",
-}
 
 
 @pytest.fixture
@@ -99,6 +91,9 @@ def deliveries() -> list[sample.Delivery]:
     calls = [sample.call(1, 1), sample.batch(1, 3, 1, now), sample.message(1, "m-1", "Where is my order?")]
     orders = [sample.order("produce", "k-1", count=1), sample.order("consume", "k-2", max=1, seconds=0.01)]
     return [*calls, sample.update(1, 2, now, "I did the dishes"), *orders]
+
+
+PATHS = {delivery.path for delivery in deliveries()}
 
 
 def send(client: Reader, delivery: sample.Delivery, **changes: Any) -> int:

@@ -141,6 +141,36 @@ def test_more_requests_than_the_limit_are_told_to_come_back_and_health_is_still_
     asyncio.run(story())
 
 
+@pytest.mark.situation(54)
+def test_visitors_without_a_token_take_no_places_of_those_who_have_one() -> None:
+    """Such as a client that asks for a large page and does not read it, from as many peers as one likes."""
+
+    async def story() -> None:
+        go, arrived = asyncio.Event(), asyncio.Semaphore(0)
+
+        async def app(scope: Any, _receive: Any, send: Any) -> None:
+            arrived.release()
+            if not scope["headers"]:
+                await go.wait()
+            await send({"type": "http.response.start", "status": 204, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
+
+        front = front_of(app, max_in_flight=4)
+        peers = [("10.0.0.1", 1), ("10.0.0.1", 2), ("10.0.0.2", 1), ("10.0.0.3", 1)]
+        visits = [asyncio.create_task(ask(front, method="GET", client=peer)) for peer in peers]
+        for _ in visits:
+            await arrived.acquire()
+        for peer in (peers[0], ("10.0.0.9", 1)):
+            refused = await ask(front, method="GET", client=peer)
+            assert (refused["status"], refused["headers"][b"retry-after"]) == (503, b"1")
+        known = await ask(front, headers=[(b"authorization", b"Bearer north")], client=peers[0])
+        assert known["status"] == 204
+        go.set()
+        assert [(await visit)["status"] for visit in visits] == [204] * 4
+
+    asyncio.run(story())
+
+
 def test_a_request_that_takes_too_long_is_given_up() -> None:
     """It is answered in time, though a write that is under way is finished first, and told to nobody."""
 

@@ -11,9 +11,12 @@ import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from contextlib import AbstractContextManager
 from functools import partial
 from time import perf_counter
 from typing import Any, Final, Protocol, TypeAlias
+
+import msgspec
 
 from semel import errors
 from semel.doors.http.field import read_length
@@ -184,6 +187,7 @@ class Front:
         share = settings.share
         self._arrivals = Arrivals(settings.max_receiving, share)
         self._requests = Budget("requests", settings.max_in_flight, share)
+        self._visits = Budget("visits", settings.max_in_flight, share)
         self._waits = Budget("waits", settings.max_waiting, share)
         self._deliveries = Budget("webhooks", settings.max_webhooks, share)
         self._refusals: set[asyncio.Future[None]] = set()
@@ -191,7 +195,7 @@ class Front:
     @property
     def in_flight(self) -> int:
         """How many requests are under way, those among them whose bodies are still to come."""
-        budgets = (self._arrivals, self._requests, self._waits, self._deliveries)
+        budgets = (self._arrivals, self._requests, self._visits, self._waits, self._deliveries)
         return sum(budget.taken for budget in budgets)
 
     def listen(self, address: str) -> None:
@@ -248,7 +252,7 @@ class Front:
             await exchange.answer(answer.status, dict(answer.headers), answer.body)
 
     async def _ask(self, scope: Scope, receive: Receive, exchange: Exchange) -> None:
-        """A request of whoever is known by its token; nothing that anybody else sends is read."""
+        """A request of whoever is known by its token; nothing that a mere visitor sends is read."""
         shown = exchange.authorization[0] if exchange.authorization else None
         caller = None if shown is None else self._callers.name(shown)
         if not exchange.has_body:
@@ -258,9 +262,13 @@ class Front:
         else:
             receive = _again(await self._read(scope, receive, exchange), receive)
         self._limit(exchange)
-        budget = self._waits if scope["path"] in WAITS else self._requests
-        with budget.place(f"peer {_peer(scope)}" if caller is None else f"token {caller}"):
+        with self._place(scope, caller):
             await self._app(scope, receive, exchange.send)
+
+    def _place(self, scope: Scope, caller: str | None) -> AbstractContextManager[None]:
+        if caller is None:
+            return self._visits.place(_peer(scope))
+        return (self._waits if scope["path"] in WAITS else self._requests).place(caller)
 
     async def _read(self, scope: Scope, receive: Receive, exchange: Exchange) -> bytes:
         """The body, if it comes in time."""
@@ -271,8 +279,8 @@ class Front:
         def give_up(why: str) -> None:
             self._metrics.refused("bodies")
             problem = later("body-too-slow", why)
-            problem = Problem(problem.kind, why, (*problem.headers, CLOSING), problem.more)
-            self._give_up(exchange, task, problem)
+            closing = msgspec.structs.replace(problem, headers=(*problem.headers, CLOSING))
+            self._give_up(exchange, task, closing)
 
         exchange.timer = asyncio.get_running_loop().call_later(
             wait, give_up, f"it has not come within {wait:g} s"
