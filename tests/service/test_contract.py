@@ -10,10 +10,10 @@ import schemathesis
 from hypothesis import HealthCheck, given, settings
 from schemathesis import GenerationMode
 from schemathesis.specs.openapi.checks import positive_data_acceptance, unsupported_method
-from semel.service.reading import Given
 
 from semel import errors
 from semel.apps.probe.replies import ANSWERS
+from semel.apps.reading import Given
 from semel.clock import Clock
 from semel.service import sample
 from semel.service.described import OF_BODIES, OF_HEALTH, OF_HOOKS
