@@ -665,8 +665,8 @@ def household(aws: Aws, scene: ExitStack) -> Stack:
 
 def probe(aws: Aws, scene: ExitStack) -> Stack:
     """Produced, asked again, consumed, failed."""
-    made = Stack("probe", aws, scene, {}, {"token": "horse"})
-    shown = {"Authorization": "Bearer horse"}
+    made = Stack("probe", aws, scene, {}, {"token": "correct-horse-battery"})
+    shown = {"Authorization": "Bearer correct-horse-battery"}
     with made.invoking("Ingress") as invoke:
         for key, operation, order, status in (
             ("a", "produce", {"address": "q", "count": 2}, 200),
