@@ -412,19 +412,7 @@ def test_in_dynamodb_an_app_has_the_table_that_was_there_first() -> None:
     assert parse(url_of("probe", "dynamodb:")).tables[0].name == "probe"
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (
-            "[apps.support]\nwebhook_token = 'with a blank in it'",
-            r"^apps\.support in semel\.toml: a secret of",
-        ),
-        ("[apps.echo]\n[inbox.echo]\nqueue = 'no url'", r"^inbox\.echo in semel\.toml: "),
-    ],
-)
-def test_what_an_app_refuses_without_naming_it_is_named_by_its_section(
-    text: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    register(monkeypatch)
-    with pytest.raises(InvalidOption, match=message), opened(text, tmp_path):
+def test_what_an_app_refuses_without_naming_it_is_named_by_its_section(tmp_path: Path) -> None:
+    text = "[semel]\nsecret = '0123456789abcdef'\n[apps.support]\nevents_ttl = 1"
+    with pytest.raises(InvalidOption, match=r"^apps\.support in semel\.toml: "), opened(text, tmp_path):
         pass
