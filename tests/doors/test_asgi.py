@@ -672,7 +672,7 @@ def test_a_success_that_could_not_be_written_down_is_not_told(
         await send(start())
         if streamed:
             await send(piece(b"ha", more=True))
-        getattr(store, fault)(1 if fault == "refuse" else 3)
+        getattr(store, fault)(1000)
         await send(piece(b"lf"))
 
     async def main() -> None:
@@ -684,6 +684,7 @@ def test_a_success_that_could_not_be_written_down_is_not_told(
         else:
             reply = await ask(protected(s, app), server)
             assert (reply.status, reply.kind, reply.ended) == (503, "unavailable", True)
+        store.recover()
         assert status_of(s) == then
         clock.advance(31)
         again = Application()

@@ -642,9 +642,8 @@ def test_a_result_that_the_store_has_no_room_for_does_not_run_again(clock: FakeC
 def test_a_record_that_cannot_be_read_does_not_run_again(s: semel.Semel) -> None:
     exchange = begun(anyone(s))
     assert exchange.run is not None
-    exchange.run.result = {"nothing": "that a response could be made of"}
-    assert exchange.end(None) is None
-    answer = asked(anyone(s))
+    s.ledger.complete(exchange.run.claim, {"nothing": "that a response could be made of"})
+    answer = apart(asked, anyone(s))
     assert (answer.status, kind(answer)) == (410, "result-not-kept")
 
 
@@ -790,8 +789,9 @@ def test_an_answer_is_the_handlers_only_if_it_is_written_down(shaky: semel.Semel
     store.lose_reply(2)
     assert exchange.keep(200, [], b"done") is None
     exchange = begun(anyone(shaky), request_of('"2"'))
-    store.lose_reply(3)
+    store.lose_reply(1000)
     answer = exchange.keep(200, [], b"done")
+    store.recover()
     assert answer is not None
     assert (answer.status, kind(answer)) == (503, "unavailable")
     assert asked(anyone(shaky), request_of('"2"')).body == b"done"
@@ -802,7 +802,7 @@ def test_a_client_is_not_told_that_nothing_was_done_when_something_was(
     shaky: semel.Semel, store: Faulty, clock: FakeClock, fault: str
 ) -> None:
     exchange = begun(anyone(shaky))
-    getattr(store, fault)(3)
+    getattr(store, fault)(1000)
     answer = exchange.keep(200, [], b"done")
     assert answer is not None
     assert answer.status == 503

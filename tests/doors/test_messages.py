@@ -229,10 +229,13 @@ def test_without_its_store_a_message_comes_again(s: semel.Semel, store: Faulty, 
 def test_what_could_not_be_written_down_is_not_acknowledged(
     s: semel.Semel, store: Faulty, clock: FakeClock, is_async: bool
 ) -> None:
-    both = Both(s, Work(store.refuse, lambda: store.lose_reply(3)), is_async)
+    work = Work(lambda: store.refuse(1000), lambda: store.lose_reply(1000))
+    both = Both(s, work, is_async)
     assert both.take().verdict is Verdict.FAILED
+    store.recover()
     clock.advance(31)
     assert both.take().verdict is Verdict.FAILED
+    store.recover()
     assert both.take().verdict is Verdict.DUPLICATE
 
 

@@ -370,7 +370,7 @@ class WsgiClaims:
         assert door.post().status == 201
 
     def test_a_completion_that_cannot_be_written_is_not_told_as_done(self, door, store):
-        door.world.handle = lambda _: store.refuse(9) or Out(b"made")
+        door.world.handle = lambda _: store.refuse(1000) or Out(b"made")
         reply = door.post()
         assert (reply.status, reply.problem) == (503, "unavailable")
         assert b"made" not in reply.body

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -18,6 +19,7 @@ from semel.errors import InvalidOption, StoreUnavailable
 from semel.service.crew import Crew
 from semel.service.house import APPS, House
 from semel.service.settings import Settings, settings
+from tests.service import echo
 from tests.service.kit import opened, register, served, told
 
 DIGEST = "a" * 64
@@ -412,7 +414,14 @@ def test_in_dynamodb_an_app_has_the_table_that_was_there_first() -> None:
     assert parse(url_of("probe", "dynamodb:")).tables[0].name == "probe"
 
 
-def test_what_an_app_refuses_without_naming_it_is_named_by_its_section(tmp_path: Path) -> None:
-    text = "[semel]\nsecret = '0123456789abcdef'\n[apps.support]\nevents_ttl = 1"
-    with pytest.raises(InvalidOption, match=r"^apps\.support in semel\.toml: "), opened(text, tmp_path):
+def test_what_an_app_refuses_without_naming_it_is_named_by_its_section(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refusing(*_: Any) -> None:
+        raise InvalidOption("nothing of this can work")
+
+    register(monkeypatch)
+    monkeypatch.setattr(echo.Echo, "__init__", refusing)
+    text = "[apps.echo]\nenabled = true"
+    with pytest.raises(InvalidOption, match=r"^apps\.echo in semel\.toml: nothing"), opened(text, tmp_path):
         pass
