@@ -39,6 +39,7 @@ SemelError
 │   └── SendOutcomeUnknown  nobody can tell whether the message is there
 ├── MessageUnreadable       a message whose body cannot be read any more
 ├── BadSignature            a webhook that does not prove who sent it, or when
+├── Later                   not now: nothing was done, and it does not count as an attempt
 └── ShuttingDown            no new work is begun
 """
 
@@ -338,6 +339,19 @@ class BadSignature(SemelError):
     def __init__(self, reason: str) -> None:
         super().__init__(f"the webhook is refused, because {reason}: answer 401, and leave its body alone")
         self.reason = reason
+
+
+class Later(SemelError):
+    """Not now: nothing was done, it does not count as an attempt, and it is tried again after a while.
+
+    Raise it out of work that has to wait for its turn, such as for the limits of another system. `everyone`
+    tells a worker that no other message would fare better meanwhile, so that it begins none.
+    """
+
+    def __init__(self, seconds: float, why: str = "it is not its turn", *, everyone: bool = False) -> None:
+        super().__init__(f"{why}; again in {seconds:.1f} s")
+        self.retry_after = seconds
+        self.everyone = everyone
 
 
 class ShuttingDown(SemelError):

@@ -273,7 +273,7 @@ class Flow:
             except errors.ClaimLost as error:
                 return Raised(error)
             return done
-        final = done.begun and not self._doubtful(claim, done.error)
+        final = done.begun and not _deferred(done) and not self._doubtful(claim, done.error)
         final = final and self.policy.is_final(done.error, claim.attempt)
         yield from self._told(self._give_back(run, done, final), done.error)
         return Raised(done.error, final=True) if final else done
@@ -294,6 +294,8 @@ class Flow:
         claim, error = run.claim, done.error
         if not done.begun and not claim.lapsed:
             yield from self._ledger.release(claim)
+        elif _deferred(done):
+            yield from self._ledger.release(claim, error, counted=False)
         elif not done.begun or self._doubtful(claim, error):
             # Whether it happened, or an earlier attempt of it did, is in doubt.
             yield from self._ledger.lapse(claim)
@@ -493,6 +495,11 @@ REPLAYABLE: dict[str, str | int] = {"status": "COMPLETED", "encoding": PLAIN, "v
 
 def _refused(error: errors.SemelError) -> Raised:
     return Raised(error, begun=False)
+
+
+def _deferred(done: Raised) -> bool:
+    """Whether the work has said that it is not its turn, and that it has done nothing."""
+    return done.begun and isinstance(done.error, errors.Later)
 
 
 def _interrupted(claim: Claimed, error: BaseException) -> bool:

@@ -419,25 +419,28 @@ class LedgerSteps:
         change = self._noted(claim.id, {"error": self._kept_text(claim.id, error)}, details)
         return self._move(claim, lifecycle.FAIL, change, What.FAILED)
 
-    def release(self, claim: Claimed, error: BaseException | Failure | None = None) -> Steps[None]:
-        """It did not happen; let the next attempt run. The attempts made so far stay counted."""
-        text = None if error is None else self._kept_text(claim.id, error)
-        return self._move(claim, lifecycle.RELEASE, {"error": text}, What.RELEASED)
+    def release(
+        self, claim: Claimed, error: BaseException | Failure | None = None, *, counted: bool = True
+    ) -> Steps[None]:
+        """It did not happen; let the next attempt run. This one counts, unless it was none at all."""
+        return self._move(claim, lifecycle.RELEASE, self._given_back(claim, error, counted), What.RELEASED)
 
-    def complete_many(self, claims: Iterable[Claimed], result: Any = None) -> Steps[Answers]:
+    def _given_back(self, claim: Claimed, error: BaseException | Failure | None, counted: bool) -> Item:
+        change: Item = {"error": None if error is None else self._kept_text(claim.id, error)}
+        return change if counted else change | {"attempt": claim.attempt - 1}
+
+    def complete_many(
+        self, claims: Iterable[Claimed], result: Any = None, *, details: Details = None
+    ) -> Steps[Answers]:
         """The effects of several claims happened, with one result for each; False where a claim was lost."""
-        moves = [(claim, self._completion(claim, result)) for claim in claims]
+        moves = [(claim, self._noted(claim.id, self._completion(claim, result), details)) for claim in claims]
         return self._move_many(moves, lifecycle.COMPLETE, What.COMPLETED)
 
     def release_many(
-        self, claims: Iterable[Claimed], error: BaseException | Failure | None = None
+        self, claims: Iterable[Claimed], error: BaseException | Failure | None = None, *, counted: bool = True
     ) -> Steps[Answers]:
         """None of them happened; let the next attempts run. False where a claim was lost."""
-        kept = None if error is None else self._kept(error)
-        moves = [
-            (claim, {"error": None if kept is None else self._sealed_text(claim.id, kept)})
-            for claim in claims
-        ]
+        moves = [(claim, self._given_back(claim, error, counted)) for claim in claims]
         return self._move_many(moves, lifecycle.RELEASE, What.RELEASED)
 
     def _completion(self, claim: Claimed, result: Any) -> Item:
@@ -458,7 +461,8 @@ class LedgerSteps:
         for (claim, change), reply in zip(moves, many.replies, strict=True):
             made = type(reply) is Applied or _made(reply.item, claim.token, change)
             if made:
-                self.events.emit(what, claim.id, claim.attempt)
+                tell = self.events.warn if what is What.HELD else self.events.emit
+                tell(what, claim.id, claim.attempt)
             else:
                 self.events.warn(What.CLAIM_LOST, claim.id, claim.attempt, f"refused to {move.name}")
             answers.append(made)
@@ -474,10 +478,17 @@ class LedgerSteps:
 
     def doubt(self, claim: Claimed) -> Steps[None]:
         """The holder cannot tell whether the effect happened; somebody else has to."""
-        # One that may come to be in doubt can be found already.
-        found_by = {"doubt": self.prefix, "doubt_since": NOW} if claim.on_lapsed == "rerun" else {}
-        yield from self._move(claim, lifecycle.DOUBT, found_by)
+        yield from self._move(claim, lifecycle.DOUBT, self._found_by(claim))
         self.events.warn(What.HELD, claim.id, claim.attempt)
+
+    def doubt_many(self, claims: Iterable[Claimed]) -> Steps[Answers]:
+        """The holder of several claims cannot tell whether their effects happened; False for each lost."""
+        moves = [(claim, self._found_by(claim)) for claim in claims]
+        return self._move_many(moves, lifecycle.DOUBT, What.HELD)
+
+    def _found_by(self, claim: Claimed) -> Item:
+        """What a doubt is listed by; one that may come to be in doubt has it already."""
+        return {"doubt": self.prefix, "doubt_since": NOW} if claim.on_lapsed == "rerun" else {}
 
     # The same as parts of a transaction
 

@@ -300,13 +300,10 @@ class MailboxSteps:
         if writes:
             yield from write_each(Batch(tuple(writes)))
 
-    def put_off(self, letter: Letter, span: float, error: str) -> Steps[None]:
-        """One failed: it is tried again after so many seconds."""
-        change = {
-            "not_before": After(span),
-            "attempts": letter.attempts + 1,
-            "error": self._told(letter, error),
-        }
+    def put_off(self, letter: Letter, span: float, error: str, *, counted: bool = True) -> Steps[None]:
+        """One failed, or has to wait for its turn: it is tried again after so many seconds."""
+        attempts = letter.attempts + counted
+        change = {"not_before": After(span), "attempts": attempts, "error": self._told(letter, error)}
         yield from write(Update(INBOX, self._name, change, sort=letter.place))
 
     # Dead letters

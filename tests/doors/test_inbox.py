@@ -15,7 +15,7 @@ from semel.codecs import Encryption
 from semel.commands import Batch, Put, Query, Transact
 from semel.doors.inbox import Message, StoreInbox, open_inbox
 from semel.doors.inbox.lanes import AHEAD, Line
-from semel.doors.inbox.worker import BUSY_SECONDS, HELD_SECONDS, READ
+from semel.doors.inbox.worker import BUSY_SECONDS, HELD_SECONDS, READ, STILL_SECONDS
 from semel.errors import MessageRefused, MessageUnreadable
 from semel.ledger import DAY
 from semel.mailbox import PAGE, TTL, lane_of
@@ -122,6 +122,31 @@ def test_the_other_side_may_say_when_to_come_again(desk):
     desk.clock.advance(4)
     sweep(desk.elsewhere(diary), desk.clock)
     assert diary.keys == ["x", "x"]
+
+
+def test_waiting_for_its_turn_is_no_attempt(desk):
+    """It comes again in time, after as many turns as it takes, and its group waits with it."""
+    first, _ = a = conversation("a", 0, 1)
+    desk.put(*a, *conversation("b", 0))
+    diary, turns = Diary(), [errors.Later(20.0, "the bank is closed") for _ in range(4)]
+
+    def work(message: Message) -> None:
+        if message.key == "a0" and turns:
+            raise turns.pop()
+
+    diary.what = work
+    worker = desk.worker(diary, max_attempts=2)
+    for _ in range(4):
+        sweep(worker, desk.clock)
+        [letter, _] = desk.letters(first)
+        assert (letter.attempts, letter.error) == (0, "Later: the bank is closed; again in 20.0 s")
+        assert letter.not_before == pytest.approx(desk.clock.now() + 20)
+        assert desk.s.ledger.get("a0").attempt == 0
+        desk.clock.advance(20.1)
+    sweep(worker, desk.clock)
+    assert (diary.of("a"), diary.of("b")) == (["a0"] * 5 + ["a1"], ["b0"])
+    assert {message.attempt for message in diary.messages} == {1}
+    assert desk.inbox.dead() == []
 
 
 @pytest.mark.seed("R9")
@@ -412,6 +437,41 @@ def test_why_a_message_failed_is_told_without_what_is_personal(office):
 
 
 # --- What the ledger says ----------------------------------------------------------------------------
+
+
+def test_who_waits_for_everyone_lets_no_other_begin_and_leaves_them_as_they_are(office):
+    """The limits of another system hold for all of them: none is tried in vain, and none is put off."""
+    messages = [Message(f"m{n}", n) for n in range(5)]
+    office.put(*messages)
+    diary, closed = Diary(), [errors.Later(20.0, "the bank is closed", everyone=True)]
+
+    def work(message: Message) -> None:
+        if closed:
+            raise closed.pop()
+
+    diary.what = work
+    worker = office.worker(diary)
+    sweep(worker, office.clock)
+    assert len(diary.keys) == 1
+    office.clock.advance(19.9)
+    sweep(worker, office.clock)
+    assert len(diary.keys) == 1
+    assert worker.line.next_wake == pytest.approx(20.0)
+    assert {letter.not_before for one in messages for letter in office.letters(one)} == {0.0}
+    office.clock.advance(0.1)
+    sweep(worker, office.clock)
+    assert sorted(diary.keys[1:]) == [one.key for one in messages]
+
+
+def test_nobody_stands_still_for_longer_than_a_minute(office):
+    """What is waited for may be over sooner than was said."""
+    office.put(Message("m", 1))
+    diary = Diary(failing("m", error=errors.Later(3600.0, everyone=True)))
+    worker = office.worker(diary)
+    for _ in range(3):
+        sweep(worker, office.clock)
+        office.clock.advance(STILL_SECONDS)
+    assert diary.keys == ["m"] * 3
 
 
 def test_what_is_in_doubt_waits_for_a_person_and_then_goes_on(office):

@@ -127,6 +127,28 @@ def test_an_interruption_is_raised_and_leaves_no_key_locked(
     assert both.take().verdict is Verdict.DONE
 
 
+@pytest.mark.parametrize("on_error", ["release", "keep", "doubt"])
+def test_waiting_for_its_turn_is_no_attempt(s: semel.Semel, is_async: bool, on_error: Any) -> None:
+    """However often it has to wait, whatever the policy for errors: its first attempt is still before it."""
+    laters = [semel.Later(7.0, "the limits of the bank") for _ in range(9)]
+    both = Both(s, Work(*laters, "paid"), is_async, on_error=on_error, max_attempts=1, on_lapsed="hold")
+    taken = both.take()
+    assert (taken.verdict, taken.retry_after, taken.returns) == (Verdict.LATER, 7.0, True)
+    record = s.ledger.get("m1")
+    assert record is not None
+    assert (record.status, record.attempt) == (semel.Status.RELEASED, 0)
+    assert verdicts(both, 9) == ["later"] * 8 + ["done"]
+    record = s.ledger.get("m1")
+    assert record is not None
+    assert record.attempt == 1
+
+
+def test_an_attempt_counts_though_others_had_to_wait(s: semel.Semel, is_async: bool) -> None:
+    work = Work(semel.Later(1), ValueError("no"), semel.Later(1), ValueError("no"))
+    both = Both(s, work, is_async, max_attempts=2)
+    assert verdicts(both, 5) == ["later", "failed", "later", "dead", "dead"]
+
+
 def test_after_its_last_attempt_a_message_is_dead(s: semel.Semel, is_async: bool) -> None:
     both = Both(s, Work(ValueError(), ValueError()), is_async, max_attempts=2)
     assert verdicts(both, 3) == ["failed", "dead", "dead"]

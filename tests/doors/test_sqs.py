@@ -673,6 +673,15 @@ def test_what_has_to_come_again_takes_the_rest_of_its_group_along(verdict):
     assert bodies(started(hands)) == ["a1"]
 
 
+def test_nothing_is_asked_for_while_it_is_nobodys_turn():
+    hands = hands_of(message("a"))
+    [held] = started(hands)
+    later = errors.Later(40.0, everyone=True)
+    hands.end(held, Taken(Verdict.LATER, error=later, retry_after=40.0), 1.0)
+    assert (hands.wanted(40.9), hands.rest(40.0)) == (0, 1.0)
+    assert hands.wanted(41.0) == 10
+
+
 def test_what_is_dead_holds_nobody_up():
     hands = hands_of(message("a1", "a"), message("a2", "a"), buries=True)
     [first] = started(hands)
@@ -692,6 +701,8 @@ def test_what_is_dead_holds_nobody_up():
         (Taken(Verdict.BUSY, retry_after=17.2), 1, 18),
         (Taken(Verdict.BUSY, retry_after=0.0), 9, 1),
         (Taken(Verdict.FAILED, retry_after=1e9), 1, LONGEST - 11),
+        (Taken(Verdict.LATER, retry_after=40.0), 3, 40),
+        (Taken(Verdict.LATER, retry_after=1.0), 5, 16),
         (Taken(Verdict.FAILED, error=errors.ShuttingDown("no")), 9, 0),
         (BEHIND, 9, 0),
     ],

@@ -31,6 +31,8 @@ class Verdict(StrEnum):
     """Somebody else is at work on it, or has to settle it: deliver it again later."""
     FAILED = "failed"
     """It did not happen: deliver it again."""
+    LATER = "later"
+    """It is not its turn, as its handler says by `Later`: deliver it again, and count nothing."""
     DEAD = "dead"
     """It will not happen however often it is delivered."""
     BEHIND = "behind"
@@ -55,7 +57,7 @@ class Taken(msgspec.Struct, frozen=True):
     @property
     def returns(self) -> bool:
         """Whether it has to be delivered again."""
-        return self.verdict in (Verdict.BUSY, Verdict.FAILED, Verdict.BEHIND)
+        return self.verdict in (Verdict.BUSY, Verdict.FAILED, Verdict.LATER, Verdict.BEHIND)
 
 
 BEHIND = Taken(Verdict.BEHIND)
@@ -150,7 +152,8 @@ class Handler(Generic[M]):
 def _verdict(done: Raised) -> Verdict:
     error = done.error
     if done.begun:
-        return Verdict.DEAD if done.final else Verdict.FAILED
+        failed = Verdict.LATER if isinstance(error, errors.Later) else Verdict.FAILED
+        return Verdict.DEAD if done.final else failed
     if isinstance(error, DONE_BEFORE):
         return Verdict.DUPLICATE
     # First, as a kept error is raised again as one of its own kind too, whatever that is.

@@ -10,12 +10,14 @@ from typing import Any, Protocol, Unpack
 from semel.connect import Semel
 from semel.doors.inbox.store import StoreInbox
 from semel.doors.inbox.worker import Backoff, Dead, Told, Worker, nobody
+from semel.errors import Later
 from semel.mailbox import Message, Survey
 from semel.policy import Options
 
 __all__ = [
     "Dead",
     "Inbox",
+    "Later",
     "Message",
     "Runs",
     "StoreInbox",

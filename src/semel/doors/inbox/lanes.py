@@ -19,6 +19,8 @@ class Line:
         self._resting: dict[str, float] = {}
         self._ends: list[tuple[float, str]] = []
         """The same by when it ends; also rests that were since replaced."""
+        self._still_until = -inf
+        """Before this nothing is begun at all."""
 
     @property
     def has_room(self) -> bool:
@@ -48,9 +50,15 @@ class Line:
         self._resting[lane] = until
         heapq.heappush(self._ends, (until, lane))
 
+    def stand_still(self, until: float) -> None:
+        """Begin nothing until then, or for longer where that was said before."""
+        self._still_until = max(until, self._still_until)
+
     def wake(self, now: float) -> bool:
-        """Take those in whose rest is over; whether there are any."""
-        woken = False
+        """Take those in whose rest is over, and go on after standing still; whether anything changed."""
+        woken = self._still_until != -inf and self._still_until <= now
+        if woken:
+            self._still_until = -inf
         while self._ends and self._ends[0][0] <= now:
             until, lane = heapq.heappop(self._ends)
             if self._resting.get(lane) != until:
@@ -66,11 +74,12 @@ class Line:
     @property
     def next_wake(self) -> float:
         """When that is the case at the earliest."""
-        return self._ends[0][0] if self._ends else inf
+        rest = self._ends[0][0] if self._ends else inf
+        return rest if self._still_until == -inf else min(rest, self._still_until)
 
     def begin(self) -> str | None:
         """The lane that has been in line for longest, if there is one."""
-        if not self._ready:
+        if not self._ready or self._still_until != -inf:
             return None
         lane = next(iter(self._ready))
         del self._ready[lane]

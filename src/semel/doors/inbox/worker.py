@@ -13,6 +13,7 @@ import inspect
 import random
 import threading
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
 import msgspec
@@ -48,6 +49,8 @@ FRESH_SECONDS = 1.0
 READ = 20
 # A third leaves room for two more tries when one is lost.
 STAYS_PER_LEASE = 3
+# A worker that was told to begin nothing asks again after this: what it waits for may be over sooner.
+STILL_SECONDS = 60.0
 # The other side may name any time at all; a message is not put off for longer than this.
 LONGEST_SPAN = DAY
 
@@ -369,6 +372,8 @@ class Worker:
             self.stop()
         elif isinstance(taken.error, errors.OutcomeUnknown):
             self._rest(lane, HELD_SECONDS)
+        elif isinstance(taken.error, errors.Later) and taken.error.everyone:
+            self._stand_still(taken.error.retry_after)
         elif taken.verdict is Verdict.BUSY:
             self._rest(lane, min(BUSY_SECONDS, taken.retry_after or BUSY_SECONDS))
         elif isinstance(taken.error, PASSING):
@@ -377,7 +382,8 @@ class Worker:
             told = self._backoff(letter.attempts + 1) if taken.retry_after is None else taken.retry_after
             span = min(max(0.0, told), LONGEST_SPAN)
             self._rest(lane, span)
-            self._tell(lane, self._box.put_off, letter, span, _why(taken))
+            counted = taken.verdict is not Verdict.LATER
+            self._tell(lane, partial(self._box.put_off, counted=counted), letter, span, _why(taken))
 
     def _tell(self, lane: str, say: Callable[..., object], *what: object) -> bool:
         """Tell the mailbox; if that fails the letter is found again, and the ledger knows about it."""
@@ -388,6 +394,11 @@ class Worker:
             self._rest(lane, AWAY_SECONDS)
             return False
         return True
+
+    def _stand_still(self, seconds: float) -> None:
+        """Begin nothing for a while, in any lane; what waits stays as it is, for whoever comes first then."""
+        with self._state:
+            self.line.stand_still(self._monotonic() + min(max(0.0, seconds), STILL_SECONDS))
 
     def _rest(self, lane: str, seconds: float) -> None:
         with self._state:

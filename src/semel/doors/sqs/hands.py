@@ -114,6 +114,8 @@ class Hands:
         self.leaving: deque[Leaving] = deque()
         self.queue_rest = Rest()
         self.store_rest = Rest()
+        self._still_until = -inf
+        """Before this nothing is asked for, as a handler has said that it would be in vain."""
         self._held: set[Held] = set()
         self._ready: deque[Held] = deque()
         # The waiting messages of each group that has one ready or running.
@@ -138,7 +140,7 @@ class Hands:
         return None if now >= self._rest() else self._rest() - now
 
     def _rest(self) -> float:
-        return max(self.queue_rest.until, self.store_rest.until)
+        return max(self.queue_rest.until, self.store_rest.until, self._still_until)
 
     def received(self, messages: Iterable[Message], now: float) -> None:
         """These came."""
@@ -181,6 +183,8 @@ class Hands:
             self.store_rest.again(now)
         else:
             self.store_rest.over()
+        if isinstance(taken.error, errors.Later) and taken.error.everyone:
+            self._still_until = max(self._still_until, now + min(taken.error.retry_after, LONGEST_REST))
         if isinstance(taken.error, errors.ShuttingDown):
             self.stopping = True
         self._leave(self._way(held, taken, now))
@@ -220,10 +224,12 @@ class Hands:
         """
         if taken.verdict is Verdict.BEHIND or isinstance(taken.error, errors.ShuttingDown):
             return 0.0
-        if taken.retry_after is not None:
-            # Less than a second would be asking again and again.
-            return max(1.0, taken.retry_after)
-        return max(0.0, self.terms.backoff(held.message.deliveries))
+        backoff = max(0.0, self.terms.backoff(held.message.deliveries))
+        if taken.retry_after is None:
+            return backoff
+        # Less than a second would be asking again and again. And SQS counts every delivery, so that one that
+        # was none of the message's doing is not to be followed by the next too soon.
+        return max(backoff if taken.verdict is Verdict.LATER else 1.0, taken.retry_after)
 
     def _leave(self, leaving: Leaving) -> None:
         self._held.discard(leaving.held)

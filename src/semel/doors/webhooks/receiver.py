@@ -39,6 +39,7 @@ OUTCOMES: Final[dict[Verdict, Outcome]] = {
     Verdict.DUPLICATE: "duplicate",
     Verdict.BUSY: "busy",
     Verdict.FAILED: "failed",
+    Verdict.LATER: "deferred",
     Verdict.DEAD: "failed",
 }
 
