@@ -8,7 +8,7 @@ rule. Two things hold for every command on every store:
   what that now was.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 import msgspec
@@ -360,6 +360,32 @@ def again(command: Write | Batch | Transact) -> Steps[Any]:
             # Whatever this try says of itself, an earlier one may have been applied.
             unknown = error
     raise StoreOutcomeUnknown(f"tried {TRIES} times, and no answer came: {unknown}") from unknown
+
+
+def side_by_side(many: Sequence[Steps[T]]) -> Steps[list[T]]:
+    """Carry out several steps at once: the writes that they come to in the same round are one batch."""
+    results: dict[int, T] = {}
+    replies: dict[int, Any] = dict.fromkeys(range(len(many)))
+    while replies:
+        asked: dict[int, Command] = {}
+        for number, reply in replies.items():
+            try:
+                asked[number] = many[number].send(reply)
+            except StopIteration as end:
+                results[number] = end.value
+        replies = yield from _answers(asked)
+    return [results[number] for number in range(len(many))]
+
+
+def _answers(asked: Mapping[int, Command]) -> Steps[dict[int, Any]]:
+    writes = {number: command for number, command in asked.items() if isinstance(command, Write)}
+    replies: dict[int, Any] = {}
+    if writes:
+        together = yield from write_each(Batch(tuple(writes.values())))
+        replies |= zip(writes, together.replies, strict=True)
+    for number in asked.keys() - writes.keys():
+        replies[number] = yield asked[number]
+    return replies
 
 
 def read(command: Get | Watch) -> Steps[Found]:

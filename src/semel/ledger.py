@@ -44,6 +44,7 @@ from semel.commands import (
     Watch,
     read,
     resent,
+    side_by_side,
     write,
     write_each,
 )
@@ -280,7 +281,11 @@ class LedgerSteps:
         doubt_ttl: Seconds | None = None,
         returns: Any = Any,
     ) -> Steps[Outcomes]:
-        """Claim several keys, in one round trip where none was used before; each outcome is its key's own."""
+        """Claim several keys, in one round trip where none was used before; each outcome is its key's own.
+
+        Those that were given back take one more for all of them. Where one of them cannot be read, none is
+        claimed.
+        """
         check_word("on_lapsed", on_lapsed, OnLapsed)
         check_limit(max_attempts)
         names = [self.name(key) for key in keys]
@@ -291,15 +296,13 @@ class LedgerSteps:
         held, kept = spans(lease, ttl, self.horizon)
         doubts = doubt_span(doubt_ttl, on_lapsed, held, self.horizon)
         terms = Terms(held, kept, None, on_lapsed, max_attempts, None, doubts)
-        tokens = [self.token() for _ in names]
-        puts = [
-            Put(LEDGER, id, self._opening(terms, token), ABSENT)
-            for id, token in zip(names, tokens, strict=True)
-        ]
-        many = yield from write_each(Batch(tuple(puts)))
-        outcomes: Outcomes = []
-        for id, token, reply in zip(names, tokens, many.replies, strict=True):
-            outcomes.append((yield from self._claimed(id, terms, decoder_for(returns), token, reply)))
+        decoder = decoder_for(returns)
+        found = yield from side_by_side([_readably(self.claim_on(id, terms, decoder)) for id in names])
+        outcomes = [one for one in found if not isinstance(one, errors.SemelError)]
+        if len(outcomes) < len(found):
+            mine = [one for one in outcomes if isinstance(one, Claimed)]
+            yield from self.release_many(mine, counted=False)
+            raise next(one for one in found if isinstance(one, errors.SemelError))
         return outcomes
 
     def claim_on(self, id: str, terms: Terms, decoder: Decoder, seen: Found | None = None) -> Steps[Outcome]:
@@ -911,6 +914,14 @@ class LedgerSteps:
             self.events.warn(What.CORRUPT, id, detail=str(error))
             raise errors.RecordCorrupt(id.split("/", 2)[2], str(error)) from error
         return record if record.error is None and record.details is None else self._opened(record)
+
+
+def _readably(steps: Steps[Outcome]) -> Steps[Outcome | errors.SemelError]:
+    """What became of a claim, or that its record or its result cannot be read."""
+    try:
+        return (yield from steps)
+    except (errors.RecordCorrupt, errors.ResultUnreadable) as error:
+        return error
 
 
 def opening(terms: Terms, token: str, attempt: int = 1, before: Record | None = None) -> Item:

@@ -50,6 +50,50 @@ def test_a_page_that_cannot_be_is_refused(s: semel.Semel, options: dict[str, Any
         s.ledger.list(**options)
 
 
+def test_an_attempt_that_was_none_does_not_count(s: semel.Semel) -> None:
+    """The next one has its number, so that a limit is never used up by waiting."""
+    for counted, attempt in ((False, 1), (False, 1), (True, 1), (False, 2), (True, 2)):
+        claims = [s.ledger.claim("a", max_attempts=2), *s.ledger.claim_many(["b", "c"], max_attempts=2)]
+        assert [claim.attempt for claim in claims if isinstance(claim, semel.Claimed)] == [attempt] * 3
+        s.ledger.release(claims[0], counted=counted)  # type: ignore[arg-type]
+        s.ledger.release_many(claims[1:], ValueError("no"), counted=counted)  # type: ignore[arg-type]
+    assert isinstance(s.ledger.claim("a", max_attempts=2), semel.Failed)
+
+
+def test_several_claims_are_in_doubt_at_once_but_for_those_that_were_lost(
+    s: semel.Semel, clock: FakeClock
+) -> None:
+    held: list[semel.Event] = []
+    s.events.listen(lambda event: held.append(event) if event.what is semel.What.HELD else None)
+    mine = s.ledger.claim_many(["a", "b"])
+    clock.advance(60)
+    s.ledger.claim("b")
+    assert s.ledger.doubt_many(mine) == [True, False]  # type: ignore[arg-type]
+    assert [record and record.status for record in map(s.ledger.get, ["a", "b"])] == [
+        semel.Status.UNKNOWN,
+        semel.Status.IN_PROGRESS,
+    ]
+    assert [(event.attempt, event.warned) for event in held] == [(1, True)]
+
+
+def test_where_one_of_many_cannot_be_read_none_is_claimed(s: semel.Semel) -> None:
+    s.ledger.check_and_set("b")
+    item = s.store.execute(Put(LEDGER, "dev//b", {}, semel.commands.ABSENT)).item
+    s.store.execute(Put(LEDGER, "dev//b", item | {"status": "NONSENSE"}))
+    with pytest.raises(semel.RecordCorrupt):
+        s.ledger.claim_many(["a", "b", "c"])
+    mine = s.ledger.claim_many(["a", "c"])
+    assert [claim.attempt for claim in mine if isinstance(claim, semel.Claimed)] == [1, 1]
+
+
+def test_what_is_told_about_many_is_kept_with_each(s: semel.Semel) -> None:
+    claims = s.ledger.claim_many(["a", "b"])
+    s.ledger.complete_many(claims, details={"notes": "together"})  # type: ignore[arg-type]
+    assert [record and record.details for record in map(s.ledger.get, ["a", "b"])] == [
+        {"notes": "together"}
+    ] * 2
+
+
 @pytest.mark.parametrize("settlement", [semel.Undecided(), "nonsense", None], ids=repr)
 def test_what_settles_nothing_is_refused_and_changes_nothing(
     s: semel.Semel, clock: FakeClock, settlement: Any

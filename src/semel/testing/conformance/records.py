@@ -95,6 +95,31 @@ class RecordTests(Harness):
         assert claimed(again[0]).attempt == 2
         assert replayed(again[1]) == "kept"
 
+    def test_many_that_were_given_back_are_claimed_in_one_more_write(
+        self, runner: Runner, ledger: LedgerSteps, store: Faulty
+    ) -> None:
+        """However many they are; new ones among them and those that are done take none of it."""
+        mine = [claimed(one) for one in runner.run(ledger.claim_many(["a", "b", "c"]))]
+        runner.run(ledger.release_many(mine))
+        runner.run(ledger.complete(claimed(runner.run(ledger.claim("done"))), 1))
+        before = len(store.seen)
+        again = runner.run(ledger.claim_many(["a", "new", "b", "done", "c"]))
+        assert [type(one) for one in again] == [Claimed, Claimed, Claimed, Replay, Claimed]
+        assert [claimed(again[number]).attempt for number in (0, 1, 2, 4)] == [2, 1, 2, 2]
+        assert len(store.seen) == before + 2
+
+    def test_an_attempt_that_was_none_has_the_number_of_the_next(
+        self, runner: Runner, ledger: LedgerSteps
+    ) -> None:
+        """Whoever only waited for its turn gives the claim back without having it counted."""
+        for _ in range(2):
+            claims = [claimed(one) for one in runner.run(ledger.claim_many(["a", "b"], max_attempts=1))]
+            assert [claim.attempt for claim in claims] == [1, 1]
+            runner.run(ledger.release_many(claims, ValueError("no"), counted=False))
+            claim = claimed(runner.run(ledger.claim("c", max_attempts=1)))
+            assert claim.attempt == 1
+            runner.run(ledger.release(claim, counted=False))
+
     def test_lost_answers_lose_no_claim_of_many(
         self, runner: Runner, ledger: LedgerSteps, store: Faulty
     ) -> None:
