@@ -46,6 +46,14 @@ SemelError
 from typing import Any
 
 
+def words_of(error: BaseException | None) -> str:
+    """What an error says; of one that cannot say it, why not."""
+    try:
+        return str(error)
+    except Exception as problem:  # noqa: BLE001 - it is somebody else's code, and may do anything
+        return f"<it cannot say what is wrong: {type(problem).__name__}>"
+
+
 class SemelError(Exception):
     """The root of the tree."""
 

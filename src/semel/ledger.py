@@ -190,7 +190,7 @@ def failure_of(error: BaseException | Failure, kept_as: str = "") -> Failure:
     """An error as it is kept."""
     if isinstance(error, Failure):
         return error
-    return Failure(type(error).__qualname__, str(error), kept_as)
+    return Failure(type(error).__qualname__, errors.words_of(error), kept_as)
 
 
 def no_subjects(_person: str) -> str:

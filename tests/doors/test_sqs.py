@@ -703,7 +703,7 @@ def test_what_is_dead_holds_nobody_up():
         (Taken(Verdict.FAILED, retry_after=1e9), 1, LONGEST - 11),
         (Taken(Verdict.LATER, retry_after=40.0), 3, 40),
         (Taken(Verdict.LATER, retry_after=1.0), 5, 16),
-        (Taken(Verdict.FAILED, error=errors.ShuttingDown("no")), 9, 0),
+        (Taken(Verdict.FAILED, error=errors.ShuttingDown("no"), stops=True), 9, 0),
         (BEHIND, 9, 0),
     ],
 )

@@ -194,9 +194,9 @@ class Consumer:
     """Takes the messages of topics for a consumer group, and has each handled once.
 
     `config` is confluent-kafka's. A partition stops at a message that fails, and tries it again; the others
-    go on. `dead_letters` takes what no further try can mend, such as a `DeadLetterTopic`; without it `run`
-    raises the error, and nothing is skipped. `cluster` names the cluster, which is asked for its own name
-    otherwise. A consumer runs once.
+    go on. `dead_letters` takes what no further try can mend, such as a `DeadLetterTopic`; without it the
+    partition stands still there, and nothing is skipped. `cluster` names the cluster, which is asked for its
+    own name otherwise. A consumer runs once.
     """
 
     def __init__(
@@ -264,7 +264,7 @@ class Consumer:
             taken = self._bury(message, taken)
         if taken.settled:
             self._progress.settle(place)
-        elif isinstance(taken.error, errors.ShuttingDown):
+        elif taken.stops:
             self.stop()
         else:
             self._stop_at(client, place, taken)
@@ -274,7 +274,7 @@ class Consumer:
         # Paused first: what was fetched ahead is dropped, and comes again from the broker.
         client.pause([self._at(place)])
         client.seek(self._at(place))
-        text = self._s.events.scrubbed(f"{type(taken.error).__name__}: {taken.error}")
+        text = self._s.events.scrubbed(taken.why)
         _logger().warning("%s stands still for %.1f s: %s", _shown(place), rest, text)
 
     # Dead letters
@@ -282,11 +282,11 @@ class Consumer:
     def _bury(self, message: "Message", taken: Taken) -> Taken:
         """Hand on what is dead; that is done once too, and tried again like a message that fails."""
         place, letters = place_of(message), self._dead_letters
-        error = taken.error or errors.Refused(_shown(place), "is dead")
-        self._s.events.warn(What.REFUSED, "", detail=f"{_shown(place)} is dead: {type(error).__name__}")
+        kind = type(taken.error).__name__
+        self._s.events.warn(What.REFUSED, "", detail=f"{_shown(place)} is dead: {kind}")
         if letters is None:
-            error.add_note(f"{_shown(place)} was not handled and not skipped; dead_letters= would take it")
-            raise error
+            why = f"is dead ({kind}), is not skipped, and stays until it is handled: give dead_letters="
+            return Taken(Verdict.FAILED, error=errors.Refused(_shown(place), why))
         key = Key("kafka", self._config["group.id"], self._cluster, *place)
         burial = Handler[Any](
             self._s,

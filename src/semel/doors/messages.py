@@ -6,6 +6,7 @@ into its queue's words.
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from enum import StrEnum
+from math import isfinite
 from typing import Any, Generic, TypeVar, Unpack
 
 import msgspec
@@ -48,6 +49,15 @@ class Taken(msgspec.Struct, frozen=True):
     """What stood in the way."""
     retry_after: float | None = None
     """After how many seconds another delivery may do better, where that is known."""
+    stops: bool = False
+    """No new work is begun here: `s.drain` was called, and whoever brings messages is to stop."""
+
+    @property
+    def why(self) -> str:
+        """What stood in the way, in words that every store and log can keep."""
+        text = f"{type(self.error).__name__}: {errors.words_of(self.error)}"
+        # No encoding has half a character, and PostgreSQL's texts have no zero.
+        return text.encode(errors="replace").decode().replace("\0", "?")
 
     @property
     def settled(self) -> bool:
@@ -105,7 +115,11 @@ class Handler(Generic[M]):
             key, fingerprint = self._name(message)
         except Exception as error:  # noqa: BLE001 - a message that has no name can never be handled
             return self._nameless(error)
-        return self._taken(self._block.run(key, fingerprint, self._handle, message))
+        try:
+            done = self._block.run(key, fingerprint, self._handle, message)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is about this message, and no worker's end
+            done = Raised(error, begun=False)
+        return self._taken(done)
 
     async def atake(self, message: M) -> Taken:
         """The same, awaitable."""
@@ -113,7 +127,11 @@ class Handler(Generic[M]):
             key, fingerprint = self._name(message)
         except Exception as error:  # noqa: BLE001 - a message that has no name can never be handled
             return self._nameless(error)
-        return self._taken(await self._block.arun(key, fingerprint, self._handle, message))
+        try:
+            done = await self._block.arun(key, fingerprint, self._handle, message)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is about this message, and no worker's end
+            done = Raised(error, begun=False)
+        return self._taken(done)
 
     def take_all(
         self, messages: Iterable[M], group: Callable[[M], Hashable] = lambda _: None
@@ -145,8 +163,17 @@ class Handler(Generic[M]):
         error = done.error
         if not isinstance(error, Exception):
             raise error
-        after = getattr(error, "retry_after", None)
-        return Taken(_verdict(done), None, error, after if isinstance(after, int | float) else None)
+        stops = isinstance(error, errors.ShuttingDown) and not done.begun
+        return Taken(_verdict(done), None, error, _retry_after(error), stops)
+
+
+def _retry_after(error: Exception) -> float | None:
+    """After how many seconds an error asks to come again; what is no such number is taken for none."""
+    try:
+        seconds = error.retry_after  # type: ignore[attr-defined]  # where it is not there, that is the answer
+        return float(seconds) if isinstance(seconds, int | float) and isfinite(seconds) else None
+    except Exception:  # noqa: BLE001 - it is somebody else's code, and may do anything
+        return None
 
 
 def _verdict(done: Raised) -> Verdict:

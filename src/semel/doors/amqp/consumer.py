@@ -158,7 +158,7 @@ class Consumer:
 
     def _handled(self, item: Item, taken: Taken) -> None:
         self._under_way.discard(item.number)
-        if isinstance(taken.error, errors.ShuttingDown):
+        if taken.stops:
             self._stop()
         if item.number in self._unsettled:  # else its connection is gone, and it comes again
             self._settle(item, taken)

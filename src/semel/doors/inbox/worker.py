@@ -354,7 +354,7 @@ class Worker:
         if taken.settled:
             settled.append(letter)
         elif taken.verdict is Verdict.DEAD:
-            return self._tell(lane, self._box.bury, letter, _why(taken))
+            return self._tell(lane, self._box.bury, letter, taken.why)
         else:
             self._come_again(lane, letter, taken)
             return False
@@ -368,7 +368,7 @@ class Worker:
         return self._handler.take(message)
 
     def _come_again(self, lane: str, letter: Letter, taken: Taken) -> None:
-        if isinstance(taken.error, errors.ShuttingDown):
+        if taken.stops:
             self.stop()
         elif isinstance(taken.error, errors.OutcomeUnknown):
             self._rest(lane, HELD_SECONDS)
@@ -383,7 +383,7 @@ class Worker:
             span = min(max(0.0, told), LONGEST_SPAN)
             self._rest(lane, span)
             counted = taken.verdict is not Verdict.LATER
-            self._tell(lane, partial(self._box.put_off, counted=counted), letter, span, _why(taken))
+            self._tell(lane, partial(self._box.put_off, counted=counted), letter, span, taken.why)
 
     def _tell(self, lane: str, say: Callable[..., object], *what: object) -> bool:
         """Tell the mailbox; if that fails the letter is found again, and the ledger knows about it."""
@@ -425,7 +425,3 @@ def check_handling(handle: Callable[[Message], Any], options: Options) -> None:
         raise errors.InvalidOption(
             "an inbox keeps the keys of its messages as they are: put s.pseudonym(...) into them instead"
         )
-
-
-def _why(taken: Taken) -> str:
-    return f"{type(taken.error).__name__}: {taken.error}"

@@ -185,14 +185,15 @@ class Hands:
             self.store_rest.over()
         if isinstance(taken.error, errors.Later) and taken.error.everyone:
             self._still_until = max(self._still_until, now + min(taken.error.retry_after, LONGEST_REST))
-        if isinstance(taken.error, errors.ShuttingDown):
+        if taken.stops:
             self.stopping = True
         self._leave(self._way(held, taken, now))
         self._go_on(held, taken, now)
 
     def interrupted(self, held: Held, error: BaseException, now: float) -> None:
         """Working on it was broken off from outside: it comes again at once, and nothing is begun here."""
-        self.end(held, Taken(Verdict.FAILED, error=errors.ShuttingDown("it was interrupted")), now)
+        over = errors.ShuttingDown("it was interrupted")
+        self.end(held, Taken(Verdict.FAILED, error=over, stops=True), now)
         self.fail(error)
 
     def _go_on(self, held: Held, taken: Taken, now: float) -> None:
@@ -222,7 +223,7 @@ class Hands:
         One that is behind is visible at once, and still does not overtake: SQS keeps a group back while any
         message of it is away.
         """
-        if taken.verdict is Verdict.BEHIND or isinstance(taken.error, errors.ShuttingDown):
+        if taken.verdict is Verdict.BEHIND or taken.stops:
             return 0.0
         backoff = max(0.0, self.terms.backoff(held.message.deliveries))
         if taken.retry_after is None:
