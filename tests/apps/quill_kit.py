@@ -13,8 +13,8 @@ import msgspec
 import semel
 from semel.apps.otherside import AnswerLost, Unavailable
 from semel.apps.quill import Quill, Settings
-from semel.apps.quill.events import Event
 from semel.apps.quill.powerbi import create_dataset
+from semel.apps.quill.schema import Fact
 from semel.doors.inbox import Message
 from semel.doors.messages import Handler, Taken
 from semel.doors.webhooks import Answer
@@ -125,15 +125,15 @@ class Wall:
         """What the next posts raise; what was lost is posted all the same."""
         self.before: Any = lambda events: None
 
-    def ensure(self, events: Sequence[Event]) -> None:
-        self.steps.append(f"ensure {len(events)}")
+    def ensure(self, facts: Sequence[Fact]) -> None:
+        self.steps.append(f"ensure {len(facts)}")
 
-    def post(self, events: Sequence[Event]) -> None:
-        self.before(events)
-        self.steps.append(f"post {len(events)}")
+    def post(self, facts: Sequence[Fact]) -> None:
+        self.before(facts)
+        self.steps.append(f"post {len(facts)}")
         failure = self.failures.pop(0) if self.failures else None
         if failure is None or isinstance(failure, AnswerLost):
-            self.rows += [event.key for event in events]
+            self.rows += [fact.key for fact in facts]
         if failure is not None:
             raise failure
 

@@ -15,6 +15,7 @@ from semel import errors
 from semel.apps.otherside import Refused
 from semel.apps.quill import Quill, Settings
 from semel.apps.quill.events import Metric, Told, aloware, event_of, hubspot
+from semel.apps.quill.schema import fact_of
 from semel.apps.quill.settings import zone_of
 from semel.apps.quill.star import Star
 from semel.commands import Batch, Put, Raised, Update
@@ -547,7 +548,7 @@ def test_facts_come_after_what_they_refer_to(local: Office, tmp_path: Path) -> N
     }
     told = hubspot(Notice(creation(2, sourceId="userId:999"), {}))
     with pytest.raises(Exception, match="FOREIGN KEY"):
-        star.post([event_of(told, "k", AT, zone_of("UTC"))])  # type: ignore[arg-type]
+        star.post([fact_of(event_of(told, "k", AT, zone_of("UTC")))])  # type: ignore[arg-type]
     assert [total.count for total in _totals(local)] == [1]
 
 
@@ -674,11 +675,11 @@ def test_nothing_personal_is_kept_or_logged(office: Office, wall: Wall, caplog: 
 
 def test_what_lapsed_before_it_was_posted_is_left_to_whoever_has_it_then(office: Office, wall: Wall) -> None:
     """Seeing to what it refers to took longer than its lease: by now somebody may have settled it."""
-    wall.ensure = lambda events: office.clock.advance(61)  # type: ignore[method-assign]
+    wall.ensure = lambda facts: office.clock.advance(61)  # type: ignore[method-assign]
     counts = told(office.ring(call(1)))
     assert counts == {"received": 1, "new": 1, "queued": 1}
     assert wall.rows == []
-    wall.ensure = lambda events: None  # type: ignore[method-assign]
+    wall.ensure = lambda facts: None  # type: ignore[method-assign]
     assert [taken.verdict for taken in office.work()] == [Verdict.DONE]
     assert wall.rows == ["ALOWARE:1"]
 
@@ -687,7 +688,7 @@ def test_a_worker_whose_lease_is_over_posts_nothing(office: Office, wall: Wall) 
     wall.failures = [down()]
     office.ring(call(1))
 
-    wall.ensure = lambda events: office.clock.advance(31)  # type: ignore[method-assign]
+    wall.ensure = lambda facts: office.clock.advance(31)  # type: ignore[method-assign]
     [message] = office.box.messages
     done = office.s.once.block(heartbeat=False, lease=30).run(message.key, None, office.app.handle, message)
     assert isinstance(done, Raised)

@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 import semel
-from semel.apps.quill.schema import FACTS, TABLES, key_of
+from semel.apps.quill.schema import DEFAULT, FACTS
 from semel.aws.wire import Wire
 from tests.apps.kit import Awaited, Place, Service, found, place  # noqa: F401
 from tests.apps.quill_kit import ALOWARE, HUBSPOT, SECRET, TOKEN, bearer, call, creation, dataset_at, signed
@@ -96,7 +96,7 @@ def settle(s: semel.Semel, there: powerbi.PowerBI, sender: Sender) -> int:
     # A request that nobody waits for any more may still be on its way: whoever looks too early is misled.
     quiet = s.clock.now() - 1
     unknown = [one for one in s.ledger.list(status="UNKNOWN").records if one.updated_at < quiet]
-    rows = {str(row[key_of(table)]) for table in TABLES for row in there.rows(table)}
+    rows = {str(row[DEFAULT.key_of(table)]) for table in DEFAULT.tables for row in there.rows(table)}
     for record in unknown:
         name = record.key.split(":", 2)[2].replace("%3A", ":") if record.key.startswith("DIM") else record.key
         s.ledger.resolve(record.key, semel.Happened() if name in rows else semel.NotHappened())
@@ -139,8 +139,8 @@ def test_every_event_is_a_fact_once(place: Place, there: powerbi.PowerBI, tmp_pa
 
             assert until(done, still=service.is_running), _missing(there, service)
     assert held > 0
-    for table in TABLES:
-        counted = Counter(str(row[key_of(table)]) for row in there.rows(table))
+    for table in DEFAULT.tables:
+        counted = Counter(str(row[DEFAULT.key_of(table)]) for row in there.rows(table))
         assert {name: count for name, count in counted.items() if count > 1} == {}
     stacks = dict(place.files()) | {"log": service.log, "table": _table(place)}
     assert found(PERSONAL, stacks) == []

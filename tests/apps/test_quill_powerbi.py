@@ -18,7 +18,7 @@ from semel.apps.quill import Settings, powerbi
 from semel.apps.quill.events import Event, Metric
 from semel.apps.quill.pace import Bucket, Together
 from semel.apps.quill.powerbi import PowerBI, create_dataset
-from semel.apps.quill.schema import FACTS, TABLES
+from semel.apps.quill.schema import DEFAULT, FACTS, Fact, fact_of
 from semel.doors.messages import Verdict
 from semel.testing import FakeClock
 from tests.apps.quill_kit import Office, call, creation, told
@@ -87,11 +87,15 @@ def _office(
     office.close()
 
 
-def event(number: int, **more: Any) -> Event:
+TABLES = DEFAULT.tables
+
+
+def event(number: int, **more: Any) -> Fact:
     made = Event(
         f"ALOWARE:{number}", "ALOWARE", "aloware:7", Metric.CALLS, "2023-11-14", "2023-11-14T22:13:20Z"
     )
-    return msgspec.structs.replace(made, **more)
+    fact = fact_of(made)
+    return msgspec.structs.replace(fact, row=fact.row | more)
 
 
 def tokens(there: other_side.PowerBI) -> int:
@@ -541,7 +545,7 @@ def test_many_deliveries_at_once_are_few_requests(
     threads = [threading.Thread(target=sink.post, args=([event(number)],)) for number in range(50)]
     for each in threads:
         each.start()
-    assert until(lambda: sink._facts._open is not None and len(sink._facts._open.items) == 50)
+    assert until(lambda: sink._facts[FACTS]._open is not None and len(sink._facts[FACTS]._open.items) == 50)
     for _ in range(powerbi.PENDING):
         sink._pending.release()
     for each in threads:
@@ -567,7 +571,7 @@ def test_a_row_that_is_refused_takes_none_down_that_went_out_with_it(
     threads = [threading.Thread(target=post, args=(number,)) for number in range(5)]
     for each in threads:
         each.start()
-    assert until(lambda: sink._facts._open is not None and len(sink._facts._open.items) == 5)
+    assert until(lambda: sink._facts[FACTS]._open is not None and len(sink._facts[FACTS]._open.items) == 5)
     for _ in range(powerbi.PENDING):
         sink._pending.release()
     for each in threads:

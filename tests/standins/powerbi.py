@@ -203,8 +203,10 @@ def _check_row(row: dict[str, Any], columns: dict[str, str]) -> None:
 
 
 def _fits(value: Any, kind: str) -> bool:
-    if kind == "Int64":
-        return isinstance(value, int)
+    if kind == "bool":
+        return isinstance(value, bool)
+    if kind in ("Int64", "Double"):
+        return not isinstance(value, bool) and isinstance(value, int if kind == "Int64" else int | float)
     if not isinstance(value, str) or len(value) > CHARACTERS:
         return False
     try:

@@ -7,6 +7,8 @@ Each event is a fact once, however often it is delivered.
 """
 
 from semel.apps.quill.app import Quill
+from semel.apps.quill.report import Received
+from semel.apps.quill.schema import Fact
 from semel.apps.quill.settings import Settings, from_environment, store_url
 
-__all__ = ["Quill", "Settings", "from_environment", "store_url"]
+__all__ = ["Fact", "Quill", "Received", "Settings", "from_environment", "store_url"]

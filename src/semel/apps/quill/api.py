@@ -28,6 +28,8 @@ def router(app: Quill) -> APIRouter:
     ) -> Facts:
         if app.star is None:
             raise HTTPException(404, "the facts are in Power BI")
+        if not app.star.counts:
+            raise HTTPException(404, "no table of facts has an agent, a metric and a date")
         return Facts(app.star.totals(since, until))
 
     return routes

@@ -8,19 +8,21 @@ that they are. What cannot be posted goes into the inbox, whose worker tries aga
 import asyncio
 import contextvars
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
 from semel.apps.otherside import AnswerLost, Refused
-from semel.apps.quill.events import Adapter, Event, aloware, event_of, hubspot
 from semel.apps.quill.powerbi import PowerBI
+from semel.apps.quill.report import Received, Unreadable, report_of
+from semel.apps.quill.schema import Fact, Schema
 from semel.apps.quill.settings import Settings, checked, wrong, zone_of
-from semel.apps.quill.star import Star
+from semel.apps.quill.star import OtherTables, Star
+from semel.apps.settings import OwnFunctionFailed
 from semel.aws.errors import ServiceError
 from semel.connect import Semel
 from semel.doors.inbox import Inbox, Message
@@ -39,9 +41,9 @@ THREADS: Final = 16
 # What failed may do better soon.
 RETRY_AFTER: Final = "10"
 
-HOOKS: Final[dict[str, tuple[str, Provider, Adapter]]] = {
-    "/webhooks/aloware": ("aloware_token", ALOWARE, aloware),
-    "/webhooks/hubspot": ("hubspot_secret", HUBSPOT, hubspot),
+HOOKS: Final[dict[str, tuple[str, Provider]]] = {
+    "/webhooks/aloware": ("aloware_token", ALOWARE),
+    "/webhooks/hubspot": ("hubspot_secret", HUBSPOT),
 }
 
 
@@ -51,13 +53,13 @@ class Sink(Protocol):
     repeats: bool
     """Whether posting again what may have been posted is harmless."""
     most: int
-    """So many facts are posted together at most: all of them, or none."""
+    """So many facts of one table are posted together at most: all of them, or none."""
 
-    def ensure(self, events: Sequence[Event]) -> None:
-        """See to the rows that these events refer to."""
+    def ensure(self, facts: Sequence[Fact]) -> None:
+        """See to the rows that these facts refer to."""
 
-    def post(self, events: Sequence[Event]) -> None:
-        """Add the events."""
+    def post(self, facts: Sequence[Fact]) -> None:
+        """Add facts of one table."""
 
     def close(self) -> None:
         """Let go of connections."""
@@ -79,6 +81,15 @@ class Counts(msgspec.Struct):
     """Events that will be posted later, or that somebody is at work on or has to settle."""
 
 
+class Reading(NamedTuple):
+    """What a delivery says."""
+
+    facts: list[Fact]
+    counts: Counts
+    broken: bool
+    """A function of the owner's has failed at some of it."""
+
+
 class Late(SemelError):
     """Claims have lapsed before their events were posted: somebody else may be at it by now."""
 
@@ -88,11 +99,28 @@ class Forgotten(SemelError):
 
 
 class Pending(msgspec.Struct, frozen=True):
-    """An event in the inbox."""
+    """A fact in the inbox."""
 
-    event: Event
+    fact: Fact
     until: float
     """The ledger remembers until then what became of it so far."""
+
+
+class Mine(NamedTuple):
+    """A fact whose key was claimed."""
+
+    fact: Fact
+    claim: Claimed
+
+
+def parted(mine: Iterable[Mine], most: int) -> Iterator[list[Mine]]:
+    """Facts as they are posted: those of one table together, up to so many."""
+    tables: dict[str, list[Mine]] = {}
+    for one in mine:
+        tables.setdefault(one.fact.table, []).append(one)
+    for some in tables.values():
+        for at in range(0, len(some), most):
+            yield some[at : at + most]
 
 
 class Quill:
@@ -101,14 +129,17 @@ class Quill:
     def __init__(self, s: Semel, inbox: Inbox, settings: Settings) -> None:
         self.settings = checked(settings)
         self._s, self._inbox = s.through("quill"), inbox
-        self._zone = zone_of(settings.zone)
+        self._zone, self._report = zone_of(settings.zone), report_of(settings)
         self.hooks = {
-            path: Hook(self, _opening(self._s, settings, setting, provider), adapter)
-            for path, (setting, provider, adapter) in HOOKS.items()
+            path: Hook(self, _opening(self._s, settings, setting, provider))
+            for path, (setting, provider) in HOOKS.items()
             if getattr(settings, setting)
         }
         self._pool = ThreadPoolExecutor(THREADS, "semel-quill")
-        self.sink: Sink = PowerBI(self._s, settings) if settings.has_powerbi else _star(s, settings)
+        schema = self._report.schema
+        self.sink: Sink = (
+            PowerBI(self._s, settings, schema) if settings.has_powerbi else _star(s, settings, schema)
+        )
 
     @property
     def star(self) -> Star | None:
@@ -143,9 +174,9 @@ class Quill:
         # A second attempt knows of the first, or somebody has settled it.
         if late and run.attempt == 1 and self._on_lapsed == "hold":
             raise Forgotten("it may have been posted, and nobody remembers: settle it")
-        self.sink.ensure([pending.event])
+        self.sink.ensure([pending.fact])
         run.check()
-        self.sink.post([pending.event])
+        self.sink.post([pending.fact])
         run.note(notes="posted later")
 
     def close(self) -> None:
@@ -160,38 +191,37 @@ class Quill:
 
     # A delivery
 
-    def read(self, opening: Opening, adapter: Adapter, notices: list[Notice]) -> tuple[list[Event], Counts]:
+    def read(self, opening: Opening, notices: list[Notice]) -> Reading:
         """The events that are counted, each once."""
-        counts, events = Counts(len(notices)), dict[str, Event]()
+        counts, facts, broken = Counts(len(notices)), dict[str, Fact](), False
         for notice in notices:
             try:
-                event = self._event(opening, adapter, notice)
+                fact = self._fact(opening, notice)
             except Exception as error:  # noqa: BLE001 - whatever it is about one event, the others are taken
                 # Without its words, which may quote the event.
-                self._warn(What.REFUSED, f"an event cannot be read: {type(error).__name__}")
+                self._warn(What.REFUSED, f"an event cannot be read: {_unquoted(error)}")
                 counts.failed += 1
+                broken = broken or isinstance(error, OwnFunctionFailed)
                 continue
-            if event is None:
+            if fact is None:
                 counts.ignored += 1
-            elif event.key in events:
+            elif fact.key in facts:
                 counts.duplicates += 1
             else:
-                events[event.key] = event
-        return list(events.values()), counts
+                facts[fact.key] = fact
+        return Reading(list(facts.values()), counts, broken)
 
-    def _event(self, opening: Opening, adapter: Adapter, notice: Notice) -> Event | None:
-        told = adapter(notice)
-        if told is None:
-            return None
-        return event_of(told, opening.key(notice), self._s.clock.now(), self._zone)
+    def _fact(self, opening: Opening, notice: Notice) -> Fact | None:
+        now, source = self._s.clock.now(), opening.provider.name
+        return self._report.fact(Received(source, notice, partial(opening.key, notice), now, self._zone))
 
-    def take(self, events: list[Event], counts: Counts) -> Answer:
+    def take(self, facts: list[Fact], counts: Counts) -> Answer:
         """Post what is new, and leave to the worker what cannot be posted."""
         try:
-            later = self._take(events, counts)
+            later = self._take(facts, counts)
         except StoreError as error:
             self._warn(What.STORE_ERROR, f"nothing could be claimed: {type(error).__name__}: {error}")
-            later = events
+            later = facts
         try:
             self._queue(later)
         except (SemelError, ServiceError) as error:
@@ -200,45 +230,45 @@ class Quill:
         counts.queued = len(later)
         return Answer.json(200, counts)
 
-    def _take(self, events: list[Event], counts: Counts) -> list[Event]:
+    def _take(self, facts: list[Fact], counts: Counts) -> list[Fact]:
         """Post what is new; what is left for later."""
         until = self._s.clock.monotonic() + self.settings.lease
         outcomes = self._s.ledger.claim_many(
-            [event.key for event in events],
+            [fact.key for fact in facts],
             lease=self.settings.lease,
             ttl=self.settings.ttl,
             on_lapsed=self._on_lapsed,
         )
-        mine: list[tuple[Event, Claimed]] = []
-        later: list[Event] = []
-        for event, outcome in zip(events, outcomes, strict=True):
+        mine: list[Mine] = []
+        later: list[Fact] = []
+        for fact, outcome in zip(facts, outcomes, strict=True):
             match outcome:
                 case Claimed():
-                    mine.append((event, outcome))
+                    mine.append(Mine(fact, outcome))
                 case Replay():
                     counts.duplicates += 1
                 case Failed():
                     counts.failed += 1
                 case _:
                     # Somebody is at work on it, or has to settle it: only then is it known what to do.
-                    later.append(event)
+                    later.append(fact)
         counts.new = len(mine)
-        for at in range(0, len(mine), self.sink.most):
-            later += self._post(mine[at : at + self.sink.most], counts, until)
+        for some in parted(mine, self.sink.most):
+            later += self._post(some, counts, until)
         return later
 
-    def _post(self, mine: list[tuple[Event, Claimed]], counts: Counts, until: float) -> list[Event]:
-        """Post events that were claimed until then; what is left for later."""
-        events, claims = [event for event, _ in mine], [claim for _, claim in mine]
+    def _post(self, mine: list[Mine], counts: Counts, until: float) -> list[Fact]:
+        """Post facts of one table that were claimed until then; what is left for later."""
+        facts, claims = [one.fact for one in mine], [one.claim for one in mine]
         try:
-            self.sink.ensure(events)
+            self.sink.ensure(facts)
             if self._s.clock.monotonic() >= until:
                 raise Late("it took longer than their lease to see to what they refer to")
-            self.sink.post(events)
+            self.sink.post(facts)
         except Exception as error:  # noqa: BLE001 - whatever it is, no event is to be lost
             self._give_back(claims, error)
-            return events
-        counts.posted += len(events)
+            return facts
+        counts.posted += len(facts)
         self._settle(partial(self._s.ledger.complete_many, claims))
         return []
 
@@ -260,10 +290,10 @@ class Quill:
                 What.STORE_ERROR, f"what became of events is not kept: {type(error).__name__}: {error}"
             )
 
-    def _queue(self, events: list[Event]) -> None:
+    def _queue(self, facts: list[Fact]) -> None:
         until = self._s.clock.now() + self.settings.ttl
-        if events:
-            self._inbox.put(*[Message(event.key, _kept(event, until)) for event in events])
+        if facts:
+            self._inbox.put(*[Message(fact.key, _kept(fact, until)) for fact in facts])
 
     def _warn(self, what: What, detail: str) -> None:
         self._s.events.warn(what, "", detail=detail)
@@ -272,8 +302,8 @@ class Quill:
 class Hook:
     """Takes the deliveries of one source."""
 
-    def __init__(self, quill: Quill, opening: Opening, adapter: Adapter) -> None:
-        self._quill, self._opening, self._adapter = quill, opening, adapter
+    def __init__(self, quill: Quill, opening: Opening) -> None:
+        self._quill, self._opening = quill, opening
         self.horizon = opening.provider.retry_horizon or 0.0
         """How long the source goes on delivering, where that is published."""
 
@@ -282,15 +312,23 @@ class Hook:
         notices = self._opening.open(headers, body, method=method, url=url)
         if isinstance(notices, Answer):
             return notices
-        return self._quill.take(*self._quill.read(self._opening, self._adapter, notices))
+        read = self._quill.read(self._opening, notices)
+        answer = self._quill.take(read.facts, read.counts)
+        # Once the function is mended these are facts: until then their sender keeps them.
+        return Answer.problem(503, {"Retry-After": RETRY_AFTER}) if read.broken else answer
 
     async def areceive(self, headers: Headers, body: bytes, *, method: str = "POST", url: str = "") -> Answer:
         """The same, awaitable."""
         return await self._quill.in_thread(partial(self.receive, headers, body, method=method, url=url))
 
 
-def _kept(event: Event, until: float) -> Any:
-    return msgspec.to_builtins(Pending(event, until))
+def _kept(fact: Fact, until: float) -> Any:
+    return msgspec.to_builtins(Pending(fact, until))
+
+
+def _unquoted(error: Exception) -> str:
+    """What is wrong with an event, without what it says; quill's own errors say nothing of that."""
+    return str(error) if isinstance(error, Unreadable | OwnFunctionFailed) else type(error).__name__
 
 
 def _opening(s: Semel, settings: Settings, setting: str, provider: Provider) -> Opening:
@@ -305,10 +343,13 @@ def _opening(s: Semel, settings: Settings, setting: str, provider: Provider) -> 
         raise wrong(setting, str(error)) from error
 
 
-def _star(s: Semel, settings: Settings) -> Star:
+def _star(s: Semel, settings: Settings, schema: Schema) -> Star:
     store = getattr(s.store, "path", None)
     path = settings.star or (Path(store).with_name("quill.db") if store else "quill.db")
     try:
-        return Star(path)
+        return Star(path, schema)
     except sqlite3.Error as error:
         raise wrong("star", f"{path} cannot be opened: {error}") from error
+    except OtherTables as error:
+        problem = f"{path} was made for another report: {error}. Give this one a file of its own"
+        raise wrong("star", problem) from error

@@ -59,6 +59,36 @@ DEPLOYMENT = Deployment(
             about="The time zone of contacts whose own is not known.",
             default="UTC",
         ),
+        Setting(
+            variable="SEMEL_APPS__QUILL__EVENTS",
+            parameter="Events",
+            about="Which events become facts, as JSON; none of them is the default report.",
+            default="{}",
+        ),
+        Setting(
+            variable="SEMEL_APPS__QUILL__FACT_TABLES",
+            parameter="FactTables",
+            about="The tables of facts beside the default one, as JSON.",
+            default="{}",
+        ),
+        Setting(
+            variable="SEMEL_APPS__QUILL__DIMENSIONS",
+            parameter="Dimensions",
+            about="The tables that facts refer to beside the default ones, as JSON.",
+            default="{}",
+        ),
+        Setting(
+            variable="SEMEL_APPS__QUILL__FACTS",
+            parameter="Facts",
+            about="A function of your own that makes facts of events, as package.module:function.",
+            default="",
+        ),
+        Setting(
+            variable="SEMEL_APPS__QUILL__WITH_DEFAULT",
+            parameter="WithDefault",
+            about="Whether what these make nothing of is what it is by default: true or false.",
+            default="false",
+        ),
     ),
     secrets=(
         Secret(

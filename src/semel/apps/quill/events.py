@@ -32,7 +32,7 @@ class Event(msgspec.Struct, frozen=True):
     source: str
     agent: str
     """Whose it is: the source and its own number for a user."""
-    metric: Metric
+    metric: str
     date: str
     """The day on which it happened, where the contact is."""
     occurred_at: str
@@ -44,7 +44,7 @@ class Told(msgspec.Struct, frozen=True):
     source: str
     user: str | None
     """The source's own number for the agent; None where it is nobody's doing."""
-    metric: Metric
+    metric: str
     at: float | None
     """When it happened; None where that is not told."""
     zone: Any = None
@@ -75,8 +75,12 @@ def aloware(notice: Notice) -> Told | None:
     """What Aloware tells: calls and texts that an agent has begun."""
     body = _object(notice.payload, "body")
     metric = _outbound(str(notice.payload.get("event")), body) if "id" in body else None
-    if metric is None:
-        return None
+    return None if metric is None else told_by_aloware(notice.payload, metric)
+
+
+def told_by_aloware(payload: Mapping[str, Any], metric: str) -> Told:
+    """Who did it, when, and in which time zone, as Aloware tells it."""
+    body = _object(payload, "body")
     user = next((id for name in ("user_id", "owner_id") if (id := _number(body.get(name)))), None)
     zone = _object(body, "contact").get("timezone")
     return Told("ALOWARE", user, metric, _moment(body.get("created_at")), zone)
@@ -106,8 +110,11 @@ def hubspot(notice: Notice) -> Told | None:
     """What HubSpot tells: e-mails and cases that were created."""
     event = notice.payload
     metric = _CREATED.get((event.get("subscriptionType"), event.get("objectTypeId")))
-    if metric is None:
-        return None
+    return None if metric is None else told_by_hubspot(event, metric)
+
+
+def told_by_hubspot(event: Mapping[str, Any], metric: str) -> Told:
+    """Who did it, and when, as HubSpot tells it."""
     # "userId:45678" where a person did it; what an integration or a workflow did is nobody's.
     kind, _, user = str(event.get("sourceId")).partition(":")
     at = event.get("occurredAt")

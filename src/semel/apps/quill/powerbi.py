@@ -7,13 +7,14 @@ each once for good, and a post whose answer was lost is told as that.
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final
 from urllib.parse import quote
 
 from semel.apps.otherside import AnswerLost, OtherSide, Refused, Unavailable
-from semel.apps.quill.events import Event
+from semel.apps.quill.declared import schema_of
 from semel.apps.quill.pace import Bucket, Together
-from semel.apps.quill.schema import FACTS, TABLES, Row, dimensions, fact, key_of
+from semel.apps.quill.schema import DEFAULT, Fact, Row, Schema, dimensions
 from semel.apps.quill.settings import DAY, Settings
 from semel.clock import Clock
 from semel.connect import Semel
@@ -97,7 +98,8 @@ class PowerBI:
     repeats = False
     most = ROWS_A_REQUEST
 
-    def __init__(self, s: Semel, settings: Settings) -> None:
+    def __init__(self, s: Semel, settings: Settings, schema: Schema = DEFAULT) -> None:
+        self._schema = schema
         self._ledger, self._clock = s.ledger, s.clock
         self._lease, self._holds = settings.lease, settings.lost_posts == "hold"
         self._tokens = Tokens(settings, s.clock)
@@ -108,19 +110,26 @@ class PowerBI:
         self._away_until, self._asked = 0.0, False
         self._requests = Bucket(REQUESTS_A_MINUTE, 60, BURST, s.clock)
         self._rows = Bucket(ROOM, 3600, ROOM / 10, s.clock)
-        self._facts: Together[Row] = Together(self._send_facts, self._turn, ROWS_A_REQUEST, _lost, (Refused,))
+        self._facts = {
+            table: Together(partial(self._send, table), self._turn, ROWS_A_REQUEST, _lost, (Refused,))
+            for table in schema.facts
+        }
 
-    def post(self, events: Sequence[Event]) -> None:
-        """Add the events, `most` at most: in one request, so that none or all of them are there."""
-        self._facts.send([fact(event) for event in events])
+    def post(self, facts: Sequence[Fact]) -> None:
+        """Add facts of one table, `most` at most: in one request, so that none or all of them are there."""
+        [table] = {fact.table for fact in facts}
+        if table not in self._facts:
+            # It was read while something else was declared, and has waited since.
+            raise Refused(NAME, f"is given no table {table} any more")
+        self._facts[table].send([fact.row for fact in facts])
 
     # Dimensions
 
-    def ensure(self, events: Sequence[Event]) -> None:
-        """See to the rows that these events refer to; each is posted once ever, whoever needs it first."""
-        rows = dimensions(events)
+    def ensure(self, facts: Sequence[Fact]) -> None:
+        """See to the rows that these facts refer to; each is posted once ever, whoever needs it first."""
+        rows = dimensions(facts)
         missing = rows.keys() - self._known
-        for table in TABLES:
+        for table in self._schema.dimensions:
             some = sorted(one for one in missing if one[0] == table)
             if some:
                 self._ensure(table, {one: rows[one] for one in some})
@@ -194,9 +203,6 @@ class PowerBI:
             if until > self._away_until:
                 self._away_until, self._asked = until, asked is not None
 
-    def _send_facts(self, rows: Sequence[Row]) -> None:
-        self._send(FACTS, rows)
-
     def _send(self, table: str, rows: Sequence[Row]) -> None:
         with self._lock:
             self._rows.take(len(rows))
@@ -238,22 +244,22 @@ def _bearer(token: str) -> dict[str, str]:
 # The dataset itself
 
 
-def definition(name: str) -> dict[str, Any]:
+def definition(name: str, schema: Schema = DEFAULT) -> dict[str, Any]:
     """The dataset as Power BI makes it: the tables, and what refers to what."""
     tables = [
         {"name": table, "columns": [{"name": column, "dataType": kind} for column, kind in columns.items()]}
-        for table, columns in TABLES.items()
+        for table, columns in schema.tables.items()
     ]
     relationships = [
         {
-            "name": f"{FACTS}_{key_of(table)}",
-            "fromTable": FACTS,
-            "fromColumn": key_of(table),
-            "toTable": table,
-            "toColumn": key_of(table),
+            "name": f"{table}_{schema.key_of(other)}",
+            "fromTable": table,
+            "fromColumn": schema.key_of(other),
+            "toTable": other,
+            "toColumn": schema.key_of(other),
         }
-        for table in TABLES
-        if table != FACTS
+        for table, others in schema.refers.items()
+        for other in others
     ]
     return {"name": name, "defaultMode": "Push", "tables": tables, "relationships": relationships}
 
@@ -263,7 +269,8 @@ def create_dataset(settings: Settings, name: str = "Quill") -> str:
     tokens = Tokens(settings, Clock())
     side = OtherSide(NAME, settings.powerbi_url, timeout=settings.powerbi_timeout)
     try:
-        return str(_call(side, tokens, _workspace(settings), definition(name)).json()["id"])
+        asked = definition(name, schema_of(settings))
+        return str(_call(side, tokens, _workspace(settings), asked).json()["id"])
     finally:
         side.close()
         tokens.close()

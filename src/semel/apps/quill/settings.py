@@ -3,13 +3,14 @@
 import functools
 import os
 from collections.abc import Mapping
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias
 from urllib.parse import quote, urlencode
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 
 from semel.apps import settings as common
+from semel.apps.quill.schema import FACTS, Kind
 
 DAY: Final = 86400.0
 
@@ -26,6 +27,7 @@ DAYS: Final = "DYNAMO_TTL_DAYS"
 
 
 wrong = functools.partial(common.wrong, "quill")
+function = functools.partial(common.function_of, "quill")
 
 
 def _days(environ: Mapping[str, str] = os.environ) -> float:
@@ -34,6 +36,39 @@ def _days(environ: Mapping[str, str] = os.environ) -> float:
         return float(text)
     except ValueError:
         raise wrong("ttl_days", f"{DAYS} is {text!r}, and no number of days") from None
+
+
+class Column(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A column of a table, and what fills it."""
+
+    path: str = ""
+    """Where an event has it, as `body.user_id`; or what quill knows itself, as `$agent`."""
+    kind: Kind = "string"
+    default: str | int | float | bool | None = None
+    """What it is where an event does not have it; without this such an event is no fact."""
+
+
+Given: TypeAlias = dict[str, str | Column]
+"""Columns by their names, each with its path alone or in full; the first names the rows."""
+
+
+class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The section `apps.quill.events.NAME`: which events become facts, and which facts."""
+
+    source: Literal["aloware", "hubspot"]
+    type: str = "*"
+    """What happened, as a pattern: of Aloware's `event`, or of HubSpot's `subscriptionType`."""
+    where: dict[str, str] = {}
+    """What else an event has to say: patterns, by where it stands in it."""
+    into: str = FACTS
+    """The table of facts."""
+    metric: str = ""
+    title: str = ""
+    """The metric as people read it."""
+    columns: Given = {}
+    """Where events of this kind have columns that others have elsewhere."""
+    apart: bool = False
+    """Whether it is a fact beside others of the same event; its key has this section's name then."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -53,6 +88,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """How often an event is posted in vain before it is put aside: a day of outage, and not an hour."""
     star: str = ""
     """The SQLite file of facts where there is no Power BI; `quill.db` beside the store unless it is said."""
+    events: dict[str, Rule] = {}
+    """Which events become facts; without any it is the default report."""
+    fact_tables: dict[str, Given] = {}
+    """The tables that they become rows of, beside the default one."""
+    dimensions: dict[str, Given] = {}
+    """The tables that facts refer to, by a column that is named as the first of these."""
+    facts: str = ""
+    """A function that makes facts of events in place of these: `package.module:function`."""
+    with_default: bool = False
+    """Whether events that are nothing by these are what they are by default."""
     lost_posts: Literal["hold", "repeat"] = "hold"
     """When nobody knows whether Power BI has a row: wait for a person, or post it again."""
     powerbi_tenant: str = ""
