@@ -50,6 +50,7 @@ Q7  A batch first loses its own duplicates, then what earlier requests brought; 
     are seen to, and only then are facts posted
 Q8  Which events and subscriptions become facts, with which metrics, dimensions and columns, is declared in
     settings or decided by a function of the owner's; the document's report is what happens otherwise
+Q9  What is remembered of dimensions says where they are: another workspace or dataset gets rows of its own
 
 A1  One service over a protocol of stores: in memory with an end to everything, on DynamoDB, or on Redis
 A2  `check_and_set` is atomic, `is_processed` does not see what has expired, `mark_processed` records a fact

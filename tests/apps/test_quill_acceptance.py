@@ -98,7 +98,7 @@ def settle(s: semel.Semel, there: powerbi.PowerBI, sender: Sender) -> int:
     unknown = [one for one in s.ledger.list(status="UNKNOWN").records if one.updated_at < quiet]
     rows = {str(row[DEFAULT.key_of(table)]) for table in DEFAULT.tables for row in there.rows(table)}
     for record in unknown:
-        name = record.key.split(":", 2)[2].replace("%3A", ":") if record.key.startswith("DIM") else record.key
+        name = record.key.split(":", 4)[4].replace("%3A", ":") if record.key.startswith("DIM") else record.key
         s.ledger.resolve(record.key, semel.Happened() if name in rows else semel.NotHappened())
         if name not in rows:
             sender.again(name)

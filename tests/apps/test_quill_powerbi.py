@@ -98,6 +98,11 @@ def event(number: int, **more: Any) -> Fact:
     return msgspec.structs.replace(fact, row=fact.row | more)
 
 
+def dim(settings: Settings, table: str, name: str) -> semel.Key:
+    """What a row of a dimension is remembered by."""
+    return semel.Key("DIM", settings.powerbi_workspace, settings.powerbi_dataset, table, name)
+
+
 def tokens(there: other_side.PowerBI) -> int:
     return sum(each.path.endswith("/token") for each in there.received)
 
@@ -143,11 +148,56 @@ def test_a_row_of_a_dimension_is_posted_once_ever(
     assert len(there.posts) == 3 + 12
 
 
+@pytest.mark.seed("Q9")
+def test_a_new_dataset_gets_its_dimensions_and_none_of_the_old_one_are_taken_for_its_own(
+    s: semel.Semel, clock: FakeClock, settings: Settings, there: other_side.PowerBI, tmp_path: Path
+) -> None:
+    """Where facts go is part of what is remembered. A fact is posted once all the same, wherever that was."""
+    other = msgspec.structs.replace(settings, powerbi_dataset=create_dataset(settings))
+    for chosen, numbers in ((settings, (1, 2)), (other, (2, 3)), (settings, (3, 4)), (other, (4, 5))):
+        with _office(s, clock, chosen, tmp_path) as office:
+            for number in numbers:
+                office.ring(call(number))
+
+    def found(chosen: Settings) -> dict[str, int]:
+        return {table: len(there.rows(table, chosen.powerbi_dataset)) for table in TABLES}
+
+    assert found(settings) == {"dim_agent": 1, "dim_date": 1, "dim_metric": 1, FACTS: 3}
+    assert found(other) == {"dim_agent": 1, "dim_date": 1, "dim_metric": 1, FACTS: 2}
+
+
+@pytest.mark.seed("Q9")
+def test_the_local_file_and_power_bi_know_nothing_of_each_others_dimensions(
+    s: semel.Semel, clock: FakeClock, settings: Settings, there: other_side.PowerBI, tmp_path: Path
+) -> None:
+    """Whoever begins with a file and goes on to Power BI, or the other way, finds every row where it is."""
+    for number, star in enumerate(["one.db", "", "two.db", ""]):
+        if star:
+            office = Office(s, clock, tmp_path, star=str(tmp_path / star))
+            assert told(office.ring(call(number)))["posted"] == 1
+            office.close()
+        else:
+            with _office(s, clock, settings, tmp_path) as office:
+                assert told(office.ring(call(number)))["posted"] == 1
+    assert [len(there.rows(table)) for table in TABLES] == [1, 1, 1, 2]
+
+
+@pytest.mark.parametrize("name", ["a" * 4000, "å" * 400, "two\nlines", "\x00", ""])
+def test_a_row_may_have_any_name(sink: PowerBI, there: other_side.PowerBI, name: str) -> None:
+    """One out of an event that somebody declared, and that no key could hold."""
+    fact = event(1)
+    odd = msgspec.structs.replace(fact, dimensions={"dim_agent": {"agent": name, "source": "ALOWARE"}})
+    for _ in range(2):
+        sink._known.clear()
+        sink.ensure([odd])
+    assert [row["agent"] for row in there.rows("dim_agent")] == [name]
+
+
 def test_whoever_needs_a_row_that_another_is_posting_comes_back(
-    s: semel.Semel, sink: PowerBI, there: other_side.PowerBI
+    s: semel.Semel, sink: PowerBI, there: other_side.PowerBI, settings: Settings
 ) -> None:
     """It does not post it too, and does not refer to what may never come."""
-    claim = s.ledger.claim(semel.Key("DIM", "dim_agent", "aloware:7"))
+    claim = s.ledger.claim(dim(settings, "dim_agent", "aloware:7"))
     with pytest.raises(Unavailable) as told:
         sink.ensure([event(1)])
     assert told.value.retry_after == 1.0
@@ -158,16 +208,18 @@ def test_whoever_needs_a_row_that_another_is_posting_comes_back(
     assert len(there.rows("dim_date")) == len(there.rows("dim_metric")) == 1
 
 
-def test_a_dimension_in_doubt_holds_up_no_facts(office: Office, there: other_side.PowerBI) -> None:
+def test_a_dimension_in_doubt_holds_up_no_facts(
+    office: Office, there: other_side.PowerBI, settings: Settings
+) -> None:
     """Its row is probably there. The facts wait for one more try, and somebody settles the row."""
     office.app.sink._tokens.get()  # type: ignore[attr-defined]
     there.fail(after_applying=True)
     assert told(office.ring(call(1))) == {"received": 1, "new": 1, "queued": 1}
-    assert office.status(semel.Key("DIM", "dim_agent", "aloware:123260")) == "UNKNOWN"
+    assert office.status(dim(settings, "dim_agent", "aloware:123260")) == "UNKNOWN"
     office.clock.advance(powerbi.PAUSE)
     assert [one.verdict for one in office.work()] == [Verdict.DONE]
     assert len(there.rows(FACTS)) == len(there.rows("dim_agent")) == 1
-    office.s.ledger.resolve(semel.Key("DIM", "dim_agent", "aloware:123260"), semel.NotHappened())
+    office.s.ledger.resolve(dim(settings, "dim_agent", "aloware:123260"), semel.NotHappened())
     assert told(office.ring(call(2))) == {"received": 1, "new": 1, "posted": 1}
     assert len(there.rows("dim_agent")) == 2  # as somebody has said that it was not there
 

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from hashlib import sha256
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -51,6 +52,8 @@ EXPIRED: Final = frozenset({401, 403})
 
 # A row of a dimension is there for good, and so is the memory of it.
 FOR_GOOD: Final = 3650 * DAY
+# What still fits into a key, four bytes to a character and the rest of the key beside it.
+LONGEST_NAME: Final = 150
 
 
 class Tokens:
@@ -104,6 +107,7 @@ class PowerBI:
         self._lease, self._holds = settings.lease, settings.lost_posts == "hold"
         self._tokens = Tokens(settings, s.clock)
         self._side = OtherSide(NAME, settings.powerbi_url, timeout=settings.powerbi_timeout, attempts=1)
+        self._place = settings.powerbi_workspace, settings.powerbi_dataset
         self._dataset = f"{_workspace(settings)}/{quote(settings.powerbi_dataset, safe='')}"
         self._known: set[tuple[str, str]] = set()
         self._lock, self._pending = threading.Lock(), threading.BoundedSemaphore(PENDING)
@@ -136,7 +140,7 @@ class PowerBI:
 
     def _ensure(self, table: str, rows: dict[tuple[str, str], Row]) -> None:
         outcomes = self._ledger.claim_many(
-            [Key("DIM", *one) for one in rows],
+            [self._key(*one) for one in rows],
             lease=self._lease,
             ttl=FOR_GOOD,
             on_lapsed="hold" if self._holds else "rerun",
@@ -149,6 +153,12 @@ class PowerBI:
         # One in doubt is probably there and holds up no facts. Somebody settles it: it is asked for again.
         known = [one for one, it in zip(rows, outcomes, strict=True) if not isinstance(it, Unknown)]
         self._known.update(known)
+
+    def _key(self, table: str, name: str) -> Key:
+        """What a row is remembered by: where it is, too, as another dataset has none of this one's."""
+        # A name out of an event may be no key: empty, too long, or with characters that no key has.
+        fits = name.isprintable() and 0 < len(name) <= LONGEST_NAME
+        return Key("DIM", *self._place, table, name if fits else sha256(name.encode()).hexdigest())
 
     def _add(self, table: str, rows: list[Row], claims: list[Claimed]) -> None:
         try:

@@ -156,7 +156,8 @@ def _text(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str | int | float):
-        return str(value)[:LONGEST_TEXT]
+        # JSON may hold half a character, which no encoding has.
+        return str(value)[:LONGEST_TEXT].encode(errors="replace").decode()
     raise ValueError("it is no text")
 
 
