@@ -60,6 +60,7 @@ MAX_ERROR_TEXT = 1000
 # and `LANE` while somebody is in that lane. A lane ends before `LANE/`: one of thousands of letters is passed
 # over by one request. Dead letters have a lane to themselves, before all others.
 BEYOND = "/"
+BEYOND_DIGITS = "g"
 DEAD, GROUP, ALONE = "dead", "g", "k"
 # So much of a hash that two groups never share a lane; if they did, they would only wait for each other.
 DIGITS = 20
@@ -243,6 +244,14 @@ class MailboxSteps:
         low, high = f"{lane}.", f"{lane}{BEYOND}"
         page: Page = yield Query(INBOX, self._name, low, high, limit=limit, after=after)
         return Letters(tuple(map(self._letter, page.items)), page.now, page.after)
+
+    def alone(
+        self, start: str = "", stop: str = "", limit: int = PAGE, after: str | None = None
+    ) -> Steps[Letters]:
+        """What waits in lanes of no group, after one lane and before another; in an order of no meaning."""
+        low, high = (start and f"{start}{BEYOND}") or ALONE, stop or f"{ALONE}{BEYOND_DIGITS}"
+        page: Page = yield Query(INBOX, self._name, low, high, limit=limit, after=after)
+        return Letters(tuple(map(_letter, page.items)), page.now, page.after)
 
     def survey(self, most: int = 10_000) -> Steps[Survey]:
         """How much waits, counted up to a limit."""

@@ -21,6 +21,7 @@ from semel.ledger import DAY
 from semel.mailbox import PAGE, TTL, lane_of
 from semel.redact import Redactor
 from semel.stores.memory import MemoryStore
+from semel.tables import INBOX
 from semel.testing import Faulty
 from tests.amounts import amount
 from tests.doors.inbox_kit import (
@@ -122,6 +123,28 @@ def test_the_other_side_may_say_when_to_come_again(desk):
     desk.clock.advance(4)
     sweep(desk.elsewhere(diary), desk.clock)
     assert diary.keys == ["x", "x"]
+
+
+def test_a_handler_is_told_what_else_waits_and_may_be_begun(desk):
+    """Not what has a group, whose order is kept, nor what is put off; what is settled is gone."""
+    alone = [Message(f"m{n}", {"n": n}) for n in range(12)]
+    desk.put(*alone, *conversation("a", 0, 1))
+    desk.put(alone[3])
+    failed = Diary(failing("m5"))
+    worker = desk.worker(failed, max_attempts=2)
+    line = worker.line
+    line.find(alone[5].lane)
+    worker.visit(line.begin())
+    for one in (alone[0], alone[7], conversation("a", 0)[0]):
+        parts = list(desk.inbox.others(one))
+        found = [other.message for part in parts for other in part]
+        wanted = sorted([*(m.key for m in alone if m.key not in ("m5", one.key)), "m3"])
+        assert sorted(message.key for message in found) == wanted
+        assert {message.key: message.body for message in found}["m3"] == {"n": 3}
+    [others] = [part for part in desk.inbox.others(alone[0]) if part][:1]
+    desk.inbox.settle(others[:2])
+    desk.inbox.give_back(others[2:])
+    assert desk.waiting == 15 - 2
 
 
 def test_waiting_for_its_turn_is_no_attempt(desk):
@@ -492,6 +515,34 @@ def test_what_is_in_doubt_waits_for_a_person_and_then_goes_on(office):
     office.clock.advance(HELD_SECONDS)
     sweep(worker, office.clock)
     assert diary.keys == ["a1"]
+
+
+def test_what_waits_for_a_person_is_looked_at_the_less_often_the_longer_it_has(office):
+    """Thousands that nobody has settled do not keep a worker from the rest."""
+    office.put(Message("m", 1))
+    office.s.ledger.doubt(office.s.ledger.claim("m", ttl=TTL))
+    office.clock.advance(1000)
+    worker = office.worker(nobody, on_lapsed="hold")
+    sweep(worker, office.clock)
+    assert worker.line.next_wake == pytest.approx(office.clock.monotonic() + 100)
+    office.clock.advance(DAY)
+    sweep(worker, office.clock)
+    assert worker.line.next_wake == pytest.approx(office.clock.monotonic() + 300)
+
+
+def test_a_message_that_cannot_be_read_is_not_among_what_else_waits(office):
+    office.put(Message("m", 1), Message("n", 2))
+    [letter] = office.letters(Message("m", 1))
+    office.s.store.execute(
+        Put(
+            INBOX,
+            office.box.steps._name,
+            {"key": "m", "body": b"?", "encoding": "json+zip", "expires_at": 2e9, "at": 0, "attempts": 0},
+            sort=letter.place,
+        )
+    )
+    found = [other.message.key for part in office.inbox.others(Message("x", 0)) for other in part]
+    assert found == ["n"]
 
 
 def test_what_somebody_else_has_claimed_is_left_alone_until_his_lease_is_over(office):

@@ -95,6 +95,20 @@ def test_names_that_sqs_would_refuse_are_keys_and_groups_like_any_other(inbox):
     }
 
 
+def test_a_handler_is_told_what_else_can_be_received(inbox, s):
+    """Not what has a group, which others receive at once; what is settled is gone, the rest comes back."""
+    inbox.put(*(Message(f"m{n}", n) for n in range(25)), *conversation("a", 0, 1))
+    others = [other for part in inbox.others(Message("x", 0), seconds=600) for other in part]
+    assert sorted(other.message.body for other in others) == list(range(25))
+    inbox.settle(others[:12])
+    inbox.give_back(others[12:])
+    assert inbox.waiting() == 13 + 2
+    diary = Diary()
+    work_off(inbox, diary, 15)
+    assert sorted(diary.of(None)) == sorted(other.message.key for other in others[12:])
+    assert diary.of("a") == ["a0", "a1"]
+
+
 def test_what_cannot_be_handled_is_listed_and_redriven_as_new(inbox):
     inbox.put(*conversation("a", 0, 1, 2))
     diary = Diary(failing("a0", error=ValueError("no such order")))

@@ -4,10 +4,11 @@
 the same for both.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol, Unpack
 
 from semel.connect import Semel
+from semel.doors.inbox.others import Other
 from semel.doors.inbox.store import StoreInbox
 from semel.doors.inbox.worker import Backoff, Dead, Told, Worker, nobody
 from semel.errors import Later
@@ -19,6 +20,7 @@ __all__ = [
     "Inbox",
     "Later",
     "Message",
+    "Other",
     "Runs",
     "StoreInbox",
     "Survey",
@@ -66,6 +68,23 @@ class Inbox(Protocol):
         `poll` is how many seconds it is idle at most before it looks for what others put in. `backoff` says
         for how many seconds a message stays away that was tried so often and failed.
         """
+        ...
+
+    def others(self, message: Message, *, seconds: float = 60.0) -> Iterator[list[Other]]:
+        """What else waits while this message is handled, has no group, and may be begun now; in parts.
+
+        For a handler that can do many as easily as one: it claims their keys (`ledger.claim_many`), does what
+        it has claimed, completes it, and says here what became of each, by `settle` or `give_back`. Nobody
+        else is given them for so many seconds, where a queue can promise that.
+        """
+        ...
+
+    def settle(self, others: Iterable[Other]) -> None:
+        """These are done, and nobody has to look at them again."""
+        ...
+
+    def give_back(self, others: Iterable[Other], seconds: float = 0.0) -> None:
+        """These are not; they may be begun again after so many seconds."""
         ...
 
     def waiting(self) -> int:

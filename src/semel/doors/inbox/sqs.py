@@ -3,8 +3,9 @@
 import base64
 import hashlib
 import re
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
+from math import ceil
 from typing import Any, Unpack
 
 import msgspec
@@ -13,6 +14,7 @@ from semel import errors
 from semel.aws.sqs import LONGEST_POLL, MAX_BYTES, Outgoing, Queue, Sent
 from semel.codecs import Body
 from semel.connect import Semel
+from semel.doors.inbox.others import Other
 from semel.doors.inbox.worker import MAX_ATTEMPTS, Backoff, Dead, Told, check_handling, nobody
 from semel.doors.sqs import Consumer
 from semel.doors.sqs import Message as Delivery
@@ -30,6 +32,8 @@ HASH = re.compile(r"[0-9a-f]{64}")
 # one group SQS gives no more before these are back or gone.
 BATCH = 10
 SIGHT_SECONDS = 60
+# So many receives make up what whoever handles many together is given at once.
+RECEIVES = 10
 # Asked without waiting, SQS looks on some of its servers only, and may find none of a few.
 WAIT_SECONDS = 1
 
@@ -116,6 +120,57 @@ class SQSInbox:
             **options,
         )
 
+    def others(self, message: Message, *, seconds: float = 60.0) -> Iterator[list[Other]]:
+        """What else waits, has no group, and can be received now; in parts."""
+        more = True
+        while more:
+            received: list[Delivery] = []
+            for _ in range(RECEIVES):
+                some = self._receive(seconds)
+                received += some
+                more = bool(some)
+                if not more:
+                    break
+            yield self._readable(received)
+
+    def _receive(self, seconds: float) -> list[Delivery]:
+        asked = {
+            "MaxNumberOfMessages": BATCH,
+            "VisibilityTimeout": ceil(seconds),
+            "WaitTimeSeconds": 0,
+            "MessageSystemAttributeNames": ["All"],
+        }
+        told = self._queue.call("ReceiveMessage", asked).get("Messages") or []
+        return [read(one, self._queue.name) for one in told]
+
+    def _readable(self, received: list[Delivery]) -> list[Other]:
+        """Those that have no group, whose order is to be kept; the rest is let go."""
+        others = []
+        for one in received:
+            envelope = _envelope(one)
+            try:
+                if envelope is not None and envelope.group is None:
+                    others.append(Other(self.opened(one), one))
+            except errors.MessageUnreadable:
+                continue  # whoever comes to it puts it aside
+        known = {other.held.receipt for other in others}
+        rest = [one for one in received if one.receipt not in known]
+        self._of_each("ChangeMessageVisibilityBatch", rest, {"VisibilityTimeout": 0})
+        return others
+
+    def settle(self, others: Iterable[Other]) -> None:
+        """These are done."""
+        self._of_each("DeleteMessageBatch", [other.held for other in others], {})
+
+    def give_back(self, others: Iterable[Other], seconds: float = 0.0) -> None:
+        """These are not: they can be received again after so many seconds."""
+        span = {"VisibilityTimeout": ceil(seconds)}
+        self._of_each("ChangeMessageVisibilityBatch", [other.held for other in others], span)
+
+    def _of_each(self, operation: str, held: list[Delivery], more: dict[str, Any]) -> None:
+        for start in range(0, len(held), BATCH):
+            self._queue.call(operation, {"Entries": _entries(held[start : start + BATCH], more)})
+
     def survey(self) -> Survey:
         """About how many messages wait, which is all that SQS tells."""
         return Survey(self.waiting())
@@ -199,10 +254,7 @@ class SQSInbox:
     def _show(self, letters: list[Delivery]) -> None:
         """Let everybody see these again; what is gone by now is passed over."""
         for start in range(0, len(letters), BATCH):
-            entries = [
-                {"Id": str(number), "ReceiptHandle": one.receipt, "VisibilityTimeout": 0}
-                for number, one in enumerate(letters[start : start + BATCH])
-            ]
+            entries = _entries(letters[start : start + BATCH], {"VisibilityTimeout": 0})
             self._dead_queue.call("ChangeMessageVisibilityBatch", {"Entries": entries})
 
     def close(self) -> None:
@@ -210,6 +262,10 @@ class SQSInbox:
         self._queue.close()
         if self._dead is not None:
             self._dead.close()
+
+
+def _entries(letters: Sequence[Delivery], more: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"Id": str(number), "ReceiptHandle": one.receipt, **more} for number, one in enumerate(letters)]
 
 
 def _envelope(delivery: Delivery) -> Envelope | None:

@@ -1,21 +1,25 @@
 """An inbox on the store."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Unpack
 
 from semel.commands import Steps
 from semel.connect import Semel
+from semel.doors.inbox.others import Other
 from semel.doors.inbox.worker import POLL, Backoff, Bell, Dead, Told, Worker, nobody
 from semel.doors.messages import doubling
 from semel.drive import adrive, drive
-from semel.errors import InvalidKey, UsageError
+from semel.errors import InvalidKey, MessageUnreadable, UsageError
 from semel.ledger import Seconds
-from semel.mailbox import Letter, Message, Survey, checked
+from semel.mailbox import Letter, Message, Survey, checked, lane_of
 from semel.policy import Options
 from semel.state import AsyncMailbox
 
 # A message that fails stays away for 1, 2, 4 seconds and so on, up to five minutes.
 BACKOFF = doubling(300.0)
+
+# So many messages are read at once for whoever handles many together.
+TOGETHER = 1000
 
 
 class StoreInbox:
@@ -89,6 +93,36 @@ class StoreInbox:
             backoff=backoff or BACKOFF,
             **options,
         )
+
+    def others(self, message: Message, *, seconds: float = 60.0) -> Iterator[list[Other]]:
+        """What else waits, has no group, and may be begun now; in parts."""
+        lane = lane_of(message.key, None)
+        # From its own place on, and around: whoever handles another at the same time begins elsewhere.
+        for start, stop in ((lane, ""), ("", lane)):
+            after: str | None = None
+            while True:
+                page = self._box.alone(start, stop, TOGETHER, after)
+                yield [
+                    other for letter in page.letters if (other := self._other(letter, page.now)) is not None
+                ]
+                if page.after is None:
+                    break
+                after = page.after
+
+    def _other(self, letter: Letter, now: float) -> Other | None:
+        if letter.not_before > now:
+            return None
+        try:
+            return Other(self._box.steps.open(letter), letter)
+        except MessageUnreadable:
+            return None  # whoever comes to it puts it aside
+
+    def settle(self, others: Iterable[Other]) -> None:
+        """These are done."""
+        self._box.leave([other.held for other in others])
+
+    def give_back(self, others: Iterable[Other], seconds: float = 0.0) -> None:
+        """These are not: they wait as before, where they have been all the time."""
 
     def survey(self) -> Survey:
         """What waits, in numbers, up to ten thousand."""

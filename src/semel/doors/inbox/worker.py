@@ -40,6 +40,9 @@ MAX_ATTEMPTS = 5
 BUSY_SECONDS = 1.0
 # A person has to settle what became of a message: who does is not in that much of a hurry.
 HELD_SECONDS = 10.0
+# What has waited for long is looked at after a tenth of that time, and at least every five minutes.
+HELD_SHARE = 10
+LONGEST_HELD = 300.0
 # While the store is away, it is asked again after this.
 AWAY_SECONDS = 2.0
 # For so long a lane is gone through as it was read, and then read anew: what came late, or was put back, may
@@ -136,7 +139,7 @@ class Worker:
         )
         self._lease = self._handler.policy.lease
         self._bell, self._workers, self._poll, self._backoff = bell, workers, poll, backoff
-        self._monotonic, self._events = s.clock.monotonic, self._handler.s.events
+        self._monotonic, self._now, self._events = s.clock.monotonic, s.clock.now, self._handler.s.events
         # Re-entrant, as a signal may call `stop` in the middle of whatever this thread does under it.
         self._state = threading.Condition(threading.RLock())
         self.line = Line()
@@ -371,7 +374,8 @@ class Worker:
         if taken.stops:
             self.stop()
         elif isinstance(taken.error, errors.OutcomeUnknown):
-            self._rest(lane, HELD_SECONDS)
+            # The longer it has waited, the less often it is asked for: thousands must not keep a worker busy.
+            self._rest(lane, min(LONGEST_HELD, max(HELD_SECONDS, (self._now() - letter.at) / HELD_SHARE)))
         elif isinstance(taken.error, errors.Later) and taken.error.everyone:
             self._stand_still(taken.error.retry_after)
         elif taken.verdict is Verdict.BUSY:

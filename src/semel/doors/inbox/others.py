@@ -1,0 +1,15 @@
+"""What else waits: for a handler that can do many messages as easily as one."""
+
+from typing import Any
+
+import msgspec
+
+from semel.mailbox import Message
+
+
+class Other(msgspec.Struct, frozen=True):
+    """A message that waits beside the one that is being handled, and may be handled with it."""
+
+    message: Message
+    held: Any
+    """What its inbox knows it by."""
