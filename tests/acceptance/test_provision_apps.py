@@ -32,9 +32,11 @@ from semel.aws.sqs import Queue
 from semel.aws.wire import Wire
 from semel.cli import main
 from semel.clock import Clock
+from semel.keys import Key, prefix
 from semel.provision import cloudformation, dynamodb, stack
 from semel.provision.deployment import APPS, Deployment, Function, deployment
 from semel.stores.dynamodb.layout import title
+from semel.tables import DOCUMENTS, Table
 from tests.apps import household_kit, quill_kit
 from tests.doors.lambda_events import batch, http_api, sqs_record
 from tests.doors.sqs_kit import make_queue
@@ -432,6 +434,14 @@ class Stack:
             scene.callback(self.queue.close)
             scene.callback(self.dead.close)
 
+    def forget(self, table: Table, key: str) -> None:
+        """Remove an item, as DynamoDB does when its time is up."""
+        endpoint = self._aws.server("dynamodb")
+        wire = Wire("dynamodb", region=LAMBDA["AWS_REGION"], endpoint=endpoint, credentials=ANYBODY)
+        name = {table.partition: {"S": f"{prefix(self.env, '')}{key}"}}
+        wire.call("DeleteItem", {"TableName": title(table, self.env), "Key": name}, write=True)
+        wire.close()
+
     def records(self) -> list[dict[str, Any]]:
         """The messages that wait, as Lambda gives them to a function."""
         assert self.queue is not None
@@ -630,6 +640,8 @@ def quill(aws: Aws, scene: ExitStack) -> Stack:
         assert len(invoke(batch(*made.records()))["batchItemFailures"]) == 1
     there.fail(next=0)
     with made.invoking("Worker", **more) as invoke:
+        # A day later what was known of the pace is gone, and so is that Power BI was away.
+        made.forget(DOCUMENTS, Key("PACE", powerbi.WORKSPACE, given["powerbi_dataset"]))
         for _ in range(2):
             assert invoke(batch(*made.records()))["batchItemFailures"] == []
         made.bury(invoke)

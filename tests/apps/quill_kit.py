@@ -4,7 +4,7 @@ import base64
 import hmac
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from semel.apps.otherside import AnswerLost, Unavailable
 from semel.apps.quill import Quill, Settings
 from semel.apps.quill.powerbi import create_dataset
 from semel.apps.quill.schema import Fact
-from semel.doors.inbox import Message
+from semel.doors.inbox import Message, Other
 from semel.doors.messages import Handler, Taken
 from semel.doors.webhooks import Answer
 from semel.testing import FakeClock
@@ -106,8 +106,17 @@ class Box:
     async def aput(self, *messages: Message) -> None:
         self.put(*messages)
 
+    def others(self, message: Message, *, seconds: float = 60.0) -> Iterator[list[Other]]:
+        yield []
+
     def worker(self, *_: Any, **__: Any) -> Any:
         raise NotImplementedError
+
+    def settle(self, others: Any) -> None:
+        """There are none."""
+
+    def give_back(self, others: Any, seconds: float = 0.0) -> None:
+        """There are none."""
 
     waiting = survey = dead = redrive = close = worker
 
@@ -124,6 +133,9 @@ class Wall:
         self.failures: list[BaseException] = []
         """What the next posts raise; what was lost is posted all the same."""
         self.before: Any = lambda events: None
+
+    def check(self) -> None:
+        """It takes whatever comes."""
 
     def ensure(self, facts: Sequence[Fact]) -> None:
         self.steps.append(f"ensure {len(facts)}")

@@ -17,7 +17,7 @@ from semel.doors.messages import Verdict
 from semel.provision.places import Place as Site
 from semel.provision.places import opened
 from semel.stores.dynamodb.url import parse
-from semel.tables import LEDGER
+from semel.tables import DOCUMENTS, LEDGER
 from semel.testing import FakeClock
 from tests.apps.quill_kit import SECRET, TOKEN, Office, Wall, call, creation, down, told
 
@@ -39,7 +39,7 @@ class Desk:
             "SEMEL_APPS__QUILL__HUBSPOT_SECRET": SECRET,
         }
         self._wire = Wire("dynamodb", region="us-west-2", endpoint=endpoint)
-        site = Site(url=self.url, env="dev", tables=at(self.url, (LEDGER,)), clock=Clock())
+        site = Site(url=self.url, env="dev", tables=at(self.url, (LEDGER, DOCUMENTS)), clock=Clock())
         with opened(site) as builder:
             builder.provision(lambda _: None)
 

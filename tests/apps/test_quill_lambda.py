@@ -27,6 +27,7 @@ from tests.apps.quill_kit import (
 from tests.apps.test_quill_dynamodb import ANYBODY, Desk
 from tests.doors.lambda_events import Context, alb, batch, fifo_record, http_api, rest
 from tests.doors.sqs_kit import make_queue
+from tests.servers.running import until
 from tests.standins import powerbi
 
 PLENTY = Context(30)
@@ -38,9 +39,9 @@ class Function:
     def __init__(self, there: powerbi.PowerBI, queue: str, desk: Desk) -> None:
         self.there, self.queue, self.desk = there, Queue(queue), desk
 
-    def received(self) -> list[dict[str, Any]]:
+    def received(self, most: int = 10) -> list[dict[str, Any]]:
         """What waits in the queue, as Lambda is given it."""
-        asked = {"MaxNumberOfMessages": 10, "MessageSystemAttributeNames": ["All"]}
+        asked = {"MaxNumberOfMessages": most, "MessageSystemAttributeNames": ["All"]}
         told = self.queue.call("ReceiveMessage", asked).get("Messages") or []
         return [
             fifo_record(one["MessageId"], one["Attributes"]["MessageGroupId"], body=one["Body"])
@@ -144,14 +145,45 @@ def test_what_could_not_be_posted_waits_in_the_queue_for_the_worker(function: Fu
     records = function.received()
     assert len(records) == 2
     with cold():
+        # It is left alone for a second, by this instance too.
+        assert until(lambda: not _is_away())
         assert aws_lambda.worker(batch(records[0]), PLENTY) == {"batchItemFailures": []}
         function.there.fail(status=503, path="/v1.0")
         failed = aws_lambda.worker(batch(*records), PLENTY)
         assert failed == {"batchItemFailures": [{"itemIdentifier": records[1]["messageId"]}]}
     with cold():
+        assert until(lambda: not _is_away())
         assert aws_lambda.worker(batch(*records), PLENTY) == {"batchItemFailures": []}
         assert aws_lambda.worker(batch(*records), PLENTY) == {"batchItemFailures": []}
     assert function.keys() == ["ALOWARE:1", "ALOWARE:2", "ALOWARE:3"]
+
+
+def test_the_worker_takes_along_what_else_is_in_the_queue(function: Function) -> None:
+    """After an outage: one invocation, one request, and nothing left for the others."""
+    counts(aws_lambda.ingress(event(http_api, ALOWARE, *bearer(call(0))), PLENTY))
+    function.there.fail(status=429, retry_after=1, path="/v1.0")
+    for number in range(1, 40):
+        assert (
+            counts(aws_lambda.ingress(event(http_api, ALOWARE, *bearer(call(number))), PLENTY))["queued"] == 1
+        )
+    assert until(lambda: not _is_away())
+    [record, *_] = function.received(1)
+    posts = len(function.there.posts)
+    with cold():
+        assert aws_lambda.worker(batch(record), PLENTY) == {"batchItemFailures": []}
+    assert [len(each.json["rows"]) for each in function.there.posts[posts:]] == [39]
+    assert function.keys() == sorted(f"ALOWARE:{number}" for number in range(40))
+    asked = {"AttributeNames": ["ApproximateNumberOfMessages"]}
+    left = function.queue.call("GetQueueAttributes", asked)["Attributes"]
+    assert left == {"ApproximateNumberOfMessages": "0"}, "the one in hand is Lambda's to delete"
+
+
+def _is_away() -> bool:
+    try:
+        aws_lambda.FUNCTIONS._app.sink.check()
+    except semel.Later:
+        return True
+    return False
 
 
 def test_what_is_in_doubt_is_left_alone_until_it_is_settled(function: Function) -> None:

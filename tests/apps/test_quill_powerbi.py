@@ -16,11 +16,13 @@ import semel
 from semel.apps.otherside import AnswerLost, Refused, Unavailable
 from semel.apps.quill import Settings, powerbi
 from semel.apps.quill.events import Event, Metric
-from semel.apps.quill.pace import Bucket, Together
+from semel.apps.quill.pace import Rate, Together
 from semel.apps.quill.powerbi import PowerBI, create_dataset
 from semel.apps.quill.schema import DEFAULT, FACTS, Fact, fact_of
 from semel.doors.messages import Verdict
-from semel.testing import FakeClock
+from semel.stores.memory import MemoryStore
+from semel.tables import DOCUMENTS, LEDGER
+from semel.testing import FakeClock, Faulty
 from tests.apps.quill_kit import Office, call, creation, told
 from tests.servers.running import until
 from tests.standins import powerbi as other_side
@@ -198,9 +200,9 @@ def test_whoever_needs_a_row_that_another_is_posting_comes_back(
 ) -> None:
     """It does not post it too, and does not refer to what may never come."""
     claim = s.ledger.claim(dim(settings, "dim_agent", "aloware:7"))
-    with pytest.raises(Unavailable) as told:
+    with pytest.raises(semel.Later) as told:
         sink.ensure([event(1)])
-    assert told.value.retry_after == 1.0
+    assert (told.value.retry_after, told.value.everyone) == (1.0, False)
     assert there.rows("dim_agent") == []
     s.ledger.complete(claim)  # type: ignore[arg-type]
     sink.ensure([event(1)])
@@ -317,7 +319,7 @@ def test_nobody_comes_back_before_it_asks_for_it(office: Office, there: other_si
         assert told(office.ring(call(number))) == {"received": 1, "new": 1, "queued": 1}
     office.clock.advance(10)
     taken = office.work()
-    assert [(one.verdict, one.retry_after) for one in taken] == [(Verdict.FAILED, 31.0)] * 2
+    assert [(one.verdict, one.retry_after) for one in taken] == [(Verdict.LATER, 31.0)] * 2
     assert len(there.posts) == posts + 1
     office.clock.advance(31)
     assert [one.verdict for one in office.work()] == [Verdict.DONE] * 2
@@ -334,7 +336,7 @@ def test_while_it_is_away_deliveries_are_not_held_up(office: Office, there: othe
     assert len(there.posts) == posts + 1
     assert [office.status(f"ALOWARE:{number}") for number in (2, 3, 4)] == ["UNKNOWN", "RELEASED", "RELEASED"]
     taken = office.work()
-    assert [(one.verdict, one.retry_after) for one in taken[1:]] == [(Verdict.FAILED, None)] * 2
+    assert [(one.verdict, one.retry_after) for one in taken[1:]] == [(Verdict.LATER, powerbi.PAUSE)] * 2
     office.clock.advance(powerbi.PAUSE)
     assert [one.verdict for one in office.work()] == [Verdict.BUSY, Verdict.DONE, Verdict.DONE]
 
@@ -470,36 +472,39 @@ def test_a_large_batch_goes_out_in_requests_that_it_takes(office: Office, there:
 )
 def test_no_span_has_more_than_the_limit(arrivals: list[tuple[float, float]]) -> None:
     """Wherever a minute begins, and however they come: so much at once, and the rest evenly."""
-    clock, most, span = FakeClock(), 120.0, 60.0
-    bucket = Bucket(most, span, most / 4, clock)
-    gone: list[tuple[float, float]] = []
+    most, span, now = 120.0, 60.0, 0.0
+    rate = Rate(most, span, most / 4)
+    left, gone = rate.burst, list[tuple[float, float]]()
     for pause, amount in arrivals:
-        clock.advance(pause)
-        clock.advance(bucket.wait(amount))
-        bucket.take(amount)
-        gone.append((clock.monotonic(), amount))
+        passed = pause + rate.wait(rate.filled(left, pause), amount)
+        now += passed
+        left = rate.filled(left, passed) - amount
+        gone.append((now, amount))
     for begin, _ in gone:
         within = sum(amount for at, amount in gone if begin <= at < begin + span)
         assert within <= most + 1e-6
 
 
+def used(sink: PowerBI, **more: Any) -> None:
+    """So much was used by others."""
+    sink._pace._change(lambda state: msgspec.structs.replace(state, **more))
+
+
 def test_whoever_would_wait_for_long_is_told_to_come_back(sink: PowerBI, there: other_side.PowerBI) -> None:
     """A million rows an hour: beyond them a thread does not sit and wait."""
-    with sink._lock:
-        sink._rows.take(powerbi.ROWS_AN_HOUR)
-    with pytest.raises(Unavailable) as told:
-        sink.post([event(1)])
-    assert told.value.retry_after is not None
-    assert 3000 < told.value.retry_after < 4000
+    used(sink, rows=powerbi.ROWS.burst - powerbi.ROWS_AN_HOUR)
+    for ask in (sink.check, lambda: sink.post([event(1)])):
+        with pytest.raises(semel.Later, match="by its limits") as told:
+            ask()
+        assert 3000 < told.value.retry_after < 4000
+        assert told.value.everyone
     assert there.posts == []
 
 
-def test_no_more_are_under_way_than_are_allowed(
-    sink: PowerBI, there: other_side.PowerBI, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_more_are_under_way_than_are_allowed(sink: PowerBI, there: other_side.PowerBI) -> None:
     """Five; the sixth waits, and comes back after a while."""
-    monkeypatch.setattr(powerbi, "PATIENCE", 0.05)
     sink._tokens.get()
+    sink._pace._limits = sink._pace._limits._replace(patience=0.05)
     there.fail(next=powerbi.PENDING, hang=60)
     lost: list[Exception] = []
 
@@ -514,12 +519,150 @@ def test_no_more_are_under_way_than_are_allowed(
         threads.append(threading.Thread(target=post, args=(number,)))
         threads[-1].start()
         assert until(lambda wanted=number + 1: len(there.posts) == wanted)  # type: ignore[misc]
-    with pytest.raises(Unavailable, match="5 requests"):
+    with pytest.raises(semel.Later, match="5 requests"):
         sink.post([event(9)])
     there.stop()
     for each in threads:
         each.join()
     assert len(lost) == powerbi.PENDING
+
+
+# The pace of all together
+
+
+def other_process(s: semel.Semel, settings: Settings, clock: FakeClock) -> PowerBI:
+    """The same dataset, as another process has it: nothing in common but the store."""
+    return PowerBI(semel.Semel(s.store, clock=clock), settings)
+
+
+def test_processes_keep_the_limits_together(
+    s: semel.Semel, sink: PowerBI, settings: Settings, there: other_side.PowerBI, clock: FakeClock
+) -> None:
+    """Each as fast as it may: were each at its own pace, Power BI would say 429 to most."""
+    sinks = [sink, other_process(s, settings, clock), other_process(s, settings, clock)]
+    for number in range(300):
+        sinks[number % 3].post([event(number)])
+    assert {each.status for each in there.posts} == {200}
+    assert clock.monotonic() >= (300 - powerbi.REQUESTS_A_MINUTE) / powerbi.REQUESTS_A_MINUTE * 60
+    for each in sinks[1:]:
+        each.close()
+
+
+def test_what_one_process_is_told_holds_for_all(
+    s: semel.Semel, sink: PowerBI, settings: Settings, there: other_side.PowerBI, clock: FakeClock
+) -> None:
+    """429 with Retry-After, and an outage, in which the pauses grow: nobody else asks meanwhile."""
+    other = other_process(s, settings, clock)
+    sink.post([event(1)])
+    there.fail(status=429, retry_after=41)
+    with pytest.raises(semel.Later) as told:
+        sink.post([event(2)])
+    assert (told.value.retry_after, told.value.everyone) == (41, True)
+    posts, pauses = len(there.posts), []
+    with pytest.raises(semel.Later) as told:
+        other.check()
+    assert told.value.retry_after == pytest.approx(41)
+    clock.advance(41)
+    there.fail(next=8, status=503, path="/v1.0")
+    for number in range(8):
+        with pytest.raises(Unavailable):
+            (sink, other)[number % 2].post([event(2)])
+        with pytest.raises(semel.Later) as told:
+            (other, sink)[number % 2].post([event(2)])
+        pauses.append(round(told.value.retry_after))
+        clock.advance(told.value.retry_after)
+    assert pauses == [2, 4, 8, 16, 32, 60, 60, 60]
+    assert len(there.posts) == posts + 8
+    other.post([event(2)])
+    there.fail(status=503, path="/v1.0")
+    with pytest.raises(Unavailable):
+        sink.post([event(3)])
+    with pytest.raises(semel.Later) as told:
+        sink.check()
+    assert told.value.retry_after == powerbi.PAUSE
+    other.close()
+
+
+def test_whoever_dies_with_a_request_under_way_gives_up_its_place_when_its_lease_is_over(
+    sink: PowerBI, there: other_side.PowerBI, clock: FakeClock, settings: Settings
+) -> None:
+    used(sink, under_way={f"dead {n}": clock.now() + settings.lease for n in range(powerbi.PENDING)})
+    with pytest.raises(semel.Later, match="5 requests"):
+        sink.post([event(1)])
+    clock.advance(settings.lease)
+    sink.post([event(1)])
+    assert len(there.rows(FACTS)) == 1
+
+
+@pytest.mark.parametrize("skew", [-2.0, 2.0])
+def test_clocks_that_differ_let_no_more_through(
+    s: semel.Semel,
+    sink: PowerBI,
+    settings: Settings,
+    there: other_side.PowerBI,
+    clock: FakeClock,
+    skew: float,
+) -> None:
+    """Whose clock is behind adds nothing to the bucket that was not there already."""
+    slow = FakeClock(clock.now() + skew)
+    other = PowerBI(semel.Semel(s.store, clock=slow), settings)
+    for number in range(100):
+        before = clock.monotonic()
+        (sink, other)[number % 2].post([event(number)])
+        passed = clock.monotonic() - before
+        slow.advance(passed) if number % 2 == 0 else clock.advance(max(0.0, slow.monotonic() - before))
+    assert {each.status for each in there.posts} == {200}
+    other.close()
+
+
+def test_a_clock_that_was_set_back_does_not_stop_anybody(
+    sink: PowerBI, there: other_side.PowerBI, clock: FakeClock
+) -> None:
+    used(sink, requests=-1.5)
+    clock.jump(-86400)
+    sink.post([event(1)])
+    assert clock.monotonic() < 5
+    assert len(there.rows(FACTS)) == 1
+
+
+def test_without_a_table_for_it_each_process_keeps_the_pace_by_itself(
+    clock: FakeClock, settings: Settings, there: other_side.PowerBI, caplog: Any
+) -> None:
+    """A store that was provisioned before there was such a thing; it is said, once."""
+
+    class Older(MemoryStore):
+        def execute(self, command: Any) -> Any:
+            if getattr(command, "table", LEDGER) is DOCUMENTS:
+                raise semel.TableMissing("documents: run semel provision")
+            return super().execute(command)
+
+    sink = PowerBI(semel.Semel(Older(clock), clock=clock), settings)
+    for number in range(200):
+        sink.check()
+        sink.post([event(number)])
+    sink.close()
+    assert {each.status for each in there.posts} == {200}
+    assert caplog.text.count("each process keeps the pace of Power BI by itself: TableMissing") == 1
+
+
+def test_a_post_is_told_as_it_ended_though_its_pace_cannot_be_kept(
+    clock: FakeClock, settings: Settings, there: other_side.PowerBI
+) -> None:
+    """The rows are there: a store that fails afterwards does not make them come again."""
+    store = Faulty(MemoryStore(clock))
+    sink = PowerBI(semel.Semel(store, clock=clock), settings)
+    sink._tokens.get()
+    real = sink._side.call
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        answer = real(*args, **kwargs)
+        store.refuse()
+        return answer
+
+    sink._side.call = call  # type: ignore[method-assign]
+    sink.post([event(1)])
+    sink.close()
+    assert len(there.rows(FACTS)) == 1
 
 
 # Going out together
@@ -535,7 +678,9 @@ def test_those_who_wait_for_their_turn_go_out_together() -> None:
         turn.wait()
         yield
 
-    together: Together[int] = Together(lambda items: sent.append(list(items)), waiting, 100, RuntimeError)
+    together: Together[int, None] = Together(
+        lambda items, _: sent.append(list(items)), waiting, 100, RuntimeError
+    )
     threads = [threading.Thread(target=together.send, args=([number, -number],)) for number in range(10)]
     for each in threads:
         each.start()
@@ -548,7 +693,9 @@ def test_those_who_wait_for_their_turn_go_out_together() -> None:
 
 def test_no_more_go_out_together_than_one_request_takes() -> None:
     sent: list[int] = []
-    together: Together[int] = Together(lambda items: sent.append(len(items)), nullcontext, 3, RuntimeError)
+    together: Together[int, None] = Together(
+        lambda items, _: sent.append(len(items)), nullcontext, 3, RuntimeError
+    )
     for items in ([1, 2], [3, 4], [5]):
         together.send(items)
     assert sent == [2, 2, 1]
@@ -564,7 +711,7 @@ def test_all_who_went_out_together_are_told_the_same(broken_off: bool) -> None:
         turn.wait()
         yield
 
-    def send(items: Sequence[int]) -> None:
+    def send(items: Sequence[int], _turn: None) -> None:
         raise SystemExit if broken_off else KeyError(len(items))
 
     def one(number: int) -> None:
@@ -573,7 +720,7 @@ def test_all_who_went_out_together_are_told_the_same(broken_off: bool) -> None:
         except BaseException as error:  # noqa: BLE001 - whatever it is
             ends.append(type(error))
 
-    together: Together[int] = Together(send, waiting, 100, LookupError)
+    together: Together[int, None] = Together(send, waiting, 100, LookupError)
     threads = [threading.Thread(target=one, args=(number,)) for number in range(4)]
     for each in threads:
         each.start()
@@ -587,29 +734,38 @@ def test_all_who_went_out_together_are_told_the_same(broken_off: bool) -> None:
         assert ends == [KeyError] * 4
 
 
-def test_many_deliveries_at_once_are_few_requests(
-    sink: PowerBI, there: other_side.PowerBI, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def held(sink: PowerBI) -> threading.Event:
+    """Nothing goes before this is set."""
+    may_go, together = threading.Event(), sink._facts[FACTS]
+    turn = together._turn
+
+    @contextmanager
+    def waiting() -> Iterator[Any]:
+        may_go.wait()
+        with turn() as given:
+            yield given
+
+    together._turn = waiting
+    return may_go
+
+
+def test_many_deliveries_at_once_are_few_requests(sink: PowerBI, there: other_side.PowerBI) -> None:
     """Fifty calls that come while none may go are one request as soon as one may."""
-    monkeypatch.setattr(powerbi, "PATIENCE", 60)
-    for _ in range(powerbi.PENDING):
-        sink._pending.acquire()
+    may_go = held(sink)
     threads = [threading.Thread(target=sink.post, args=([event(number)],)) for number in range(50)]
     for each in threads:
         each.start()
     assert until(lambda: sink._facts[FACTS]._open is not None and len(sink._facts[FACTS]._open.items) == 50)
-    for _ in range(powerbi.PENDING):
-        sink._pending.release()
+    may_go.set()
     for each in threads:
         each.join()
     assert [len(each.json["rows"]) for each in there.posts] == [50]
 
 
 def test_a_row_that_is_refused_takes_none_down_that_went_out_with_it(
-    sink: PowerBI, there: other_side.PowerBI, monkeypatch: pytest.MonkeyPatch
+    sink: PowerBI, there: other_side.PowerBI
 ) -> None:
     """Whose it is nobody knows, and nothing of that request was taken: so each goes alone."""
-    monkeypatch.setattr(powerbi, "PATIENCE", 60)
     refused: list[int] = []
 
     def post(number: int) -> None:
@@ -618,14 +774,12 @@ def test_a_row_that_is_refused_takes_none_down_that_went_out_with_it(
         except Refused:
             refused.append(number)
 
-    for _ in range(powerbi.PENDING):
-        sink._pending.acquire()
+    may_go = held(sink)
     threads = [threading.Thread(target=post, args=(number,)) for number in range(5)]
     for each in threads:
         each.start()
     assert until(lambda: sink._facts[FACTS]._open is not None and len(sink._facts[FACTS]._open.items) == 5)
-    for _ in range(powerbi.PENDING):
-        sink._pending.release()
+    may_go.set()
     for each in threads:
         each.join()
     assert refused == [3]

@@ -30,6 +30,8 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it is given the messages of the queue."""
     sends: bool = False
     """Whether it puts messages into the queue."""
+    gathers: bool = False
+    """Whether it takes along what else is in the queue, and gives back what it has no use for."""
     may: Mapping[Table, tuple[str, ...]] = {}
     """What it does to tables: actions of DynamoDB."""
     timeout: int = 30

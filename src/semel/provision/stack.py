@@ -269,6 +269,8 @@ class _Part:
         if function.works:
             found.append(_allow("Works", RECEIVING, f"{self._name}Queue"))
             found.append(_allow("Buries", ["sqs:SendMessage"], f"{self._name}DeadLetters"))
+        if function.gathers:
+            found.append(_allow("Gathers", ["sqs:ChangeMessageVisibility"], f"{self._name}Queue"))
         return found + [_on(table, actions) for table, actions in function.may.items()]
 
 

@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import msgspec
 
 from semel.apps.otherside import AnswerLost, Refused
+from semel.apps.quill.backlog import LATER, Backlog, Pending, Terms, pending_in
 from semel.apps.quill.powerbi import PowerBI
 from semel.apps.quill.report import Received, Unreadable, report_of
 from semel.apps.quill.schema import Fact, Schema
@@ -27,7 +28,7 @@ from semel.aws.errors import ServiceError
 from semel.connect import Semel
 from semel.doors.inbox import Inbox, Message
 from semel.doors.webhooks import ALOWARE, HUBSPOT, Answer, Headers, Notice, Opening, Provider
-from semel.errors import InvalidOption, SemelError, StoreError
+from semel.errors import InvalidOption, Later, SemelError, StoreError
 from semel.events import What
 from semel.ledger import lasting
 from semel.model import Claimed, Failed, OnLapsed, Replay
@@ -54,6 +55,9 @@ class Sink(Protocol):
     """Whether posting again what may have been posted is harmless."""
     most: int
     """So many facts of one table are posted together at most: all of them, or none."""
+
+    def check(self) -> None:
+        """Raise `Later` while nothing would be let through."""
 
     def ensure(self, facts: Sequence[Fact]) -> None:
         """See to the rows that these facts refer to."""
@@ -98,14 +102,6 @@ class Forgotten(SemelError):
     """An event has waited for longer than it is remembered whether it was posted."""
 
 
-class Pending(msgspec.Struct, frozen=True):
-    """A fact in the inbox."""
-
-    fact: Fact
-    until: float
-    """The ledger remembers until then what became of it so far."""
-
-
 class Mine(NamedTuple):
     """A fact whose key was claimed."""
 
@@ -140,6 +136,7 @@ class Quill:
         self.sink: Sink = (
             PowerBI(self._s, settings, schema) if settings.has_powerbi else _star(s, settings, schema)
         )
+        self._backlog = Backlog(self._s, inbox, self.sink.most)
 
     @property
     def star(self) -> Star | None:
@@ -168,16 +165,39 @@ class Quill:
         }
 
     def handle(self, message: Message) -> None:
-        """Post what could not be posted at once."""
-        pending, run = msgspec.convert(message.body, Pending), current_run()
+        """Post what could not be posted at once, and with it what else waits."""
+        pending, run = pending_in(message), current_run()
         late = self._s.clock.now() > pending.until
         # A second attempt knows of the first, or somebody has settled it.
         if late and run.attempt == 1 and self._on_lapsed == "hold":
             raise Forgotten("it may have been posted, and nobody remembers: settle it")
-        self.sink.ensure([pending.fact])
-        run.check()
-        self.sink.post([pending.fact])
-        run.note(notes="posted later")
+        self.sink.check()
+        terms = Terms(min(self.settings.lease, run.claim.lease), self.settings.ttl, self._on_lapsed)
+        along = self._backlog.along(message, pending.fact.table, terms)
+        try:
+            self._post_now([pending.fact, *along.facts], along.until)
+        except Exception as error:
+            if not isinstance(error, Later):
+                self._backlog.told(along, well=False)
+            self._settle(partial(along.failed, error))
+            if not (along.held and isinstance(error, Refused)):
+                raise
+            # Whose row it is nobody knows, and nothing of that request was taken: so this one goes alone.
+            self._post_now([pending.fact], along.until)
+        else:
+            self._backlog.told(along, well=True)
+            self._settle(along.posted)
+        run.note(notes=LATER)
+
+    def _post_now(self, facts: list[Fact], until: float) -> None:
+        self.sink.ensure(facts)
+        current_run().check()
+        self._check_time(until)
+        self.sink.post(facts)
+
+    def _check_time(self, until: float) -> None:
+        if self._s.clock.monotonic() >= until:
+            raise Late("it took longer than their lease to see to what they refer to")
 
     def close(self) -> None:
         """Let go of threads and connections."""
@@ -262,8 +282,7 @@ class Quill:
         facts, claims = [one.fact for one in mine], [one.claim for one in mine]
         try:
             self.sink.ensure(facts)
-            if self._s.clock.monotonic() >= until:
-                raise Late("it took longer than their lease to see to what they refer to")
+            self._check_time(until)
             self.sink.post(facts)
         except Exception as error:  # noqa: BLE001 - whatever it is, no event is to be lost
             self._give_back(claims, error)
@@ -274,18 +293,22 @@ class Quill:
 
     def _give_back(self, claims: list[Claimed], error: Exception) -> None:
         """Let the worker have them; or let somebody settle them, where nobody knows what became of them."""
-        self._warn(What.RELEASED, f"{len(claims)} events were not posted: {type(error).__name__}: {error}")
+        turned_away = isinstance(error, Later)
+        if not turned_away:
+            self._warn(
+                What.RELEASED, f"{len(claims)} events were not posted: {type(error).__name__}: {error}"
+            )
         if isinstance(error, AnswerLost) and self._on_lapsed == "hold":
-            for claim in claims:
-                self._settle(partial(self._s.ledger.doubt, claim))
+            self._settle(partial(self._s.ledger.doubt_many, claims))
         else:
-            self._settle(partial(self._s.ledger.release_many, claims, error))
+            release = partial(self._s.ledger.release_many, claims, error, counted=not turned_away)
+            self._settle(release)
 
     def _settle(self, write: Callable[[], object]) -> None:
         """Say what became of claims; where that cannot be written they lapse, and nobody knows."""
         try:
             write()
-        except SemelError as error:
+        except (SemelError, ServiceError) as error:
             self._warn(
                 What.STORE_ERROR, f"what became of events is not kept: {type(error).__name__}: {error}"
             )

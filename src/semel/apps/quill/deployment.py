@@ -1,14 +1,17 @@
 """Quill on AWS: one function takes deliveries and posts them, the other posts what could not be posted."""
 
 from semel.provision.deployment import Deployment, Function, Queue, Secret, Setting
+from semel.tables import DOCUMENTS
 from semel.tables.seeds import QUILL
 
-LEDGER = {QUILL: ("GetItem", "PutItem", "UpdateItem")}
+WRITES = ("GetItem", "PutItem", "UpdateItem")
+# The ledger, and the pace at which Power BI is asked, which all functions keep together.
+MAY = {QUILL: WRITES, DOCUMENTS: WRITES}
 
 DEPLOYMENT = Deployment(
     app="quill",
     ledger=QUILL,
-    tables=(QUILL,),
+    tables=(QUILL, DOCUMENTS),
     # Events stand alone, so that none waits for another; a day of trying is what an outage may take.
     queue=Queue(receives=480),
     functions={
@@ -17,13 +20,14 @@ DEPLOYMENT = Deployment(
             about="Posts what Aloware and HubSpot deliver to Power BI, or leaves it to the worker.",
             paths=("/webhooks/aloware", "/webhooks/hubspot"),
             sends=True,
-            may=LEDGER,
+            may=MAY,
         ),
         "Worker": Function(
             handler="semel.apps.quill.aws_lambda.worker",
             about="Posts to Power BI what could not be posted at once.",
             works=True,
-            may=LEDGER,
+            gathers=True,
+            may=MAY,
         ),
     },
     settings=(

@@ -1,36 +1,230 @@
 """Keeping another system's limits: who comes too early waits, and those who wait go out together."""
 
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from semel.clock import Clock
+import msgspec
+from msgspec.structs import replace
+
+from semel.connect import Semel
+from semel.errors import Later, NotPermitted, SemelError, TableMissing
+from semel.events import What
+from semel.keys import Key
+from semel.ledger import DAY, random_token
 
 T = TypeVar("T")
+E = TypeVar("E")
+
+# While as many are under way as may be, it is looked so often whether one has come back.
+LOOK_SECONDS: Final = 0.1
+# Clocks that differ by more were set, and do not merely differ.
+JUMP_SECONDS: Final = 60.0
+# Whatever is asked for, it is asked again after an hour.
+LONGEST_AWAY: Final = 3600.0
+# The store of whoever has not provisioned it since has no documents, or none for this function.
+NOWHERE: Final = (TableMissing, NotPermitted)
 
 
-class Bucket:
+class Rate(NamedTuple):
     """At most so much in any span of that many seconds, with a share of it at once and the rest evenly.
 
     A bucket of `burst` that is filled up at an even rate lets through `burst` and what the rate brings in a
     span: together that is the limit, wherever the span begins.
     """
 
-    def __init__(self, most: float, span: float, burst: float, clock: Clock) -> None:
-        self._burst, self._rate, self._clock = burst, (most - burst) / span, clock
-        self._left, self._at = burst, clock.monotonic()
+    most: float
+    span: float
+    burst: float
 
-    def wait(self, amount: float) -> float:
+    @property
+    def _a_second(self) -> float:
+        return (self.most - self.burst) / self.span
+
+    def filled(self, left: float, seconds: float) -> float:
+        """What is left in the bucket after so many seconds more."""
+        return min(self.burst, left + max(0.0, seconds) * self._a_second)
+
+    def wait(self, left: float, amount: float = 0.0) -> float:
         """How many seconds there are until so much may go."""
-        now = self._clock.monotonic()
-        self._left = min(self._burst, self._left + (now - self._at) * self._rate)
-        self._at = now
-        return max(0.0, (amount - self._left) / self._rate)
+        return max(0.0, (amount - left) / self._a_second)
 
-    def take(self, amount: float) -> None:
-        """So much goes now, or as soon as it may: whoever comes next waits for that too."""
-        self._left -= amount
+
+class Limits(NamedTuple):
+    """What another system takes from all of its callers together."""
+
+    requests: Rate
+    rows: Rate
+    pending: int
+    """So many requests may be under way."""
+    lease: float
+    """For how long a request may be, before whoever sent it is taken for dead."""
+    patience: float
+    """Whoever would have to wait for longer is better told to come back."""
+    pause: float
+    """After a failure it is left alone for so long, twice as long after the next, and so on."""
+    longest_pause: float
+
+
+class State(msgspec.Struct, frozen=True):
+    """How a pace stands."""
+
+    at: float
+    """When it was so."""
+    requests: float
+    rows: float
+    under_way: dict[str, float] = {}
+    """Requests, and until when they are believed to be."""
+    away_until: float = 0.0
+    failures: int = 0
+
+
+class Full(Exception):
+    """As many requests are under way as may be."""
+
+
+class Pace:
+    """The pace at which another system is asked: kept in the store, and so by all processes together.
+
+    It goes by the clocks of those who ask: where these differ by a second, a second's requests more may go.
+    """
+
+    def __init__(self, s: Semel, name: str, key: Key, limits: Limits) -> None:
+        self._name, self._key, self._limits = name, key, limits
+        self._clock, self._events = s.clock, s.events
+        self._documents = s.documents.of(State)
+        # Threads of one process take turns at the document, and do not get into each other's way there.
+        self._lock, self._places = threading.Lock(), threading.BoundedSemaphore(limits.pending)
+        self._own: State | None = None
+        """The state, where the store has no place for it."""
+
+    def check(self) -> None:
+        """Raise `Later` where nothing would be let through for a while."""
+        with self._lock:
+            self._allowed(self._fresh(self._read()))
+
+    @contextmanager
+    def turn(self) -> Iterator["Turn"]:
+        """Wait until a request may go; `Later` where that would take long. It is under way meanwhile."""
+        turn = Turn(random_token())
+        if not self._places.acquire(timeout=self._limits.patience):
+            raise self._full()
+        try:
+            wait = self._enter(turn.token)
+            try:
+                self._clock.wait(threading.Event(), wait)
+                yield turn
+            finally:
+                self._leave(turn)
+        finally:
+            self._places.release()
+
+    def _full(self) -> Later:
+        why = f"{self._name} has {self._limits.pending} requests to answer already"
+        return Later(self._limits.patience, why, everyone=True)
+
+    def _enter(self, token: str) -> float:
+        """Be among those under way; for how many seconds still to wait."""
+        given_up = self._clock.monotonic() + self._limits.patience
+        while True:
+            try:
+                state = self._change(lambda state: self._entered(state, token))
+            except Full:
+                if self._clock.monotonic() >= given_up:
+                    raise self._full() from None
+                self._clock.wait(threading.Event(), LOOK_SECONDS)
+            else:
+                return max(self._limits.requests.wait(state.requests), self._limits.rows.wait(state.rows))
+
+    def _entered(self, state: State, token: str) -> State:
+        self._allowed(state)
+        if len(state.under_way) >= self._limits.pending:
+            raise Full
+        until = state.at + self._limits.lease
+        return replace(state, requests=state.requests - 1, under_way=state.under_way | {token: until})
+
+    def _allowed(self, state: State) -> None:
+        away = state.away_until - state.at
+        if away > 0:
+            raise Later(away, f"{self._name} has failed just now, and is left alone", everyone=True)
+        wait = max(self._limits.requests.wait(state.requests, 1), self._limits.rows.wait(state.rows))
+        if wait > self._limits.patience:
+            raise Later(wait, f"{self._name} takes no more just now, by its limits", everyone=True)
+
+    def _leave(self, turn: "Turn") -> None:
+        """It is answered, or given up; what became of it is said above, whatever the store says to this."""
+        try:
+            self._change(lambda state: self._left(state, turn))
+        except SemelError as error:
+            detail = f"the pace of {self._name} is not kept: {type(error).__name__}: {error}"
+            self._events.warn(What.STORE_ERROR, "", detail=detail)
+
+    def _left(self, state: State, turn: "Turn") -> State:
+        under_way = {token: until for token, until in state.under_way.items() if token != turn.token}
+        state = replace(state, rows=state.rows - turn.rows, under_way=under_way)
+        if not turn.failed:
+            return replace(state, failures=0)
+        pause = min(self._limits.longest_pause, self._limits.pause * 2.0 ** min(state.failures, 20))
+        until = state.at + (pause if turn.asked is None else turn.asked)
+        return replace(state, away_until=max(state.away_until, until), failures=state.failures + 1)
+
+    # The document
+
+    def _change(self, change: Callable[[State], State]) -> State:
+        with self._lock:
+            if self._own is None:
+                try:
+                    kept = self._documents.update(
+                        self._key, lambda state: change(self._fresh(state)), ttl=DAY
+                    )
+                    return kept.value
+                except NOWHERE as error:
+                    self._alone(error)
+            self._own = change(self._fresh(self._own))
+            return self._own
+
+    def _read(self) -> State | None:
+        if self._own is None:
+            try:
+                found = self._documents.get(self._key)
+                return None if found is None else found.value
+            except NOWHERE as error:
+                self._alone(error)
+        return self._own
+
+    def _alone(self, error: SemelError) -> None:
+        detail = f"each process keeps the pace of {self._name} by itself: {type(error).__name__}: {error}"
+        self._events.warn(What.STORE_ERROR, "", detail=detail)
+        self._own = self._fresh(None)
+
+    def _fresh(self, state: State | None) -> State:
+        """The state as it is by now."""
+        now, (requests, rows, *_) = self._clock.now(), self._limits
+        if state is None:
+            return State(now, requests.burst, rows.burst)
+        # Whose clock is behind adds nothing, and takes nothing back; one that was set back begins anew.
+        now = max(now, state.at) if state.at - now < JUMP_SECONDS else now
+        passed = now - state.at
+        return replace(
+            state,
+            at=now,
+            requests=requests.filled(state.requests, passed),
+            rows=rows.filled(state.rows, passed),
+            under_way={token: until for token, until in state.under_way.items() if until > now},
+            away_until=min(state.away_until, now + LONGEST_AWAY),
+        )
+
+
+class Turn:
+    """One request that may go now."""
+
+    def __init__(self, token: str) -> None:
+        self.token = token
+        self.rows = 0
+        self.failed = False
+        self.asked: float | None = None
+        """After how many seconds the other side asks to be asked again."""
 
 
 class Group(Generic[T]):
@@ -44,7 +238,7 @@ class Group(Generic[T]):
         """Until it is known to have gone well."""
 
 
-class Together(Generic[T]):
+class Together(Generic[T, E]):
     """Sends what callers bring; those who come while a request waits for its turn send theirs with it.
 
     `turn` is entered before a request, and waits until it may go. Each caller is told what became of its own:
@@ -54,8 +248,8 @@ class Together(Generic[T]):
 
     def __init__(
         self,
-        send: Callable[[Sequence[T]], Any],
-        turn: Callable[[], AbstractContextManager[Any]],
+        send: Callable[[Sequence[T], E], Any],
+        turn: Callable[[], AbstractContextManager[E]],
         most: int,
         lost: Callable[[], Exception],
         apart: tuple[type[Exception], ...] = (),
@@ -78,16 +272,16 @@ class Together(Generic[T]):
         else:
             group.done.wait()
         if group.callers > 1 and isinstance(group.error, self._apart):
-            with self._turn():
-                self._send(items)
+            with self._turn() as turn:
+                self._send(items, turn)
         elif group.error is not None:
             raise group.error
 
     def _lead(self, group: Group[T]) -> None:
         try:
-            with self._turn():
+            with self._turn() as turn:
                 self._close(group)
-                self._send(group.items)
+                self._send(group.items, turn)
             group.error = None
         except Exception as error:  # noqa: BLE001 - whatever it is, everybody in the group is told
             group.error = error

@@ -5,8 +5,8 @@ each once for good, and a post whose answer was lost is told as that.
 """
 
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from hashlib import sha256
 from typing import Any, Final
@@ -14,11 +14,12 @@ from urllib.parse import quote
 
 from semel.apps.otherside import AnswerLost, OtherSide, Refused, Unavailable
 from semel.apps.quill.declared import schema_of
-from semel.apps.quill.pace import Bucket, Together
+from semel.apps.quill.pace import Limits, Pace, Rate, Together, Turn
 from semel.apps.quill.schema import DEFAULT, Fact, Row, Schema, dimensions
 from semel.apps.quill.settings import DAY, Settings
 from semel.clock import Clock
 from semel.connect import Semel
+from semel.errors import Later
 from semel.keys import Key
 from semel.model import Busy, Claimed, Unknown
 
@@ -30,17 +31,22 @@ REQUESTS_A_MINUTE: Final = 120
 ROWS_AN_HOUR: Final = 1_000_000
 PENDING: Final = 5
 
-# A quarter of the minute's requests may go at once. The rows of a request are only counted once it goes, so
-# that an hour has to leave room for one of the largest.
-BURST: Final = REQUESTS_A_MINUTE / 4
-ROOM: Final = ROWS_AN_HOUR - ROWS_A_REQUEST
+TOO_MANY: Final = 429
+
+# A quarter of the minute's requests may go at once. The rows of a request are only counted once it is
+# answered, so that an hour has to leave room for as many of the largest as can be under way.
+REQUESTS: Final = Rate(REQUESTS_A_MINUTE, 60, REQUESTS_A_MINUTE / 4)
+ROOM: Final = ROWS_AN_HOUR - PENDING * ROWS_A_REQUEST
+ROWS: Final = Rate(ROOM, 3600, ROOM / 10)
 
 # Whoever would have to wait for longer is better told to come back.
 PATIENCE: Final = 2.0
 
 # After a failure nobody asks again for a moment, or for as long as it was asked for: while it is away,
-# deliveries are not held up by it, and what was never sent is in no doubt.
+# deliveries are not held up by it, and what was never sent is in no doubt. While it goes on failing the
+# pauses grow: it is asked seldom, and nothing waits for long once it is back.
 PAUSE: Final = 1.0
+LONGEST_PAUSE: Final = 60.0
 
 # https://learn.microsoft.com/en-us/entra/identity-platform/v2-oauth2-client-creds-grant-flow
 SCOPE: Final = "https://analysis.windows.net/powerbi/api/.default"
@@ -110,14 +116,15 @@ class PowerBI:
         self._place = settings.powerbi_workspace, settings.powerbi_dataset
         self._dataset = f"{_workspace(settings)}/{quote(settings.powerbi_dataset, safe='')}"
         self._known: set[tuple[str, str]] = set()
-        self._lock, self._pending = threading.Lock(), threading.BoundedSemaphore(PENDING)
-        self._away_until, self._asked = 0.0, False
-        self._requests = Bucket(REQUESTS_A_MINUTE, 60, BURST, s.clock)
-        self._rows = Bucket(ROOM, 3600, ROOM / 10, s.clock)
+        self._pace = Pace(s, NAME, Key("PACE", *self._place), limits(settings.lease))
         self._facts = {
             table: Together(partial(self._send, table), self._turn, ROWS_A_REQUEST, _lost, (Refused,))
             for table in schema.facts
         }
+
+    def check(self) -> None:
+        """Raise `Later` while nothing would be let through."""
+        self._pace.check()
 
     def post(self, facts: Sequence[Fact]) -> None:
         """Add facts of one table, `most` at most: in one request, so that none or all of them are there."""
@@ -149,7 +156,7 @@ class PowerBI:
         if mine:
             self._add(table, [rows[one] for one in mine], list(mine.values()))
         if any(isinstance(outcome, Busy) for outcome in outcomes):
-            raise Unavailable(NAME, "is being given rows that these refer to", retry_after=1.0)
+            raise Later(1.0, f"{NAME} is being given rows that these refer to")
         # One in doubt is probably there and holds up no facts. Somebody settles it: it is asked for again.
         known = [one for one, it in zip(rows, outcomes, strict=True) if not isinstance(it, Unknown)]
         self._known.update(known)
@@ -162,8 +169,8 @@ class PowerBI:
 
     def _add(self, table: str, rows: list[Row], claims: list[Claimed]) -> None:
         try:
-            with self._turn():
-                self._send(table, rows)
+            with self._turn() as turn:
+                self._send(table, rows, turn)
         except AnswerLost as error:
             self._doubt(claims, error)
             # What is in doubt is these rows, and not the facts, which nobody has posted yet.
@@ -177,56 +184,35 @@ class PowerBI:
         if not self._holds:
             self._ledger.release_many(claims, error)
             return
-        for claim in claims:
-            self._ledger.doubt(claim)
+        self._ledger.doubt_many(claims)
 
     # Requests
 
-    @contextmanager
-    def _turn(self) -> Iterator[None]:
-        """Wait for a place among those under way, and until the limits allow for one more."""
-        if not self._pending.acquire(timeout=PATIENCE):
-            raise Unavailable(NAME, f"has {PENDING} requests to answer already", retry_after=PATIENCE)
-        try:
-            self._clock.wait(threading.Event(), self._reserve())
-            yield
-        finally:
-            self._pending.release()
+    def _turn(self) -> AbstractContextManager[Turn]:
+        return self._pace.turn()
 
-    def _reserve(self) -> float:
-        """After how many seconds a request may go; it is counted now, so that the next one comes after it."""
-        with self._lock:
-            away = self._away_until - self._clock.monotonic()
-            if away > 0:
-                # Unless it has said itself when to come back, whoever comes backs off by his own rules.
-                asked = away if self._asked else None
-                raise Unavailable(NAME, "has failed just now, and is left alone", retry_after=asked)
-            wait = max(self._requests.wait(1), self._rows.wait(0))
-            if wait > PATIENCE:
-                raise Unavailable(NAME, "takes no more requests just now, by its limits", retry_after=wait)
-            self._requests.take(1)
-        return wait
-
-    def _rest(self, asked: float | None) -> None:
-        with self._lock:
-            until = self._clock.monotonic() + (PAUSE if asked is None else asked)
-            if until > self._away_until:
-                self._away_until, self._asked = until, asked is not None
-
-    def _send(self, table: str, rows: Sequence[Row]) -> None:
-        with self._lock:
-            self._rows.take(len(rows))
+    def _send(self, table: str, rows: Sequence[Row], turn: Turn) -> None:
         path, body = f"{self._dataset}/tables/{table}/rows", {"rows": list(rows)}
+        turn.rows = len(rows)
         try:
             _call(self._side, self._tokens, path, body)
         except (Unavailable, AnswerLost) as error:
-            self._rest(getattr(error, "retry_after", None))
+            turn.failed, turn.asked = True, getattr(error, "retry_after", None)
+            if error.status == TOO_MANY:
+                # Somebody else posts there too: it is not this one's turn, and nothing was done.
+                wait = PAUSE if turn.asked is None else turn.asked
+                raise Later(wait, f"{NAME} takes no more just now", everyone=True) from error
             raise
 
     def close(self) -> None:
         """Let go of connections."""
         self._side.close()
         self._tokens.close()
+
+
+def limits(lease: float) -> Limits:
+    """What Power BI takes for one dataset, from all who post to it."""
+    return Limits(REQUESTS, ROWS, PENDING, lease, PATIENCE, PAUSE, LONGEST_PAUSE)
 
 
 def _lost() -> Exception:

@@ -59,7 +59,9 @@ class Star:
     def __init__(self, path: str | Path, schema: Schema = DEFAULT) -> None:
         self._lock = threading.Lock()
         # Those who come while another's rows are written have theirs written together.
-        self._facts: Together[Fact] = Together(self._write_facts, lambda: self._lock, self.most, Broken)
+        self._facts: Together[Fact, object] = Together(
+            self._write_facts, lambda: self._lock, self.most, Broken
+        )
         self._known: set[tuple[str, str]] = set()
         self._schema = schema
         self._inserts = {table: _insert(table, columns) for table, columns in schema.tables.items()}
@@ -85,6 +87,9 @@ class Star:
         """Whether there are totals: a table of facts with an agent, a metric and a date."""
         return bool(self._totals)
 
+    def check(self) -> None:
+        """There is always room in a file."""
+
     def ensure(self, facts: Sequence[Fact]) -> None:
         """See to the rows that these facts refer to."""
         rows = dimensions(facts)
@@ -104,7 +109,7 @@ class Star:
         with self._lock, closing(self._connection.execute(self._totals, days)) as found:
             return [Total(*row) for row in found]
 
-    def _write_facts(self, facts: Sequence[Fact]) -> None:
+    def _write_facts(self, facts: Sequence[Fact], _turn: object) -> None:
         self._write((fact.table, fact.row) for fact in facts)
 
     def _write(self, rows: Iterable[tuple[str, Row]]) -> None:

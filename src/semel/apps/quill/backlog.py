@@ -1,0 +1,189 @@
+"""What waits is posted together: whoever handles one fact takes along the others that could go with it.
+
+Each of them is claimed under its own key, and is what the ledger says of it: only those that were claimed go
+along, and what becomes of the request is written down for every one of them.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Final, NamedTuple, TypeVar
+
+import msgspec
+
+from semel.apps.otherside import AnswerLost
+from semel.apps.quill.schema import Fact
+from semel.aws.errors import ServiceError
+from semel.connect import Semel
+from semel.doors.inbox import Inbox, Message, Other
+from semel.errors import SemelError
+from semel.model import Claimed, OnLapsed, Replay
+
+T = TypeVar("T")
+
+# What is noted of a fact that could not be posted at once.
+LATER: Final = "posted later"
+# So many are written at once.
+PART: Final = 1000
+# Of a lease: so much is for claiming, and the rest for posting and for writing down what came of it.
+SHARE: Final = 1 / 3
+# After a request that failed, the next one is so much smaller: what is wrong may be in one of its rows.
+SMALLER: Final = 10
+# What was taken along in vain can be received again after this.
+AGAIN_SECONDS: Final = 30.0
+
+
+class Pending(msgspec.Struct, frozen=True):
+    """A fact in the inbox."""
+
+    fact: Fact
+    until: float
+    """The ledger remembers until then what became of it so far."""
+
+
+class Held(NamedTuple):
+    """A fact that was taken along, its claim, and the messages that it was found in."""
+
+    fact: Fact
+    claim: Claimed
+    others: list[Other]
+
+
+class Terms(NamedTuple):
+    """On which terms keys are claimed."""
+
+    lease: float
+    ttl: float
+    on_lapsed: OnLapsed
+
+
+class Along:
+    """Facts that go with another one, until it is known what became of them."""
+
+    def __init__(self, s: Semel, inbox: Inbox, terms: Terms, until: float) -> None:
+        self._s, self._inbox, self._terms = s, inbox, terms
+        self.until = until
+        """They are claimed until then, on the local clock."""
+        self.keys: set[str] = set()
+        """Those that were looked at, and need not be again."""
+        self.held: list[Held] = []
+        self._done: list[Other] = []
+        """What was found to be posted already."""
+
+    @property
+    def facts(self) -> list[Fact]:
+        """What they are."""
+        return [one.fact for one in self.held]
+
+    def claim(self, others: Sequence[Other], table: str, most: int) -> bool:
+        """Claim those that may go along; False where somebody else is at most of them already."""
+        chosen, rest = self._chosen(others, table, most - len(self.held))
+        lease, ttl, on_lapsed = self._terms
+        outcomes = self._s.ledger.claim_many(list(chosen), lease=lease, ttl=ttl, on_lapsed=on_lapsed)
+        free = 0
+        for same, outcome in zip(chosen.values(), outcomes, strict=True):
+            if isinstance(outcome, Claimed):
+                self.held.append(Held(pending_in(same[0].message).fact, outcome, same))
+            elif isinstance(outcome, Replay):
+                self._done += same
+            else:
+                # Somebody is at it, or has to settle it, or has put it aside.
+                rest += same
+                continue
+            free += 1
+        self._give_back(rest, 0.0)
+        return 2 * free >= len(chosen)
+
+    def _chosen(
+        self, others: Sequence[Other], table: str, room: int
+    ) -> tuple[dict[str, list[Other]], list[Other]]:
+        """Those that may go along by their keys, and those that may not."""
+        chosen: dict[str, list[Other]] = {}
+        rest: list[Other] = []
+        for other in others:
+            key = other.message.key
+            if key in chosen:
+                chosen[key].append(other)
+            elif key not in self.keys and len(chosen) < room and self._fits(other.message, table):
+                chosen[key] = [other]
+            else:
+                rest.append(other)
+        self.keys |= chosen.keys()
+        return chosen, rest
+
+    def _fits(self, message: Message, table: str) -> bool:
+        try:
+            pending = pending_in(message)
+        except msgspec.ValidationError:
+            return False  # whoever comes to it finds out
+        # What may be forgotten is looked at alone.
+        return pending.fact.table == table and pending.until > self._s.clock.now()
+
+    def posted(self) -> None:
+        """They are where they belong: it is written down, and they wait no more."""
+        for some in _parts(self.held):
+            self._s.ledger.complete_many([one.claim for one in some], details={"notes": LATER})
+        self._settle([other for one in self.held for other in one.others])
+
+    def failed(self, error: Exception) -> None:
+        """They are not, or nobody knows. They were only taken along: that was no attempt of theirs."""
+        ledger, lost = self._s.ledger, isinstance(error, AnswerLost) and self._terms.on_lapsed == "hold"
+        for some in _parts(self.held):
+            claims = [one.claim for one in some]
+            if lost:
+                ledger.doubt_many(claims)
+            else:
+                ledger.release_many(claims, error, counted=False)
+        self._give_back([other for one in self.held for other in one.others], AGAIN_SECONDS)
+        self._settle([])
+
+    def _give_back(self, others: Sequence[Other], seconds: float) -> None:
+        # They can be received again in any case, only later.
+        with suppress(SemelError, ServiceError):
+            self._inbox.give_back(others, seconds)
+
+    def _settle(self, others: list[Other]) -> None:
+        for some in _parts([*others, *self._done]):
+            self._inbox.settle(some)
+
+
+class Backlog:
+    """What waits in the inbox beside the message in hand."""
+
+    def __init__(self, s: Semel, inbox: Inbox, most: int) -> None:
+        self._s, self._inbox, self._most = s, inbox, most
+        self._size = most
+        """So many facts go together, by what came of the last request."""
+
+    def along(self, message: Message, table: str, terms: Terms) -> Along:
+        """Claim what else waits for the same table, as much as may go with this message."""
+        begun = self._s.clock.monotonic()
+        along = Along(self._s, self._inbox, terms, begun + terms.lease)
+        along.keys.add(message.key)
+        if self._size == 1:
+            return along
+        # Whatever the matter is, the message itself will meet it: it goes with what was claimed so far.
+        with suppress(SemelError, ServiceError):
+            for others in self._inbox.others(message, seconds=terms.lease):
+                free = along.claim(others, table, self._size - 1)
+                full = len(along.held) + 1 >= self._size
+                if not free or full or self._s.clock.monotonic() >= begun + terms.lease * SHARE:
+                    break
+        return along
+
+    def told(self, along: Along, *, well: bool) -> None:
+        """How a request ended: after a failure the next is smaller, and then they grow again."""
+        many = len(along.held) + 1
+        if well:
+            self._size = min(self._most, max(self._size, many) * SMALLER)
+        elif many > 1:
+            self._size = max(1, many // SMALLER)
+
+
+def pending_in(message: Message) -> Pending:
+    """The fact in a message."""
+    return msgspec.convert(message.body, Pending)
+
+
+def _parts(things: Sequence[T]) -> Iterator[Sequence[T]]:
+    for start in range(0, len(things), PART):
+        yield things[start : start + PART]
