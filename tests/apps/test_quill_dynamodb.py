@@ -4,22 +4,27 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
+import httpx
 import pytest
 
 import semel
 from semel import errors
 from semel.apps.ledgers import at
 from semel.apps.quill import Settings, from_environment, store_url
+from semel.apps.reading import gather
 from semel.aws.wire import Wire
 from semel.clock import Clock
 from semel.doors.messages import Verdict
 from semel.provision.places import Place as Site
 from semel.provision.places import opened
+from semel.service.settings import settings
 from semel.stores.dynamodb.url import parse
 from semel.tables import DOCUMENTS, LEDGER
 from semel.testing import FakeClock
-from tests.apps.quill_kit import SECRET, TOKEN, Office, Wall, call, creation, down, told
+from tests.apps.kit import Place, Service, place  # noqa: F401
+from tests.apps.quill_kit import ALOWARE, SECRET, TOKEN, Office, Wall, bearer, call, creation, down, told
 
 ANYBODY = {"AWS_ACCESS_KEY_ID": "anyone", "AWS_SECRET_ACCESS_KEY": "anything"}
 DAY = 86400
@@ -111,6 +116,58 @@ def test_the_service_reads_the_days_too(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("DYNAMO_TTL_DAYS", "two weeks")
     with pytest.raises(errors.InvalidOption, match=r"^apps\.quill\.ttl_days: DYNAMO_TTL_DAYS"):
         Settings()
+
+
+@pytest.mark.seed("Q6")
+@pytest.mark.parametrize(
+    ("environ", "toml", "url"),
+    [
+        ({"DYNAMO_REGION": "us-west-2"}, "", "dynamodb://us-west-2"),
+        (
+            {"DYNAMO_ENDPOINT": "http://localhost:8000"},
+            "",
+            "dynamodb://?endpoint=http%3A%2F%2Flocalhost%3A8000",
+        ),
+        (
+            {"DYNAMO_REGION": "us-west-2", "DYNAMO_ENDPOINT": "http://localhost:8000"},
+            "enabled = true\n",
+            "dynamodb://us-west-2?endpoint=http%3A%2F%2Flocalhost%3A8000",
+        ),
+        ({"DYNAMO_REGION": "us-west-2", "SEMEL_URL": "redis://x"}, "", "redis://x"),
+        ({"DYNAMO_REGION": "us-west-2"}, "[semel]\nurl = 'redis://x'\n", "redis://x"),
+        ({"DYNAMO_REGION": "us-west-2"}, "enabled = false\n", "sqlite:///semel.db"),
+        ({"DYNAMO_REGION": ""}, "", "sqlite:///semel.db"),
+        ({"DYNAMO_TABLE_NAME": "Events"}, "", "sqlite:///semel.db"),
+    ],
+)
+def test_region_and_endpoint_decide_for_the_service_too_where_no_url_does(
+    tmp_path: Path, environ: dict[str, str], toml: str, url: str
+) -> None:
+    file = tmp_path / "semel.toml"
+    file.write_text(f"[apps.quill]\naloware_token = '{TOKEN}'\n{toml}")
+    assert settings(gather(str(file), environ)).semel.url == url
+    file.write_text("[apps.probe]\n")
+    others = {name: text for name, text in environ.items() if name != "SEMEL_URL"}
+    assert settings(gather(str(file), others)).semel.url == "sqlite:///semel.db"
+
+
+@pytest.mark.seed("Q6")
+@pytest.mark.parametrize("place", ["dynamodb+sqs"], indirect=True)
+def test_the_service_finds_its_table_by_them(place: Place, tmp_path: Path) -> None:  # noqa: F811
+    """As a function on Lambda does: the same variables, the same item."""
+    parts = urlsplit(place.url)
+    endpoint = dict(parse_qsl(parts.query))["endpoint"]
+    toml = f"[semel]\nenv = '{place.env}'\n[apps.quill]\naloware_token = '{TOKEN}'\n"
+    environ = place.environ | {"DYNAMO_REGION": parts.netloc, "DYNAMO_ENDPOINT": endpoint}
+    with Service(tmp_path, toml, environ) as service:
+        headers, body = bearer(call(719285063))
+        answer = httpx.post(f"{service.url}{ALOWARE}", headers=headers, content=body)
+        assert answer.json()["posted"] == 1, service.log
+    wire = Wire("dynamodb", region=parts.netloc, endpoint=endpoint)
+    asked = {"TableName": place.environ["DYNAMO_TABLE_NAME"], "Key": {"pk": {"S": "ALOWARE:719285063"}}}
+    found = wire.call("GetItem", asked | {"ConsistentRead": True}, write=False)
+    wire.close()
+    assert found["Item"]["status"] == {"S": "COMPLETED"}
 
 
 @pytest.mark.seed("Q1", "Q6")

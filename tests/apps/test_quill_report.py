@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from semel.service.reading import Given, read
 
 import semel
 from semel import errors
@@ -19,7 +20,6 @@ from semel.apps.quill.powerbi import create_dataset, definition
 from semel.apps.quill.schema import FACTS, fitted
 from semel.apps.quill.settings import Column
 from semel.doors.messages import Verdict
-from semel.service.reading import Given, read
 from semel.testing import FakeClock
 from tests.apps.quill_kit import (
     SECRET,

@@ -34,7 +34,7 @@ class Given:
         """The place a setting was set, to be read after its name; nothing where it was not."""
         if path in self._elsewhere:
             return f" in {self._elsewhere[path]}"
-        return f" in {self.file}" if self.file and self._has(path) else ""
+        return f" in {self.file}" if self.file and self.has(path) else ""
 
     def is_text(self, path: Path_) -> bool:
         """Whether it came as a text, whatever it means."""
@@ -63,7 +63,8 @@ class Given:
         """The error for a setting."""
         return BadSetting(".".join(path), self.where(path), problem)
 
-    def _has(self, path: Path_) -> bool:
+    def has(self, path: Path_) -> bool:
+        """Whether it was set."""
         branch: Any = self.tree
         for name in path:
             if not isinstance(branch, dict) or name not in branch:
@@ -80,7 +81,21 @@ def gather(
     given.take(environ)
     for path, value in (options or {}).items():
         given.put(path, value, f"the option --{path[-1].replace('_', '-')}")
+    _find_store(given, environ)
     return given
+
+
+def _find_store(given: Given, environ: Mapping[str, str]) -> None:
+    """Where nothing says where the store is, quill's own variables do, which its users had first."""
+    apps = given.tree.get("apps")
+    quill = apps.get("quill") if isinstance(apps, dict) else None
+    named = [name for name in ("DYNAMO_REGION", "DYNAMO_ENDPOINT") if environ.get(name)]
+    if not named or given.has(("semel", "url")) or not isinstance(quill, dict):
+        return
+    if quill.get("enabled", True) in (True, "true", "1"):
+        from semel.apps.quill.settings import service_url
+
+        given.put(("semel", "url"), service_url(environ), f"the environment variable {named[0]}")
 
 
 def _from_file(file: str | None) -> Given:

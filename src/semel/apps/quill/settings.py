@@ -169,8 +169,17 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> Settings:
 
 def store_url(environ: Mapping[str, str] = os.environ) -> str:
     """The ledger's URL by `DYNAMO_TABLE_NAME`, `DYNAMO_REGION` and `DYNAMO_ENDPOINT`."""
-    options = {"layout": "quill"}
-    if endpoint := environ.get("DYNAMO_ENDPOINT"):
-        options["endpoint"] = endpoint
-    region, table = environ.get("DYNAMO_REGION", ""), environ.get("DYNAMO_TABLE_NAME", "")
-    return f"dynamodb://{region}/{quote(table)}?{urlencode(options)}"
+    table = environ.get("DYNAMO_TABLE_NAME", "")
+    options = urlencode({"layout": "quill", **_endpoint(environ)})
+    return f"dynamodb://{environ.get('DYNAMO_REGION', '')}/{quote(table)}?{options}"
+
+
+def service_url(environ: Mapping[str, str] = os.environ) -> str:
+    """The URL of a service's store by `DYNAMO_REGION` and `DYNAMO_ENDPOINT`; tables have names of their own."""
+    options = urlencode(_endpoint(environ))
+    return f"dynamodb://{environ.get('DYNAMO_REGION', '')}{'?' if options else ''}{options}"
+
+
+def _endpoint(environ: Mapping[str, str]) -> dict[str, str]:
+    endpoint = environ.get("DYNAMO_ENDPOINT")
+    return {"endpoint": endpoint} if endpoint else {}
