@@ -6,7 +6,7 @@ into its queue's words.
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from enum import StrEnum
-from math import isfinite
+from math import isnan
 from typing import Any, Generic, TypeVar, Unpack
 
 import msgspec
@@ -15,6 +15,7 @@ from semel import errors
 from semel.commands import Raised
 from semel.connect import Semel
 from semel.events import What, name_of
+from semel.ledger import DAY
 from semel.once import Done
 from semel.policy import Options
 
@@ -77,6 +78,9 @@ def doubling(longest: float) -> Callable[[int], float]:
     """How long a message stays away that was delivered so many times: 1, 2, 4 seconds, up to the longest."""
     return lambda deliveries: float(min(longest, 2 ** min(deliveries - 1, 20)))
 
+
+# For ever, where that is what an error asks for: ten years.
+LONGEST_RETRY = 3650 * DAY
 
 # Errors of a message that no further delivery can mend. What is done but cannot be shown again is done.
 DEAD = (errors.FailedBefore, errors.PayloadChanged, errors.InvalidKey, errors.InvalidPayload)
@@ -168,12 +172,14 @@ class Handler(Generic[M]):
 
 
 def _retry_after(error: Exception) -> float | None:
-    """After how many seconds an error asks to come again; what is no such number is taken for none."""
+    """After how many seconds an error asks to come again, as a number that can be counted with."""
     try:
         seconds = error.retry_after  # type: ignore[attr-defined]  # where it is not there, that is the answer
-        return float(seconds) if isinstance(seconds, int | float) and isfinite(seconds) else None
     except Exception:  # noqa: BLE001 - it is somebody else's code, and may do anything
         return None
+    if not isinstance(seconds, int | float):
+        return None
+    return 0.0 if isnan(seconds) else float(min(max(0.0, seconds), LONGEST_RETRY))
 
 
 def _verdict(done: Raised) -> Verdict:

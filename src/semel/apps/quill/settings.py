@@ -175,7 +175,7 @@ def store_url(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def service_url(environ: Mapping[str, str] = os.environ) -> str:
-    """The URL of a service's store by `DYNAMO_REGION` and `DYNAMO_ENDPOINT`; tables have names of their own."""
+    """The URL of a service's store by `DYNAMO_REGION` and `DYNAMO_ENDPOINT`; tables have their own names."""
     options = urlencode(_endpoint(environ))
     return f"dynamodb://{environ.get('DYNAMO_REGION', '')}{'?' if options else ''}{options}"
 
