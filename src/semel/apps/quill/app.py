@@ -178,14 +178,14 @@ class Quill:
             self._post_now([pending.fact, *along.facts], along.until)
         except Exception as error:
             if not isinstance(error, Later):
-                self._backlog.told(along, well=False)
+                self._backlog.adapt(along, well=False)
             self._settle(partial(along.failed, error))
             if not (along.held and isinstance(error, Refused)):
                 raise
             # Whose row it is nobody knows, and nothing of that request was taken: so this one goes alone.
             self._post_now([pending.fact], along.until)
         else:
-            self._backlog.told(along, well=True)
+            self._backlog.adapt(along, well=True)
             self._settle(along.posted)
         run.note(notes=LATER)
 

@@ -161,8 +161,8 @@ class Backlog:
         along.keys.add(message.key)
         if self._size == 1:
             return along
-        # Whatever the matter is, the message itself will meet it: it goes with what was claimed so far.
-        with suppress(SemelError, ServiceError):
+        # Whatever the matter is, no claim is to be left behind: it goes with what was claimed so far.
+        with suppress(Exception):
             for others in self._inbox.others(message, seconds=terms.lease):
                 free = along.claim(others, table, self._size - 1)
                 full = len(along.held) + 1 >= self._size
@@ -170,8 +170,8 @@ class Backlog:
                     break
         return along
 
-    def told(self, along: Along, *, well: bool) -> None:
-        """How a request ended: after a failure the next is smaller, and then they grow again."""
+    def adapt(self, along: Along, *, well: bool) -> None:
+        """Go by how a request ended: after a failure the next is smaller, and then they grow again."""
         many = len(along.held) + 1
         if well:
             self._size = min(self._most, max(self._size, many) * SMALLER)
