@@ -130,14 +130,14 @@ def test_in_dynamodb_the_tables_of_an_app_are_those_of_its_deployment(app: str) 
 
 
 def test_elsewhere_no_table_is_made_for_a_ledger_that_is_the_stores_own() -> None:
-    assert tables_of("quill", "postgresql://x", queued=False) == (LEDGER, INBOX)
+    assert tables_of("quill", "postgresql://x", queued=False) == (LEDGER, DOCUMENTS, INBOX)
     household = (LEDGER, DOCUMENTS, JOURNAL, ACTIVITIES, MESSAGES, RESPONSE_COUNTERS)
     assert tables_of("household", "postgresql://x", queued=True) == household
     assert tables_of("mine", "postgresql://x", queued=True) == OWN
 
 
 def test_a_url_that_names_the_table_of_an_app_says_which_one_is_made() -> None:
-    [table] = tables_of("quill", "dynamodb:///mine?layout=quill", queued=True)
+    table, _ = tables_of("quill", "dynamodb:///mine?layout=quill", queued=True)
     assert (table.name, table.title) == (QUILL.name, "mine")
 
 

@@ -467,15 +467,14 @@ def test_while_the_ledger_is_away_events_wait_in_the_queue(
 
 
 @pytest.mark.parametrize("happened", [True, False])
-def test_what_waited_for_longer_than_it_is_remembered_is_settled_first(
+def test_what_is_in_doubt_for_longer_than_a_fact_is_remembered_is_settled_first(
     office: Office, wall: Wall, happened: bool
 ) -> None:
-    """Nobody can tell a second try from a first by then; and when somebody has, it is not asked again."""
+    """A doubt does not end with its time; and when somebody has settled it, it is not asked again."""
     wall.failures = [lost()]
     office.deliver(creation(1))
     [key] = wall.rows
     office.clock.advance(15 * 86400)
-    assert [one.verdict for one in office.work()] == [Verdict.FAILED]
     assert [one.verdict for one in office.work()] == [Verdict.BUSY]
     assert (wall.rows, office.status(key)) == ([key], "UNKNOWN")
     if not happened:

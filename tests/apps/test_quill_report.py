@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from semel.service.reading import Given, read
 
 import semel
 from semel import errors
@@ -19,6 +18,7 @@ from semel.apps.quill import Fact, Received, Settings, from_environment
 from semel.apps.quill.powerbi import create_dataset, definition
 from semel.apps.quill.schema import FACTS, fitted
 from semel.apps.quill.settings import Column
+from semel.apps.reading import Given, read
 from semel.doors.messages import Verdict
 from semel.testing import FakeClock
 from tests.apps.quill_kit import (
