@@ -161,6 +161,19 @@ def test_list_takes_a_status_in_any_case(run, ledger):
     assert [record["key"] for record in json.loads(out)["records"]] == ["charge:4"]
 
 
+@pytest.mark.situation(44)
+def test_doubts_lists_what_waits_for_somebody_oldest_first(run, ledger, url):
+    with semel.connect(url) as s:
+        lapsed = s.ledger.claim("charge:6", on_lapsed="hold")
+        assert isinstance(lapsed, semel.Claimed)
+        s.ledger.lapse(lapsed)
+    code, out, _ = run("ledger", "doubts", "--json")
+    records = json.loads(out)["records"]
+    assert (code, [record["key"] for record in records]) == (0, ["charge:4", "charge:6"])
+    assert [record["expires_at"] for record in records] == [None, None]
+    assert "charge:6" in run("ledger", "doubts")[1]
+
+
 def test_list_goes_on_where_the_page_before_ended(run, ledger):
     keys, words, after = [], ["ledger", "list", "--limit", "4", "--json"], ""
     while after is not None:

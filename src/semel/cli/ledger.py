@@ -44,22 +44,39 @@ def list_records(
 ) -> None:
     """List records, a page at a time.
 
-    What needs a person: semel ledger list --status UNKNOWN
+    What needs a person: semel ledger doubts
     """
     with _ledger(where) as ledger:
         page = ledger.list(status=status, limit=limit, after=after)
-        if as_json:
-            records = [views.as_json(ledger, record) for record in page.records]
-            print_json({"records": records, "unreadable": page.unreadable, "after": page.after})
-            return
-        if page.records:
-            rows = [views.record_row(ledger, record) for record in page.records]
-            views.print_table(views.RECORD, rows, cut=True)
-        else:
-            typer.echo("No records.")
-        for key in page.unreadable:
-            typer.echo(f"{key} cannot be read; semel ledger forget removes it for good.")
-        tell_more(page.after)
+        _print_page(ledger, page, "No records.", as_json=as_json)
+
+
+@app.command()
+@on_a_store()
+def doubts(*, where: Where, limit: Limit = 20, after: After = None, as_json: AsJson = False) -> None:
+    """List what waits for somebody to find out what became of it, oldest first.
+
+    Then settle it: semel ledger resolve KEY --happened '"paid"'
+    """
+    with _ledger(where) as ledger:
+        page = ledger.doubts(limit=limit, after=after)
+        _print_page(ledger, page, "No doubts.", as_json=as_json)
+
+
+def _print_page(ledger: semel.Ledger, page: semel.Listing, nothing: str, *, as_json: bool) -> None:
+    """Print a page of records, for people or for programs."""
+    if as_json:
+        records = [views.as_json(ledger, record) for record in page.records]
+        print_json({"records": records, "unreadable": page.unreadable, "after": page.after})
+        return
+    if page.records:
+        rows = [views.record_row(ledger, record) for record in page.records]
+        views.print_table(views.RECORD, rows, cut=True)
+    else:
+        typer.echo(nothing)
+    for key in page.unreadable:
+        typer.echo(f"{key} cannot be read; semel ledger forget removes it for good.")
+    tell_more(page.after)
 
 
 @app.command()
