@@ -114,7 +114,7 @@ def work_off(house: House) -> None:
     crew = Crew(house)
     crew.start()
     try:
-        assert until(lambda: not any(one.inbox.waiting() for one in house.apps if one.entry.works))
+        assert until(lambda: not any(one.inbox.waiting() for one in house.apps if one.works))
     finally:
         crew.stop()
         assert crew.join(60)

@@ -25,6 +25,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from semel.apps.finding import APPS as PLACES
+from semel.apps.finding import deployment
 from semel.apps.household import app as household_app
 from semel.apps.support import app as support_app
 from semel.aws.credentials import Credentials
@@ -34,7 +36,7 @@ from semel.cli import main
 from semel.clock import Clock
 from semel.keys import Key, prefix
 from semel.provision import cloudformation, dynamodb, stack
-from semel.provision.deployment import APPS, Deployment, Function, deployment
+from semel.provision.deployment import Deployment, Function
 from semel.stores.dynamodb.layout import title
 from semel.tables import DOCUMENTS, Table
 from tests.apps import household_kit, quill_kit
@@ -50,6 +52,7 @@ from tests.standins.telegram import TOKEN as BOT_TOKEN
 from tests.standins.telegram import Telegram
 
 ROOT = Path(__file__).parents[2]
+APPS = tuple(PLACES)
 EVERY = [pytest.param((app,), id=app) for app in APPS] + [pytest.param(APPS, id="all")]
 
 
@@ -273,7 +276,10 @@ def test_secrets_are_looked_up_and_never_told(app: str) -> None:
 def test_an_app_that_is_not_there_is_told_with_those_that_are(run: Callable[..., Any]) -> None:
     code, out, err = run("provision", "--app", "shop", "--print", "sam")
     assert (code, out) == (2, "")
-    assert err == "semel: there is no app 'shop'; there are quill, support, household, probe\n"
+    assert err == (
+        "semel: apps.shop: there is no such app; there are quill, support, household, probe; "
+        'one of your own is found by at = "package.module:Class"\n'
+    )
 
 
 def test_an_app_brings_its_own_tables(run: Callable[..., Any]) -> None:

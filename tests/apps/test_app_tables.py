@@ -13,6 +13,7 @@ import pytest
 
 import semel
 from semel.apps import functions as on_lambda
+from semel.apps.finding import APPS, deployment
 from semel.apps.quill.settings import store_url
 from semel.apps.reading import gather
 from semel.apps.tables import deployed, located
@@ -22,7 +23,6 @@ from semel.cli import main
 from semel.errors import InvalidOption
 from semel.provision import iam, stack
 from semel.provision.cloudformation import logical
-from semel.provision.deployment import APPS, deployment
 from semel.service.house import House
 from semel.stores.dynamodb.layout import title
 from semel.stores.dynamodb.url import parse, with_titles

@@ -2,6 +2,7 @@
 
 import logging
 import re
+from contextlib import closing
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -671,8 +672,12 @@ WRONG: dict[str, list[Any]] = {
 def test_a_setting_that_cannot_work_is_named_and_no_secret_is(setting, values):
     chosen = Settings(**({"secret_token": SECRET_TOKEN, "bot_token": TOKEN} | values))
     box: Any = Box()
-    with semel.connect("memory:") as s, pytest.raises(semel.InvalidOption) as caught:
-        Household(s, box, chosen)
+    with (
+        semel.connect("memory:") as s,
+        pytest.raises(semel.InvalidOption) as caught,
+        closing(Household(s, box, chosen)) as app,
+    ):
+        assert app.hooks
     assert str(caught.value).startswith(f"apps.household.{setting}: ")
     assert not any(secret in str(caught.value) for secret in (TOKEN, SECRET_TOKEN, "no token", "a blank"))
 

@@ -8,11 +8,11 @@ import pytest
 
 import semel
 from semel.apps import sections
+from semel.apps.finding import APPS, deployment
 from semel.apps.keyfile import Secrets
 from semel.apps.ledgers import LEDGERS, binding, tables_of
 from semel.apps.sections import Store
 from semel.codecs import Encryption
-from semel.provision.deployment import APPS, deployment
 from semel.service.house import House
 from semel.stores.dynamodb.layout import title
 from semel.tables import DOCUMENTS, INBOX, JOURNAL, LEDGER, OWN

@@ -4,6 +4,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -622,17 +623,24 @@ def _totals(office: Office) -> Any:
 def test_a_setting_that_cannot_work_is_named(
     s: semel.Semel, clock: FakeClock, tmp_path: Path, settings: dict[str, Any], named: str
 ) -> None:
-    with pytest.raises(errors.InvalidOption, match=rf"^apps\.quill\.{named}: "):
-        Office(s, clock, tmp_path, **settings)
+    with (
+        pytest.raises(errors.InvalidOption, match=rf"^apps\.quill\.{named}: "),
+        closing(Office(s, clock, tmp_path, **settings).app) as app,
+    ):
+        assert app.hooks
 
 
 @pytest.mark.seed("Q4")
 def test_a_ledger_that_forgets_too_early_is_refused(s: semel.Semel, tmp_path: Path) -> None:
     """HubSpot tries for a day; whether Aloware does is not published."""
     settings: dict[str, Any] = {"ttl_days": 0.5, "star": str(tmp_path / "quill.db")}
-    with pytest.raises(errors.InvalidOption, match=r"ttl_days: hubspot goes on .* at least 86400"):
-        Quill(s, Box(), Settings(hubspot_secret=SECRET, **settings))
+    with (
+        pytest.raises(errors.InvalidOption, match=r"ttl_days: hubspot goes on .* at least 86400"),
+        closing(Quill(s, Box(), Settings(hubspot_secret=SECRET, **settings))) as refused,
+    ):
+        assert refused.hooks
     quill = Quill(s, Box(), Settings(aloware_token=TOKEN, **settings))
+    assert quill.hooks
     open_inbox(s, "quill").worker(quill.handle, **quill.worker_options)
     quill.close()
 

@@ -3,6 +3,7 @@
 import json
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any, cast
 
 import msgspec
@@ -896,8 +897,11 @@ def test_a_conversation_is_handled_in_order_by_several_workers_without_a_queue(t
     ],
 )
 def test_a_setting_that_cannot_work_is_named(s: semel.Semel, settings: dict[str, Any], named: str) -> None:
-    with pytest.raises(InvalidOption, match=rf"^apps\.support\.{named}: "):
-        Support(s, cast("Inbox", Letters()), Settings(**settings))
+    with (
+        pytest.raises(InvalidOption, match=rf"^apps\.support\.{named}: "),
+        closing(Support(s, cast("Inbox", Letters()), Settings(**settings))) as app,
+    ):
+        assert app.hooks
 
 
 def test_settings_show_no_secret() -> None:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from semel.apps import finding
 from semel.apps.reading import Given
-from semel.service import house as houses
 from semel.service.front import Front, Routes
-from semel.service.house import Entry, House
+from semel.service.house import House
 from semel.service.site import site
 
 TOKENS = {
@@ -112,4 +112,4 @@ def problem_of(response: Any) -> str:
 
 def register(patch: pytest.MonkeyPatch) -> None:
     """Let the service know the app of the tests."""
-    patch.setitem(houses.APPS, "echo", Entry("tests.service.echo:Echo"))
+    patch.setitem(finding.APPS, "echo", "tests.service.echo:Echo")

@@ -3,7 +3,6 @@
 import stat
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +10,14 @@ import msgspec
 import pytest
 
 import semel
+from semel.apps.finding import APPS, find
 from semel.apps.keyfile import secrets_of
 from semel.apps.ledgers import url_of
 from semel.apps.reading import gather
 from semel.apps.settings import from_environment
 from semel.errors import InvalidOption, StoreUnavailable
 from semel.service.crew import Crew
-from semel.service.house import APPS, House
+from semel.service.house import House
 from semel.service.settings import Settings, settings
 from tests.service import echo
 from tests.service.kit import opened, register, served, told
@@ -257,7 +257,7 @@ def test_what_webhooks_are_known_by_is_as_long_as_a_token(app: str, setting: str
 
 @pytest.mark.parametrize("app", APPS)
 def test_every_setting_that_is_refused_is_named_on_lambda_too(app: str) -> None:
-    kind = import_module(APPS[app].package).Settings
+    kind = find(app).kind.settings_type
     texts = str, str | list[str]
     for field in [field for field in msgspec.structs.fields(kind) if field.type not in texts]:
         name = f"SEMEL_APPS__{app}__{field.name}".upper()
@@ -395,10 +395,9 @@ def test_only_apps_that_are_enabled_are_opened_and_an_option_may_choose(
 
 def test_two_apps_do_not_share_an_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     register(monkeypatch)
-    monkeypatch.setitem(APPS, "other", APPS["echo"])
     with (
-        pytest.raises(InvalidOption, match=r"apps.other: /webhooks/echo is an address of echo already"),
-        opened("[apps.echo]\n[apps.other]", tmp_path),
+        pytest.raises(InvalidOption, match=r"apps.other in .*: /webhooks/echo is an address of echo already"),
+        opened("[apps.echo]\n[apps.other]\nat = 'tests.service.echo:Echo'", tmp_path),
     ):
         pass
 

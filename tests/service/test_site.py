@@ -8,7 +8,6 @@ import shutil
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from fastapi.testclient import TestClient
 
 from semel.service import pages
 from semel.service.front import Front
-from semel.service.house import House, Mounted
+from semel.service.house import House
 from semel.service.problems import PROBLEMS
 from semel.service.site import site
 from semel.testing import FaultProxy
@@ -25,6 +24,7 @@ from tests.apps.kit import Place
 from tests.servers.absence import served as running
 from tests.servers.dynamodb import dynoxide, ministack
 from tests.servers.running import until
+from tests.service.echo import Echo
 from tests.service.kit import (
     ALL_TOKENS,
     TOKENS,
@@ -271,7 +271,7 @@ def test_an_apps_own_routes_tell_the_same(tmp_path: Path, monkeypatch: pytest.Mo
         return told
 
     register(monkeypatch)
-    monkeypatch.setattr(Mounted, "part", lambda _self, _name: SimpleNamespace(router=lambda _app: routes))
+    monkeypatch.setattr(Echo, "router", lambda _self: routes, raising=False)
     with served("[apps.echo]" + ALL_TOKENS, tmp_path) as client:
         assert client.post("/apps/echo/notes", json={"a": "b"}, headers=bearer("chief")).json() == {"a": "b"}
         form = client.post("/apps/echo/notes", data={"a": "b"}, headers=bearer("chief"))

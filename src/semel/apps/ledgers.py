@@ -126,10 +126,10 @@ def tables_of(
 
     What waits for it stands in the inbox, unless it is `queued` elsewhere, or nothing ever waits.
     """
-    from semel.apps.tables import deployed
-    from semel.provision import deployment
+    from semel.apps.finding import is_known
+    from semel.apps.tables import deployed, deploys
 
-    if app not in deployment.APPS:
+    if not is_known(app, section) or not deploys(app, section):
         return at(url, OWN)
     known = deployed(app, section)
     waits = known.queue is not None and not queued

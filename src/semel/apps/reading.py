@@ -30,6 +30,11 @@ class Given:
         self._elsewhere: dict[Path_, str] = {}
         self._texts: set[Path_] = set()
 
+    @property
+    def folder(self) -> str:
+        """The folder of the file; the present one, where there is none."""
+        return str(Path(self.file or "semel.toml").resolve().parent)
+
     def where(self, path: Path_) -> str:
         """The place a setting was set, to be read after its name; nothing where it was not."""
         if path in self._elsewhere:

@@ -2,12 +2,12 @@
 
 import functools
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from typing import Any, Final, TypeVar, get_origin
 from urllib.parse import urlsplit
 
 import msgspec
 
+from semel.apps.importing import imported
 from semel.errors import InvalidOption, SemelError
 
 # Nobody guesses so many characters, if they are random.
@@ -85,12 +85,7 @@ def meant(kind: Any, text: str) -> Any:
 
 def function_of(app: str, setting: str, path: str) -> Callable[..., Any]:
     """The function that a setting names."""
-    module, _, name = path.partition(":")
-    try:
-        found = getattr(import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        why = f"{path!r} cannot be imported: write it as package.module:function"
-        raise wrong(app, setting, why) from error
+    found = naming(app, setting, imported, path, "function")
     if not callable(found):
         raise wrong(app, setting, f"{path!r} is no function")
 

@@ -12,8 +12,9 @@ from typing import Any
 
 import msgspec
 
+from semel.apps.finding import deployment, find
 from semel.apps.settings import meant, wrong
-from semel.provision.deployment import Deployment, deployment
+from semel.provision.deployment import Deployment
 from semel.stores.dynamodb.layout import is_title
 from semel.stores.dynamodb.url import with_titles
 
@@ -22,22 +23,36 @@ SETTING = "tables"
 
 def deployed(app: str, section: Mapping[str, Any]) -> Deployment:
     """An application in AWS with the tables that its section of the settings asks for."""
-    found = deployment(app)
+    found = _found(app, section)
     off = [name for name in found.optional if not _read(app, name, bool, section.get(name, True))]
     return found.under(titles(found, section), off)
+
+
+def deploys(app: str, section: Mapping[str, Any]) -> bool:
+    """Whether an application says what it needs, as it need not."""
+    return hasattr(find(app, _at(app, section)).kind, "deployment")
 
 
 def located(url: str, app: str, section: Mapping[str, Any]) -> str:
     """The URL of the store that an application is on, with the names that its section gives to its tables."""
     if not section.get(SETTING):
         return url
-    named = titles(deployment(app), section)
+    named = titles(_found(app, section), section)
     return with_titles(url, named) if url.startswith("dynamodb:") else url
 
 
-def titles(deployment: Deployment, section: Mapping[str, Any]) -> dict[str, str]:
+def _found(app: str, section: Mapping[str, Any]) -> Deployment:
+    return deployment(app, _at(app, section))
+
+
+def _at(app: str, section: Mapping[str, Any]) -> str:
+    found: str = _read(app, "at", str, section.get("at", ""))
+    return found
+
+
+def titles(told: Deployment, section: Mapping[str, Any]) -> dict[str, str]:
     """What tables of an application are called in DynamoDB, by semel's own names for them."""
-    app, own = deployment.app, deployment.own()
+    app, own = told.app, told.own()
     named = _read(app, SETTING, dict[str, str], section.get(SETTING) or {})
     for name, title in named.items():
         if name not in own:

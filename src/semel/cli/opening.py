@@ -19,8 +19,10 @@ import typer
 
 import semel
 from semel import errors
+from semel.apps.finding import known
+from semel.apps.importing import look_beside
 from semel.apps.keyfile import secrets_of
-from semel.apps.ledgers import LEDGERS, Binding, binding
+from semel.apps.ledgers import Binding, binding
 from semel.apps.reading import Given, Path_, gather, hint, store_of
 from semel.apps.sections import Store
 
@@ -32,7 +34,7 @@ def app_names() -> list[str]:
     try:
         given = gathered(os.environ.get("SEMEL_CONFIG"))
     except errors.SemelError:
-        return list(LEDGERS)
+        return known()
     return known_apps(given)
 
 
@@ -104,7 +106,9 @@ def gathered(config: str | None, options: Mapping[Path_, Any] | None = None) -> 
     """What is set here: by the file that is named, or by `semel.toml`, the environment and options."""
     if config is None and Path(FILE).is_file():
         config = FILE
-    return gather(config, os.environ, options)
+    given = gather(config, os.environ, options)
+    look_beside(given.folder)
+    return given
 
 
 def given_for(where: Where) -> Given:
@@ -123,7 +127,7 @@ def sections(given: Given, name: str) -> dict[str, Any]:
 
 def known_apps(given: Given) -> list[str]:
     """The applications of these settings, and those of semel's own."""
-    return list(dict.fromkeys([*sections(given, "apps"), *LEDGERS]))
+    return list(dict.fromkeys([*sections(given, "apps"), *known()]))
 
 
 def bound(where: Where, given: Given | None = None) -> Binding:

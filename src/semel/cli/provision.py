@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from semel import errors
+from semel.apps.finding import deployment
 from semel.apps.ledgers import at, tables_of
 from semel.apps.reading import Given
 from semel.apps.tables import deployed
@@ -17,7 +18,7 @@ from semel.clock import Clock
 from semel.extras import require
 from semel.model import Problem
 from semel.provision import KNOWN, named
-from semel.provision.deployment import Deployment, deployment
+from semel.provision.deployment import Deployment
 from semel.provision.iam import Role
 from semel.provision.places import Place, opened
 from semel.service.settings import Settings, enabled, settings, tables_needed, tables_of_app

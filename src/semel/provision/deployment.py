@@ -1,11 +1,10 @@
 """An application in AWS, as a value: its functions, its queue, its tables, and what has to be told them.
 
-`stack` makes the SAM template of such values. Each application has one: `semel.apps.<name>.deployment`.
+`stack` makes the SAM template of such values. An application's class gives its own: `deployment()`.
 """
 
 import re
 from collections.abc import Collection, Mapping
-from importlib import import_module
 
 import msgspec
 
@@ -147,15 +146,3 @@ def _on(kept: Mapping[Table, Table], function: Function) -> Function:
     """A function on the tables that are left, under their names."""
     may = {kept[table]: actions for table, actions in function.may.items() if table in kept}
     return msgspec.structs.replace(function, may=may)
-
-
-APPS = ("quill", "support", "household", "probe")
-
-
-def deployment(app: str) -> Deployment:
-    """The deployment of an application of semel's own."""
-    if app not in APPS:
-        raise InvalidOption(f"there is no app {app!r}; there are {', '.join(APPS)}")
-    # By name, as applications stand on this and not the other way round.
-    found: Deployment = import_module(f"semel.apps.{app}.deployment").DEPLOYMENT
-    return found

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from semel import errors
+from semel.apps.application import worker_options
 from semel.clock import Clock
 from semel.service.house import House, Mounted
 
@@ -95,7 +96,7 @@ def _maker(house: House, mounted: Mounted) -> Callable[[], Any] | None:
     """What makes an app's workers; None where it has none, or nothing to do for them."""
     chosen = mounted.settings
     count = house.settings.service.workers if chosen.workers is None else chosen.workers
-    if not count or not mounted.entry.works:
+    if not count or not mounted.works:
         return None
     options = _options(mounted)
 
@@ -120,7 +121,7 @@ def _blamed(mounted: Mounted, problem: str) -> tuple[str, ...]:
 
 def _options(mounted: Mounted) -> dict[str, Any]:
     """The app's own options, and the settings over them."""
-    options: dict[str, Any] = dict(getattr(mounted.app, "worker_options", {}))
+    options: dict[str, Any] = {**worker_options(mounted.app)}
     for name in OPTIONS[1:]:
         value = getattr(mounted.settings, name)
         if value is not None:

@@ -1,49 +1,22 @@
 """The house: what is open while the service, or its workers alone, run."""
 
-from importlib import import_module
-from importlib.util import find_spec
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from semel import errors
+from semel.apps.finding import Found, check_made
 from semel.apps.keyfile import secrets_of
 from semel.apps.ledgers import binding
-from semel.apps.reading import Given, read
+from semel.apps.reading import Given
 from semel.connect import Semel
 from semel.keys import prefix
 from semel.redact import Redactor
+from semel.service.applications import Applications
 from semel.service.metrics import Metrics
-from semel.service.settings import Inbox, enabled, settings, tables_of_api, tables_of_app
+from semel.service.settings import Inbox, settings, tables_of_api, tables_of_app
 from semel.tables import Table
 from semel.telemetry import log_events
-
-
-class Entry(msgspec.Struct, frozen=True):
-    """Where an app is found, and what it stands on."""
-
-    at: str
-    needs_secret: bool = False
-    """It names persons by hashes that nobody else can make."""
-    works: bool = True
-    """It has messages to be worked on, and does not do everything at once."""
-
-    @property
-    def package(self) -> str:
-        """The package that its parts are in."""
-        return self.at.partition(":")[0]
-
-
-APPS: Final[dict[str, Entry]] = {
-    "quill": Entry("semel.apps.quill:Quill"),
-    "support": Entry("semel.apps.support:Support", needs_secret=True),
-    "household": Entry("semel.apps.household:Household"),
-    "probe": Entry("semel.apps.probe:Probe", works=False),
-}
-
-
-# Settings that every app has, whatever else it knows.
-COMMON: Final = ("enabled", "tables")
 
 
 class Mounted(msgspec.Struct, frozen=True):
@@ -53,18 +26,10 @@ class Mounted(msgspec.Struct, frozen=True):
     app: Any
     inbox: Any
     settings: Inbox
-    entry: Entry
+    works: bool
+    """It has messages to be worked on, and does not do everything at once."""
     s: Semel
     """Its ledger, and what stands on it."""
-
-    def part(self, name: str) -> Any:
-        """A module of the app's package, where it has one."""
-        module = f"{self.entry.package}.{name}"
-        try:
-            found = find_spec(module)
-        except ModuleNotFoundError:  # it is no package
-            return None
-        return None if found is None else import_module(module)
 
 
 class House:
@@ -73,6 +38,7 @@ class House:
     def __init__(self, given: Given, only: tuple[str, ...] = ()) -> None:
         self.given = given
         self.settings = settings(given)
+        self._applications = Applications(given, self.settings)
         self.metrics = Metrics()
         self._secrets = secrets_of(self.settings.semel, given)
         self._redact = Redactor()
@@ -92,13 +58,13 @@ class House:
         except errors.InvalidKey as error:
             raise self.given.wrong(("semel", "env"), str(error)) from error
         try:
-            bound = binding(app, self.settings.semel, self._secrets, self._section(app))
+            bound = binding(app, self.settings.semel, self._secrets, self.settings.apps.get(app, {}))
             if app and bound.url == self.settings.semel.url:
                 return self.s.scoped(bound.scope)
             s = bound.open(redact=self._redact)
         except errors.UsageError as error:
             if isinstance(error, errors.InvalidOption) and str(error).startswith("apps."):
-                raise self._placed(app, error) from error
+                raise self._applications.placed(app, error) from error
             raise self.given.wrong(("semel", "url"), str(error)) from error
         self._open.append(s)
         s.events.listen(self.metrics.events)
@@ -106,32 +72,24 @@ class House:
         return s
 
     def _open_apps(self, only: tuple[str, ...]) -> None:
-        for name in self.settings.apps:
-            if name not in APPS:
-                raise self.given.wrong(("apps", name), f"there is no such app; there are {', '.join(APPS)}")
-        for name in self.settings.inbox:
-            if name not in APPS:
-                raise self.given.wrong(("inbox", name), f"there is no such app; there are {', '.join(APPS)}")
-        for name in only:
-            if name not in APPS:
-                raise errors.InvalidOption(f"--app {name}: there is no such app; there are {', '.join(APPS)}")
-        for name in only or enabled(self.settings, self.given):
-            self._add(self._app(name))
+        for name in self._applications.chosen(only):
+            found = self._applications.find(name)
+            try:
+                self._add(self._mounted(found, self._applications.settings_of(found)))
+            except errors.InvalidOption as error:
+                raise self._applications.placed(name, error) from error
 
     def _add(self, mounted: Mounted) -> None:
         self.apps.append(mounted)
+        check_made(mounted.name, mounted.app)
         for other in self.apps[:-1]:
             for path in mounted.app.hooks.keys() & other.app.hooks.keys():
                 problem = f"{path} is an address of {other.name} already"
                 raise errors.InvalidOption(f"apps.{mounted.name}: {problem}")
 
-    def _app(self, name: str) -> Mounted:
-        entry = APPS[name]
-        module, _, kind = entry.at.partition(":")
-        found = import_module(module)
-        values = {k: v for k, v in self._section(name).items() if k not in COMMON}
-        chosen = read(found.Settings, values, ("apps", name), self.given)
-        if entry.needs_secret and self._secrets.secret is None:
+    def _mounted(self, found: Found, chosen: msgspec.Struct) -> Mounted:
+        name = found.name
+        if found.facts.needs_secret and self._secrets.secret is None:
             raise self.given.wrong(
                 ("semel", "secret"),
                 f"it is not set, and the app {name} needs it, to keep nothing personal in clear: give it 32 "
@@ -140,11 +98,7 @@ class House:
         inbox_settings = self.settings.inbox.get(name, Inbox())
         s = self._connect(name)
         inbox = self._inbox(s, name, inbox_settings)
-        try:
-            app = getattr(found, kind)(s, inbox, chosen)
-        except errors.InvalidOption as error:
-            raise self._placed(name, error) from error
-        return Mounted(name, app, inbox, inbox_settings, entry, s)
+        return Mounted(name, found.kind(s, inbox, chosen), inbox, inbox_settings, found.works, s)
 
     def _inbox(self, s: Semel, name: str, chosen: Inbox) -> Any:
         try:
@@ -154,16 +108,6 @@ class House:
             raise self.given.wrong(
                 ("inbox", name, "dead_letters" if dead else "queue"), str(error)
             ) from error
-
-    def _placed(self, name: str, error: errors.InvalidOption) -> errors.InvalidOption:
-        """An app's word about one of its settings, or about all of them, with the place where it was set."""
-        setting, colon, problem = str(error).partition(": ")
-        if not colon or not setting.startswith("apps."):
-            return self.given.wrong(("apps", name), str(error))
-        return self.given.wrong(tuple(setting.split(".")), problem)
-
-    def _section(self, name: str) -> dict[str, Any]:
-        return self.settings.apps.get(name, {})
 
     def hooks(self) -> dict[str, Any]:
         """Every address that takes webhooks."""

@@ -14,6 +14,7 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from starlette.exceptions import HTTPException
 
 from semel import errors
+from semel.apps import Shows
 from semel.drive import leave
 from semel.service import health, pages, v1
 from semel.service.described import described
@@ -75,7 +76,7 @@ def site(house: House) -> Front:
         callers=tokens,
         senders={path: one.name for one in house.apps for path in one.app.hooks},
     )
-    inboxes = {one.name: one.inbox for one in house.apps if one.entry.works}
+    inboxes = {one.name: one.inbox for one in house.apps if one.works}
     house.metrics.watch(lambda: front.in_flight, inboxes)
     return front
 
@@ -152,10 +153,9 @@ def _told(house: House) -> dict[str, Any]:
 
 def _mount_apps(app: FastAPI, house: House, tokens: Tokens) -> None:
     for mounted in house.apps:
-        api = mounted.part("api")
-        if api is not None:
+        if isinstance(mounted.app, Shows):
             app.include_router(
-                api.router(mounted.app),
+                mounted.app.router(),
                 prefix=f"/apps/{mounted.name}",
                 tags=[mounted.name],
                 dependencies=[Depends(tokens.asking("apps:read"))],

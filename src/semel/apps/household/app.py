@@ -9,14 +9,14 @@ A message is handled under its update's key, in steps that are each done once:
 """
 
 import functools
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 import semel
 from semel import errors
 from semel.apps.household.classify import Found
-from semel.apps.household.settings import Settings, checked
+from semel.apps.household.settings import Settings, check_token, checked
 from semel.apps.household.telegram import NOT_SENT, Bot
 from semel.apps.household.updates import Said, said
 from semel.apps.otherside import Refused
@@ -33,6 +33,11 @@ from semel.policy import Keep, OnError, Options
 from semel.running import Run
 from semel.state import Gate
 from semel.tables.seeds import ACTIVITIES, MESSAGES, RESPONSE_COUNTERS
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter
+
+    from semel.provision.deployment import Deployment
 
 PATH: Final = "/webhooks/telegram"
 
@@ -73,17 +78,36 @@ class Noted(msgspec.Struct, frozen=True):
 class Household:
     """The helper on one store."""
 
+    settings_type = Settings
+
     def __init__(self, s: Semel, inbox: Inbox, settings: Settings) -> None:
-        self.s = s
+        self.s, self._inbox = s, inbox
         self.settings = checked(settings)
         self._classify = function_of("household", "classifier", settings.classifier)
         self._respond = function_of("household", "responder", settings.responder)
         self._gate = _gate(s, settings)
-        secrets = settings.secret_token
-        self.hooks = {PATH: _naming("secret_token", Ingress, s, TELEGRAM, secrets, inbox, self._message)}
         self.activities = s.journal.on(ACTIVITIES)
         self.messages = s.journal.on(MESSAGES)
         self._bot = Bot(settings, s.clock) if settings.bot_token else None
+
+    @functools.cached_property
+    def hooks(self) -> dict[str, Ingress]:
+        """Where Telegram delivers; who only works on messages has no use for its token."""
+        token, message = check_token(self.settings), self._message
+        return {PATH: _naming("secret_token", Ingress, self.s, TELEGRAM, token, self._inbox, message)}
+
+    def router(self) -> "APIRouter":
+        """What was done, to be read over HTTP."""
+        from semel.apps.household.api import router
+
+        return router(self)
+
+    @classmethod
+    def deployment(cls) -> "Deployment":
+        """The helper on AWS."""
+        from semel.apps.household.deployment import DEPLOYMENT
+
+        return DEPLOYMENT
 
     @property
     def worker_options(self) -> Options:

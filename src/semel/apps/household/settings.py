@@ -53,11 +53,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return f"<settings of the household's helper, {'with' if self.bot_token else 'without'} a bot>"
 
 
-def checked(settings: Settings) -> Settings:
-    """The same, or what is wrong with it."""
+def check_token(settings: Settings) -> str:
+    """What Telegram shows, without which nothing that comes is believed."""
     if not settings.secret_token:
         raise wrong("secret_token", "give the one that setWebhook was called with: it proves who sends")
     common.check_secret("household", "secret_token", settings.secret_token)
+    return settings.secret_token
+
+
+def checked(settings: Settings) -> Settings:
+    """The same, or what is wrong with it."""
     if settings.bot_token and not TOKEN.fullmatch(settings.bot_token):
         raise wrong("bot_token", "it is the bot's number, a colon and letters, as BotFather gave it")
     common.check_address("household", "telegram_url", settings.telegram_url)

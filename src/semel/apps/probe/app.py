@@ -14,6 +14,7 @@ from semel.policy import OnError, Options
 
 if TYPE_CHECKING:
     from semel.doors.inbox import Inbox
+    from semel.provision.deployment import Deployment
 
 # Most of them wait, for messages or for a broker; so that these do not keep others waiting.
 THREADS: Final = 32
@@ -45,6 +46,8 @@ class Queues(Protocol):
 class Probe:
     """Produces and consumes messages, each request once; nothing of it waits in an inbox."""
 
+    settings_type = Settings
+
     def __init__(self, s: Semel, inbox: "Inbox | None" = None, settings: Settings | None = None) -> None:
         self.settings = settings = checked(settings or Settings())
         s = s.through("probe")
@@ -60,6 +63,13 @@ class Probe:
             "/messages/produce": Hook(s, settings, produce, self._pool),
             "/messages/consume": Hook(s, settings, consume, self._pool),
         }
+
+    @classmethod
+    def deployment(cls) -> "Deployment":
+        """The probe on AWS."""
+        from semel.apps.probe.deployment import DEPLOYMENT
+
+        return DEPLOYMENT
 
     def close(self) -> None:
         """Let requests that wait for messages end with those that have come."""

@@ -10,9 +10,9 @@ import contextvars
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -21,7 +21,7 @@ from semel.apps.quill.backlog import LATER, Backlog, Pending, Terms, pending_in
 from semel.apps.quill.powerbi import PowerBI
 from semel.apps.quill.report import Received, Unreadable, report_of
 from semel.apps.quill.schema import Fact, Schema
-from semel.apps.quill.settings import Settings, checked, wrong, zone_of
+from semel.apps.quill.settings import Settings, check_tokens, checked, wrong, zone_of
 from semel.apps.quill.star import OtherTables, Star
 from semel.apps.settings import OwnFunctionFailed
 from semel.aws.errors import ServiceError
@@ -34,6 +34,11 @@ from semel.ledger import lasting
 from semel.model import Claimed, Failed, OnLapsed, Replay
 from semel.policy import Options
 from semel.running import current_run
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter
+
+    from semel.provision.deployment import Deployment
 
 # Deliveries that an event loop takes at once; more wait for their turn, and those that wait for Power BI
 # go out together.
@@ -122,21 +127,41 @@ def parted(mine: Iterable[Mine], most: int) -> Iterator[list[Mine]]:
 class Quill:
     """Takes deliveries, and handles what is left of them."""
 
+    settings_type = Settings
+
     def __init__(self, s: Semel, inbox: Inbox, settings: Settings) -> None:
         self.settings = checked(settings)
         self._s, self._inbox = s.through("quill"), inbox
         self._zone, self._report = zone_of(settings.zone), report_of(settings)
-        self.hooks = {
-            path: Hook(self, _opening(self._s, settings, setting, provider))
-            for path, (setting, provider) in HOOKS.items()
-            if getattr(settings, setting)
-        }
         self._pool = ThreadPoolExecutor(THREADS, "semel-quill")
         schema = self._report.schema
         self.sink: Sink = (
             PowerBI(self._s, settings, schema) if settings.has_powerbi else _star(s, settings, schema)
         )
         self._backlog = Backlog(self._s, inbox, self.sink.most)
+
+    @cached_property
+    def hooks(self) -> "dict[str, Hook]":
+        """Where the sources deliver; who only works on messages has no use for their tokens."""
+        check_tokens(self.settings)
+        return {
+            path: Hook(self, _opening(self._s, self.settings, setting, provider))
+            for path, (setting, provider) in HOOKS.items()
+            if getattr(self.settings, setting)
+        }
+
+    def router(self) -> "APIRouter":
+        """The facts, to be read over HTTP."""
+        from semel.apps.quill.api import router
+
+        return router(self)
+
+    @classmethod
+    def deployment(cls) -> "Deployment":
+        """Quill on AWS."""
+        from semel.apps.quill.deployment import DEPLOYMENT
+
+        return DEPLOYMENT
 
     @property
     def star(self) -> Star | None:
@@ -153,8 +178,9 @@ class Quill:
         return {
             "lease": self.settings.lease,
             "ttl": self.settings.ttl,
-            # Of the sources; what waits in the inbox says itself how long it is remembered.
-            "horizon": max(hook.horizon for hook in self.hooks.values()) or self.settings.ttl,
+            # Each source's own is seen to where it delivers; what waits in the inbox says itself how long it
+            # is remembered.
+            "horizon": self.settings.ttl,
             "max_attempts": self.settings.max_attempts,
             "on_lapsed": self._on_lapsed,
             "on_error": {
@@ -327,8 +353,6 @@ class Hook:
 
     def __init__(self, quill: Quill, opening: Opening) -> None:
         self._quill, self._opening = quill, opening
-        self.horizon = opening.provider.retry_horizon or 0.0
-        """How long the source goes on delivering, where that is published."""
 
     def receive(self, headers: Headers, body: bytes, *, method: str = "POST", url: str = "") -> Answer:
         """Take a delivery: `body` is the bytes that came, and `url` the address as the sender was told it."""

@@ -125,8 +125,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return f"<settings of quill, {'with' if self.has_powerbi else 'without'} Power BI>"
 
 
-def checked(settings: Settings) -> Settings:
-    """The same, or what is wrong with it."""
+def check_tokens(settings: Settings) -> None:
+    """Refuse to take deliveries that prove nothing."""
     if not settings.aloware_token and not settings.hubspot_secret:
         raise wrong(
             "aloware_token", "set it, or apps.quill.hubspot_secret, or both: nobody could be believed"
@@ -134,6 +134,10 @@ def checked(settings: Settings) -> Settings:
     for name in ("aloware_token", "hubspot_secret"):
         if getattr(settings, name):
             common.check_secret("quill", name, getattr(settings, name))
+
+
+def checked(settings: Settings) -> Settings:
+    """The same, or what is wrong with it."""
     missing = [name for name in POWERBI if not getattr(settings, name)]
     if missing and len(missing) < len(POWERBI):
         raise wrong(missing[0], f"set it too, or leave out all of {', '.join(POWERBI)}")

@@ -1,7 +1,7 @@
 """Support as a whole: what a webhook brings is handled once, in order, and told to the audit."""
 
 import functools
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -14,7 +14,7 @@ from semel.apps.support.desk import Action, Kind, desk
 from semel.apps.support.lookup import lookup
 from semel.apps.support.planning import Mode, Plan, Planner
 from semel.apps.support.replies import templates, written
-from semel.apps.support.settings import Settings, check, function
+from semel.apps.support.settings import Settings, check, check_token, function
 from semel.apps.support.ticket import Ticket, iso, ticket_of
 from semel.connect import Semel
 from semel.doors.inbox import Inbox, Message
@@ -25,6 +25,11 @@ from semel.redact import Redactor
 from semel.running import current_run
 from semel.tables.seeds import SUPPORT_STATE
 from semel.transaction import Transaction
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter
+
+    from semel.provision.deployment import Deployment
 
 PATH: Final = "/webhooks/richpanel"
 
@@ -61,11 +66,12 @@ class Handled(msgspec.Struct, frozen=True):
 class Support:
     """The application: a hook for Richpanel, and what a worker does with each message."""
 
+    settings_type = Settings
+    needs_secret = True
+
     def __init__(self, s: Semel, inbox: Inbox, settings: Settings) -> None:
         check(settings)
-        self.s, self.settings = s, settings
-        secret = settings.webhook_token
-        self.hooks = {PATH: _naming("webhook_token", Ingress, s, RICHPANEL, secret, inbox, self._message)}
+        self.s, self._inbox, self.settings = s, inbox, settings
         # What the other side refuses it will refuse again: somebody looks at it among the dead letters.
         self.worker_options: Options = {"ttl": settings.events_ttl, "on_error": {Refused: "keep"}}
         self._redactor = Redactor()
@@ -77,6 +83,25 @@ class Support:
         self._planner = Planner(settings, function("decide", settings.decide), find)
         self._desk = desk(settings)
         self._actor = Actor(s, settings, self._desk, self._redactor, self._audit)
+
+    @functools.cached_property
+    def hooks(self) -> dict[str, Ingress]:
+        """Where Richpanel delivers; who only works on messages has no use for its token."""
+        token, message = check_token(self.settings), self._message
+        return {PATH: _naming("webhook_token", Ingress, self.s, RICHPANEL, token, self._inbox, message)}
+
+    def router(self) -> "APIRouter":
+        """What is remembered of conversations, to be read over HTTP."""
+        from semel.apps.support.api import router
+
+        return router(self)
+
+    @classmethod
+    def deployment(cls) -> "Deployment":
+        """Support on AWS."""
+        from semel.apps.support.deployment import DEPLOYMENT
+
+        return DEPLOYMENT
 
     def close(self) -> None:
         """Let go of connections to the other sides."""

@@ -64,13 +64,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return f"<settings of support, {'with an account' if self.richpanel_key else 'with an outbox'}>"
 
 
-def check(settings: Settings) -> None:
-    """Refuse settings that cannot work, by their names."""
+def check_token(settings: Settings) -> str:
+    """What Richpanel sends, without which nothing that comes is believed."""
     if not settings.webhook_token:
         raise wrong(
             "webhook_token", "set what Richpanel sends as a Bearer token, or anybody can send messages"
         )
     common.check_secret("support", "webhook_token", settings.webhook_token)
+    return settings.webhook_token
+
+
+def check(settings: Settings) -> None:
+    """Refuse settings that cannot work, by their names."""
     if bool(settings.shopify_url) != bool(settings.shopify_token):
         lacks = "shopify_token" if settings.shopify_url else "shopify_url"
         raise wrong(lacks, "shopify_url and shopify_token go together")

@@ -1,0 +1,106 @@
+"""What an application is: the class that `semel serve`, `semel work` and Lambda functions run.
+
+Its class is called with a ledger, the inbox of its name and its settings. What every application has is
+`Application`; what it may have besides is `Handles`, `Shows` and `Deploys`, and the facts in `Facts`.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+
+import msgspec
+
+from semel.connect import Semel
+from semel.doors.inbox import Inbox, Message
+from semel.doors.webhooks import Answer, Headers
+from semel.policy import Options
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter
+
+    from semel.provision.deployment import Deployment
+
+S_contra = TypeVar("S_contra", bound=msgspec.Struct, contravariant=True)
+
+
+class Hook(Protocol):
+    """What takes the deliveries at one address, such as `semel.doors.webhooks.Ingress`."""
+
+    def receive(self, headers: Headers, body: bytes, *, method: str = ..., url: str = ...) -> Answer:
+        """Take a delivery, and answer it: how a Lambda function asks."""
+        ...
+
+    async def areceive(self, headers: Headers, body: bytes, *, method: str = ..., url: str = ...) -> Answer:
+        """Take a delivery, and answer it: how the service asks."""
+        ...
+
+
+class Application(Protocol):
+    """What every application has."""
+
+    @property
+    def settings_type(self) -> type[msgspec.Struct]:
+        """What its section `[apps.NAME]` is read as: an attribute of the class."""
+        ...
+
+    @property
+    def hooks(self) -> Mapping[str, Hook]:
+        """The addresses that take POST requests, and who takes them."""
+        ...
+
+    def close(self) -> None:
+        """Let go of connections and threads of its own."""
+        ...
+
+
+class Kind(Protocol[S_contra]):
+    """An application's class."""
+
+    def __call__(self, s: Semel, inbox: Inbox, settings: S_contra, /) -> Application:
+        """Make it; `semel.apps.settings.wrong` makes the error for a setting that cannot work."""
+        ...
+
+
+@runtime_checkable
+class Handles(Protocol):
+    """An application with messages in its inbox, for workers to handle."""
+
+    def handle(self, message: Message, /) -> Any:
+        """Do what a message asks for; it is called within `once`, under the message's key."""
+        ...
+
+
+@runtime_checkable
+class Shows(Protocol):
+    """An application that has something to be read under `/apps/NAME/`, by a token with `apps:read`."""
+
+    def router(self) -> "APIRouter":
+        """Its routes."""
+        ...
+
+
+class Deploys(Protocol):
+    """An application that says what it needs on AWS, for `semel provision --app NAME`."""
+
+    @classmethod
+    def deployment(cls) -> "Deployment":
+        """Its functions, tables, queue, settings and secrets."""
+        ...
+
+
+class Facts(msgspec.Struct, frozen=True):
+    """What a class may say about its applications, as class attributes of these names."""
+
+    needs_secret: bool = False
+    """Whether it needs `semel.secret`: it names persons by hashes that nobody else can make."""
+
+
+def facts_of(kind: type) -> Facts:
+    """What a class says."""
+    said = {name: getattr(kind, name) for name in Facts.__struct_fields__ if hasattr(kind, name)}
+    return msgspec.convert(said, Facts)
+
+
+def worker_options(app: Any) -> Options:
+    """How an application wants its messages handled: its `worker_options`, where it has any."""
+    options: Options = dict(getattr(app, "worker_options", {}))  # type: ignore[assignment]  # a dict of another type
+    return options
