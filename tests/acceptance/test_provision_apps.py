@@ -25,8 +25,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from semel.apps import settings
 from semel.apps.finding import APPS as PLACES
-from semel.apps.finding import deployment
+from semel.apps.finding import deployment, find
 from semel.apps.household import app as household_app
 from semel.apps.support import app as support_app
 from semel.aws.credentials import Credentials
@@ -36,7 +37,7 @@ from semel.cli import main
 from semel.clock import Clock
 from semel.keys import Key, prefix
 from semel.provision import cloudformation, dynamodb, stack
-from semel.provision.deployment import Deployment, Function
+from semel.provision.deployment import Deployment, Function, Secret
 from semel.stores.dynamodb.layout import title
 from semel.tables import DOCUMENTS, Table
 from tests.apps import household_kit, quill_kit
@@ -263,11 +264,61 @@ def test_secrets_are_looked_up_and_never_told(app: str) -> None:
     for name in deployment(app).functions:
         function = whole["Resources"][f"{app.capitalize()}{name}Function"]["Properties"]
         for variable, value in function["Environment"]["Variables"].items():
-            if re.search(r"SECRET|TOKEN|_KEY$|BROKER", variable):
+            if re.search(r"SECRET|TOKEN|_KEY$|BROKER$", variable):
                 found = SECRET.search(json.dumps(value))
                 assert found, variable
                 assert found[1] in whole["Parameters"]
                 assert found[2] in whole["Parameters"][found[1]]["Description"]
+
+
+# What each function has to know, and nothing else: whoever may read its configuration may read these.
+USED = {
+    "quill": {
+        "Ingress": {"secret", "powerbi_secret", "aloware_token", "hubspot_secret"},
+        "Worker": {"secret", "powerbi_secret"},
+    },
+    "support": {
+        "Ingress": {"secret", "webhook_token"},
+        "Worker": {"secret", "richpanel_key", "shopify_token"},
+    },
+    "household": {"Ingress": {"secret", "secret_token"}, "Worker": {"secret", "bot_token"}},
+    "probe": {"Ingress": {"token", "broker"}},
+}
+
+
+@pytest.mark.parametrize("app", APPS)
+def test_each_function_is_told_only_the_secrets_that_it_uses(app: str) -> None:
+    """That these are enough, the functions show below: they run with them."""
+    resources = template(app)["Resources"]
+    for name, used in USED[app].items():
+        variables = resources[f"{app.capitalize()}{name}Function"]["Properties"]["Environment"]["Variables"]
+        assert {found[2] for found in SECRET.finditer(json.dumps(variables))} == used
+
+
+# Those for which a function has no use.
+LEFT_OUT = {
+    "quill": {"ttl_days", "star"},  # DYNAMO_TTL_DAYS says the first; a function has no file that lasts
+    "support": {"audit"},  # what is printed is with its table or without it, as semel.toml says
+    "probe": {"open"},  # an API is open to the world: its callers show a token
+}
+
+
+@pytest.mark.parametrize("app", APPS)
+def test_every_setting_is_a_parameter_or_a_secret(app: str) -> None:
+    told, fields = deployment(app), {field.name for field in msgspec.structs.fields(kind_of(app))}
+    variables = {one.variable for one in told.settings} | {one.variable for one in told.secrets}
+    missing = {name for name in fields if f"SEMEL_APPS__{app}__{name}".upper() not in variables}
+    assert missing == LEFT_OUT.get(app, set())
+
+
+def kind_of(app: str) -> Any:
+    return find(app).kind.settings_type
+
+
+@pytest.mark.parametrize("app", APPS)
+def test_a_parameter_that_nobody_gives_means_what_a_setting_means_that_nobody_sets(app: str) -> None:
+    environ = {one.variable: one.default for one in deployment(app).settings if one.default is not None}
+    assert settings.from_environment(kind_of(app), app, environ) == kind_of(app)()
 
 
 # The command
@@ -296,6 +347,8 @@ def test_an_app_brings_its_own_tables(run: Callable[..., Any]) -> None:
         ({"Ingress": {"sends": True}}, None, "uses a queue, and there is none"),
         ({"Ingress": {"may": {deployment("quill").ledger: ("GetItem",)}}}, None, "uses quill, which is not"),
         ({"the-worker": {}}, None, "cannot stand in a template"),
+        ({"Ingress": {"secrets": ("token",)}}, None, "uses token, which is not among its secrets"),
+        ({"Ingress": {"settings": ("Zone",)}}, None, "uses Zone, which is not among its settings"),
     ],
 )
 def test_a_deployment_that_cannot_work_is_refused(functions: dict[str, Any], queue: Any, why: str) -> None:
@@ -303,6 +356,16 @@ def test_a_deployment_that_cannot_work_is_refused(functions: dict[str, Any], que
     made = {name: Function(handler="a.b", about="", **more) for name, more in functions.items()}
     with pytest.raises(ValueError, match=why):
         Deployment(app="x", functions=made, ledger=table, tables=(table,), queue=queue, requires="semel")
+
+
+def test_a_secret_that_no_function_uses_is_refused() -> None:
+    table = deployment("probe").ledger
+    made = {"Ingress": Function(handler="a.b", about="")}
+    secret = Secret(variable="TOKEN", field="token", about="")
+    with pytest.raises(ValueError, match="no function of x uses the secret token"):
+        Deployment(
+            app="x", functions=made, ledger=table, tables=(table,), secrets=(secret,), requires="semel"
+        )
 
 
 # The functions as the template sets them up
@@ -624,10 +687,10 @@ def quill(aws: Aws, scene: ExitStack) -> Stack:
     there = scene.enter_context(powerbi.PowerBI())
     given = quill_kit.dataset_at(there)
     parameters = {
-        "PowerBiTenant": powerbi.TENANT,
-        "PowerBiClient": powerbi.CLIENT,
-        "PowerBiWorkspace": powerbi.WORKSPACE,
-        "PowerBiDataset": given["powerbi_dataset"],
+        "PowerbiTenant": powerbi.TENANT,
+        "PowerbiClient": powerbi.CLIENT,
+        "PowerbiWorkspace": powerbi.WORKSPACE,
+        "PowerbiDataset": given["powerbi_dataset"],
         "HasAloware": "yes",
     }
     secrets = {

@@ -11,9 +11,11 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from semel.apps.application import Handles, facts_of, worker_options
 from semel.apps.keyfile import secrets_of
 from semel.apps.ledgers import binding
 from semel.apps.reading import gather, store_of
+from semel.apps.settings import from_environment
 from semel.aws.sqs import Queue
 from semel.connect import Semel
 from semel.doors.aws_lambda import Lambda
@@ -27,7 +29,6 @@ from semel.doors.sqs.message import Message
 from semel.doors.sqs.rounds import dead_letter
 from semel.doors.webhooks import Answer as Reply
 from semel.errors import InvalidOption
-from semel.policy import Options
 from semel.redact import Redactor
 from semel.telemetry.emf import Emf
 
@@ -51,10 +52,22 @@ class Functions:
         url: Callable[[Mapping[str, str]], str] = lambda _: "dynamodb:",
         needs_secret: bool = False,
         has_inbox: bool = True,
+        at: str = "",
     ) -> None:
-        self._name, self._make, self._url = name, make, url
+        self._name, self._make, self._url, self._at = name, make, url, at
         self._needs_secret, self._has_inbox = needs_secret, has_inbox
         self._opened: Semel | None = None
+
+    @classmethod
+    def of(cls, name: str, kind: Any) -> "Functions":
+        """Those of an application by its class, with the ledger that the service has for it too."""
+        return cls(
+            name,
+            lambda s, inbox, environ: kind(s, inbox, from_environment(kind.settings_type, name, environ)),
+            needs_secret=facts_of(kind).needs_secret,
+            has_inbox=issubclass(kind, Handles),
+            at=f"{kind.__module__}:{kind.__qualname__}",
+        )
 
     def ingress(self, event: Event, _context: Any) -> Response:
         """Take a delivery that came by an HTTP API, a REST API, a function URL or a load balancer."""
@@ -112,7 +125,7 @@ class Functions:
         secrets = secrets_of(store, given)
         if secrets.secret is None and self._needs_secret:
             raise InvalidOption("set SEMEL_SECRET to 32 random bytes: nothing personal is kept in clear")
-        section = given.tree.get("apps", {}).get(self._name, {})
+        section = {"at": self._at} | given.tree.get("apps", {}).get(self._name, {})
         self._opened = binding(self._name, store, secrets, section).open(redact=Redactor())
         return self._opened
 
@@ -145,7 +158,7 @@ class Functions:
         app, inbox = self._app, self._inbox
         if inbox is None:
             raise InvalidOption(f"{self._name} has nothing for a worker to do")
-        options: Options = app.worker_options.copy()
+        options = worker_options(app)
         options.setdefault("max_attempts", MAX_ATTEMPTS)
         # An attempt lasts as long as its invocation.
         options.pop("lease", None)

@@ -32,7 +32,7 @@ FEW = 20
 
 def alarms(deployment: Deployment, env: str) -> Block:
     """The alarms."""
-    name = deployment.app.capitalize()
+    name = deployment.title
     found = {f"{name}{suffix}": _told(alarm) for suffix, alarm in _ledgers(deployment.app, env).items()}
     for function in deployment.functions:
         found |= {

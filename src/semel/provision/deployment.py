@@ -33,6 +33,10 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it takes along what else is in the queue, and gives back what it has no use for."""
     may: Mapping[Table, tuple[str, ...]] = {}
     """What it does to tables: actions of DynamoDB."""
+    secrets: tuple[str, ...] = ()
+    """The secrets that it uses, by their fields; it is told no others."""
+    settings: tuple[str, ...] | None = None
+    """The settings that it uses, by their parameters; None is all of them."""
     timeout: int = 30
     memory: int = 256
 
@@ -72,6 +76,45 @@ class Secret(msgspec.Struct, frozen=True, kw_only=True):
     """The parameter that says whether there is one; "" where there always is."""
 
 
+def settings_of(
+    app: str, kind: type[msgspec.Struct], about: Mapping[str, str], required: Collection[str] = ()
+) -> tuple[Setting, ...]:
+    """A setting for each field that is told of here, with the field's own default."""
+    fields = {field.name: field for field in msgspec.structs.fields(kind)}
+    return tuple(
+        Setting(
+            variable=f"SEMEL_APPS__{app}__{name}".upper(),
+            parameter=camel(name),
+            about=words,
+            default=None if name in required else _written(fields[name]),
+        )
+        for name, words in about.items()
+    )
+
+
+def camel(name: str) -> str:
+    """A name as templates have it: `order_notices` is `OrderNotices`."""
+    return "".join(word.capitalize() for word in re.split(r"[-_/]", name))
+
+
+def _written(field: msgspec.structs.FieldInfo) -> str | None:
+    """A field's default as an environment variable has it; None where it has none."""
+    made = field.default is msgspec.NODEFAULT and field.default_factory is not msgspec.NODEFAULT
+    match field.default_factory() if made else field.default:
+        case bool() as flag:
+            return str(flag).lower()
+        case list() | tuple() as several:
+            return ",".join(map(str, several))
+        case dict() as table:
+            return msgspec.json.encode(table).decode()
+        case msgspec.NODEFAULT:
+            return None
+        case float() as number if number.is_integer():
+            return str(int(number))
+        case value:
+            return str(value)
+
+
 class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     """An application in AWS."""
 
@@ -99,10 +142,26 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
                 raise InvalidOption(f"{name!r} cannot stand in a template: use letters and digits, as Worker")
         for name, function in self.functions.items():
             self._check(name, function)
+        used = {field for function in self.functions.values() for field in function.secrets}
+        if unused := [one.field for one in self.secrets if one.field not in used]:
+            raise InvalidOption(
+                f"no function of {self.app} uses the secret {unused[0]}: say in `secrets` which"
+            )
+
+    @property
+    def title(self) -> str:
+        """What its names in a template begin with."""
+        return camel(self.app)
 
     def _check(self, name: str, function: Function) -> None:
         if unknown := [table.name for table in function.may if table not in self.tables]:
             raise InvalidOption(f"{name} of {self.app} uses {unknown[0]}, which is not among its tables")
+        told = [("secrets", function.secrets, [one.field for one in self.secrets])]
+        if function.settings is not None:
+            told.append(("settings", function.settings, [one.parameter for one in self.settings]))
+        for kind, used, known in told:
+            if unknown := [one for one in used if one not in known]:
+                raise InvalidOption(f"{name} of {self.app} uses {unknown[0]}, which is not among its {kind}")
         if (function.works or function.sends) and self.queue is None:
             raise InvalidOption(f"{name} of {self.app} uses a queue, and there is none")
 

@@ -12,7 +12,7 @@ from semel.extras import require
 from semel.provision import cloudformation
 from semel.provision.alarms import alarms
 from semel.provision.cloudformation import VERSION, logical
-from semel.provision.deployment import Deployment, Function, Queue, Secret
+from semel.provision.deployment import Deployment, Function, Queue, Secret, camel
 from semel.provision.sam import TRANSFORM
 from semel.tables import LEDGER, Table
 
@@ -103,7 +103,7 @@ class _Part:
 
     def __init__(self, deployment: Deployment, env: str) -> None:
         self._told, self._env = deployment, env
-        self._name = deployment.app.capitalize()
+        self._name = deployment.title
 
     def parameters(self) -> Block:
         """What whoever deploys it has to say."""
@@ -148,7 +148,7 @@ class _Part:
         for function in self._told.functions.values():
             for path in function.paths:
                 url = f"https://${{{self._api}}}.execute-api.${{AWS::Region}}.${{AWS::URLSuffix}}{path}"
-                found[self._name + _camel(path)] = {"Value": {"Fn::Sub": url}}
+                found[self._name + camel(path)] = {"Value": {"Fn::Sub": url}}
         if self._told.queue is not None:
             found[f"{self._name}QueueUrl"] = {"Value": {"Ref": f"{self._name}Queue"}}
             found[f"{self._name}DeadLettersUrl"] = {"Value": {"Ref": f"{self._name}DeadLetters"}}
@@ -218,8 +218,14 @@ class _Part:
             found[f"SEMEL_INBOX__{told.app.upper()}__QUEUE"] = {"Ref": f"{self._name}Queue"}
         if function.works:
             found[f"SEMEL_INBOX__{told.app.upper()}__DEAD_LETTERS"] = {"Ref": f"{self._name}DeadLetters"}
-        found |= {one.variable: {"Ref": self._name + one.parameter} for one in told.settings}
-        return found | {one.variable: self._looked_up(one) for one in told.secrets}
+        found |= {
+            one.variable: {"Ref": self._name + one.parameter}
+            for one in told.settings
+            if function.settings is None or one.parameter in function.settings
+        }
+        return found | {
+            one.variable: self._looked_up(one) for one in told.secrets if one.field in function.secrets
+        }
 
     def _looked_up(self, secret: Secret) -> Block:
         where = f"{{{{resolve:secretsmanager:${{{self._secret}}}:SecretString:{secret.field}}}}}"
@@ -230,7 +236,7 @@ class _Part:
 
     def _events(self, function: Function) -> Block:
         found: Block = {
-            _camel(path): {
+            camel(path): {
                 "Type": "HttpApi",
                 "Properties": {"ApiId": {"Ref": self._api}, "Method": "POST", "Path": path},
             }
@@ -316,8 +322,3 @@ def _yes_or_no(secret: Secret) -> Block:
         "AllowedValues": ["yes", "no"],
         "Description": f"Whether the secret has the field {secret.field}, {secret.about}.",
     }
-
-
-def _camel(path: str) -> str:
-    words = path.replace("-", "/").strip("/").split("/")
-    return "".join(word.capitalize() for word in words)

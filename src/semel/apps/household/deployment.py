@@ -1,8 +1,30 @@
 """The household's helper on AWS: one function takes what Telegram sends, the other works on it."""
 
-from semel.provision.deployment import Deployment, Function, Queue, Secret, Setting
+from semel.apps.household.settings import Settings
+from semel.provision.deployment import Deployment, Function, Queue, Secret, settings_of
 from semel.tables import DOCUMENTS, JOURNAL, LEDGER
 from semel.tables.seeds import ACTIVITIES, MESSAGES, RESPONSE_COUNTERS
+
+SETTINGS = settings_of(
+    "household",
+    Settings,
+    {
+        "zone": "The time zone of its days and nights.",
+        "cap": "So many replies in a chat on one day.",
+        "fast_messages": "Nothing is replied where others wrote so many messages within FastSeconds.",
+        "fast_seconds": "In how many seconds that counts.",
+        "fast_look": "So many messages are looked at for that, the latest of the chat.",
+        "message_days": "For how many days a message is kept.",
+        "quiet_from": "When the night begins, in which nothing is replied.",
+        "quiet_to": "When it ends.",
+        "chats": "The chats that are listened to, with commas between them; all where none is named.",
+        "classifier": "The function that finds out what a message tells: package.module:function.",
+        "responder": "The function that words a reply: package.module:function.",
+        "lost_sends": "When nobody knows whether a reply was sent: hold, or repeat.",
+        "telegram_url": "Where Telegram's API is.",
+        "telegram_timeout": "For how many seconds Telegram is waited for.",
+    },
+)
 
 DEPLOYMENT = Deployment(
     app="household",
@@ -16,6 +38,8 @@ DEPLOYMENT = Deployment(
             paths=("/webhooks/telegram",),
             sends=True,
             timeout=10,
+            secrets=("secret", "secret_token"),
+            settings=("Chats",),
         ),
         "Worker": Function(
             handler="semel.apps.household.aws_lambda.worker",
@@ -30,46 +54,10 @@ DEPLOYMENT = Deployment(
                 MESSAGES: ("GetItem", "PutItem", "Query"),
                 RESPONSE_COUNTERS: ("GetItem", "UpdateItem"),
             },
+            secrets=("secret", "bot_token"),
         ),
     },
-    settings=(
-        Setting(
-            variable="SEMEL_APPS__HOUSEHOLD__ZONE",
-            parameter="Zone",
-            about="The time zone of its days and nights.",
-            default="Europe/Stockholm",
-        ),
-        Setting(
-            variable="SEMEL_APPS__HOUSEHOLD__CAP",
-            parameter="Cap",
-            about="So many replies in a chat on one day.",
-            default="3",
-        ),
-        Setting(
-            variable="SEMEL_APPS__HOUSEHOLD__FAST_MESSAGES",
-            parameter="FastMessages",
-            about="Nothing is replied where others wrote so many messages within FastSeconds.",
-            default="3",
-        ),
-        Setting(
-            variable="SEMEL_APPS__HOUSEHOLD__FAST_SECONDS",
-            parameter="FastSeconds",
-            about="In how many seconds that counts.",
-            default="60",
-        ),
-        Setting(
-            variable="SEMEL_APPS__HOUSEHOLD__MESSAGE_DAYS",
-            parameter="MessageDays",
-            about="For how many days a message is kept.",
-            default="90",
-        ),
-        Setting(
-            variable="SEMEL_APPS__HOUSEHOLD__CHATS",
-            parameter="Chats",
-            about="The chats that are listened to, with commas between them; all where none is named.",
-            default="",
-        ),
-    ),
+    settings=SETTINGS,
     secrets=(
         Secret(
             variable="SEMEL_SECRET",

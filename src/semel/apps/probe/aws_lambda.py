@@ -2,12 +2,6 @@
 
 from semel.apps.functions import Functions
 from semel.apps.probe.app import Probe
-from semel.apps.probe.settings import Settings
-from semel.apps.settings import from_environment
 
-FUNCTIONS = Functions(
-    "probe",
-    lambda s, inbox, environ: Probe(s, inbox, from_environment(Settings, "probe", environ)),
-    has_inbox=False,
-)
+FUNCTIONS = Functions.of("probe", Probe)
 ingress = FUNCTIONS.ingress

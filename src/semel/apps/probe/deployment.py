@@ -1,8 +1,26 @@
 """The probe on AWS: one function."""
 
-from semel.provision.deployment import Deployment, Function, Secret, Setting
+from semel.apps.probe.settings import Settings
+from semel.provision.deployment import Deployment, Function, Secret, settings_of
 from semel.tables import DOCUMENTS
 from semel.tables.seeds import PROBE
+
+SETTINGS = settings_of(
+    "probe",
+    Settings,
+    {
+        "record_ttl": "For how many seconds an answer is remembered, where its request does not say.",
+        "shortest_ttl": "For how many seconds at least, where its request says it.",
+        "longest_ttl": "For how many seconds at most.",
+        "on_lapsed": "When nobody knows whether messages were sent: hold, or repeat.",
+        "lease": "After how many seconds of silence an attempt is taken for dead.",
+        "broker_timeout": "For how many seconds the broker is waited for.",
+        "max_messages": "So many messages in a request at most.",
+        "max_seconds": "For how many seconds a request may wait for messages.",
+        "max_body": "So many bytes in a request at most.",
+        "max_response": "So many bytes of messages in a response at most.",
+    },
+)
 
 DEPLOYMENT = Deployment(
     app="probe",
@@ -18,22 +36,10 @@ DEPLOYMENT = Deployment(
                 # The queues, where there is no broker.
                 DOCUMENTS: ("GetItem", "PutItem", "UpdateItem"),
             },
+            secrets=("token", "broker"),
         ),
     },
-    settings=(
-        Setting(
-            variable="SEMEL_APPS__PROBE__RECORD_TTL",
-            parameter="RecordTtl",
-            about="For how many seconds an answer is remembered, where its request does not say.",
-            default="86400",
-        ),
-        Setting(
-            variable="SEMEL_APPS__PROBE__ON_LAPSED",
-            parameter="OnLapsed",
-            about="When nobody knows whether messages were sent: hold, or repeat.",
-            default="hold",
-        ),
-    ),
+    settings=SETTINGS,
     secrets=(
         Secret(
             variable="SEMEL_APPS__PROBE__TOKEN",

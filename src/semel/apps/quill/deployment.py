@@ -1,12 +1,54 @@
 """Quill on AWS: one function takes deliveries and posts them, the other posts what could not be posted."""
 
-from semel.provision.deployment import Deployment, Function, Queue, Secret, Setting
+from semel.apps.quill.settings import Settings
+from semel.provision.deployment import Deployment, Function, Queue, Secret, Setting, settings_of
 from semel.tables import DOCUMENTS
 from semel.tables.seeds import QUILL
 
 WRITES = ("GetItem", "PutItem", "UpdateItem")
 # The ledger, and the pace at which Power BI is asked, which all functions keep together.
 MAY = {QUILL: WRITES, DOCUMENTS: WRITES}
+
+TTL_DAYS = Setting(
+    variable="DYNAMO_TTL_DAYS",
+    parameter="TtlDays",
+    about="For how many days an event is remembered.",
+    default="14",
+)
+# HubSpot signs the address that it was told.
+PUBLIC_URL = Setting(
+    variable="SEMEL_SERVICE__PUBLIC_URL",
+    parameter="PublicUrl",
+    about="What HubSpot was told, without a path, such as https://hooks.example.com; else the API's own.",
+    default="",
+)
+DATASET = ("powerbi_tenant", "powerbi_client", "powerbi_workspace", "powerbi_dataset")
+SETTINGS = (
+    TTL_DAYS,
+    *settings_of(
+        "quill",
+        Settings,
+        {
+            "powerbi_tenant": "The tenant of Entra ID.",
+            "powerbi_client": "The application in Entra ID that may write to the workspace.",
+            "powerbi_workspace": "The workspace.",
+            "powerbi_dataset": "The push dataset.",
+            "powerbi_url": "Where Power BI's API is.",
+            "powerbi_login": "Where tokens for it are given out.",
+            "powerbi_timeout": "For how many seconds Power BI is waited for.",
+            "zone": "The time zone of contacts whose own is not known.",
+            "events": "Which events become facts, as JSON; none of them is the default report.",
+            "fact_tables": "The tables of facts beside the default one, as JSON.",
+            "dimensions": "The tables that facts refer to beside the default ones, as JSON.",
+            "facts": "A function of your own that makes facts of events, as package.module:function.",
+            "with_default": "Whether what these make nothing of is what it is by default: true or false.",
+            "lost_posts": "When nobody knows whether Power BI has a row: hold, or repeat.",
+            "lease": "After how many seconds of silence a delivery is taken for dead.",
+            "max_attempts": "How often an event is posted in vain before it is put aside.",
+        },
+        required=DATASET,
+    ),
+)
 
 DEPLOYMENT = Deployment(
     app="quill",
@@ -21,6 +63,7 @@ DEPLOYMENT = Deployment(
             paths=("/webhooks/aloware", "/webhooks/hubspot"),
             sends=True,
             may=MAY,
+            secrets=("secret", "powerbi_secret", "aloware_token", "hubspot_secret"),
         ),
         "Worker": Function(
             handler="semel.apps.quill.aws_lambda.worker",
@@ -28,72 +71,11 @@ DEPLOYMENT = Deployment(
             works=True,
             gathers=True,
             may=MAY,
+            secrets=("secret", "powerbi_secret"),
+            settings=tuple(one.parameter for one in SETTINGS),
         ),
     },
-    settings=(
-        Setting(
-            variable="DYNAMO_TTL_DAYS",
-            parameter="TtlDays",
-            about="For how many days an event is remembered.",
-            default="14",
-        ),
-        Setting(
-            variable="SEMEL_APPS__QUILL__POWERBI_TENANT",
-            parameter="PowerBiTenant",
-            about="The tenant of Entra ID.",
-        ),
-        Setting(
-            variable="SEMEL_APPS__QUILL__POWERBI_CLIENT",
-            parameter="PowerBiClient",
-            about="The application in Entra ID that may write to the workspace.",
-        ),
-        Setting(
-            variable="SEMEL_APPS__QUILL__POWERBI_WORKSPACE",
-            parameter="PowerBiWorkspace",
-            about="The workspace.",
-        ),
-        Setting(
-            variable="SEMEL_APPS__QUILL__POWERBI_DATASET",
-            parameter="PowerBiDataset",
-            about="The push dataset.",
-        ),
-        Setting(
-            variable="SEMEL_APPS__QUILL__ZONE",
-            parameter="Zone",
-            about="The time zone of contacts whose own is not known.",
-            default="UTC",
-        ),
-        Setting(
-            variable="SEMEL_APPS__QUILL__EVENTS",
-            parameter="Events",
-            about="Which events become facts, as JSON; none of them is the default report.",
-            default="{}",
-        ),
-        Setting(
-            variable="SEMEL_APPS__QUILL__FACT_TABLES",
-            parameter="FactTables",
-            about="The tables of facts beside the default one, as JSON.",
-            default="{}",
-        ),
-        Setting(
-            variable="SEMEL_APPS__QUILL__DIMENSIONS",
-            parameter="Dimensions",
-            about="The tables that facts refer to beside the default ones, as JSON.",
-            default="{}",
-        ),
-        Setting(
-            variable="SEMEL_APPS__QUILL__FACTS",
-            parameter="Facts",
-            about="A function of your own that makes facts of events, as package.module:function.",
-            default="",
-        ),
-        Setting(
-            variable="SEMEL_APPS__QUILL__WITH_DEFAULT",
-            parameter="WithDefault",
-            about="Whether what these make nothing of is what it is by default: true or false.",
-            default="false",
-        ),
-    ),
+    settings=(*SETTINGS, PUBLIC_URL),
     secrets=(
         Secret(
             variable="SEMEL_SECRET",

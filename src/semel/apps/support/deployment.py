@@ -1,8 +1,35 @@
 """Support on AWS: one function takes what Richpanel sends, the other works on it."""
 
-from semel.provision.deployment import Deployment, Function, Queue, Secret, Setting
+from semel.apps.support.settings import Settings
+from semel.provision.deployment import Deployment, Function, Queue, Secret, settings_of
 from semel.tables import DOCUMENTS, JOURNAL
 from semel.tables.seeds import SUPPORT_AUDIT, SUPPORT_EVENTS, SUPPORT_STATE
+
+SETTINGS = settings_of(
+    "support",
+    Settings,
+    {
+        "automation_enabled": "Whether replies are sent while nobody has turned the switch: true or false.",
+        "assignees": "Who a team's conversations are assigned to, as JSON, where that is not its name.",
+        "tag_ids": "What Richpanel calls a tag, as JSON, where that is not its name.",
+        "human_team": "The team that gets what no rule knows, and what automation gives up.",
+        "decide": "The function that decides about a message: package.module:function.",
+        "templates": "Replies by name, as JSON, in place of those that come with support.",
+        "reply_every": "A conversation does not get the same reply twice in a row within so many seconds.",
+        "on_lost_reply": "When nobody knows whether a reply was sent: hold, or rerun.",
+        "lookup": "The function that finds an order; else Shopify is asked, where it is set up.",
+        "lookup_every": "For how many seconds what was found about an order counts.",
+        "shopify_url": "The shop, such as https://NAME.myshopify.com; none where orders are not looked up.",
+        "richpanel_url": "Where Richpanel's API is.",
+        "richpanel_timeout": "For how many seconds Richpanel is waited for.",
+        "richpanel_keeps_keys": "Whether an Idempotency-Key is heeded there: true or false.",
+        "events_ttl": "For how many seconds an event is remembered.",
+        "state_ttl": "For how many seconds a conversation is remembered.",
+        "flow_ttl": "For how many seconds it is remembered what was asked for.",
+        "audit_ttl": "For how many seconds the audit is kept.",
+        "excerpt": "Whether the beginning of a message is kept in the audit, redacted: true or false.",
+    },
+)
 
 DEPLOYMENT = Deployment(
     app="support",
@@ -16,6 +43,8 @@ DEPLOYMENT = Deployment(
             paths=("/webhooks/richpanel",),
             sends=True,
             timeout=10,
+            secrets=("secret", "webhook_token"),
+            settings=(),
         ),
         "Worker": Function(
             handler="semel.apps.support.aws_lambda.worker",
@@ -31,34 +60,10 @@ DEPLOYMENT = Deployment(
                 JOURNAL: ("GetItem", "PutItem"),
             },
             timeout=60,
+            secrets=("secret", "richpanel_key", "shopify_token"),
         ),
     },
-    settings=(
-        Setting(
-            variable="SEMEL_APPS__SUPPORT__AUTOMATION_ENABLED",
-            parameter="AutomationEnabled",
-            about="Whether replies are sent while nobody has turned the switch: true or false.",
-            default="false",
-        ),
-        Setting(
-            variable="SEMEL_APPS__SUPPORT__ASSIGNEES",
-            parameter="Assignees",
-            about="Who a team's conversations are assigned to, as JSON, where that is not the team's name.",
-            default="{}",
-        ),
-        Setting(
-            variable="SEMEL_APPS__SUPPORT__TAG_IDS",
-            parameter="TagIds",
-            about="What Richpanel calls a tag, as JSON, where that is not its name.",
-            default="{}",
-        ),
-        Setting(
-            variable="SEMEL_APPS__SUPPORT__SHOPIFY_URL",
-            parameter="ShopifyUrl",
-            about="The shop, such as https://NAME.myshopify.com; none where orders are not looked up.",
-            default="",
-        ),
-    ),
+    settings=SETTINGS,
     secrets=(
         Secret(
             variable="SEMEL_SECRET",
