@@ -4,6 +4,7 @@ The functions run in a process of their own, with the environment that the templ
 servers that stand for AWS. What they ask of those is written down, and held against their policies.
 """
 
+import hmac
 import importlib
 import inspect
 import json
@@ -25,9 +26,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from semel.apps import settings
+from semel.apps import finding, settings
 from semel.apps.finding import APPS as PLACES
-from semel.apps.finding import deployment, find
+from semel.apps.finding import find
 from semel.apps.household import app as household_app
 from semel.apps.support import app as support_app
 from semel.aws.credentials import Credentials
@@ -48,12 +49,16 @@ from tests.servers.absence import served
 from tests.servers.dynamodb import dynoxide, ministack
 from tests.servers.running import HOST
 from tests.standins import powerbi
+from tests.standins.base import Reply, Request, StandIn
 from tests.standins.richpanel import API_KEY, SHOP_TOKEN, Richpanel, Shop
 from tests.standins.telegram import TOKEN as BOT_TOKEN
 from tests.standins.telegram import Telegram
 
 ROOT = Path(__file__).parents[2]
-APPS = tuple(PLACES)
+# Semel's own, and the example that stands for yours.
+EXAMPLE = ROOT / "examples" / "order_notices"
+OWN = {"notices": "notices:Notices"}
+APPS = (*PLACES, *OWN)
 EVERY = [pytest.param((app,), id=app) for app in APPS] + [pytest.param(APPS, id="all")]
 
 
@@ -65,6 +70,10 @@ def surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
         for table in deployment(app).tables:
             if table.titled_by:
                 monkeypatch.delenv(table.titled_by, raising=False)
+
+
+def deployment(app: str) -> Deployment:
+    return finding.deployment(app, OWN.get(app, ""))
 
 
 def template(*apps: str, env: str = "prod") -> dict[str, Any]:
@@ -98,8 +107,9 @@ def lint(text: str) -> list[str]:
 @pytest.mark.seed("A5")
 @pytest.mark.parametrize("apps", [pytest.param(APPS, id="all"), pytest.param(("probe",), id="probe")])
 def test_cfn_lint_has_nothing_to_say_of_what_the_command_prints(
-    run: Callable[..., Any], apps: tuple[str, ...]
+    run: Callable[..., Any], apps: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(EXAMPLE)  # whose semel.toml says where the example is
     words = [word for app in apps for word in ("--app", app)]
     code, out, _ = run("provision", *words, "--print", "sam", "--env", "prod")
     assert code == 0
@@ -283,6 +293,7 @@ USED = {
     },
     "household": {"Ingress": {"secret", "secret_token"}, "Worker": {"secret", "bot_token"}},
     "probe": {"Ingress": {"token", "broker"}},
+    "notices": {"Ingress": {"secret", "shop_secret"}, "Worker": {"secret"}},
 }
 
 
@@ -312,7 +323,7 @@ def test_every_setting_is_a_parameter_or_a_secret(app: str) -> None:
 
 
 def kind_of(app: str) -> Any:
-    return find(app).kind.settings_type
+    return find(app, OWN.get(app, "")).kind.settings_type
 
 
 @pytest.mark.parametrize("app", APPS)
@@ -762,7 +773,38 @@ def probe(aws: Aws, scene: ExitStack) -> Stack:
     return made
 
 
-SCENES = {"support": support, "quill": quill, "household": household, "probe": probe}
+class Warehouse(StandIn):
+    """Takes notices."""
+
+    def answer(self, request: Request) -> Reply:
+        return Reply(200, {"receipt": "r-1"})
+
+
+def notices(aws: Aws, scene: ExitStack) -> Stack:
+    """Accepted, told to the warehouse after it failed once; and once more with an outbox."""
+    warehouse = scene.enter_context(Warehouse())
+    secrets = {"secret": "a secret of the tests", "shop_secret": "of the shop"}
+    made = Stack("notices", aws, scene, {"WarehouseUrl": warehouse.url}, secrets)
+    code = {"PYTHONPATH": str(EXAMPLE)}  # which sam build puts there
+    with made.invoking("Ingress", **code) as invoke:
+        for number in ("1001", "1001", "1002"):
+            body = json.dumps({"event": "order.paid", "number": number, "items": 1}).encode()
+            signature = hmac.new(b"of the shop", body, "sha256").hexdigest()
+            assert invoke(posted("/webhooks/shop", body, X_Shop_Signature=signature))["statusCode"] == 200
+    warehouse.fail(next=1, status=503)
+    with made.invoking("Worker", **code) as invoke:
+        assert len(invoke(batch(*made.records()[:1]))["batchItemFailures"]) == 1
+        for _ in range(2):
+            assert invoke(batch(*made.records()[:1]))["batchItemFailures"] == []
+        made.bury(invoke)
+    assert [one.json["number"] for one in warehouse.received if one.applied] == ["1001"]
+    made.parameters = {}
+    with made.invoking("Worker", **code) as invoke:
+        assert invoke(batch(*made.records()[1:]))["batchItemFailures"] == []
+    return made
+
+
+SCENES = {"support": support, "quill": quill, "household": household, "probe": probe, "notices": notices}
 
 # What AWS says itself, what Python and libraries ask for, and what is right on Lambda where it is not said.
 ELSEWHERE = re.compile(
@@ -794,6 +836,7 @@ HOOKS = {
     "support": [support_app.PATH],
     "household": [household_app.PATH],
     "probe": ["/messages/produce", "/messages/consume"],
+    "notices": ["/webhooks/shop"],
 }
 
 
@@ -812,7 +855,7 @@ def never_asked_for(made: Stack, function: str) -> set[tuple[str, str]]:
 
 def settings_of(app: str, *, required: bool) -> set[str]:
     """The variables of its settings, or of those that have no default."""
-    fields = msgspec.structs.fields(importlib.import_module(f"semel.apps.{app}").Settings)
+    fields = msgspec.structs.fields(kind_of(app))
     names = [field.name for field in fields if field.required or not required]
     return {f"SEMEL_APPS__{app}__{name}".upper() for name in names}
 

@@ -8,6 +8,7 @@ import io
 import os
 import re
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -184,6 +185,15 @@ def test_every_example_runs_as_it_stands(
     run(page, module)
 
 
+def test_the_page_about_your_own_application_builds_the_example() -> None:
+    example = ROOT / "examples" / "order_notices"
+    whole = (example / "notices.py").read_text("utf-8")
+    shown = [block.text for block in blocks(DOCS / "how-to" / "write-your-own-app.md")]
+    assert "\n\n".join(text for text in shown if text in whole) == whole
+    [settings] = [text for text in shown if text.startswith("# semel.toml")]
+    assert tomllib.loads(settings) == tomllib.loads((example / "semel.toml").read_text("utf-8"))
+
+
 def test_a_page_leaves_the_environment_as_it_was(tmp_path: Path) -> None:
     before = dict(os.environ)
     with room(tmp_path) as module:
@@ -200,6 +210,7 @@ BRINGS = {
     "boto3": "boto",
     "confluent_kafka": "kafka",
     "fastapi.testclient": "httpx",
+    "httpx": "apps",
     "mcp": "mcp",
     "moto": "moto",
     "prometheus_client": "prometheus",
@@ -212,6 +223,12 @@ BRINGS = {
     "semel.telemetry.otel": "otel",
     "semel.telemetry.prometheus": "prometheus",
 } | {name: name for name in ("celery", "django", "dramatiq", "fastapi", "flask", "redis", "taskiq")}
+
+
+# An extra that brings others.
+SERVICE: list[str] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"][
+    "optional-dependencies"
+]["service"]
 
 
 def imports(page: Path) -> Iterator[str]:
@@ -229,9 +246,11 @@ def test_every_how_to_page_begins_by_installing_what_it_needs(page: Path) -> Non
     opening = OPENING.match(page.read_text("utf-8"))
     assert opening is not None, "after the title and a paragraph: a console block with `$ pip install ...`"
     installed = set(re.findall(r"\w+", opening[1]))
+    if "service" in installed:
+        installed |= set(re.findall(r"\w+", SERVICE[0]))
     names = set(imports(page))
     assert {name for name in names & BRINGS.keys() if BRINGS[name] not in installed} == set()
-    told = {"semel", *sys.stdlib_module_names, *(name.partition(".")[0] for name in BRINGS)}
+    told = {"semel", "msgspec", *sys.stdlib_module_names, *(name.partition(".")[0] for name in BRINGS)}
     assert {name for name in names if "." not in name} - told == set(), (
         "BRINGS does not say what brings these"
     )

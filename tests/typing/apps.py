@@ -1,0 +1,50 @@
+"""What an application is, as a type checker sees it; this file is checked and never run."""
+
+import msgspec
+
+import semel
+from examples.order_notices import notices
+from semel.apps import Application, Deploys, Handles, Kind, Shows, household, probe, quill, support
+from semel.doors.inbox import Inbox, open_inbox
+
+s = semel.connect("memory:")
+inbox = open_inbox(s, "inbox")
+
+# Semel's own, and the example: each class is made as the service makes it.
+quills: Kind[quill.Settings] = quill.Quill
+supports: Kind[support.Settings] = support.Support
+households: Kind[household.Settings] = household.Household
+probes: Kind[probe.Settings] = probe.Probe
+examples: Kind[notices.Settings] = notices.Notices
+
+every: list[Application] = [
+    quills(s, inbox, quill.Settings()),
+    supports(s, inbox, support.Settings()),
+    households(s, inbox, household.Settings()),
+    probes(s, inbox, probe.Settings()),
+    examples(s, inbox, notices.Settings()),
+]
+
+# What some have besides.
+handles: list[type[Handles]] = [quill.Quill, support.Support, household.Household, notices.Notices]
+shows: list[type[Shows]] = [quill.Quill, support.Support, household.Household, notices.Notices]
+deploys: list[type[Deploys]] = [
+    quill.Quill,
+    support.Support,
+    household.Household,
+    probe.Probe,
+    notices.Notices,
+]
+
+
+class Silent:
+    """One that takes nothing, and so is no application."""
+
+    settings_type = msgspec.Struct
+
+    def __init__(self, s: semel.Semel, inbox: Inbox, settings: msgspec.Struct) -> None: ...
+
+    def close(self) -> None: ...
+
+
+silent: Kind[msgspec.Struct] = Silent  # type: ignore[assignment]  # it has no hooks
