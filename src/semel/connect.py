@@ -20,6 +20,7 @@ from semel.ledger import DAY, LedgerSteps, Seconds, seconds
 from semel.once import Once
 from semel.realm import Realm
 from semel.sealing import Sealing
+from semel.seldom import Seldom
 
 if TYPE_CHECKING:
     from semel.erasure import Erasure, ErasureSteps, Told
@@ -185,6 +186,7 @@ class Semel:
         clock, events = clock or Clock(), events or Events()
         if redact is not None:
             events.scrub = redact.text
+        events.seldom = Seldom(clock)
         store.on_error = events.failed  # type: ignore[attr-defined]  # drive looks for it
         self._open(
             Shared(

@@ -47,6 +47,7 @@ class Event(msgspec.Struct, frozen=True):
 
     what: What
     key_digest: str
+    """Names the key without telling it; empty where it is about none."""
     attempt: int = 0
     detail: str = ""
     door: str = ""
@@ -80,6 +81,8 @@ class Events:
         self._name = ""
         self.scrub = scrub
         """Takes what is personal out of a text that people will read."""
+        self.seldom: Callable[[str], int | None] | None = None
+        """Says of a cause how many warnings of it were left out, and None where one more is; see `Seldom`."""
 
     def listen(self, listener: Listener) -> None:
         """Call this with every event from now on; once, however often it is said."""
@@ -96,7 +99,8 @@ class Events:
 
     def _like(self, door: str, name: str) -> "Events":
         other = Events(self.scrub)
-        other.listeners, other._door, other._name = self.listeners, door, name
+        other.listeners, other.seldom = self.listeners, self.seldom
+        other._door, other._name = door, name
         return other
 
     def scrubbed(self, text: str, most: int | None = None) -> str:
@@ -122,23 +126,25 @@ class Events:
             detail = self.scrubbed(detail)
             self._tell(Event(what, digest(id), attempt, detail, self._door, name=self._name))
 
-    def warn(self, what: What, id: str, attempt: int = 0, detail: str = "") -> None:
-        """The same for what somebody should look at: it is logged even when nobody listens."""
+    def warn(self, what: What, id: str, attempt: int = 0, detail: str = "", *, cause: str = "") -> None:
+        """The same for what somebody should look at: it is logged even when nobody listens.
+
+        What has a `cause` is logged once a minute, with the number of those that were left out since.
+        """
         event = Event(what, digest(id), attempt, self.scrubbed(detail), self._door, True, self._name)
-        _logger().warning(
-            "%s: key %s, attempt %d. %s",
-            event.title,
-            event.key_digest,
-            attempt,
-            event.detail,
-            extra=fields(event),
-        )
+        left_out = self.seldom(f"{what.value} {cause}") if cause and self.seldom is not None else 0
+        if left_out is not None:
+            text, args = words(event)
+            if left_out:
+                text, args = f"{text} (and %d more of these since the last such line)", (*args, left_out)
+            _logger().warning(text, *args, extra=fields(event))
         self._tell(event)
 
     def failed(self, error: StoreError, id: str) -> None:
         """Tell that the store did not do as asked; the error itself goes to whoever called."""
         what = What.THROTTLED if isinstance(error, StoreThrottled) else What.STORE_ERROR
-        self.emit(what, id, detail=type(error).__name__)
+        name = type(error).__name__
+        self.warn(what, id, detail=f"{name}: {error}", cause=name)
 
     def _tell(self, event: Event) -> None:
         for listener in tuple(self.listeners):
@@ -159,14 +165,20 @@ class Events:
 
 def fields(event: Event) -> dict[str, str | int]:
     """An event as the attributes of a log record."""
-    return {
-        "semel_event": event.what.value,
-        "semel_key_digest": event.key_digest,
-        "semel_attempt": event.attempt,
-        "semel_door": event.door,
-        "semel_name": event.name,
-        "semel_detail": event.detail,
-    }
+    told: dict[str, str | int] = {"semel_event": event.what.value}
+    if event.key_digest:
+        told |= {"semel_key_digest": event.key_digest, "semel_attempt": event.attempt}
+    return told | {"semel_door": event.door, "semel_name": event.name, "semel_detail": event.detail}
+
+
+def words(event: Event) -> tuple[str, tuple[Any, ...]]:
+    """An event as the text of a log record and what is put into it; its key only where it is about one."""
+    text, args = "%s", tuple[Any, ...]((event.title,))
+    if event.key_digest:
+        text, args = f"{text}: key %s, attempt %d", (*args, event.key_digest, event.attempt)
+    if event.detail:
+        text, args = f"{text}{'.' if event.key_digest else ':'} %s", (*args, event.detail)
+    return text, args
 
 
 def _logger() -> "Logger":
@@ -183,7 +195,7 @@ def name_of(function: Any) -> str:
 
 
 def digest(id: str) -> str:
-    """A short name for a key that does not tell the key."""
+    """A short name for a key that does not tell the key; nothing for none."""
     from hashlib import sha256
 
-    return sha256(id.encode()).hexdigest()[:16]
+    return sha256(id.encode()).hexdigest()[:16] if id else ""

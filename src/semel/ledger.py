@@ -7,6 +7,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypeAlias, cast, get_args
 
 import msgspec
@@ -419,8 +420,10 @@ class LedgerSteps:
 
     def fail(self, claim: Claimed, error: BaseException | Failure, *, details: Details = None) -> Steps[None]:
         """It failed, and is to stay failed."""
-        change = self._noted(claim.id, {"error": self._kept_text(claim.id, error)}, details)
-        return self._move(claim, lifecycle.FAIL, change, What.FAILED)
+        failure = self._kept(error)
+        change = self._noted(claim.id, {"error": self._sealed_text(claim.id, failure)}, details)
+        yield from self._move(claim, lifecycle.FAIL, change)
+        self._tell_failure(claim, failure)
 
     def release(
         self, claim: Claimed, error: BaseException | Failure | None = None, *, counted: bool = True
@@ -504,7 +507,8 @@ class LedgerSteps:
             if encoded.problem is not None:
                 body = yield from self._overflow(claim, encoded)
             change = self._noted(claim.id, {"result": body.data, "encoding": body.encoding}, details)
-            return self._moving(claim, lifecycle.COMPLETE, change, What.COMPLETED)
+            tell = partial(self.events.emit, What.COMPLETED, claim.id, claim.attempt)
+            return self._moving(claim, lifecycle.COMPLETE, change, tell)
 
         return plan
 
@@ -513,8 +517,10 @@ class LedgerSteps:
 
         def plan(_mark: str) -> "Steps[Part[None]]":
             yield from ()
-            change: Item = {"error": self._kept_text(claim.id, error)}
-            return self._moving(claim, lifecycle.FAIL, change, What.FAILED)
+            failure = self._kept(error)
+            change: Item = {"error": self._sealed_text(claim.id, failure)}
+            tell = partial(self._tell_failure, claim, failure)
+            return self._moving(claim, lifecycle.FAIL, change, tell)
 
         return plan
 
@@ -524,11 +530,12 @@ class LedgerSteps:
         def plan(_mark: str) -> "Steps[Part[None]]":
             yield from ()
             text = None if error is None else self._kept_text(claim.id, error)
-            return self._moving(claim, lifecycle.RELEASE, {"error": text}, What.RELEASED)
+            tell = partial(self.events.emit, What.RELEASED, claim.id, claim.attempt)
+            return self._moving(claim, lifecycle.RELEASE, {"error": text}, tell)
 
         return plan
 
-    def _moving(self, claim: Claimed, move: Move, change: Item, what: What) -> Part[None]:
+    def _moving(self, claim: Claimed, move: Move, change: Item, tell: Callable[[], None]) -> Part[None]:
         _move_on(change, move, claim)
 
         def judge(refusals: Refusals) -> "Verdict | errors.SemelError":
@@ -539,7 +546,7 @@ class LedgerSteps:
             return errors.ClaimLost(claim.key, claim.attempt, move.name)
 
         def told(_reply: Applied | None) -> None:
-            self.events.emit(what, claim.id, claim.attempt)
+            tell()
 
         write = Update(LEDGER, claim.id, change, move.condition(claim.token))
         return Part((write,), judge, told, marked=True)
@@ -594,6 +601,11 @@ class LedgerSteps:
             if now >= until:
                 raise away
             pause = min(pause * 2, LONGEST_PAUSE, until - now)
+
+    def _tell_failure(self, claim: Claimed, failure: Failure) -> None:
+        """Tell that work has failed for good: with the error's words, where somebody scrubs them."""
+        told = failure.type if self.events.scrub is None else f"{failure.type}: {failure.message}"
+        self.events.warn(What.FAILED, claim.id, claim.attempt, told)
 
     # Looking and waiting
 

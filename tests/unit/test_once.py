@@ -923,13 +923,13 @@ def test_asking_whether_a_key_is_done_fails_open_only_where_the_caller_says_so(
             s.ledger.is_processed("k", **word)
         with pytest.raises(semel.StoreUnavailable):
             asyncio.run(s.aio.ledger.is_processed("k", **word))
-    assert caplog.text == ""
+    assert "ran_open" not in caplog.text
     heard.clear()
     assert s.ledger.is_processed("k", on_store_error="open") is False
     assert asyncio.run(s.aio.ledger.is_processed("k", on_store_error="open")) is False
     told = [event.what for event in heard]
     assert told == [semel.What.STORE_ERROR, semel.What.RAN_OPEN] * 2
-    assert [record.levelname for record in caplog.records] == ["WARNING"] * 2
+    assert caplog.text.count("ran_open") == 2
     with pytest.raises(semel.InvalidOption, match="on_store_error"):
         s.ledger.is_processed("k", on_store_error="ajar")  # type: ignore[arg-type]
 

@@ -25,11 +25,16 @@ from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
 
 import semel
 from semel import Event, What
+from semel.codecs import Codec, Encryption
 from semel.commands import Put, Stored
+from semel.doors.inbox import Message, open_inbox
 from semel.doors.messages import Handler
+from semel.doors.webhooks import Bearer, Ingress, Notice, Provider
 from semel.errors import InvalidOption, MissingExtra
 from semel.events import Listener, name_of
 from semel.gate import Cap
+from semel.redact import Redactor
+from semel.seldom import MOST_CAUSES, Seldom
 from semel.stores.memory import MemoryStore
 from semel.tables import LEDGER
 from semel.telemetry import log_events
@@ -169,7 +174,8 @@ def test_everything_is_logged_once_and_what_should_be_looked_at_as_a_warning(
     warned = {name for name, level in logged if level == "WARNING"}
     assert [name for name, _ in logged] == [event.what for event in heard]
     assert warned == {event.what for event in heard if event.warned}
-    assert len(warned) == 7
+    assert len(warned) == 9
+    assert {"failed", "store_error"} <= warned
     assert {name for name, level in logged if level == "INFO"} == {event.what for event in heard} - warned
 
 
@@ -264,6 +270,130 @@ def test_nothing_is_logged_below_the_level_that_was_asked_for(caplog: pytest.Log
     caplog.set_level(logging.WARNING)
     log_events(Event(What.CLAIMED, "0123456789abcdef", 1))
     assert not caplog.records
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+
+
+@pytest.fixture
+def heard(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    """What an operator hears who listens to warnings alone."""
+    caplog.set_level(logging.WARNING)
+    return caplog
+
+
+def test_every_dead_letter_leaves_a_line_at_warning_with_the_errors_text(
+    heard: pytest.LogCaptureFixture,
+) -> None:
+    with semel.connect("memory:", redact=Redactor()) as s:
+        inbox = open_inbox(s, "orders")
+        inbox.put(*[Message(f"order:{number}", {}) for number in range(15)])
+
+        def handle(message: Message) -> None:
+            raise Declined(f"no room for {PRIVATE}")
+
+        worker = inbox.worker(handle, max_attempts=1)
+        s.events.listen(lambda _: worker.stop() if len(inbox.dead()) == 14 else None)
+        worker.run()
+        assert len(inbox.dead()) == 15
+    assert len(warnings(heard)) == 15
+    told = re.compile(r"failed of \S+handle: key [0-9a-f]{16}, attempt 1\. Declined: no room for \S*")
+    for line in warnings(heard):
+        assert told.fullmatch(line), line
+        assert PRIVATE not in line
+
+
+def test_a_dead_letter_that_was_never_tried_leaves_a_line_too(heard: pytest.LogCaptureFixture) -> None:
+    """One that failed for good and was delivered again, and one that cannot be read."""
+    store, sealed = MemoryStore(), Encryption({"a": b"k" * 32}, active="a")
+    with semel.Semel(store) as s, semel.Semel(store, codec=Codec(encryption=sealed)) as other:
+        claim = s.ledger.claim("order:1")
+        assert isinstance(claim, semel.Claimed)
+        s.ledger.fail(claim, Declined("no"))
+        inbox = open_inbox(s, "orders")
+        inbox.put(Message("order:1", {}))
+        open_inbox(other, "orders").put(Message("order:2", {}))
+        worker = inbox.worker(lambda _: None)
+        s.events.listen(lambda event: worker.stop() if event.what == "refused" and inbox.dead() else None)
+        worker.run()
+        assert len(inbox.dead()) == 2
+    told = [re.sub("[0-9a-f]{16}", "...", line) for line in warnings(heard)]
+    assert sorted(told) == [
+        "failed: key ..., attempt 1. Declined",
+        "refused: key ..., attempt 0. a message is put aside: FailedBefore",
+        "refused: key ..., attempt 0. a message is put aside: MessageUnreadable",
+    ]
+
+
+def test_where_nobody_scrubs_a_failure_is_told_by_its_type_alone(heard: pytest.LogCaptureFixture) -> None:
+    with semel.connect("memory:") as s, pytest.raises(Declined):
+        s.once("charge:{who}", on_error={Declined: "keep"})(decline)(PRIVATE)
+    [line] = warnings(heard)
+    assert line.endswith(", attempt 1. Declined")
+
+
+def test_while_the_store_is_away_one_warning_a_minute_is_logged_and_every_event_is_counted(
+    heard: pytest.LogCaptureFixture,
+) -> None:
+    clock = FakeClock()
+    store = Faulty(MemoryStore(clock))
+    events: Counter[str] = Counter()
+    with semel.Semel(store, clock=clock) as s:
+        s.events.listen(lambda event: events.update([event.what]))
+        hook = Ingress(s, Provider("shop", Bearer, lambda _: "k"), "token", open_inbox(s, "shop"), _message)
+        for minute in range(3):
+            store.refuse(100)
+            for _ in range(100):
+                assert hook.receive({"Authorization": "Bearer token"}, b"{}").status == 503
+            assert len(warnings(heard)) == minute + 1
+            clock.advance(60)
+    # Each is told by the store, and by whoever could not accept a delivery for it.
+    assert events == {"store_error": 600}
+    first, second, third = warnings(heard)
+    assert re.fullmatch(r"store_error: key \w+, attempt 0\. StoreUnavailable: the store cannot .*\)", first)
+    assert second.endswith(" (and 199 more of these since the last such line)")
+    assert third.endswith(" (and 199 more of these since the last such line)")
+
+
+def _message(_notice: Notice) -> Message:
+    return Message("k", {})
+
+
+def test_what_has_another_cause_is_not_left_out(heard: pytest.LogCaptureFixture) -> None:
+    store = Faulty(MemoryStore())
+    with semel.Semel(store) as s:
+        store.refuse()
+        store.lose_request()
+        with pytest.raises(semel.StoreUnavailable):
+            s.ledger.check_and_set("k")
+        assert s.ledger.check_and_set("k"), "it is sent again"
+    assert [line.partition(". ")[2].partition(":")[0] for line in warnings(heard)] == [
+        "StoreUnavailable",
+        "StoreOutcomeUnknown",
+    ]
+
+
+def test_causes_that_somebody_makes_up_take_no_more_and_more_room() -> None:
+    seldom = Seldom(FakeClock())
+    for number in range(3 * MOST_CAUSES):
+        assert seldom(f"cause {number}") == 0
+    assert len(seldom._passed) <= MOST_CAUSES
+
+
+def test_an_event_without_a_key_logs_none(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    with semel.connect("memory:", on_event=log_events) as s:
+        s.events.warn(What.REFUSED, "", detail="a delivery is refused")
+        s.events.emit(What.REFUSED, "", detail="401")
+        s.events.emit(What.REFUSED, "")
+    assert [record.getMessage() for record in caplog.records] == [
+        "refused: a delivery is refused",
+        "refused: 401",
+        "refused",
+    ]
+    for record in caplog.records:
+        assert not {"semel_key_digest", "semel_attempt"} & vars(record).keys()
 
 
 # Prometheus

@@ -2,7 +2,7 @@
 
 from logging import INFO, getLogger
 
-from semel.events import Event, fields
+from semel.events import Event, fields, words
 from semel.telemetry.words import outcome
 
 _logger = getLogger("semel.events")
@@ -16,9 +16,7 @@ def log_events(event: Event) -> None:
     """
     if event.warned or not _logger.isEnabledFor(INFO):
         return
-    detail = event.detail
     extra = fields(event) | {"semel_outcome": outcome(event.what)}
-    text = "%s: key %s, attempt %d. %s" if detail else "%s: key %s, attempt %d%s"
-    args = (event.title, event.key_digest, event.attempt, detail)
+    text, args = words(event)
     # Not `info()`, which would spend a quarter of its time to find out that it was called from here.
     _logger.handle(_logger.makeRecord(_logger.name, INFO, __file__, 0, text, args, None, extra=extra))

@@ -32,9 +32,10 @@ class OpenTelemetry:
         self._counter.add(1, attributes)
         span = self._span()
         if span.is_recording():
-            about = {"semel.key_digest": event.key_digest, "semel.attempt": event.attempt}
+            key = {"semel.key_digest": event.key_digest, "semel.attempt": event.attempt}
             named = {"semel.name": event.name} if event.name else {}
-            span.add_event(f"semel.{event.what.value}", {**attributes, **about, **named})
+            about = {**attributes, **(key if event.key_digest else {}), **named}
+            span.add_event(f"semel.{event.what.value}", about)
 
     def _meet(self, event: Event) -> dict[str, str]:
         attributes = {"semel.event": event.what.value, "semel.outcome": outcome(event.what)}

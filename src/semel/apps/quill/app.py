@@ -266,12 +266,12 @@ class Quill:
         try:
             later = self._take(facts, counts)
         except StoreError as error:
-            self._warn(What.STORE_ERROR, f"nothing could be claimed: {type(error).__name__}: {error}")
+            self._warn(What.STORE_ERROR, "nothing could be claimed", error)
             later = facts
         try:
             self._queue(later)
         except (SemelError, ServiceError) as error:
-            self._warn(What.STORE_ERROR, f"a delivery could not be kept: {type(error).__name__}: {error}")
+            self._warn(What.STORE_ERROR, "a delivery could not be kept", error)
             return Answer.problem(503, {"Retry-After": RETRY_AFTER})
         counts.queued = len(later)
         return Answer.json(200, counts)
@@ -321,9 +321,7 @@ class Quill:
         """Let the worker have them; or let somebody settle them, where nobody knows what became of them."""
         turned_away = isinstance(error, Later)
         if not turned_away:
-            self._warn(
-                What.RELEASED, f"{len(claims)} events were not posted: {type(error).__name__}: {error}"
-            )
+            self._warn(What.RELEASED, f"{len(claims)} events were not posted", error)
         if isinstance(error, AnswerLost) and self._on_lapsed == "hold":
             self._settle(partial(self._s.ledger.doubt_many, claims))
         else:
@@ -335,17 +333,20 @@ class Quill:
         try:
             write()
         except (SemelError, ServiceError) as error:
-            self._warn(
-                What.STORE_ERROR, f"what became of events is not kept: {type(error).__name__}: {error}"
-            )
+            self._warn(What.STORE_ERROR, "what became of events is not kept", error)
 
     def _queue(self, facts: list[Fact]) -> None:
         until = self._s.clock.now() + self.settings.ttl
         if facts:
             self._inbox.put(*[Message(fact.key, _kept(fact, until)) for fact in facts])
 
-    def _warn(self, what: What, detail: str) -> None:
-        self._s.events.warn(what, "", detail=detail)
+    def _warn(self, what: What, detail: str, error: Exception | None = None) -> None:
+        """Warn of something; while Power BI or the store is away, not of each delivery."""
+        if error is None:
+            self._s.events.warn(what, "", detail=detail)
+            return
+        name = type(error).__name__
+        self._s.events.warn(what, "", detail=f"{detail}: {name}: {error}", cause=name)
 
 
 class Hook:

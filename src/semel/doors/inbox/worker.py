@@ -60,6 +60,8 @@ LONGEST_SPAN = DAY
 # What passes by itself. Any other trouble with the store ends the worker: waiting does not mend it.
 PASSING = (errors.StoreUnavailable, errors.StoreThrottled, errors.StoreOutcomeUnknown)
 
+# What no attempt is begun for: it cannot be read, or failed for good before it was delivered again.
+UNBEGUN = (errors.MessageUnreadable, errors.FailedBefore)
 
 Told: TypeAlias = Callable[[int], object]
 Backoff: TypeAlias = Callable[[int], float]
@@ -357,11 +359,18 @@ class Worker:
         if taken.settled:
             settled.append(letter)
         elif taken.verdict is Verdict.DEAD:
+            self._tell_unbegun(letter, taken)
             return self._tell(lane, self._box.bury, letter, taken.why)
         else:
             self._come_again(lane, letter, taken)
             return False
         return True
+
+    def _tell_unbegun(self, letter: Letter, taken: Taken) -> None:
+        """Tell of a dead letter that was never tried: of one that was, its attempt has told already."""
+        if isinstance(taken.error, UNBEGUN):
+            detail = f"a message is put aside: {type(taken.error).__name__}"
+            self._events.warn(What.REFUSED, self._handler.s.ledger.steps.name(letter.key), detail=detail)
 
     def _take(self, letter: Letter) -> Taken:
         try:
@@ -409,7 +418,8 @@ class Worker:
             self.line.rest(lane, self._monotonic() + seconds)
 
     def _warn(self, error: Exception) -> None:
-        self._events.warn(What.STORE_ERROR, "", detail=f"{type(error).__name__}: {error}")
+        name = type(error).__name__
+        self._events.warn(What.STORE_ERROR, "", detail=f"{name}: {error}", cause=name)
 
 
 def _check(workers: Any, poll: Any) -> None:

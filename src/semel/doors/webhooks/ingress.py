@@ -200,8 +200,9 @@ class Ingress:
         self._s.events.warn(What.REFUSED, "", detail=detail)
 
     def _full(self, error: Exception) -> Answer:
-        detail = f"a delivery could not be accepted: {type(error).__name__}: {error}"
-        self._s.events.warn(What.STORE_ERROR, "", detail=detail)
+        name = type(error).__name__
+        detail = f"a delivery could not be accepted: {name}: {error}"
+        self._s.events.warn(What.STORE_ERROR, "", detail=detail, cause=name)
         return Answer.problem(503, {"Retry-After": RETRY_AFTER})
 
 

@@ -44,7 +44,7 @@ class Ears(Events):
         super().__init__()
         self._count = count
 
-    def emit(self, what: What, id: str, attempt: int = 0, detail: str = "") -> None:
+    def emit(self, what: What, id: str, attempt: int = 0, detail: str = "", *, cause: str = "") -> None:
         """Count it."""
         self._count(what.value)
 
