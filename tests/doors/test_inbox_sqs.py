@@ -118,6 +118,7 @@ def test_what_cannot_be_handled_is_listed_and_redriven_as_new(inbox):
     assert (dead.key, dead.group, dead.attempts) == ("a0", "a", 1)
     assert dead.error == "ValueError: no such order"
     [again] = inbox.dead()
+    assert (inbox.count().number, inbox.count(dead=True).number) == (0, 1)
     assert again == dead, "looking hides nothing"
     assert inbox.redrive(dead.id) == 1
     diary.what = lambda _: None

@@ -68,6 +68,14 @@ def test_a_worker_that_fails_as_a_whole_begins_anew(
         assert worker.stopped.wait(60)
 
     crew, made = crew_of([fail, work], tmp_path, monkeypatch)
+    failing = list[str]()
+    make = crew._hands[0]._make
+
+    def make_anew() -> Any:
+        failing.append(crew.failing())
+        return make()
+
+    monkeypatch.setattr(crew._hands[0], "_make", make_anew)
     with caplog.at_level(logging.WARNING, "semel.service"):
         crew.start()
         assert until(lambda: len(made["workers"]) == 2)
@@ -76,6 +84,8 @@ def test_a_worker_that_fails_as_a_whole_begins_anew(
     told = [record.getMessage() for record in caplog.records if record.name == "semel.service"]
     assert "the worker of echo failed: there is no table" in told
     assert "the worker of echo begins anew" in told
+    assert failing == ["the worker of echo failed: TableMissing: there is no table"]
+    assert crew.failing() == ""
 
 
 def test_a_crew_that_was_stopped_before_it_began_does_nothing(

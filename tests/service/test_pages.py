@@ -147,6 +147,6 @@ def test_the_page_does_what_it_says(tmp_path: Path) -> None:
 def test_the_metrics_of_the_page_are_those_of_the_service(tmp_path: Path) -> None:
     told = set(re.findall(r"^\| `(semel_\w+)` \|", HOW_TO.read_text("utf-8"), re.MULTILINE))
     with opened("", tmp_path) as house:
-        house.metrics.watch(lambda: 0, {})
+        house.metrics.watch(lambda: 0, house.looks())
         known = {family.name for family in house.metrics.registry.collect()}
     assert {name.removesuffix("_total") for name in told} == known

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -47,6 +48,16 @@ def effects(folder: Path) -> list[str]:
 
 def post(service: Service, path: str, body: Any, who: str = "north") -> httpx.Response:
     return httpx.post(service.url + path, json=body, headers=bearer(who), timeout=30, trust_env=False)
+
+
+def test_workers_alone_are_watched_on_a_port_of_their_own(tmp_path: Path) -> None:
+    text = f"{ALL_TOKENS}\n[semel]\nurl = 'sqlite:///semel.db'\n[apps.echo]\nfolder = '{tmp_path}'"
+    with EchoWork(tmp_path, text, {}, "--port", "0") as work:
+        [address] = re.findall(r"health and metrics at (\S+)", work.log)
+        with httpx.Client(base_url=address, trust_env=False, timeout=30) as client:
+            assert client.get("/health/ready").json() == {"status": "ready", "apps": ["echo"]}
+            told = client.get("/metrics", headers=bearer("chief")).text
+        assert 'semel_inbox_dead{app="echo"} 0.0' in told
 
 
 # Several processes are one

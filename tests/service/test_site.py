@@ -5,6 +5,7 @@ import html
 import json
 import re
 import shutil
+import threading
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -14,12 +15,17 @@ import pytest
 from fastapi import APIRouter
 from fastapi.testclient import TestClient
 
+import semel
+from semel.doors.inbox import Counted, Message
+from semel.errors import StoreUnavailable
+from semel.model import Claimed
 from semel.service import pages
 from semel.service.front import Front
 from semel.service.house import House
+from semel.service.metrics import Count, Depths
 from semel.service.problems import PROBLEMS
 from semel.service.site import site
-from semel.testing import FaultProxy
+from semel.testing import FakeClock, FaultProxy
 from tests.apps.kit import Place
 from tests.servers.absence import served as running
 from tests.servers.dynamodb import dynoxide, ministack
@@ -211,6 +217,95 @@ def test_metrics_may_be_open_and_tell_what_waits(tmp_path: Path, monkeypatch: py
         assert 'semel_inbox_oldest_seconds{app="echo"} ' in answer.text
         assert 'semel_events_total{door="",event="claimed",outcome="new"}' in answer.text
         assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+
+
+def gauges(client: TestClient) -> dict[str, float]:
+    """What waits for somebody, as Prometheus is told."""
+    told = client.get("/metrics").text.splitlines()
+    lines = [line for line in told if line.startswith(("semel_inbox", "semel_ledger"))]
+    return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines}
+
+
+def test_dead_letters_and_doubts_are_gauges_with_the_age_of_the_oldest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register(monkeypatch)
+    text = f"{ALL_TOKENS}\n[service]\nopen_metrics = true\n[apps.echo]\nfolder = '{tmp_path}'"
+    with opened(text, tmp_path) as house, client_of(house) as client:
+        client.post("/webhooks/echo", content=b'["bad 1", "bad 2", "fine"]')
+        [echo] = house.apps
+        worker = echo.inbox.worker(echo.app.handle, max_attempts=1)
+        echo.s.events.listen(lambda _: worker.stop() if not echo.inbox.waiting() else None)
+        thread = threading.Thread(target=worker.run)
+        thread.start()
+        assert until(lambda: len(echo.inbox.dead()) == 2 and not echo.inbox.waiting())
+        worker.stop()
+        thread.join(60)
+        for key in ("a", "b", "c"):
+            claim = house.s.scoped("north").ledger.claim(key, on_lapsed="hold")
+            assert isinstance(claim, Claimed)
+            house.s.scoped("north").ledger.doubt(claim)
+        told = gauges(client)
+    assert told['semel_inbox_waiting{app="echo"}'] == 0
+    assert told['semel_inbox_dead{app="echo"}'] == 2
+    assert told['semel_ledger_doubts{scope="north"}'] == 3
+    assert told['semel_ledger_doubts{scope="south"}'] == told['semel_ledger_doubts{scope="echo"}'] == 0
+    assert 0 <= told['semel_inbox_dead_oldest_seconds{app="echo"}'] < 600
+    assert 0 <= told['semel_ledger_doubts_oldest_seconds{scope="north"}'] < 600
+    assert 'semel_inbox_oldest_seconds{app="echo"}' not in told
+
+
+def test_what_waits_is_counted_in_parts_and_does_not_stop_at_one(clock: FakeClock) -> None:
+    with semel.connect("memory:", clock=clock) as s:
+        box = s.mailbox("echo")
+        box.put([Message(f"m{number}", {}, group=f"g{number % 3}") for number in range(25)])
+        clock.advance(60)
+        counted = Count(lambda after: box.count(after=after, most=10))
+        assert [counted.look().number for _ in range(3)] == [10, 20, 25]
+        assert counted.look().number == 25, "the whole count stands while the next is made"
+        for letter in box.letters(Message("m0", {}, "g0").lane).letters:
+            box.leave([letter])
+        told = [counted.look() for _ in range(4)][-1]
+        assert (told.number, told.now - (told.oldest or 0)) == (16, 60)
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+def test_an_inbox_that_cannot_tell_is_left_out_and_the_rest_is_told() -> None:
+    def broken(_after: str | None) -> Counted:
+        raise StoreUnavailable("away")
+
+    looks = {"dead": {"echo": broken, "other": lambda _after: Counted(3)}}
+    told = {one.name: one.value for family in Depths(looks).collect() for one in family.samples}
+    assert told == {"semel_inbox_dead": 3}
+
+
+# Workers alone
+
+
+def test_workers_alone_tell_health_and_metrics_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register(monkeypatch)
+    wrong = [""]
+    with (
+        opened(f"{ALL_TOKENS}\n[apps.echo]", tmp_path) as house,
+        TestClient(site(house, lambda: wrong[0])) as client,
+    ):
+        assert client.get("/health/live").json() == {"status": "live"}
+        assert client.get("/health/ready").json() == {"status": "ready", "apps": ["echo"]}
+        assert client.get("/metrics").status_code == 401
+        assert 'semel_inbox_dead{app="echo"} 0.0' in client.get("/metrics", headers=bearer("chief")).text
+        for path in ("/webhooks/echo", "/v1/claims", "/apps/echo"):
+            assert problem_of(client.post(path, json={}, headers=bearer("north"))) == "no-such-page"
+        wrong[0] = "the worker of echo failed: TableMissing: there is no table"
+        answer = client.get("/health/ready")
+        assert (answer.status_code, problem_of(answer)) == (503, "unavailable")
+        assert answer.json()["detail"] == wrong[0]
+        assert client.get("/health/live").status_code == 200
 
 
 def test_an_apps_own_api_asks_for_its_right(tmp_path: Path) -> None:

@@ -69,16 +69,35 @@ def _serve_sample(options: Chosen, *, alone: bool) -> None:
         serving.serve(house, typer.echo, lambda address: traffic.traffic(house, address, typer.echo))
 
 
-def work(*, config: Config = None, url: Url = None, workers: Workers = None, app: Apps = None) -> None:
-    """Work on what waits in the inboxes, and answer no requests.
+def work(
+    *,
+    config: Config = None,
+    url: Url = None,
+    host: Annotated[str | None, typer.Option(help="The address to listen on, with --port.")] = None,
+    port: Annotated[
+        int | None,
+        typer.Option("--port", "--work-port", help="Tell health and metrics here; 0 takes a free one."),
+    ] = None,
+    workers: Workers = None,
+    app: Apps = None,
+) -> None:
+    """Work on what waits in the inboxes, and take no webhooks.
 
-    semel work --config semel.toml --app support
+    semel work --config semel.toml --app support --port 9100
     """
     require("prometheus_client", "service")
     from semel.service import run
 
-    given = gathered(config, _options(url, workers=workers))
-    run.work(run.begin(given, tuple(app or ())), typer.echo)
+    given = gathered(config, _options(url, host=host, workers=workers, work_port=port))
+    house = run.begin(given, tuple(app or ()))
+    if house.settings.service.work_port is None:
+        run.work(house, typer.echo)
+        return
+    require("uvicorn", "service")
+    require("fastapi", "service")
+    from semel.service import serving
+
+    serving.work(house, house.settings.service.work_port, typer.echo)
 
 
 def _options(url: str | None, **options: Any) -> Chosen:

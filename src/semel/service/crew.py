@@ -38,6 +38,10 @@ class Crew:
         """The apps that it works for."""
         return [hand.app for hand in self._hands]
 
+    def failing(self) -> str:
+        """Which workers have failed as a whole and have not begun anew, and why; "" where all are at work."""
+        return "; ".join(hand.failure for hand in self._hands if hand.failure)
+
     def start(self) -> None:
         """Begin."""
         for hand in self._hands:
@@ -71,6 +75,8 @@ class Hand(threading.Thread):
         self._make = make
         self._worker = make()  # options that cannot work are refused before anything begins
         self._stopping = stopping
+        self.failure = ""
+        """Why it is not at work."""
 
     def run(self) -> None:
         """Work, until told to stop."""
@@ -80,11 +86,15 @@ class Hand(threading.Thread):
                 self._worker.run()
             except Exception as error:
                 trace = None if isinstance(error, errors.SemelError) else error
+                # Without the words of an error that is none of semel's: they may quote a message.
+                words = "" if trace is not None else f": {error}"
+                self.failure = f"the worker of {self.app} failed: {type(error).__name__}{words}"
                 logger.error("the worker of %s failed: %s", self.app, error, exc_info=trace)
             if self._stopping.wait(pause):
                 return
             pause = min(pause * 2, LONGEST_PAUSE)
             self._worker = self._make()  # one runs once
+            self.failure = ""
             logger.warning("the worker of %s begins anew", self.app)
 
     def stop(self) -> None:

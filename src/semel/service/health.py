@@ -2,6 +2,7 @@
 
 import asyncio
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,8 @@ PROVISIONED = ("dynamodb:", "postgres")
 TRY_SECONDS = 1.0
 
 
-def router(house: House) -> APIRouter:
-    """The addresses for whoever watches over the service."""
+def router(house: House, failing: Callable[[], str] | None = None) -> APIRouter:
+    """The addresses for whoever watches over the service; `failing` says what is wrong with its workers."""
     routes, pulse = APIRouter(tags=["health"]), Pulse(house)
 
     @routes.get("/health/live")
@@ -37,6 +38,8 @@ def router(house: House) -> APIRouter:
     async def ready() -> dict[str, Any]:
         """Ask the store for every table that is needed, and say what is wrong with it."""
         await pulse.feel()
+        if failing is not None and (wrong := failing()):
+            raise Trouble(later("unavailable", wrong))
         return {"status": "ready", "apps": [one.name for one in house.apps]}
 
     return routes

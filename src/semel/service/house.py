@@ -7,15 +7,15 @@ import msgspec
 from semel import errors
 from semel.apps.finding import Found, check_made
 from semel.apps.keyfile import secrets_of
-from semel.apps.ledgers import binding
+from semel.apps.ledgers import binding, ledger_at
 from semel.apps.reading import Given
 from semel.connect import Semel
 from semel.keys import prefix
 from semel.redact import Redactor
 from semel.service.applications import Applications
-from semel.service.metrics import Metrics
+from semel.service.metrics import Looks, Metrics, in_doubt, in_inbox
 from semel.service.settings import Inbox, settings, tables_of_api, tables_of_app
-from semel.tables import Table
+from semel.tables import DOUBTS, Table
 from semel.telemetry import log_events
 
 
@@ -122,6 +122,23 @@ class House:
         names = [one.name for one in self.apps]
         found = [(self.s, tables_of_api(self.settings, names))]
         return found + [(one.s, tables_of_app(one.name, self.settings)) for one in self.apps]
+
+    def looks(self) -> Looks:
+        """What is counted whenever somebody asks for metrics."""
+        inboxes = {one.name: one.inbox for one in self.apps if one.works}
+        return {
+            "waiting": {name: in_inbox(inbox, dead=False) for name, inbox in inboxes.items()},
+            "dead": {name: in_inbox(inbox, dead=True) for name, inbox in inboxes.items()},
+            "doubts": {scope: in_doubt(s) for scope, s in self._ledgers().items()},
+        }
+
+    def _ledgers(self) -> dict[str, Semel]:
+        """The ledgers in the store itself, by their scopes; none that would have to be read as a whole."""
+        if DOUBTS not in ledger_at(self.settings.semel.url).indexes:
+            return {}
+        tenants = [name if one.scope is None else one.scope for name, one in self.settings.tokens.items()]
+        apps = [one.s for one in self.apps if one.s.store is self.s.store]
+        return {s.scope: s for s in (self.s, *apps, *map(self.s.scoped, tenants))}
 
     def close(self) -> None:
         """Let go of everything."""

@@ -1,17 +1,24 @@
-"""Metrics for Prometheus: semel's events, the requests of this process, and what waits in each inbox."""
+"""Metrics for Prometheus: semel's events, the requests of this process, and what waits for somebody."""
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import Final
+from typing import Final, TypeAlias
 
+import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.registry import Collector
 
-from semel.clock import Clock
-from semel.doors.inbox import Inbox
+from semel.connect import Semel
+from semel.doors.inbox import Counted, Inbox
 from semel.telemetry.prometheus import Prometheus
+
+Look: TypeAlias = Callable[[str | None], Counted]
+"""Counts on from a place."""
+Looks: TypeAlias = Mapping[str, Mapping[str, Look]]
+"""Those of each kind in `DEPTHS`, by the value of its label."""
 
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
 
@@ -57,37 +64,106 @@ class Metrics:
         """Count a request for which this budget had no place."""
         self._refused.labels(budget).inc()
 
-    def watch(self, in_flight: Callable[[], int], inboxes: Mapping[str, Inbox]) -> None:
+    def watch(self, in_flight: Callable[[], int], looks: Looks) -> None:
         """Ask these whenever somebody looks."""
         self._in_flight.set_function(in_flight)
-        self.registry.register(Depths(inboxes))
+        self.registry.register(Depths(looks))
 
     def text(self) -> bytes:
-        """Everything, as Prometheus reads it; the inboxes are asked now."""
+        """Everything, as Prometheus reads it; inboxes and ledgers are asked now."""
         return generate_latest(self.registry)
 
 
 class Depths(Collector):
-    """How much waits in each inbox, and for how long."""
+    """How much there is of what somebody may have to look at, and how old the oldest of it is."""
 
-    def __init__(self, inboxes: Mapping[str, Inbox], clock: Clock | None = None) -> None:
-        self._inboxes = inboxes
-        self._clock = clock or Clock()
+    def __init__(self, looks: Looks) -> None:
+        self._counts = {
+            kind: {name: Count(look) for name, look in each.items()} for kind, each in looks.items()
+        }
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Ask each inbox; one that cannot tell is left out."""
-        waiting = GaugeMetricFamily("semel_inbox_waiting", "Messages that wait.", labels=["app"])
-        oldest = GaugeMetricFamily(
-            "semel_inbox_oldest_seconds", "For how long the oldest of them has waited.", labels=["app"]
-        )
-        for name, inbox in self._inboxes.items():
-            with suppress(Exception):  # whatever is wrong with one inbox, the rest is told
-                survey = inbox.survey()
-                waiting.add_metric([name], survey.waiting)
-                if survey.oldest is not None:
-                    oldest.add_metric([name], max(0.0, self._clock.now() - survey.oldest))
-        yield from (waiting, oldest)
+        """Ask each; one that cannot tell is left out."""
+        for kind, counts in self._counts.items():
+            depth = DEPTHS[kind]
+            number = GaugeMetricFamily(depth.name, depth.about, labels=[depth.label])
+            oldest = GaugeMetricFamily(depth.oldest, "How old the oldest of them is.", labels=[depth.label])
+            for name, count in counts.items():
+                with suppress(Exception):  # whatever is wrong with one of them, the rest is told
+                    found = count.look()
+                    number.add_metric([name], found.number)
+                    if found.oldest is not None:
+                        oldest.add_metric([name], max(0.0, found.now - found.oldest))
+            yield from (number, oldest)
 
     def describe(self) -> Iterable[GaugeMetricFamily]:
-        """Nothing, so that registering asks no inbox."""
+        """Nothing, so that registering asks nobody."""
         return ()
+
+
+class Count:
+    """A count that goes on from one look to the next, so that each costs little however much there is.
+
+    While there is more than one look can count, the last whole count stands, unless it is already surpassed.
+    """
+
+    def __init__(self, look: Look) -> None:
+        self._look = look
+        self._lock = threading.Lock()
+        self._whole = self._part = NOTHING
+
+    def look(self) -> Counted:
+        """Count on, and tell what is known."""
+        with self._lock:
+            self._part = part = _added(self._part, self._look(self._part.after))
+            if part.after is None:
+                self._whole, self._part = part, NOTHING
+                return part
+            return part if part.number > self._whole.number else self._whole
+
+
+NOTHING: Final = Counted(0)
+
+
+def _added(one: Counted, other: Counted) -> Counted:
+    moments = [moment for moment in (one.oldest, other.oldest) if moment is not None]
+    return Counted(one.number + other.number, min(moments, default=None), other.now, other.after)
+
+
+# What is counted
+
+
+class Depth(msgspec.Struct, frozen=True):
+    """A gauge, and what tells its series apart."""
+
+    name: str
+    oldest: str
+    about: str
+    label: str
+
+
+DEPTHS: Final = {
+    "waiting": Depth("semel_inbox_waiting", "semel_inbox_oldest_seconds", "Messages that wait.", "app"),
+    "dead": Depth(
+        "semel_inbox_dead", "semel_inbox_dead_oldest_seconds", "Messages that nobody could handle.", "app"
+    ),
+    "doubts": Depth(
+        "semel_ledger_doubts", "semel_ledger_doubts_oldest_seconds", "Keys that wait to be settled.", "scope"
+    ),
+}
+
+
+def in_inbox(inbox: Inbox, *, dead: bool) -> Look:
+    """Counts the messages of an inbox."""
+    return lambda after: inbox.count(dead=dead, after=after)
+
+
+def in_doubt(s: Semel) -> Look:
+    """Counts what is UNKNOWN, or lapsed where it is to be held; it comes from an index, oldest first."""
+
+    def look(after: str | None) -> Counted:
+        found = s.ledger.doubts(after=after)
+        since = [one.doubt_since for one in found.records if one.doubt_since is not None]
+        return Counted(len(found.records), min(since, default=None), found.now, found.after)
+
+    return look

@@ -32,9 +32,7 @@ def begin(given: Given, only: tuple[str, ...] = ()) -> House:
 def work(house: House, say: Callable[[str], None]) -> None:
     """Work on what waits, until a signal says to stop."""
     stopping = threading.Event()
-    with kept(house) as crew:
-        if not crew.names:
-            raise errors.InvalidOption("there is nothing to work on: enable an app, and let it have workers")
+    with working(house) as crew:
 
         def stop(*_: object) -> None:
             crew.stop()
@@ -45,6 +43,15 @@ def work(house: House, say: Callable[[str], None]) -> None:
         say(f"semel: working for {', '.join(crew.names)}")
         crew.start()
         stopping.wait()
+
+
+@contextmanager
+def working(house: House) -> Iterator[Crew]:
+    """The crew of a house, if there is anything to do for it."""
+    with kept(house) as crew:
+        if not crew.names:
+            raise errors.InvalidOption("there is nothing to work on: enable an app, and let it have workers")
+        yield crew
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from semel.service.crew import Crew
 from semel.service.front import Front
 from semel.service.heads import MAX_HEAD_BYTES
 from semel.service.house import House
-from semel.service.run import STOP, kept
+from semel.service.run import STOP, kept, working
 from semel.service.site import site
 
 # As many connections may wait to be accepted as a burst of webhooks brings.
@@ -39,17 +39,27 @@ def serve(
     with ExitStack() as stack:
         crew = stack.enter_context(kept(house))
         front = site(house)  # refuses what cannot work, before anything listens
-        listener = stack.enter_context(_listening(house))
+        listener = stack.enter_context(_listening(house, house.settings.service.port))
         address = _address(house, listener)
         front.listen(address)
-        server = _Server(_config(house, front), crew)
-        for one in STOP:
-            # uvicorn gives a signal on to whoever had it before; stopping in order is no death by a signal.
-            signal.signal(one, lambda *_: server.leave())
+        server = _server(house, front, crew)
         _tell(house, crew, address, say)
         sys.setswitchinterval(TURN_SECONDS)
         crew.start()
         stack.enter_context(beside(address))
+        server.run(sockets=[listener])
+
+
+def work(house: House, port: int, say: Callable[[str], None]) -> None:
+    """Work on what waits, and tell whoever watches over it how it is, until a signal says so."""
+    with ExitStack() as stack:
+        crew = stack.enter_context(working(house))
+        front = site(house, crew.failing)
+        listener = stack.enter_context(_listening(house, port))
+        server = _server(house, front, crew)
+        say(f"semel: health and metrics at {_address(house, listener)}")
+        say(f"semel: working for {', '.join(crew.names)}")
+        crew.start()
         server.run(sockets=[listener])
 
 
@@ -67,6 +77,14 @@ class _Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._crew.stop()
         super().handle_exit(sig, frame)
+
+
+def _server(house: House, front: Front, crew: Crew) -> _Server:
+    server = _Server(_config(house, front), crew)
+    for one in STOP:
+        # uvicorn gives a signal on to whoever had it before; stopping in order is no death by a signal.
+        signal.signal(one, lambda *_: server.leave())
+    return server
 
 
 def _protocol() -> Any:
@@ -98,11 +116,11 @@ def _config(house: House, front: Front) -> uvicorn.Config:
     )
 
 
-def _listening(house: House) -> socket.socket:
+def _listening(house: House, port: int) -> socket.socket:
     chosen, given = house.settings.service, house.given
     try:
         family, _, _, _, place = socket.getaddrinfo(
-            chosen.host, chosen.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            chosen.host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
     except OSError as error:
         raise given.wrong(("service", "host"), f"{chosen.host!r} is no address: {error.strerror}") from error
@@ -112,7 +130,7 @@ def _listening(house: House) -> socket.socket:
         listening.bind(place)
     except OSError as error:
         listening.close()
-        raise Unserved(f"{chosen.host}:{chosen.port} cannot be listened on: {error.strerror}") from error
+        raise Unserved(f"{chosen.host}:{port} cannot be listened on: {error.strerror}") from error
     listening.listen(BACKLOG)
     return listening
 

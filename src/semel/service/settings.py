@@ -30,6 +30,8 @@ class Service(Section, frozen=True):
     port: Port = 8000
     workers: Count = 2
     """Threads for each app's inbox in this process."""
+    work_port: Port | None = None
+    """Where `semel work` answers who watches over it: health and metrics; nowhere unless it is set."""
     public_url: str = ""
     """What webhook senders were told, without a path; some of them sign it."""
     max_body_bytes: Positive = 1_048_576

@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import cache
 from importlib.metadata import version
@@ -38,8 +38,8 @@ OF_APPS: Final = problems("no-such-page") | {
 }
 
 
-def site(house: House) -> Front:
-    """The service of a house."""
+def site(house: House, failing: Callable[[], str] | None = None) -> Front:
+    """The service of a house; for workers alone only health and metrics, and whether they are failing."""
     _public(house)
 
     @asynccontextmanager
@@ -61,23 +61,23 @@ def site(house: House) -> Front:
     )
     tokens = app.state.tokens = Tokens(house)
     _answer_with_problems(app)
-    app.include_router(health.router(house))
+    app.include_router(health.router(house, failing))
     app.include_router(_about(house, tokens))
-    app.include_router(_pages(app, house))
-    app.include_router(v1.router(house, tokens))
-    _mount_apps(app, house, tokens)
-    described(app, house)
+    if failing is None:
+        app.include_router(_pages(app, house))
+        app.include_router(v1.router(house, tokens))
+        _mount_apps(app, house, tokens)
+        described(app, house)
     front = Front(
         app,
         settings=house.settings.service,
         metrics=house.metrics,
-        hooks=house.hooks(),
+        hooks=house.hooks() if failing is None else {},
         routes=Routes({*app.openapi()["paths"], "/openapi.json", "/docs"}),
         callers=tokens,
         senders={path: one.name for one in house.apps for path in one.app.hooks},
     )
-    inboxes = {one.name: one.inbox for one in house.apps if one.works}
-    house.metrics.watch(lambda: front.in_flight, inboxes)
+    house.metrics.watch(lambda: front.in_flight, house.looks())
     return front
 
 

@@ -12,10 +12,11 @@ from semel.doors.inbox.others import Other
 from semel.doors.inbox.store import StoreInbox
 from semel.doors.inbox.worker import Backoff, Dead, Told, Worker, nobody
 from semel.errors import Later
-from semel.mailbox import Message, Survey
+from semel.mailbox import Counted, Message, Survey
 from semel.policy import Options
 
 __all__ = [
+    "Counted",
     "Dead",
     "Inbox",
     "Later",
@@ -93,6 +94,10 @@ class Inbox(Protocol):
 
     def survey(self) -> Survey:
         """What waits, in numbers, as far as they can be told."""
+        ...
+
+    def count(self, *, dead: bool = False, after: str | None = None) -> Counted:
+        """How many messages wait, or could be handled by nobody, from this place on: a part of the whole."""
         ...
 
     def dead(self, limit: int = 100) -> Sequence[Dead]:

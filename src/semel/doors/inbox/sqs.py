@@ -20,7 +20,7 @@ from semel.doors.sqs import Consumer
 from semel.doors.sqs import Message as Delivery
 from semel.doors.sqs.hands import patience
 from semel.doors.sqs.message import read
-from semel.mailbox import Message, Survey, checked
+from semel.mailbox import Counted, Message, Survey, checked
 from semel.policy import Options
 
 # What SQS takes for a group or a name for five minutes; anything else is hashed.
@@ -177,9 +177,11 @@ class SQSInbox:
 
     def waiting(self) -> int:
         """About how many messages wait, or are being handled."""
-        names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
-        told = self._queue.call("GetQueueAttributes", {"AttributeNames": names})["Attributes"]
-        return sum(int(told[name]) for name in names)
+        return _about(self._queue)
+
+    def count(self, *, dead: bool = False, after: str | None = None) -> Counted:
+        """About how many messages wait, or could be handled by nobody, which is all that SQS tells."""
+        return Counted(_about(self._dead_queue if dead else self._queue))
 
     def dead(self, limit: int = 100) -> list[Dead]:
         """Messages that nobody could handle; of each group the first ten at most."""
@@ -266,6 +268,13 @@ class SQSInbox:
 
 def _entries(letters: Sequence[Delivery], more: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"Id": str(number), "ReceiptHandle": one.receipt, **more} for number, one in enumerate(letters)]
+
+
+def _about(queue: Queue) -> int:
+    """About how many messages are in a queue, those that somebody has in hand included."""
+    names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
+    told = queue.call("GetQueueAttributes", {"AttributeNames": names})["Attributes"]
+    return sum(int(told[name]) for name in names)
 
 
 def _envelope(delivery: Delivery) -> Envelope | None:

@@ -11,7 +11,7 @@ from semel.doors.messages import doubling
 from semel.drive import adrive, drive
 from semel.errors import InvalidKey, MessageUnreadable, UsageError
 from semel.ledger import Seconds
-from semel.mailbox import Letter, Message, Survey, checked, lane_of
+from semel.mailbox import Counted, Letter, Message, Survey, checked, lane_of
 from semel.policy import Options
 from semel.state import AsyncMailbox
 
@@ -131,6 +131,10 @@ class StoreInbox:
     def waiting(self) -> int:
         """How many messages wait, up to ten thousand."""
         return self.survey().waiting
+
+    def count(self, *, dead: bool = False, after: str | None = None) -> Counted:
+        """How many messages wait, or could be handled by nobody, from this place on: a part of the whole."""
+        return self._box.count(dead=dead, after=after)
 
     def dead(self, limit: int = 100) -> list[Dead]:
         """Messages that nobody could handle, the oldest first."""
