@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from semel.apps import finding
+from semel.apps.functions import Functions
 from semel.apps.importing import imported
 from semel.apps.reading import Given, gather
 from semel.errors import InvalidOption
@@ -251,6 +252,22 @@ def test_nothing_is_imported_that_is_no_place_in_a_module() -> None:
 
 
 # How they are run
+
+
+def test_functions_have_the_ledger_that_the_service_has(
+    tmp_path: Path, module: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = module()
+    house = House(written(tmp_path, f"[apps.own]\nat = '{name}:Own'"))
+    monkeypatch.setenv("SEMEL_URL", f"sqlite:///{tmp_path / 'semel.db'}")
+    functions = Functions.of("own", finding.find("own", f"{name}:Own").kind)
+    try:
+        assert functions.s.scope == house.apps[0].s.scope == "own"
+        assert functions.s.ledger.steps.name("k") == house.apps[0].s.ledger.steps.name("k")
+    finally:
+        functions.close()
+        house.close()
+
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "order_notices"
 
