@@ -28,18 +28,25 @@ from tests.service.test_pages import commands
 from tests.unit.test_docs import blocks
 
 HOW_TO = Path(__file__).parents[2] / "docs" / "how-to"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 # What a page names that only its reader has.
 ELSEWHERE = {
     "postgresql://owner:password@db.example/shop": "postgres",
     "redis://:password@cache.example": "redis_server",
+    '"$DATABASE_URL"': "postgres",
 }
+# Pages that are about a folder which the examples have.
+IN_EXAMPLES = {"write-your-own-app.md": "order_notices"}
 # What keeps running: it is started, and stopped when it says that it runs.
 RUNNING = ("serve", "work")
 # Which of a page's commands leave with 1, as they find what the page says that they find.
 FINDS = {
     ("provision.md", "semel provision --url dynamodb://eu-west-1 --env prod --check"),
     ("use-redis.md", "semel provision --url redis://:password@cache.example --env prod --check"),
+    # Nothing was restored here; tests/acceptance/test_backups.py does it.
+    ("back-up-and-restore.md", "semel provision --check --url sqlite:///semel.db --env prod"),
+    ("back-up-and-restore.md", 'semel provision --check --url "$DATABASE_URL" --env prod'),
 }
 
 
@@ -160,6 +167,8 @@ def test_every_command_of_a_page_does_as_the_page_says(
     page: str, desk: Desk, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     put_there(desk)
+    if page in IN_EXAMPLES:
+        shutil.copytree(EXAMPLES / IN_EXAMPLES[page], desk.folder, dirs_exist_ok=True)
     key = desk.folder / "semel.db.key"
     monkeypatch.setenv("SEMEL_SECRET", key.read_text().strip() if key.exists() else SECRET)
     for one in [one for one in EVERY if one.page == page and not one.keeps_running]:
@@ -169,7 +178,8 @@ def test_every_command_of_a_page_does_as_the_page_says(
             # It is about a program of the reader's own, in a folder without a service's settings.
             server = request.getfixturevalue("another_dynamodb")
             monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", server)
-            (desk.folder / "semel.toml").unlink(missing_ok=True)
+            if page not in IN_EXAMPLES:
+                (desk.folder / "semel.toml").unlink(missing_ok=True)
         line = one.line
         for there, fixture in ELSEWHERE.items():
             if there in line:
