@@ -1,11 +1,22 @@
 """The time: one small object, so that tests can move it instead of sleeping."""
 
-import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     import asyncio
+
+
+class Awaited(Protocol):
+    """What a thread can wait for, such as a `threading.Event`."""
+
+    def is_set(self) -> bool:
+        """Whether it has happened."""
+        ...
+
+    def wait(self, seconds: float, /) -> object:
+        """Wait until it happens, or for so many seconds."""
+        ...
 
 
 class Clock:
@@ -29,7 +40,7 @@ class Clock:
     monotonic = staticmethod(time.monotonic)
     """Seconds since some moment; never jumps. Deadlines are counted on it."""
 
-    def wait(self, event: threading.Event, seconds: float) -> None:
+    def wait(self, event: Awaited, seconds: float) -> None:
         """Return when the event is set, or after so many seconds."""
         event.wait(seconds)
 

@@ -3,6 +3,8 @@
 import os
 import threading
 import weakref
+from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from semel import errors
@@ -11,6 +13,7 @@ from semel.commands import Steps
 from semel.drive import Store, adrive, drive
 from semel.events import What
 from semel.ledger import LedgerSteps
+from semel.locks import Event
 from semel.loops import PerLoop
 from semel.running import RENEWALS_PER_LEASE, Run
 
@@ -24,6 +27,9 @@ def beat(ledger: LedgerSteps, run: Run, clock: Clock) -> Steps[None]:
     try:
         if not run.kept:
             yield from ledger.renew(run.claim)
+        if run.interrupted:
+            # The renewal was under way when its work ended the lease, and may have come after that.
+            yield from ledger.lapse(run.claim)
     except errors.ClaimLost:
         # What a transaction completes meanwhile needs no lease any more.
         if run.settling:
@@ -36,11 +42,16 @@ def beat(ledger: LedgerSteps, run: Run, clock: Clock) -> Steps[None]:
         run.renewed(sent)
 
 
+# How long the thread waits for something to do where nobody has said how soon it is needed.
+IDLE_SECONDS = 60.0
+
+
 class Heart:
     """The thread that renews the leases of sync work.
 
     Work that ends before its first renewal is due costs an addition to a set and a removal: the thread is
-    not woken for it, as it never sleeps longer than the shortest interval it was asked for.
+    not woken for it, as it never sleeps longer than the shortest interval it was asked for. No signal reaches
+    it, so it also writes what a call has left that was torn away.
     """
 
     def __init__(self, store: Store, clock: Clock) -> None:
@@ -54,8 +65,9 @@ class Heart:
 
     def _forget(self) -> None:
         self._live: dict[Run, LedgerSteps] = {}
-        self._lock = threading.Lock()
-        self._wake = threading.Event()
+        self._left: deque[Steps[None]] = deque()
+        self._lock = threading.RLock()
+        self._wake = Event()
         self._thread: threading.Thread | None = None
 
     def start(self, run: Run, ledger: LedgerSteps) -> None:
@@ -71,21 +83,36 @@ class Heart:
         """The work is over."""
         self._live.pop(run, None)
 
+    def rescue(self, steps: Steps[None]) -> None:
+        """Take these steps in the place of a caller that was torn away."""
+        self._left.append(steps)
+        self._wake.set()
+        if self._thread is None:
+            self._begin()
+
     def _begin(self) -> None:
+        threading.Thread(target=self._run, name="semel-heartbeat", daemon=True).start()
+
+    def _run(self) -> None:
+        # Here, and not where it is started: a signal may come between any two lines there.
         with self._lock:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._beat, name="semel-heartbeat", daemon=True)
-                self._thread.start()
+            if self._thread is not None:
+                return
+            self._thread = threading.current_thread()
+        self._beat()
 
     def _beat(self) -> None:
         while True:
             idle = not self._live
-            self._wake.wait(self._shortest / RENEWALS_PER_LEASE)
+            self._wake.wait(min(self._shortest / RENEWALS_PER_LEASE, IDLE_SECONDS))
             self._wake.clear()
+            while self._left:
+                with suppress(Exception):  # the store is away: the lease ends by itself
+                    drive(self._left.popleft(), self._store)
             for run, ledger in list(self._live.items()):
                 if run.due <= self._clock.monotonic() and run in self._live:
                     self._renew(run, ledger)
-            if idle and not self._live and self._rest():
+            if idle and not (self._live or self._left) and self._rest():
                 return
 
     def _renew(self, run: Run, ledger: LedgerSteps) -> None:
@@ -98,7 +125,7 @@ class Heart:
         # In this order: who adds a run before this line is seen by the next, and who adds one later starts a
         # thread of its own.
         self._thread = None
-        if not self._live:
+        if not (self._live or self._left):
             return True
         with self._lock:
             if self._thread is not None:

@@ -196,7 +196,7 @@ class MailboxSteps:
         self.ttl = seconds(ttl)
         self._realm, self._ledger, self._codec = realm, ledger, codec
         self._name = realm.name(name)
-        self._ids, self._last, self._lock = Ulids(), 0.0, threading.Lock()
+        self._ids, self._last, self._lock = Ulids(), 0.0, threading.RLock()
 
     # Accepting
 

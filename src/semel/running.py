@@ -21,10 +21,12 @@ class Run:
     __slots__ = (
         "_clock",
         "_lost",
+        "begun",
         "claim",
         "deadline",
         "details",
         "due",
+        "interrupted",
         "kept",
         "outer",
         "over",
@@ -44,6 +46,9 @@ class Run:
         self.details: dict[str, Any] | None = None
         self.subject: str | None = None
         self.outer: Run | None = None
+        self.begun = False
+        self.interrupted = False
+        """Its lease was ended, as nobody knows how far the work came."""
         self.over = False
         """The work has ended; a task or a thread that it started may still have it for its context."""
         self._clock = clock

@@ -18,6 +18,7 @@ from semel.drive import Store, drive
 from semel.errors import InvalidOption, RecordCorrupt, StoreClosed, StoreError
 from semel.keys import check, prefix
 from semel.ledger import DAY
+from semel.locks import Event
 from semel.parts import Part, Plan
 from semel.realm import Realm
 from semel.tables import DOCUMENTS
@@ -58,8 +59,8 @@ class Board:
 
     def _begin(self) -> None:
         # Threads do not survive a fork, and what they held is held for ever.
-        self._stop = threading.Event()
-        self._lock = threading.Lock()
+        self._stop = Event()
+        self._lock = threading.RLock()
         self._thread: threading.Thread | None = None
 
     def fresh(self) -> dict[str, Switch] | None:
@@ -76,18 +77,20 @@ class Board:
 
     def watch(self, look: "SwitchSteps") -> None:
         """Keep looking from now on, in this process."""
-        if self._thread is not None:
-            return
-        with self._lock:
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._look_on, args=(look,), name="semel-switches", daemon=True
-                )
-                self._thread.start()
+        if self._thread is None:
+            threading.Thread(target=self._run, args=(look,), name="semel-switches", daemon=True).start()
 
     def stop(self) -> None:
         """Look no more."""
         self._stop.set()
+
+    def _run(self, look: "SwitchSteps") -> None:
+        # Here, and not where it is started: a signal may come between any two lines there.
+        with self._lock:
+            if self._thread is not None:
+                return
+            self._thread = threading.current_thread()
+        self._look_on(look)
 
     def _look_on(self, look: "SwitchSteps") -> None:
         while not self._stop.wait(LOOK_SECONDS):

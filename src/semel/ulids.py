@@ -14,7 +14,7 @@ class Ulids:
     """Makes ids. Two for the same millisecond are in order if the same process makes them."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._last: OrderedDict[int, int] = OrderedDict()
 
     def make(self, at: float) -> str:

@@ -2,7 +2,6 @@
 
 import re
 import sys
-import threading
 from base64 import b64decode, b64encode
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
@@ -14,6 +13,7 @@ from semel.aws.servertime import ServerTime
 from semel.aws.transport import Request, made
 from semel.clock import Clock
 from semel.errors import InvalidOption, StoreClosed
+from semel.locks import Event
 
 if TYPE_CHECKING:
     from semel.aws.mocked import Mock
@@ -56,7 +56,7 @@ class BotoWire:
             if isinstance(reply, dict):
                 return reply
             tries = tries or Tries(self._policy, self._clock, "the boto3 client", write=write)
-            self._clock.wait(threading.Event(), tries.after(reply))
+            self._clock.wait(Event(), tries.after(reply))
 
     async def acall(self, operation: str, request: Request, *, write: bool) -> dict[str, Any]:
         """The same for a task, which waits for a thread."""

@@ -122,7 +122,7 @@ class Keyring:
 
     def begin_anew(self) -> None:
         """In a forked child: the parent's thread is not here to give the lock back."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def current(self) -> Credentials | None:
         """Credentials that are good, without waiting; None when there are none, and `load` is needed."""
@@ -149,11 +149,13 @@ class Keyring:
         return held.expires is not None and held.expires - self._time.signing() < LEAST_LIFE
 
     def _renew_behind(self, now: float) -> None:
-        if self._lock.acquire(blocking=False):
-            self._not_before = now + RETRY_AFTER
-            threading.Thread(target=self._renew, name="semel-credentials", daemon=True).start()
+        self._not_before = now + RETRY_AFTER
+        threading.Thread(target=self._renew, name="semel-credentials", daemon=True).start()
 
     def _renew(self) -> None:
+        # Here, and not where it is started: a signal may come between any two lines there.
+        if not self._lock.acquire(blocking=False):
+            return
         # Should it fail, the old ones are still good; when they no longer are, whoever asks is told why.
         try:
             with suppress(StoreUnavailable):

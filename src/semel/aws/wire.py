@@ -63,7 +63,7 @@ class Wire:
         self._route = Route(self.endpoint, limits or Limits(), self.time.monotonic)
         self._pool = Pool(self._route)
         self._apool: AsyncPool | None = None
-        self._opening = threading.Lock()
+        self._opening = threading.RLock()
         self._closed = False
 
     def call(self, operation: str, request: Request, *, write: bool) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import msgspec
 
 from semel.clock import Clock
 from semel.commands import Found
+from semel.locks import Event
 
 if TYPE_CHECKING:
     import asyncio
@@ -22,8 +23,10 @@ class Vigil:
     """Several threads that wait for one key: the first looks, the others get what it saw."""
 
     def __init__(self) -> None:
-        self.bell = threading.Event()
-        self.over = threading.Event()
+        self.led = threading.Lock()
+        """Held by the `with` block of the one that looks, which may be torn away."""
+        self.bell = Event()
+        self.over = Event()
         self.seen: Found | None = None
         self.waiters = 1
 
@@ -53,7 +56,7 @@ class WaitingRoom:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self.vigils: dict[Hashable, Vigil] = {}
         self.async_vigils: dict[tuple[Hashable, int], AsyncVigil] = {}
         self._jitter = random.Random()
@@ -75,27 +78,36 @@ class WaitingRoom:
     def watch(self, place: Hashable, seconds: float, look: Callable[[], Found]) -> Found:
         """Wait for the bell or the time, then look; or take what another waiter saw."""
         began = self._clock.monotonic()
+        mine = Vigil()
+        with mine.led:
+            vigil = self._joined(place, mine)
+            if vigil is not mine:
+                self._clock.wait(vigil.over, seconds)
+                return self._told(vigil.seen or look(), began)
+            try:
+                self._clock.wait(mine.bell, self._spread(seconds))
+                # Who comes from here on must not be given a look that may be older than its coming.
+                self._end(place, mine)
+                mine.seen = look()
+                return self._told(mine.seen, began)
+            finally:
+                self._end(place, mine)
+                mine.over.set()
+
+    def _joined(self, place: Hashable, mine: Vigil) -> Vigil:
+        """The vigil of those who wait for a place already; mine, where nobody does."""
         with self._lock:
             vigil = self.vigils.get(place)
-            leads = vigil is None
-            if vigil is None:
-                vigil = self.vigils[place] = Vigil()
-            else:
-                vigil.waiters += 1
-        if not leads:
-            self._clock.wait(vigil.over, seconds)
-            return self._told(vigil.seen or look(), began)
-        try:
-            self._clock.wait(vigil.bell, self._spread(seconds))
-            # Who comes from here on must not be given a look that may be older than its coming.
-            with self._lock:
+            if vigil is None or not vigil.led.locked():
+                self.vigils[place] = mine
+                return mine
+            vigil.waiters += 1
+            return vigil
+
+    def _end(self, place: Hashable, mine: Vigil) -> None:
+        with self._lock:
+            if self.vigils.get(place) is mine:
                 del self.vigils[place]
-            vigil.seen = look()
-            return self._told(vigil.seen, began)
-        finally:
-            if self.vigils.get(place) is vigil:
-                del self.vigils[place]
-            vigil.over.set()
 
     async def awatch(self, place: Hashable, seconds: float, look: Callable[[], Awaitable[Found]]) -> Found:
         """The same for tasks; a loop runs one task at a time, so no lock is needed."""

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from semel.clock import Clock
+from semel.clock import Awaited, Clock
 
 if TYPE_CHECKING:
     import asyncio
@@ -70,7 +70,7 @@ class FakeClock(Clock):
             self._planned += 1
             heapq.heappush(self._plans, (self._monotonic + seconds, self._planned, action))
 
-    def wait(self, event: threading.Event, seconds: float) -> None:
+    def wait(self, event: Awaited, seconds: float) -> None:
         """Let so many seconds pass at once, or as many as it takes until the event is set."""
         end = self._monotonic + max(0.0, seconds)
         while not event.is_set() and self._step(end):

@@ -17,6 +17,7 @@ import psycopg
 from semel.clock import Clock
 from semel.commands import Sort
 from semel.errors import SemelError
+from semel.locks import Event
 from semel.stores.postgres.address import Address
 from semel.stores.postgres.clerk import Talk
 from semel.stores.postgres.errors import DRIVER_ERRORS
@@ -50,9 +51,9 @@ class Housekeeper:
         self._ring = ring
         self._reap = reap
         self._owed = 0
-        self._hiring = threading.Lock()
+        self._hiring = threading.RLock()
         self._thread: threading.Thread | None = None
-        self._stopping = threading.Event()
+        self._stopping = Event()
         self._bell: socket.socket | None = None
 
     def listen(self) -> None:
@@ -78,14 +79,8 @@ class Housekeeper:
             self._bell.close()
 
     def _hire(self) -> None:
-        with self._hiring:
-            if self._thread is None and not self._stopping.is_set():
-                self._bell, ear = socket.socketpair()
-                self._bell.setblocking(False)
-                self._thread = threading.Thread(
-                    target=self._keep_house, args=(ear,), name="semel-postgres", daemon=True
-                )
-                self._thread.start()
+        if self._thread is None and not self._stopping.is_set():
+            threading.Thread(target=self._run, name="semel-postgres", daemon=True).start()
 
     def _wake(self) -> None:
         if self._bell is not None:
@@ -93,6 +88,16 @@ class Housekeeper:
                 self._bell.send(b"!")
 
     # In the thread
+
+    def _run(self) -> None:
+        # Here, and not where it is started: a signal may come between any two lines there.
+        with self._hiring:
+            if self._thread is not None or self._stopping.is_set():
+                return
+            self._thread = threading.current_thread()
+            self._bell, ear = socket.socketpair()
+            self._bell.setblocking(False)
+        self._keep_house(ear)
 
     def _keep_house(self, ear: socket.socket) -> None:
         with ear:

@@ -47,7 +47,7 @@ class Bell:
         self._address = address
         self._owner = owner
         self._ring = ring
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._channels: dict[bytes, Heard] = {}
         self._lines: dict[Node, Line] = {}
         self._thread: threading.Thread | None = None
@@ -85,10 +85,7 @@ class Bell:
 
     def _start(self) -> None:
         if self._thread is None:
-            self._waking, self._woken = socket.socketpair()
-            self._waking.setblocking(False)
-            self._thread = threading.Thread(target=self._run, name="semel-redis-bell", daemon=True)
-            self._thread.start()
+            threading.Thread(target=self._run, name="semel-redis-bell", daemon=True).start()
 
     def _wake(self) -> None:
         if self._thread is None:
@@ -99,6 +96,16 @@ class Bell:
     # In the thread
 
     def _run(self) -> None:
+        # Here, and not where it is started: a signal may come between any two lines there.
+        with self._lock:
+            if self._thread is not None or self._closed:
+                return
+            self._waking, self._woken = socket.socketpair()
+            self._waking.setblocking(False)
+            self._thread = threading.current_thread()
+        self._listen_on()
+
+    def _listen_on(self) -> None:
         with selectors.DefaultSelector() as selector, self._waking, self._woken:
             selector.register(self._woken, selectors.EVENT_READ)
             try:
