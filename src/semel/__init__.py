@@ -45,6 +45,7 @@ from semel.errors import (
     TemplateError,
     UsageError,
     VersionConflict,
+    WriteUnderWay,
     WrongEnvironment,
     WrongSchema,
 )
@@ -153,6 +154,7 @@ __all__ = [
     "UsageError",
     "VersionConflict",
     "What",
+    "WriteUnderWay",
     "WrongEnvironment",
     "WrongSchema",
     "connect",

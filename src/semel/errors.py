@@ -8,6 +8,7 @@ SemelError
 │   ├── InvalidOption       a lease, a time zone, a rule or a policy that cannot work
 │   ├── MessageRefused      a message that no inbox can keep
 │   ├── Reentered           the same key again, from inside its own run
+│   ├── WriteUnderWay       a signal handler writes in the midst of a write that it has interrupted
 │   └── MissingExtra        an optional dependency is not installed
 ├── Refused                 the record that was found says no; nothing was changed
 │   ├── InProgress          another attempt holds the key
@@ -102,6 +103,16 @@ class Reentered(UsageError):
             "give the inner call a key of its own"
         )
         self.key = key
+
+
+class WriteUnderWay(UsageError):
+    """A signal handler cannot write in the midst of a write of its own thread; it has written nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "a signal handler cannot write while the write that it has interrupted is under way: let the "
+            "handler take a note, and write once it has returned"
+        )
 
 
 class MissingExtra(UsageError, ImportError):

@@ -4,7 +4,8 @@ import functools
 import heapq
 import operator
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from semel.clock import Clock
@@ -44,7 +45,7 @@ from semel.commands import (
     place_of,
 )
 from semel.drive import Glance, Prepared
-from semel.errors import InvalidOption, StoreClosed
+from semel.errors import InvalidOption, StoreClosed, WriteUnderWay
 from semel.stores.shared import place_named
 from semel.stores.waiting import WaitingRoom
 from semel.tables import Index, Table
@@ -64,7 +65,9 @@ SWEEP = 4
 class MemoryStore:
     """Items in dictionaries, for one process. A call takes the same time however many there are.
 
-    A query looks at every item of its partition, or of its table.
+    A query looks at every item of its partition, or of its table. A write is made by one step of C, so that
+    an exception out of a signal handler finds it made or not begun, and what helps to find or to remove an
+    item may be there without the item, and never the item without it.
     """
 
     def __repr__(self) -> str:
@@ -74,10 +77,11 @@ class MemoryStore:
         self.overflow = overflow
         self._clock = clock or Clock()
         self._now = self._clock.steady
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._owned: Callable[[], bool] = self._lock._is_owned  # type: ignore[attr-defined]  # as Condition asks it
         self._tables: dict[str, dict[Spot, Item]] = {}
-        # The same items again, of tables with a sort key: there a partition has many.
-        self._partitions: dict[tuple[str, str], dict[Spot, Item]] = {}
+        # Where the items of a partition are, of tables with a sort key: there it has many.
+        self._partitions: dict[tuple[str, str], dict[Spot, None]] = {}
         self._buckets: dict[float, list[tuple[str, Spot]]] = {}
         self._due: list[float] = [float("inf")]
         self._expires: dict[str, str] = {}
@@ -155,6 +159,8 @@ class MemoryStore:
             spans,
             self._table(table),
             self._lock,
+            self._owned,
+            WriteUnderWay,
             self._now,
             self._schedule,
             self._due,
@@ -190,12 +196,14 @@ class MemoryStore:
 
     def _look(self, command: Get | Watch) -> Found:
         now = self._now()
-        return Found(now, alive(command.table, self._table(command.table).get(_spot(command)), now))
+        return Found(now, self._seen(command, now))
 
     def _watch(self, command: Watch) -> Found:
         return self._room.watch(place_named(command), command.seconds, lambda: self._look(command))
 
     def _write(self, command: Write) -> Applied | Refused:
+        if self._owned():
+            raise WriteUnderWay
         with self._lock:
             reply = self._apply(command, self._now())
         if type(reply) is Applied:
@@ -206,49 +214,64 @@ class MemoryStore:
         return Many(tuple(self._write(write) for write in command.writes))
 
     def _transact(self, command: Transact) -> Applied | Cancelled:
+        if self._owned():
+            raise WriteUnderWay
         with self._lock:
             now = self._now()
             refusals = tuple(self._refusal(write, now) for write in command.writes)
             if any(refusals):
                 return Cancelled(now, refusals)
-            for write in command.writes:
-                self._apply(write, now)
+            steps = [self._step(write, self._seen(write, now), now)[0] for write in command.writes]
+            # All of them in one call of C, where no signal comes in between.
+            deque(map(operator.call, steps), maxlen=0)
+            self._tidy(command.writes, now)
         for write in command.writes:
             self._room.ring(place_named(write))
         return Applied(now)
 
+    def _seen(self, command: Get | Watch | Write, now: float) -> Item | None:
+        return alive(command.table, self._table(command.table).get(_spot(command)), now)
+
     def _refusal(self, command: Write, now: float) -> Refused | None:
-        item = alive(command.table, self._table(command.table).get(_spot(command)), now)
+        item = self._seen(command, now)
         return None if allowed(command, item, now) else Refused(now, item)
 
     def _apply(self, command: Write, now: float) -> Applied | Refused:
-        table, spot = command.table, _spot(command)
-        items = self._table(table)
-        before = items.get(spot)
-        item = alive(table, before, now)
+        item = self._seen(command, now)
         if not allowed(command, item, now):
             return Refused(now, item)
-        after = outcome(command, item, now)
-        if after is None:
-            self._remove(table.name, spot)
-            return Applied(now)
-        items[spot] = after
-        if table.sort is not None:
-            self._partitions.setdefault((table.name, command.key), {})[spot] = after
-        if before is None:
-            self._schedule(table.name, spot, after[table.expires])
-            self._expires[table.name] = table.expires
-        if self._due[0] <= now:
-            self._sweep(now)
+        step, after = self._step(command, item, now)
+        step()
+        self._tidy((command,), now)
         return Applied(now, after if type(command) is Add else None)
 
+    def _step(self, command: Write, item: Item | None, now: float) -> tuple[Callable[[], Any], Item | None]:
+        """What makes an allowed write, as one call of C, and the item that it leaves."""
+        table, spot = command.table, _spot(command)
+        items, after = self._table(table), outcome(command, item, now)
+        if after is None:
+            return functools.partial(items.pop, spot, None), None
+        if spot not in items:
+            self._schedule(table.name, spot, after[table.expires])
+            self._expires[table.name] = table.expires
+        if table.sort is not None:
+            self._partitions.setdefault((table.name, command.key), {})[spot] = None
+        return functools.partial(items.__setitem__, spot, after), after
+
+    def _tidy(self, writes: Iterable[Write], now: float) -> None:
+        for write in writes:
+            if type(write) is Delete:
+                self._remove(write.table.name, _spot(write))
+        if self._due[0] <= now:
+            self._sweep(now)
+
     def _remove(self, name: str, spot: Spot) -> None:
-        del self._tables[name][spot]
+        self._tables[name].pop(spot, None)
         if isinstance(spot, tuple):
-            partition = self._partitions[name, spot[0]]
-            del partition[spot]
+            partition = self._partitions.get((name, spot[0]), {})
+            partition.pop(spot, None)
             if not partition:
-                del self._partitions[name, spot[0]]
+                self._partitions.pop((name, spot[0]), None)
 
     def _schedule(self, name: str, spot: Spot, moment: float) -> None:
         """Look at this one when its time may be up; until then it may be written as often as it likes."""
@@ -256,23 +279,24 @@ class MemoryStore:
         try:
             self._buckets[bucket].append((name, spot))
         except KeyError:
-            self._buckets[bucket] = [(name, spot)]
             heapq.heappush(self._due, bucket)
+            self._buckets[bucket] = [(name, spot)]
 
     def _sweep(self, now: float) -> None:
-        places = self._buckets[self._due[0]]
+        bucket = self._due[0]
+        places = self._buckets.get(bucket, [])
         for _ in range(min(SWEEP, len(places))):
-            name, spot = places.pop()
+            name, spot = places[-1]
             item = self._tables[name].get(spot)
-            if item is None:
-                continue
-            moment = item[self._expires[name]]
+            moment = now if item is None else item[self._expires[name]]
             if moment <= now:
                 self._remove(name, spot)
             else:
                 self._schedule(name, spot, moment)
+            places.pop()
         if not places:
-            del self._buckets[heapq.heappop(self._due)]
+            self._buckets.pop(bucket, None)
+            heapq.heappop(self._due)
 
     def _query(self, command: Query) -> Page:
         now = self._now()
@@ -298,10 +322,9 @@ class MemoryStore:
         with self._lock:
             if command.index or key is None:
                 return list(self._table(table).values())
-            if table.sort is not None:
-                return list(self._partitions.get((table.name, key), {}).values())
-            item = self._table(table).get(key)
-            return [] if item is None else [item]
+            items = self._table(table)
+            spots = [key] if table.sort is None else self._partitions.get((table.name, key), ())
+            return [items[spot] for spot in spots if spot in items]
 
 
 def _spot(command: Get | Watch | Write) -> Spot:
@@ -334,20 +357,22 @@ def _source(command: Put | Update) -> tuple[str, list[float]]:
 
 
 FORM = """
-def prepare(store, spans, items, lock, now_is, schedule, due, sweep, room):
+def prepare(store, spans, items, lock, owned, WriteUnderWay, now_is, schedule, due, sweep, room):
     {spans}*_ = spans
     vigils, async_vigils, ring = room.vigils, room.async_vigils, room.ring
 
     def made(key, given_0=None, given_1=None):
+        if owned():
+            raise WriteUnderWay
         with lock:
             now = now_is()
             before = items.get(key)
             if {refused}:
                 return False
             {image}
-            items[key] = item
             if before is None:
                 schedule({name}, key, item[{expires}])
+            items[key] = item
             if due[0] <= now:
                 sweep(now)
         if vigils or async_vigils:
