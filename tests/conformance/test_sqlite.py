@@ -43,7 +43,7 @@ class Joined(Within):
         connection = sqlite3.connect(path, isolation_level=None)
         connection.row_factory, connection.text_factory = sqlite3.Row, bytes
         connection.execute("BEGIN")
-        super().__init__(connection, store._clerk, store._join, store._time, path)
+        super().__init__(connection, store._clerk, store._join, store._time, store._file)
         self._store = store
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -155,7 +155,21 @@ def statements(store):
 
 
 def queued(store):
-    return len(store._writer._queue)
+    """How many wait for their reply, or for the lead."""
+    return sum(
+        not job.leading and type(job.command) is not writer.Nothing for job in list(store._writer._queue)
+    )
+
+
+@contextmanager
+def leading(store):
+    """Be the one who leads, and lead nobody."""
+    job = writer.Job(writer.Nothing())
+    job.thread = 0
+    with job.held:
+        store._writer._queue = {job: None} | store._writer._queue
+        yield
+    store._writer._leave(job)
 
 
 # Where the file is
@@ -246,6 +260,27 @@ def test_a_file_that_was_moved_away_is_written_no_more_until_it_is_back(tmp_path
         away.rename(here)
         assert s.ledger.check_and_set("b") is True
         assert s.ledger.check_and_set("a") is False
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o000])
+def test_a_stores_files_are_its_owners_alone(tmp_path, umask):
+    before = os.umask(umask)
+    try:
+        with closing(SQLiteStore(tmp_path / "semel.db")) as store:
+            store.execute(mark("k"))
+            modes = {each.name: each.stat().st_mode & 0o777 for each in tmp_path.iterdir()}
+    finally:
+        os.umask(before)
+    assert modes == dict.fromkeys(["semel.db", "semel.db-wal", "semel.db-shm", "semel.db-turn"], 0o600)
+
+
+def test_a_file_that_was_there_keeps_its_mode(path):
+    path.touch()
+    path.chmod(0o640)
+    with closing(SQLiteStore(path)) as store:
+        store.execute(mark("k"))
+        modes = {each.stat().st_mode & 0o777 for each in path.parent.iterdir()}
+    assert modes == {0o640}
 
 
 def test_a_missing_folder_is_named(tmp_path):
@@ -419,7 +454,7 @@ def test_the_change_to_wal_is_tried_again_where_two_processes_make_it_at_once(pa
             return super().execute(sql, *values)
 
     with closing(sqlite3.connect(path, factory=Contested)) as connection:
-        file._use_wal(connection)
+        file._use_wal(connection, 10)
         assert connection.refusals == 0
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
@@ -712,7 +747,7 @@ def test_readers_beyond_the_usual_are_closed_again(store, monkeypatch):
 def test_a_reader_that_is_one_too_many_is_closed_after_a_single_reading(store, monkeypatch):
     monkeypatch.setattr(store._readers, "_kept", 0)
     store.execute(Get(LEDGER, "k"))
-    assert store._readers._open == set()
+    assert len(store._readers._open) == 0
 
 
 # Writes share transactions
@@ -732,12 +767,11 @@ def together(store, clock, commands):
             return error
 
     with ThreadPoolExecutor(len(commands)) as threads:
-        with store._writer._turn:
+        with leading(store):
             futures = []
             for command in commands:
                 futures.append(threads.submit(attempt, command))
                 until(lambda: queued(store) == len(futures))
-        store._writer._pass_on()
         return [future.result() for future in futures]
 
 
@@ -819,8 +853,10 @@ def test_a_transaction_that_is_cancelled_says_for_each_write_what_was_in_the_way
 
 
 def test_a_file_locked_for_too_long_is_unavailable_to_all_who_wait(path, clock, monkeypatch):
-    monkeypatch.setattr(file, "BUSY_SECONDS", 0)
-    with closing(SQLiteStore(path, clock=clock)) as store, closing(bare(path)) as other:
+    with (
+        closing(SQLiteStore(file.File(str(path), timeout=0), clock=clock)) as store,
+        closing(bare(path)) as other,
+    ):
         other.execute("BEGIN IMMEDIATE")
         replies = together(store, clock, [mark("a"), mark("b")])
         assert [type(reply) for reply in replies] == [errors.StoreUnavailable] * 2
@@ -924,15 +960,28 @@ def test_an_interrupted_follower_takes_its_command_back(path, store, clock):
     assert ids(path) == ["leader"]
 
 
-def test_a_follower_whose_leader_vanished_does_not_wait_for_ever(store, monkeypatch):
+def test_a_follower_whose_leader_vanished_does_not_wait_for_ever(path, store, monkeypatch):
     monkeypatch.setattr("semel.stores.sqlite.writer.PATROL_SECONDS", 0.001)
+    store.execute(mark("a"))
     with ThreadPoolExecutor(1) as threads:
-        with store._writer._turn:
+        gone = writer.Job(mark("gone"))
+        with gone.held:
+            store._writer._queue[gone] = None
             follower = threads.submit(store.execute, mark("k"))
-            until(lambda: queued(store) == 1)
-            store._writer._take()
+            until(lambda: queued(store) == 2)
+            store._writer._begin()
+        assert type(follower.result()) is Applied
+    assert ids(path) == ["a", "k"]
+
+
+def test_who_may_have_been_written_by_a_leader_that_vanished_is_told_so(path, store):
+    store.execute(mark("a"))
+    others = writer.Job(mark("k"))
+    with others.held:
+        store._writer._committing = [others]
+        assert type(store.execute(mark("b"))) is Applied
         with pytest.raises(errors.StoreOutcomeUnknown):
-            follower.result()
+            others.answer()
 
 
 # Tasks
@@ -960,12 +1009,11 @@ def test_writes_of_tasks_and_threads_share_transactions(store, clock):
 
 def test_a_cancelled_task_takes_back_what_has_not_begun_and_harms_no_other(path, store, clock):
     async def main():
-        with store._writer._turn:
+        with leading(store):
             tasks = [asyncio.create_task(store.aexecute(mark(key))) for key in "abc"]
             await asyncio.to_thread(until, lambda: queued(store) == 3)
             tasks[1].cancel()
             await asyncio.wait([tasks[1]])
-        store._writer._pass_on()
         return await asyncio.gather(*tasks, return_exceptions=True)
 
     assert [type(reply) for reply in asyncio.run(main())] == [Applied, asyncio.CancelledError, Applied]
@@ -1117,7 +1165,7 @@ def test_a_forked_child_writes_into_the_same_file_even_after_its_parent_has_clos
 def test_nothing_is_open_while_a_process_forks_and_all_goes_on_afterwards(store):
     store.execute(mark("k"))
     store_module._before_fork()
-    assert (store._writer._connection, store._readers._open) == (None, set())
+    assert (store._writer._connection, list(store._readers._open)) == (None, [])
     store_module._after_fork_in_parent()
     assert type(store.execute(mark("k"))) is Refused
     assert type(store.execute(mark("l"))) is Applied
@@ -1126,16 +1174,21 @@ def test_nothing_is_open_while_a_process_forks_and_all_goes_on_afterwards(store)
 def test_a_fork_waits_for_the_transaction_under_way(store, clock):
     clock.gate.clear()
     clock.asked.clear()
+
+    def around_a_fork():
+        store_module._before_fork()
+        store_module._after_fork_in_parent()
+
     with ThreadPoolExecutor(2) as threads:
         leader = threads.submit(store.execute, mark("k"))
         clock.asked.wait()
-        fork = threads.submit(store_module._before_fork)
+        fork = threads.submit(around_a_fork)
         until(lambda: store in store_module.PAUSED)
         assert not fork.done()
         clock.gate.set()
         assert type(leader.result()) is Applied
         fork.result()
-        store_module._after_fork_in_parent()
+    assert type(store.execute(mark("k"))) is Refused
 
 
 # Expiry
@@ -1412,7 +1465,7 @@ def test_the_stores_own_writes_wait_for_the_caller_and_hold_nothing_that_he_need
     inside = store.within(mine)
     with ThreadPoolExecutor(1) as threads:
         other = threads.submit(store.execute, mark("other"))
-        until(store._writer._turn.locked)
+        until(lambda: any(job.leading for job in list(store._writer._queue)))
         assert type(inside.execute(mark("k"))) is Applied
         said = Put(JOURNAL, "o", {"expires_at": After(100)}, ABSENT, "1")
         assert type(inside.execute(Transact((mark("l"), said)))) is Applied
@@ -1425,8 +1478,10 @@ def test_the_stores_own_writes_wait_for_the_caller_and_hold_nothing_that_he_need
 
 
 def test_who_writes_past_his_own_transaction_is_told_of_within(path, clock, monkeypatch):
-    monkeypatch.setattr(file, "BUSY_SECONDS", 0)
-    with closing(SQLiteStore(path, clock=clock)) as store, closing(bare(path)) as connection:
+    with (
+        closing(SQLiteStore(file.File(str(path), timeout=0), clock=clock)) as store,
+        closing(bare(path)) as connection,
+    ):
         connection.execute("BEGIN IMMEDIATE")
         with pytest.raises(errors.StoreUnavailable, match=r"within\(connection\)"):
             store.execute(mark("k"))
@@ -1528,7 +1583,7 @@ def test_a_reader_in_use_is_closed_when_it_comes_back(store):
     with store._readers.connection():
         store.close()
         assert len(store._readers._open) == 1
-    assert store._readers._open == set()
+    assert len(store._readers._open) == 0
 
 
 # The same as in memory

@@ -5,7 +5,7 @@ import shutil
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeAlias
 from urllib.parse import parse_qsl, unquote
@@ -13,27 +13,29 @@ from urllib.parse import parse_qsl, unquote
 import msgspec
 
 from semel import errors
+from semel.sockets import ANSWER_SECONDS, timeout_of
 from semel.stores.sqlite.plan import Plan, quoted
 from semel.tables import LEDGER
 
 # With less room than this on its disk a file is as good as full: a minute of writes takes more.
 LEAST_ROOM = 4 * 1024 * 1024
-# A transaction takes milliseconds; who is kept waiting for this long is waiting for one that was left open.
-BUSY_SECONDS = 10.0
 # How long after a refusal the change to WAL is tried again: SQLite gives up at once where two change it.
 WAL_RETRY_SECONDS = 0.01
 # After a burst the log is cut back to this; in between it is used again, which is faster than growing it.
 LOG_BYTES = 16 * 1024 * 1024
+
+OURS_ALONE = 0o600
 
 DURABILITY = {"full": "FULL", "normal": "NORMAL"}
 FORM = "sqlite:///relative/path.db or sqlite:////absolute/path.db; a store to throw away is memory:"
 
 
 class File(msgspec.Struct, frozen=True):
-    """Where the file is, and how its writes are made durable."""
+    """Where the file is, how durable its writes are, and how long another's transaction is waited for."""
 
     path: str
     synchronous: str = "full"
+    timeout: float = ANSWER_SECONDS
 
     @classmethod
     def from_url(cls, url: str) -> "File":
@@ -44,15 +46,24 @@ class File(msgspec.Struct, frozen=True):
             raise errors.InvalidOption(f"{url!r} names no file: write {FORM}")
         options = dict(parse_qsl(query, keep_blank_values=True))
         synchronous = options.pop("synchronous", "full")
+        timeout = timeout_of(options.pop("timeout", None))
         if options or synchronous not in DURABILITY:
-            raise errors.InvalidOption(f"{url!r}: the only option is synchronous=full or synchronous=normal")
-        return cls(str(Path(name).absolute()), synchronous)
+            raise errors.InvalidOption(
+                f"{url!r}: the options are synchronous=full, synchronous=normal and timeout=10"
+            )
+        return cls(str(Path(name).absolute()), synchronous, timeout)
 
     def check(self) -> None:
         """Say in time what SQLite says in riddles."""
         folder = Path(self.path).parent
         if not folder.is_dir():
             raise errors.StoreUnavailable(f"{self.path} cannot be made: there is no folder {folder}")
+
+    def make(self) -> None:
+        """Make the file where there is none, for nobody else to read; those beside it have the same mode."""
+        self.check()
+        with suppress(OSError):  # it is there, or SQLite says what is wrong with it
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, OURS_ALONE))
 
     def identity(self) -> tuple[int, int] | None:
         """Which file it is that stands there now; None where there is none."""
@@ -81,7 +92,11 @@ class File(msgspec.Struct, frozen=True):
 
     def _connect(self, *settings: str) -> sqlite3.Connection:
         connection = sqlite3.connect(
-            self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+            self.path,
+            timeout=self.timeout,
+            isolation_level=None,
+            check_same_thread=False,
+            factory=Connection,
         )
         try:
             for setting in settings:
@@ -90,6 +105,10 @@ class File(msgspec.Struct, frozen=True):
             connection.close()
             raise
         return connection
+
+
+class Connection(sqlite3.Connection):
+    """A connection of sqlite3's, which others may know without keeping it open."""
 
 
 # Schema
@@ -129,9 +148,14 @@ MIGRATIONS: tuple[Migration, ...] = (_lay_out_ledger,)
 META = quoted("semel_meta")
 
 
-def prepare(connection: sqlite3.Connection, env: str, migrations: tuple[Migration, ...] = MIGRATIONS) -> None:
+def prepare(
+    connection: sqlite3.Connection,
+    env: str,
+    migrations: tuple[Migration, ...] = MIGRATIONS,
+    timeout: float = ANSWER_SECONDS,
+) -> None:
     """Bring the file to the newest schema and stamp it, though others may be doing so at the same time."""
-    _use_wal(connection)
+    _use_wal(connection, timeout)
     while not _ready(connection, env, len(migrations)):
         with transaction(connection):
             # Somebody else may have been faster: look again, now that nobody else can be.
@@ -168,11 +192,11 @@ def _migrate(connection: sqlite3.Connection, env: str, migrations: tuple[Migrati
     connection.executemany(f"REPLACE INTO {META} VALUES (?, ?)", values)
 
 
-def _use_wal(connection: sqlite3.Connection) -> None:
+def _use_wal(connection: sqlite3.Connection, timeout: float) -> None:
     """Turn the file to write-ahead logging, in which readers and a writer do not wait for each other."""
     if connection.execute("PRAGMA journal_mode").fetchone() == ("wal",):
         return
-    for _ in range(int(BUSY_SECONDS / WAL_RETRY_SECONDS)):
+    for _ in range(int(timeout / WAL_RETRY_SECONDS)):
         try:
             connection.execute("PRAGMA journal_mode = WAL").fetchone()
             return
@@ -198,8 +222,8 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 # Errors
 
 LOCKED = (
-    f"another transaction has kept it locked for {BUSY_SECONDS:g} s: is one left open? "
-    "What belongs into one of yours is written by within(connection)"
+    "another transaction has kept it locked for {0:g} s: is one left open? What belongs into one of yours is "
+    "written by within(connection); timeout= in the URL says how long is waited"
 )
 BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 ADVICE = {
@@ -231,11 +255,12 @@ def code_of(error: Exception) -> int | None:
     return None if code is None else code & 0xFF
 
 
-def translated(error: Exception, path: str) -> Exception:
+def translated(error: Exception, file: File) -> Exception:
     """A driver's error as one of semel's; any other as it is."""
-    code = code_of(error)
+    code, path = code_of(error), file.path
     if code in ADVICE:
-        return _because(errors.StoreUnavailable(f"{path}: {ADVICE[code]} ({error})"), error)
+        advice = ADVICE[code].format(file.timeout)
+        return _because(errors.StoreUnavailable(f"{path}: {advice} ({error})"), error)
     if code in DAMAGE:
         return _because(errors.StoreError(f"{path}: {DAMAGE[code]} ({error})"), error)
     if isinstance(error, UnicodeEncodeError | OverflowError | sqlite3.DataError) or code in BAD_VALUE:
@@ -245,11 +270,11 @@ def translated(error: Exception, path: str) -> Exception:
     return error
 
 
-def doubtful(error: Exception, path: str) -> Exception:
+def doubtful(error: Exception, file: File) -> Exception:
     """What a failed COMMIT means."""
     if code_of(error) in NOT_COMMITTED:
-        return translated(error, path)
-    told = f"{path}: the transaction may or may not have been made ({error})"
+        return translated(error, file)
+    told = f"{file.path}: the transaction may or may not have been made ({error})"
     return _because(errors.StoreOutcomeUnknown(told), error)
 
 

@@ -2,6 +2,7 @@
 
 import sqlite3
 import threading
+import weakref
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,8 +26,9 @@ class Readers:
     def _begin_anew(self) -> None:
         self._idle: deque[sqlite3.Cursor] = deque()
         self._kept = 0 if self._closed else KEPT
-        self._open: set[sqlite3.Connection] = set()
-        self._opening = threading.Lock()
+        # One that a signal has taken from the hands of its thread is closed as nobody has it any more.
+        self._open: weakref.WeakSet[sqlite3.Connection] = weakref.WeakSet()
+        self._opening = threading.RLock()
 
     def row(self, select: str, place: Row) -> Row | None:
         """The one row of a place. Every replay is this, so it does nothing that it need not do."""
@@ -74,7 +76,7 @@ class Readers:
             try:
                 connection = self._file.reader()
             except sqlite3.Error as error:
-                raise translated(error, self._file.path) from error
+                raise translated(error, self._file) from error
             self._open.add(connection)
         return connection.cursor()
 
@@ -90,7 +92,7 @@ class Readers:
         """After an error the reader is not used again, and the error leaves as one of semel's."""
         self._drop(reader)
         if isinstance(error, DRIVER_ERRORS):
-            raise translated(error, self._file.path) from error
+            raise translated(error, self._file) from error
 
     def _drop(self, reader: sqlite3.Cursor) -> None:
         connection = reader.connection
@@ -116,6 +118,6 @@ class Readers:
 
     def abandon(self) -> set[sqlite3.Connection]:
         """Begin anew, in the child; what is still open is the parent's."""
-        inherited = self._open
+        inherited = set(self._open)
         self._begin_anew()
         return inherited

@@ -35,13 +35,14 @@ from semel.drive import Glance
 from semel.errors import StoreClosed, StoreUnavailable, TableMissing, UsageError
 from semel.stores.shared import place_named, tables_of, wake
 from semel.stores.sqlite.clerk import Clerk, Define, Reap, page
-from semel.stores.sqlite.file import BUSY_SECONDS, File, complete, prepare, translated
+from semel.stores.sqlite.file import File, complete, prepare, translated
 from semel.stores.sqlite.plan import Plan
 from semel.stores.sqlite.readers import Readers
 from semel.stores.sqlite.time import file_time
 from semel.stores.sqlite.within import Within
 from semel.stores.sqlite.writer import Job, Writer
 from semel.stores.waiting import WaitingRoom
+from semel.stores.workers import Workers
 from semel.tables import OWN, Table
 
 if TYPE_CHECKING:
@@ -95,17 +96,18 @@ class SQLiteStore:
 
     def _begin_anew(self) -> None:
         self._room = WaitingRoom(self._clock)
-        self._hiring = threading.Lock()
-        self._pools: dict[int, ThreadPoolExecutor] = {}
+        self._hiring = threading.RLock()
+        self._pool: ThreadPoolExecutor | None = None
+        self._server = Workers(1, "semel-sqlite")
 
     def _prepare(self, env: str) -> None:
-        self._file.check()
+        self._file.make()
         try:
             with closing(self._file.writer()) as connection:
-                prepare(connection, env)
+                prepare(connection, env, timeout=self._file.timeout)
                 self._now = file_time(connection, self._clock)
         except sqlite3.Error as error:
-            raise translated(error, self._file.path) from error
+            raise translated(error, self._file) from error
         self._lay_out(OWN)
 
     @property
@@ -147,14 +149,14 @@ class SQLiteStore:
         in_thread = asyncio.get_running_loop().run_in_executor
         for table in tables_of(command):
             if table.name not in self._plans:
-                await in_thread(self._threads(QUERY_THREADS), self._learn, table)
+                await in_thread(self._threads(), self._learn, table)
         match command:
             case Get():
                 return self._get(command)
             case Watch():
                 return await self._awatch(command)
             case Query():
-                return await in_thread(self._threads(QUERY_THREADS), self._query, command)
+                return await in_thread(self._threads(), self._query, command)
         return await self._writer.asubmit(command)
 
     def glance(self, table: Table, attributes: tuple[str, ...], where: dict[str, str | int]) -> Glance:
@@ -169,7 +171,7 @@ class SQLiteStore:
 
         What it writes is committed, or rolled back, together with what the caller writes there.
         """
-        store = Within(connection, self._clerk, self._join, self._time, self._file.path)
+        store = Within(connection, self._clerk, self._join, self._time, self._file)
         store.overflow = self.overflow
         return store
 
@@ -181,11 +183,13 @@ class SQLiteStore:
     def close(self) -> None:
         """Wait for the transaction under way, and let go of the file."""
         self._closed = True
-        self._writer.close()
+        # Where a signal handler closes in the midst of a write, threads would wait for that, and it for them.
+        wait = self._writer.close()
         with self._hiring:
-            pools, self._pools = self._pools, {}
-        for pool in pools.values():
-            pool.shutdown()
+            pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown(wait)
+        self._server.stop(wait)
         self._readers.close()
         STORES.discard(self)
 
@@ -286,27 +290,29 @@ class SQLiteStore:
             )
         self._learn(table)
 
-    def _threads(self, count: int) -> ThreadPoolExecutor:
+    def _threads(self) -> ThreadPoolExecutor:
         """Threads of the store's own: asyncio's are the caller's, who may have filled them."""
         with self._hiring:
             if self._closed:
                 raise StoreClosed("the store was closed")
-            if count not in self._pools:
-                self._pools[count] = ThreadPoolExecutor(count, thread_name_prefix="semel-sqlite")
-            return self._pools[count]
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(QUERY_THREADS, thread_name_prefix="semel-sqlite")
+            return self._pool
 
     def _hire(self, work: Callable[[], None]) -> None:
         """Have a thread of the store do this."""
+        if self._closed:
+            raise StoreClosed("the store was closed")
         try:
-            self._threads(1).submit(work)
+            self._server.do(work)
         except RuntimeError as error:
             raise StoreUnavailable(f"no thread can be started: {error}") from error
 
     # A fork
 
     def _pause(self) -> None:
-        self._writer.pause(BUSY_SECONDS)
-        self._readers.pause(BUSY_SECONDS)
+        self._writer.pause(self._file.timeout)
+        self._readers.pause(self._file.timeout)
 
     def _resume(self) -> None:
         self._readers.resume()

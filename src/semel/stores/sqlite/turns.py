@@ -9,10 +9,11 @@ be had, as on Windows, everything works, only less evenly.
 
 import os
 import sqlite3
-import threading
 import time
 from contextlib import suppress
 from pathlib import Path
+
+from semel.locks import Event
 
 try:
     import fcntl
@@ -28,7 +29,7 @@ LOOK_SECONDS = 0.0005
 COURTESY_SECONDS = 0.25
 RUDE_SECONDS = 5.0
 
-_never = threading.Event()
+_never = Event()
 
 
 class Turns:
@@ -49,12 +50,11 @@ class Turns:
                 if not _is_busy(error):
                     raise
         self._mine_until = now + TURN_SECONDS
-        is_next = self._step_up()
         try:
+            self._step_up()
             return self._begin(connection)
         finally:
-            if is_next:
-                self._step_back()
+            self._step_back()
 
     def _begin(self, connection: sqlite3.Connection) -> sqlite3.Cursor:
         deadline = 0.0
@@ -67,11 +67,11 @@ class Turns:
                     raise
             _never.wait(LOOK_SECONDS)
 
-    def _step_up(self) -> bool:
-        """Become the next; False where that cannot be had."""
+    def _step_up(self) -> None:
+        """Become the next, where that can be had."""
         deadline = 0.0
         if self._rude_until and time.monotonic() < self._rude_until:
-            return False
+            return
         while True:
             try:
                 if self._lock is None:
@@ -81,11 +81,11 @@ class Turns:
                 deadline = deadline or time.monotonic() + COURTESY_SECONDS
                 if time.monotonic() > deadline:
                     self._rude_until = time.monotonic() + RUDE_SECONDS
-                    return False
+                    return
             except (AttributeError, OSError):  # there are no such locks here, or none on this drive
-                return False
+                return
             else:
-                return True
+                return
             _never.wait(LOOK_SECONDS)
 
     def _open(self) -> int:
@@ -94,8 +94,9 @@ class Turns:
         return os.open(f"{self._database}-turn", os.O_RDWR | os.O_CREAT, mode)
 
     def _step_back(self) -> None:
-        with suppress(OSError):
-            fcntl.flock(self._lock, fcntl.LOCK_UN)  # type: ignore[arg-type]  # it is held
+        if self._lock is not None:
+            with suppress(AttributeError, OSError):
+                fcntl.flock(self._lock, fcntl.LOCK_UN)
 
     def close(self) -> None:
         """Leave the line."""

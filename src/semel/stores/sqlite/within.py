@@ -10,7 +10,7 @@ from semel.commands import Found, Get, Query, Stored, Time, Watch
 from semel.errors import StoreUnavailable, UsageError
 from semel.stores.shared import tables_of
 from semel.stores.sqlite.clerk import Clerk
-from semel.stores.sqlite.file import BUSY, DRIVER_ERRORS, code_of, translated
+from semel.stores.sqlite.file import BUSY, DRIVER_ERRORS, File, code_of, translated
 from semel.tables import Table
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class Within:
     """A store whose writes belong to the transaction that is open on a connection. It ends none itself.
 
     A file has one writer at a time: from the first write on, everybody else's wait for the caller to end his
-    transaction, this store's own among them, and fail after `BUSY_SECONDS`. SQLite tells nobody that he has
+    transaction, this store's own among them, and fail after `File.timeout`. SQLite tells nobody that he has
     committed; who waits for a key finds out when he next looks, as he does for other processes. How durable
     a commit is, his connection decides.
     """
@@ -37,14 +37,14 @@ class Within:
         clerk: Clerk,
         learn: Callable[[Table], Any],
         now: Callable[[], float],
-        path: str,
+        file: File,
     ) -> None:
         self.overflow: Overflow | None = None
         self._connection = connection
         self._clerk = clerk
         self._learn = learn
         self._now = now
-        self._path = path
+        self._file = file
         try:
             self._check_file()
         except sqlite3.Error as error:
@@ -95,10 +95,10 @@ class Within:
             raise UsageError(f"this store joins a sqlite3.Connection, not {type(self._connection).__name__}")
         with _plainly(self._connection) as cursor:
             found = cursor.execute("PRAGMA database_list").fetchone()[2]
-        if not found or _real(found) != _real(self._path):
+        if not found or _real(found) != _real(self._file.path):
             raise UsageError(
-                f"this connection is to {found or 'a database in memory'}, and the store is in {self._path}: "
-                "one transaction is in one file, so connect to that one"
+                f"this connection is to {found or 'a database in memory'}, and the store is in "
+                f"{self._file.path}: one transaction is in one file, so connect to that one"
             )
 
     def _told(self, error: Exception) -> Exception:
@@ -106,10 +106,10 @@ class Within:
             return UsageError(f"your connection cannot be used here: {error}")
         if code_of(error) in BUSY:
             return StoreUnavailable(
-                f"{self._path}: another transaction has kept it locked, or has written since yours began to "
-                f"read; roll back and try again, with BEGIN IMMEDIATE ({error})"
+                f"{self._file.path}: another transaction has kept it locked, or has written since yours "
+                f"began to read; roll back and try again, with BEGIN IMMEDIATE ({error})"
             )
-        return translated(error, self._path)
+        return translated(error, self._file)
 
 
 def _real(path: str) -> str:

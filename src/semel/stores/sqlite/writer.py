@@ -1,22 +1,31 @@
 """The writer: writes that come at the same time share a transaction, and so one wait for the disk.
 
-There is no thread for it. Whoever wants to write puts its command into the queue; if nobody leads, it leads:
-it carries out everything that is queued in one transaction, gives each its reply once that is committed, and
-wakes the next one if more has come meanwhile. The others wait for their reply. Where the next one is a task
-of an event loop, a thread of the store leads in its stead.
+There is no thread for it. Whoever wants to write puts its command into the queue, and the first one there
+leads: it carries out everything that is queued in one transaction, gives each its reply once that is
+committed, and wakes the next one if more has come meanwhile. The others wait for their reply. Where tasks of
+an event loop wait, a thread of the store stands in the queue for them.
+
+A leader may be torn away at any line, by what a signal handler raises. So there is no lock that it could
+leave behind: it leads for as long as it is in its `with` block, and what it had begun is undone by the next.
 """
 
 import sqlite3
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from semel.errors import StoreClosed, StoreError, StoreOutcomeUnknown, StoreUnavailable, UsageError
+from semel.errors import (
+    StoreClosed,
+    StoreError,
+    StoreOutcomeUnknown,
+    StoreUnavailable,
+    UsageError,
+    WriteUnderWay,
+)
+from semel.locks import PATROL_SECONDS, Ticket, ring
 from semel.stores.sqlite.clerk import Clerk
-from semel.stores.sqlite.file import BUSY_SECONDS, NOT_COMMITTED, File, code_of, doubtful, translated
+from semel.stores.sqlite.file import NOT_COMMITTED, File, code_of, doubtful, translated
 from semel.stores.sqlite.turns import Turns
 
 if TYPE_CHECKING:
@@ -24,9 +33,6 @@ if TYPE_CHECKING:
 
 # A transaction of this many takes a few milliseconds, which is as long as anyone should wait behind others.
 SHARED = 512
-# Nobody needs to wake up by himself. Should a leader be torn away by two interrupts at once, its followers
-# find out after this many seconds.
-PATROL_SECONDS = 1.0
 # Whether the file is still there is asked by who has not written for so long: to ask takes a twentieth of a
 # write, and a file that is moved away is so at some moment between two writes in any case.
 SURE_SECONDS = 0.002
@@ -35,10 +41,10 @@ SURE_SECONDS = 0.002
 ITS_OWN_FAULT = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, sqlite3.Error)
 
 
-class Job:
+class Job(Ticket):
     """A command on its way through a transaction, and who waits for it: a thread, or a task of a loop."""
 
-    __slots__ = ("bell", "command", "error", "future", "loop", "reply", "settled", "taken")
+    __slots__ = ("command", "error", "future", "leading", "loop", "reply", "settled", "thread")
 
     def __init__(
         self,
@@ -46,28 +52,25 @@ class Job:
         loop: "asyncio.AbstractEventLoop | None" = None,
         future: "asyncio.Future[None] | None" = None,
     ) -> None:
+        super().__init__()
         self.command = command
         self.reply: Any = None
         self.error: Exception | None = None
-        self.taken = False
         self.settled = False
+        self.thread = threading.get_ident()
+        self.leading = False
         self.loop = loop
         self.future = future
-        self.bell = threading.Lock()
-        self.bell.acquire()
-
-    def wake(self) -> None:
-        """Wake the thread; waking it twice is waking it once."""
-        try:
-            self.bell.release()
-        except RuntimeError:
-            return
 
     def answer(self) -> Any:
         """What came of it."""
         if self.error is not None:
             raise self.error
         return self.reply
+
+
+class Nothing:
+    """The command of whoever stands in the queue for others, or to be alone with the file."""
 
 
 class Writer:
@@ -92,147 +95,147 @@ class Writer:
         self._begin_anew()
 
     def _begin_anew(self) -> None:
-        self._queue: deque[Job] = deque()
-        self._turn = threading.Lock()
+        self._queue: dict[Job, None] = {}
         self._connection: sqlite3.Connection | None = None
-        self._turns = Turns(self._file.path, BUSY_SECONDS)
-        self._serving = False
-        self._paused = False
+        self._committing: list[Job] | None = None
+        self._turns = Turns(self._file.path, self._file.timeout)
+        self._paused: Job | None = None
 
     # Waiting for a reply
 
     def submit(self, command: Any) -> Any:
         """Carry a command out, and answer it once it is durable."""
         job = Job(command)
-        try:
-            self._enqueue(job)
-            while not job.settled:
-                if not self._lead(job):
-                    job.bell.acquire(timeout=PATROL_SECONDS)
-        except BaseException:
-            self._withdraw(job)
-            raise
+        with job.held:
+            try:
+                self._check_open()
+                self._queue[job] = None
+                while not job.settled:
+                    if self._leads(job):
+                        self._lead(job)
+                    else:
+                        job.bell.acquire(timeout=PATROL_SECONDS)
+            finally:
+                self._leave(job)
         return job.answer()
 
     async def asubmit(self, command: Any) -> Any:
-        """The same for a task; a thread of the store leads for it."""
+        """Carry a task's command out, by a thread of the store, and answer it once it is durable."""
         import asyncio
 
         loop = asyncio.get_running_loop()
-        future = loop.create_future()
-        job = Job(command, loop, future)
-        try:
-            self._enqueue(job)
-            self._call_server()
-            await future
-        except BaseException:
-            self._withdraw(job)
-            raise
+        job = Job(command, loop, loop.create_future())
+        with job.held:
+            try:
+                self._check_open()
+                self._queue[job] = None
+                self._call_server()
+                await job.future  # type: ignore[misc]  # it was given above
+            finally:
+                self._leave(job)
         return job.answer()
 
-    def _enqueue(self, job: Job) -> None:
+    def _check_open(self) -> None:
         if self._closed:
             raise StoreClosed("the store was closed")
-        self._queue.append(job)
 
-    def _withdraw(self, job: Job) -> None:
-        """Nobody waits for it any more: unless it was begun, it is not made."""
-        with suppress(ValueError):
-            self._queue.remove(job)
-        self._pass_on()
-
-    # Leading
-
-    def _lead(self, job: Job | None = None) -> bool:
-        """Carry out what is queued, unless somebody is doing so; whoever is will look at the queue again."""
-        if not self._turn.acquire(blocking=False):
-            return False
-        try:
-            if job is None or not job.taken:
-                self._transact()
-            elif not job.settled:
-                job.error = StoreOutcomeUnknown("the thread that was writing this was torn away")
-                job.settled = True
-        finally:
-            self._turn.release()
-            self._pass_on()
+    def _leads(self, job: Job) -> bool:
+        """Whether it is the first thread in the queue; who was torn away is no longer in it."""
+        for first in list(self._queue):
+            if first is job:
+                return True
+            if not first.held.locked():
+                self._queue.pop(first, None)
+            elif first.loop is None:
+                if first.thread == job.thread and first.leading:
+                    raise WriteUnderWay
+                # The same thread twice is a signal handler, which leads for what it has interrupted.
+                return first.thread == job.thread
         return True
 
+    def _leave(self, job: Job) -> None:
+        """Nobody waits for it any more: unless it was begun, it is not made. The next one may lead."""
+        self._queue.pop(job, None)
+        if self._queue or job.leading:
+            self._pass_on()
+
     def _pass_on(self) -> None:
-        """Let the first in the queue lead, if it is not being led already."""
-        if self._closed:
-            self._refuse(self._take(), StoreClosed("the store was closed"))
-            return
-        try:
-            first = self._queue[0]
-        except IndexError:
-            return
-        if first.loop is None:
-            first.wake()
-        else:
-            self._call_server()
+        """Wake the first thread of the queue; where there is none, one of the store's own stands in."""
+        for first in list(self._queue):
+            if first.loop is None and first.held.locked():
+                ring(first.bell)
+                return
+        self._call_server()
 
     def _call_server(self) -> None:
-        if self._serving:
-            return
-        self._serving = True
         try:
             self._hire(self._serve)
         except StoreError as error:
-            self._serving = False
-            self._refuse(self._take(), error)
+            self._refuse(self._waiting(), error)
 
     def _serve(self) -> None:
-        """Lead for tasks, for as long as there is anything to do."""
+        """Stand in the queue for tasks, and undo what a leader had begun that was torn away."""
+        if not self._waiting() and self._is_tidy():
+            return
         try:
-            while self._queue and self._lead():
-                pass
-        except BaseException as error:
-            # There is no caller here to raise it to.
-            self._refuse(self._take(), StoreUnavailable(f"the store's thread failed: {error!r}"))
-            raise
-        finally:
-            self._serving = False
-            # Whoever came before that line relied on this thread.
-            self._pass_on()
+            self.submit(Nothing())
+        except StoreError as error:
+            self._refuse(self._waiting(), error)
+        except BaseException as error:  # noqa: BLE001 - there is no caller here to raise it to
+            self._refuse(self._waiting(), StoreUnavailable(f"the store's thread failed: {error!r}"))
 
-    def _take(self) -> list[Job]:
-        batch: list[Job] = []
-        queue = self._queue
-        try:
-            while queue and len(batch) < SHARED:
-                batch.append(queue.popleft())
-                batch[-1].taken = True
-        except IndexError:  # the last one withdrew in this very moment
-            pass
-        return batch
+    def _waiting(self) -> list[Job]:
+        """Those whose commands are to be carried out, as many as share a transaction."""
+        return [job for job in list(self._queue) if job.held.locked() and not job.settled][:SHARED]
 
     # One transaction
 
-    def _transact(self) -> None:
-        """Carry out what is queued and settle it, one way or the other. The turn is held."""
+    def _lead(self, job: Job) -> None:
+        """Carry out what is queued and settle it, one way or the other."""
+        job.leading = True
+        self._mend()
+        if type(job.command) is Nothing and all(type(each.command) is Nothing for each in self._waiting()):
+            self._settle([job])
+            self._end(job)
+            return
         batch: list[Job] = []
-        committing = False
         try:
             cursor = self._begin()
-            batch = self._take()
+            batch = self._waiting()
             self._carry_out(cursor, batch)
-            committing = True
+            self._committing = batch
             cursor.execute("COMMIT")
         except (sqlite3.Error, StoreClosed, StoreUnavailable) as error:
             self._undo()
-            self._fail(batch or self._take(), error, committing)
+            self._fail(batch or self._waiting(), error)
             if code_of(error) not in NOT_COMMITTED:
                 self._disconnect()
-            return
         except BaseException:
-            # An interrupt, which is none of the others' business.
-            if self._undo() or not committing:
-                self._give_back(batch)
-            else:
+            # An interrupt, which is none of the others' business: they are still in the queue.
+            if not self._undo() and self._committing:
                 self._settle(batch)
+            self._end(job)
             raise
-        self._settle(batch)
+        else:
+            self._settle(batch)
+        self._end(job)
+
+    def _end(self, job: Job) -> None:
+        self._committing = None
+        job.leading = False
+        if self._closed:
+            self._disconnect()
+
+    def _mend(self) -> None:
+        """Undo what a leader had begun that was torn away, and tell those whose writes it may have made."""
+        torn, self._committing = self._committing if not self._undo() else None, None
+        if torn is not None:
+            left = [job for job in torn if not job.settled]
+            self._refuse(left, StoreOutcomeUnknown("the thread that was writing this was torn away"))
+
+    def _is_tidy(self) -> bool:
+        connection = self._connection
+        return self._committing is None and (connection is None or not connection.in_transaction)
 
     def _begin(self) -> sqlite3.Cursor:
         if self._closed:
@@ -263,9 +266,12 @@ class Writer:
         for job in batch:
             try:
                 job.error = None
-                job.reply = self._clerk.carry_out(cursor, job.command, now)
+                if type(job.command) is not Nothing:
+                    job.reply = self._clerk.carry_out(cursor, job.command, now)
+            except WriteUnderWay:  # of a signal handler
+                raise
             except ITS_OWN_FAULT as error:
-                job.error = translated(error, self._file.path)
+                job.error = translated(error, self._file)
                 if isinstance(error, sqlite3.Error) and not isinstance(job.error, UsageError):
                     raise
         self._clerk.tidy(cursor, now)
@@ -274,27 +280,23 @@ class Writer:
         try:
             # Before the writers are told: whoever is told and then waits is not to be woken by its own write.
             for job in batch:
-                self._written(job)
+                if type(job.command) is not Nothing:
+                    self._written(job)
             settle(batch)
         except BaseException:
             settle(batch)
             raise
 
-    def _fail(self, batch: list[Job], error: Exception, committing: bool) -> None:
-        told = doubtful if committing else translated
+    def _fail(self, batch: list[Job], error: Exception) -> None:
+        told = translated if self._committing is None else doubtful
         for job in batch:
             # Each has an error of its own: raised in two threads, one would grow two tracebacks.
-            self._refuse([job], told(error, self._file.path))
+            self._refuse([job], told(error, self._file))
 
     def _refuse(self, batch: list[Job], error: Exception) -> None:
         for job in batch:
             job.error = job.error or error
         settle(batch)
-
-    def _give_back(self, batch: list[Job]) -> None:
-        for job in reversed(batch):
-            job.taken = False
-            self._queue.appendleft(job)
 
     def _undo(self) -> bool:
         """Leave no transaction open; whether there was one."""
@@ -310,30 +312,55 @@ class Writer:
 
     # Ends
 
-    def close(self) -> None:
-        """Wait for the transaction under way, and refuse what has not begun."""
+    def close(self) -> bool:
+        """Wait for the transaction under way, and refuse what has not begun.
+
+        False where that is a transaction of this very thread, which a signal handler has interrupted: it lets
+        go of the file when it is over.
+        """
         self._closed = True
-        with self._turn:
-            self._disconnect()
-            self._turns.close()
-        self._pass_on()
+        job = Job(Nothing())
+        with job.held:
+            try:
+                self._queue[job] = None
+                while not self._leads(job):
+                    job.bell.acquire(timeout=PATROL_SECONDS)
+                self._disconnect()
+                self._turns.close()
+            except WriteUnderWay:
+                return False
+            finally:
+                self._queue.pop(job, None)
+                self._refuse(self._waiting(), StoreClosed("the store was closed"))
+        return True
 
     def _disconnect(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
 
     def pause(self, seconds: float) -> None:
         """Before a fork: wait for the transaction under way and begin none until `resume`."""
-        self._paused = self._turn.acquire(timeout=seconds)
-        if self._paused:
+        job = self._paused = Job(Nothing())
+        job.held.acquire()
+        self._queue[job] = None
+        end = time.monotonic() + seconds
+        try:
+            while not self._leads(job):
+                left = end - time.monotonic()
+                if left <= 0:
+                    return
+                job.bell.acquire(timeout=min(left, PATROL_SECONDS))
             self._disconnect()
+        except WriteUnderWay:  # the fork is a signal handler's
+            return
 
     def resume(self) -> None:
         """After a fork, in the parent."""
-        if self._paused:
-            self._turn.release()
-        self._pass_on()
+        job, self._paused = self._paused, None
+        if job is not None:
+            job.held.release()
+            self._leave(job)
 
     def abandon(self) -> sqlite3.Connection | None:
         """After a fork, in the child: begin anew; what is still open belongs to the parent."""
@@ -349,7 +376,7 @@ def settle(batch: list[Job]) -> None:
     for job in batch:
         job.settled = True
         if job.loop is None:
-            job.wake()
+            ring(job.bell)
         else:
             abroad.setdefault(job.loop, []).append(job)
     for loop, jobs in abroad.items():

@@ -1,0 +1,68 @@
+"""Threads of a store's own.
+
+An executor's locks could be left behind by what a signal handler raises, and whoever gives it work after that
+would wait for ever. A `SimpleQueue` has none.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Workers:
+    """Up to so many threads, which are started as they are needed."""
+
+    def __init__(self, count: int, name: str) -> None:
+        self._count = count
+        self._name = name
+        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._threads: dict[threading.Thread, None] = {}
+        self._stopped = False
+
+    def do(self, work: Callable[[], None]) -> None:
+        """Have this done, which raises nothing."""
+        self._work.put(work)
+        if len(self._threads) < self._count:
+            threading.Thread(target=self._run, name=self._name, daemon=True).start()
+
+    def map(self, function: Callable[[T], R], given: Sequence[T]) -> list[R]:
+        """What a function makes of each, side by side; the first error, where one raises it."""
+        done: SimpleQueue[tuple[int, Any, BaseException | None]] = SimpleQueue()
+
+        def work(place: int) -> None:
+            try:
+                done.put((place, function(given[place]), None))
+            except BaseException as error:  # noqa: BLE001 - it is raised to whoever asked
+                done.put((place, None, error))
+
+        for place in range(len(given)):
+            self.do(lambda place=place: work(place))  # type: ignore[misc]
+        results: list[Any] = [None] * len(given)
+        for _ in given:
+            place, results[place], error = done.get()
+            if error is not None:
+                raise error
+        return results
+
+    def stop(self, wait: bool = True) -> None:
+        """End when all is done."""
+        self._stopped = True
+        threads = list(self._threads)
+        for _ in threads:
+            self._work.put(None)
+        for thread in threads if wait else ():
+            thread.join()
+
+    def _run(self) -> None:
+        # Here, and not where it is started: a signal may come between any two lines there.
+        me = threading.current_thread()
+        self._threads[me] = None
+        if self._stopped or me not in list(self._threads)[: self._count]:
+            self._threads.pop(me, None)
+            return
+        while (work := self._work.get()) is not None:
+            work()
