@@ -48,7 +48,10 @@ from semel.commands import (
     outcome,
 )
 from semel.lifecycle import Status
-from semel.stores.postgres import PostgresStore, ddl, housekeeper, migrate, phrases, pool, problems, schema
+from semel.locks import Ticket
+from semel.stores.postgres import PostgresStore, ddl, housekeeper, migrate, phrases, problems, schema
+from semel.stores.postgres.address import Address
+from semel.stores.postgres.errors import unreachable
 from semel.stores.postgres.store import WORTH_A_MARK
 from semel.tables import COUNTERS, DOCUMENTS, JOURNAL, LEDGER
 from semel.tables.seeds import SUPPORT_STATE
@@ -397,6 +400,30 @@ def test_a_server_that_lets_nobody_in_is_told_by_its_reason(bare, change, error,
             assert SECRET not in str(caught.value)
 
 
+def test_a_server_that_has_no_connection_left_says_what_to_lower(url, name, admin):
+    with role(admin, f"{name}_few") as few, closing(PostgresStore(as_role(url, few), env="test")) as store:
+        admin.execute(f"ALTER ROLE {few} CONNECTION LIMIT 0")
+        for ask in (store.execute, lambda command: asyncio.run(store.aexecute(command))):
+            with pytest.raises(errors.StoreUnavailable, match="connections as it may: lower pool_size"):
+                ask(Get(LEDGER, "key"))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("FATAL:  sorry, too many clients already", "lower pool_size"),
+        ("FATAL:  remaining connection slots are reserved for roles with the SUPERUSER", "lower pool_size"),
+        ("FATAL:  the database system is starting up", "starting up, or shutting down: try again"),
+        ("FATAL:  the database system is in recovery mode", "starting up, or shutting down: try again"),
+        ("FATAL:  the database system is not yet accepting connections", "try again in a moment"),
+    ],
+)
+def test_a_server_that_takes_no_connection_now_is_told_by_its_words(url, words, said):
+    told = unreachable(psycopg.OperationalError(words), Address.from_url(url))
+    assert type(told) is errors.StoreUnavailable
+    assert said in str(told)
+
+
 # Making the schema
 
 
@@ -529,6 +556,9 @@ def test_a_write_whose_answer_is_lost_is_in_doubt_and_a_reading_is_not(url, said
             store.execute(Put(THINGS, "lost-1", thing(), ABSENT))
         assert store.execute(Get(THINGS, "lost-1")).item is not None
         proxy.drop_answer_to(b"lost-1")
+        assert store.execute(Get(THINGS, "lost-1")).item is not None
+        assert proxy.dropped == 2
+        proxy.drop_answer_to(b"lost-1", times=2)
         with pytest.raises(errors.StoreUnavailable):
             store.execute(Get(THINGS, "lost-1"))
         proxy.drop_answer_to(b"lost-2")
@@ -590,7 +620,7 @@ def test_whoever_is_interrupted_while_he_waits_takes_his_write_back(url, mine, a
 
 def names(store):
     """The statements that the session of a store knows by name."""
-    line = store._pool.take()
+    line = store._pool.take(Ticket())
     rows = line.connection.execute("SELECT name FROM pg_prepared_statements", prepare=False).fetchall()
     store._pool.give(line)
     return {name for (name,) in rows}
@@ -608,7 +638,7 @@ def test_a_session_that_has_forgotten_the_names_is_told_again_and_writes_once(ur
         added = Add(THINGS, "key", "count", 1, {}, {"gone_at": After(LONG)})
         store.execute(added)
         known = names(store)
-        line = store._pool.take()
+        line = store._pool.take(Ticket())
         line.connection.execute("DEALLOCATE ALL")
         store._pool.give(line)
         assert store.execute(added).item["count"] == 2
@@ -626,8 +656,9 @@ def test_a_session_is_given_so_many_names_and_no_more(url, monkeypatch):
 
 
 def test_connections_are_shared_and_whoever_gets_none_is_told(url, mine, monkeypatch):
-    monkeypatch.setattr(pool, "PATIENCE_SECONDS", 0.05)
     with closing(PostgresStore(url + "&pool_size=1", env="test", tables=TABLES)) as store:
+        enter = store._pool._places.enter
+        monkeypatch.setattr(store._pool._places, "enter", lambda ticket, _seconds: enter(ticket, 0.05))
         store.execute(Put(THINGS, "key", thing()))
         store.within(mine).execute(Delete(THINGS, "key"))
         with ThreadPoolExecutor(1) as threads:
@@ -1026,7 +1057,7 @@ def test_what_refused_a_transaction_is_looked_up_without_a_doubt(url):
         closing(PostgresStore(proxy.url(url), env="test")) as store,
     ):
         store.execute(charge(1))
-        proxy.drop_answer_to(b"READ ONLY")
+        proxy.drop_answer_to(b"READ ONLY", times=2)
         with pytest.raises(errors.StoreUnavailable):
             store.execute(charge(1))
         assert charged(store) == whole([1])
@@ -1187,7 +1218,7 @@ def trips_of(named, command):
 def test_names_that_a_session_has_forgotten_are_given_again_and_nothing_is_written_twice(named):
     store, _ = named
     assert trips_of(named, charge(0)) == 1
-    line = store._pool.take()
+    line = store._pool.take(Ticket())
     line.connection.execute("DEALLOCATE ALL")
     store._pool.give(line)
     # Told that it is unknown, then as text, and the next time by its name again.
@@ -1199,7 +1230,7 @@ def test_names_that_a_session_was_given_by_somebody_else_are_learned(named):
     """One at a time, as the server says no more than that."""
     store, _ = named
     assert trips_of(named, charge(0)) == 1
-    line = store._pool.take()
+    line = store._pool.take(Ticket())
     line.phrases._names.clear()
     store._pool.give(line)
     trips = [trips_of(named, charge(number)) for number in range(1, 10)]
@@ -1471,7 +1502,7 @@ def test_behind_a_pooler_nothing_is_asked_of_a_session(url, admin):
             seen = threads.submit(store.execute, Watch(THINGS, "key", 0.01))
             assert seen.result().item["text"] == "old"
         assert not store._housekeeper.listening
-        line = store._pool.take()
+        line = store._pool.take(Ticket())
         assert line.connection.execute("SELECT count(*) FROM pg_prepared_statements").fetchone() == (0,)
         assert line.connection.execute("SHOW statement_timeout").fetchone() == ("0",)
         store._pool.give(line)

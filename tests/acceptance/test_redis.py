@@ -52,9 +52,9 @@ from semel.commands import (
 from semel.drive import leave
 from semel.stores.redis import RedisStore, problems, provision
 from semel.stores.redis.address import parse
+from semel.stores.redis.asks import Exchange
 from semel.stores.redis.bell import LINGER_SECONDS, Bell, Heard
 from semel.stores.redis.lines import AsyncLines, Lines
-from semel.stores.redis.servers import Exchange
 from semel.tables import COUNTERS, DOCUMENTS, JOURNAL, LEDGER
 from semel.testing import FakeClock, FaultProxy
 from semel.testing.conformance import ENTRIES, LINES, NOTES, THINGS
@@ -203,9 +203,53 @@ def test_a_counter_whose_answer_was_lost_is_not_counted_twice(
 def test_a_reading_whose_answer_was_lost_is_no_doubt(proxy: FaultProxy, here: str, through: str) -> None:
     with closing(RedisStore(proxy.url(here))) as store:
         asked(store, through, mark("key"))
-        proxy.drop_answers()
+        proxy.drop_answers(2)  # the second is that to the same, sent again by another connection
         with pytest.raises(errors.StoreUnavailable):
             asked(store, through, Get(THINGS, "key"))
+
+
+def test_a_database_that_the_server_does_not_have_is_named_as_the_mistake(redis_server: str) -> None:
+    with (
+        closing(RedisStore(f"{redis_server}/99")) as store,
+        pytest.raises(errors.InvalidOption, match=r"no database of the number in the URL.*databases"),
+    ):
+        store.execute(Get(THINGS, "key"))
+
+
+@both
+def test_a_completion_that_a_full_memory_refuses_is_kept_for_later(through: str) -> None:
+    with (
+        node("--maxmemory-policy", "noeviction") as port,
+        redis.Redis(HOST, port) as client,
+        semel.connect(url(port)) as s,
+        ThreadPoolExecutor(1) as threads,
+    ):
+        claim = claimed(s.ledger.claim("key", lease=600))
+        client.config_set("maxmemory", "1kb")
+        said = r"memory is full.*raise maxmemory.*noeviction"
+        assert isinstance(s.store, RedisStore)
+        with pytest.raises(errors.StoreUnavailable, match=said):
+            asked(s.store, through, mark("another"))
+        completing = threads.submit(completed, s, through, claim)
+        assert until(lambda: client.info("errorstats")["errorstat_OOM"]["count"] > 1)
+        client.config_set("maxmemory", "0")
+        completing.result()
+        record = s.ledger.get("key")
+        assert record is not None
+        assert record.status == "COMPLETED"
+
+
+def completed(s: semel.Semel, through: str, claim: semel.Claimed) -> None:
+    async def complete() -> None:
+        try:
+            await s.aio.ledger.complete(claim, "done")
+        finally:
+            await leave(s.store)
+
+    if through == "sync":
+        s.ledger.complete(claim, "done")
+    else:
+        asyncio.run(complete())
 
 
 @both
@@ -245,7 +289,7 @@ def test_work_whose_claim_was_answered_into_the_void_runs_once(
 def test_a_server_that_does_not_answer_is_waited_for_no_longer_than_said(
     proxy: FaultProxy, here: str, through: str
 ) -> None:
-    with closing(RedisStore(proxy.url(f"{here}&socket_timeout=0.2"))) as store:
+    with closing(RedisStore(proxy.url(f"{here}&timeout=0.2"))) as store:
         asked(store, through, mark("a"))
         proxy.black_hole()
         with pytest.raises(errors.StoreOutcomeUnknown, match="lost"):
@@ -582,7 +626,7 @@ def _once(s: semel.Semel, through: str, runs: list[int]) -> None:
     def work(n: int) -> None:
         runs.append(n)
 
-    @s.once("work:{n}")
+    @s.once("work:{n}", shared=True)
     async def awork(n: int) -> None:
         runs.append(n)
 

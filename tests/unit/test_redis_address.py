@@ -10,7 +10,7 @@ from semel.stores.redis.address import Address, Node, parse
 def test_a_url_says_where_and_how():
     assert parse("redis://cache") == Address(home=Node("cache", 6379))
     full = parse(
-        "rediss://me:s%40fe@[::1]:7000?prefix=a:b&cluster=yes&socket_timeout=9&socket_connect_timeout=0.5"
+        "rediss://me:s%40fe@[::1]:7000?prefix=a:b&cluster=yes&timeout=9"
         "&wait_replicas=2&wait_timeout=3&ssl_cert_reqs=none&ssl_check_hostname=no"
     )
     assert full == Address(
@@ -20,8 +20,7 @@ def test_a_url_says_where_and_how():
         tls={"ssl_cert_reqs": "none", "ssl_check_hostname": False},
         cluster=True,
         prefix="a:b",
-        answer_seconds=9,
-        connect_seconds=0.5,
+        timeout=9,
         wait_replicas=2,
         wait_seconds=3,
     )
@@ -51,9 +50,9 @@ def test_a_url_says_where_and_how():
         ("redis://h?wait_replicas=0", "from 1 on"),
         ("redis://h?wait_replicas=some", "from 1 on"),
         ("redis://h?wait_timeout=1", "wait_replicas"),
-        ("redis://h?wait_replicas=1&wait_timeout=5", "shorter than socket_timeout"),
-        ("redis://h?socket_timeout=soon", "seconds"),
-        ("redis://h?socket_timeout=0", "seconds"),
+        ("redis://h?wait_replicas=1&wait_timeout=10", "shorter than timeout"),
+        ("redis://h?timeout=soon", "seconds"),
+        ("redis://h?timeout=0", "seconds"),
         ("redis://h?ssl_ca_certs=ca.pem", "rediss://"),
         ("rediss://h?ssl_cert_reqs=perhaps", "required, optional or none"),
     ],

@@ -36,6 +36,7 @@ from semel.commands import (
     Update,
 )
 from semel.stores.redis.address import Node, parse
+from semel.stores.redis.asks import Exchange
 from semel.stores.redis.faults import code, lost, refusal, unreachable
 from semel.stores.redis.servers import Servers
 from semel.stores.redis.slots import Slots, key_slot
@@ -219,21 +220,22 @@ def test_every_error_is_known_by_its_word():
 
 def test_what_was_lost_is_told_from_what_was_refused():
     broken, loading = Broken("closed"), BusyLoadingError("loading", status_code="LOADING")
-    assert type(lost(broken, HOME, writes=True, answered=False)) is errors.StoreOutcomeUnknown
-    assert type(lost(broken, HOME, writes=False, answered=False)) is errors.StoreUnavailable
-    assert type(lost(loading, HOME, writes=True, answered=False)) is errors.StoreUnavailable
-    assert type(lost(loading, HOME, writes=True, answered=True)) is errors.StoreOutcomeUnknown
+    read, write = Exchange(HOME, b"", 1), Exchange(HOME, b"", 1, writes=True)
+    assert type(lost(broken, write, 10, answered=False)) is errors.StoreOutcomeUnknown
+    assert isinstance(lost(broken, read, 10, answered=False), errors.StoreUnavailable)
+    assert type(lost(loading, write, 10, answered=False)) is errors.StoreUnavailable
+    assert type(lost(loading, write, 10, answered=True)) is errors.StoreOutcomeUnknown
     crowded = Broken("max number of clients reached")
-    assert type(lost(crowded, HOME, writes=True, answered=False)) is errors.StoreUnavailable
-    assert "TimeoutError" in str(lost(TimeoutError(), HOME, writes=True, answered=False))
+    assert type(lost(crowded, write, 10, answered=False)) is errors.StoreUnavailable
+    assert "within 10 s" in str(lost(TimeoutError(), write, 10, answered=False))
 
 
 def test_who_is_not_let_in_is_told_why():
     wrong = AuthenticationError("invalid username-password pair", status_code="WRONGPASS")
-    assert type(unreachable(wrong, HOME)) is errors.NotPermitted
+    assert type(unreachable(wrong, HOME, 10)) is errors.NotPermitted
     none = AuthenticationError("AUTH <password> called without any password configured", status_code="ERR")
-    assert type(unreachable(none, HOME)) is errors.NotPermitted
-    assert type(unreachable(Broken("refused"), HOME)) is errors.StoreUnavailable
+    assert type(unreachable(none, HOME, 10)) is errors.NotPermitted
+    assert type(unreachable(Broken("refused"), HOME, 10)) is errors.StoreUnavailable
 
 
 # The whole of a table

@@ -12,7 +12,7 @@ from semel.aws.errors import Lost
 from semel.aws.exchange import Desk, Pause, Steps
 from semel.aws.http1 import CLOSED, Answer, Garbled, Reader
 from semel.aws.places import Proxy, tls
-from semel.aws.pool import IDLE_SECONDS, Idle, Route, refusal, torn
+from semel.aws.pool import IDLE_SECONDS, Idle, Route, refusal
 from semel.errors import StoreClosed
 from semel.loops import PerLoop
 from semel.sockets import ear
@@ -171,7 +171,7 @@ class LoopPool:
             answer = await line.ask(request, Reader())
         except (OSError, Garbled) as error:
             line.close()
-            return torn(error)
+            return self._route.torn(error)
         except BaseException:  # a cancellation: the answer may still come, and must not be another's
             line.close()
             raise
@@ -186,11 +186,8 @@ class LoopPool:
         if self._guard is None:
             self._guard = self._until_the_end()
             await anext(self._guard)
-        try:
-            async with asyncio.timeout(self._route.limits.connect_timeout):
-                line = await self._connected()
-        except TimeoutError as error:
-            raise TimeoutError(f"no connection in {self._route.limits.connect_timeout:g} s") from error
+        async with asyncio.timeout(self._route.limits.connect_timeout):
+            line = await self._connected()
         self._lines.add(line)
         line.gone.add_done_callback(lambda _: self._lines.discard(line))
         return line

@@ -3,7 +3,6 @@
 import os
 import socket
 import ssl
-import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -17,7 +16,8 @@ from semel.aws.exchange import Desk, Pause, Steps
 from semel.aws.http1 import Answer, Garbled, Reader
 from semel.aws.places import Endpoint, Proxy, find_proxy, tls
 from semel.errors import StoreClosed
-from semel.sockets import ear
+from semel.locks import Event, Places, Ticket
+from semel.sockets import ANSWER_SECONDS, ear
 
 T = TypeVar("T")
 
@@ -31,10 +31,8 @@ class Limits(msgspec.Struct, frozen=True):
 
     # They are opened as they are needed, so a high number costs nothing until then.
     connections: int = 50
-    # The first packet of a connection, if it is lost, is sent again after one second.
-    connect_timeout: float = 2.0
-    # DynamoDB answers within milliseconds: who is silent for so long will not answer any more.
-    read_timeout: float = 5.0
+    connect_timeout: float = ANSWER_SECONDS
+    read_timeout: float = ANSWER_SECONDS
 
 
 class Route(msgspec.Struct, frozen=True):
@@ -59,7 +57,11 @@ class Route(msgspec.Struct, frozen=True):
 
     def unreached(self, error: Exception) -> Lost:
         """What a connection that could not be made means."""
-        return Lost(_said(error), Kind.UNREACHED, error)
+        return Lost(_said(error, "no connection", self.limits.connect_timeout), Kind.UNREACHED, error)
+
+    def torn(self, error: Exception) -> Lost:
+        """What a connection that broke after the request was sent means."""
+        return Lost(_said(error, "no answer", self.limits.read_timeout), Kind.FAILED, error)
 
 
 def refusal(answer: Answer) -> Garbled | None:
@@ -67,12 +69,9 @@ def refusal(answer: Answer) -> Garbled | None:
     return None if answer.status == 200 else Garbled(f"the proxy said {answer.status} to it")
 
 
-def torn(error: Exception) -> Lost:
-    """What a connection that broke after the request was sent means."""
-    return Lost(_said(error), Kind.FAILED, error)
-
-
-def _said(error: Exception) -> str:
+def _said(error: Exception, missing: str, limit: float) -> str:
+    if isinstance(error, TimeoutError):
+        return f"{missing} within {limit:g} s (timeout= in the URL of a store says how long is waited)"
     return str(error) or type(error).__name__
 
 
@@ -169,7 +168,7 @@ class Pool:
         _pools.add(self)
 
     def _begin(self) -> None:
-        self._slots = threading.BoundedSemaphore(self._route.limits.connections)
+        self._places = Places(self._route.limits.connections)
         self._idle: Idle[Line] = Idle()
 
     def begin_anew(self) -> None:
@@ -182,15 +181,17 @@ class Pool:
         """Send a request; its answer, or what became of it."""
         if self._closed:
             raise StoreClosed("it was closed: open another")
-        if not self._slots.acquire(timeout=self._route.limits.read_timeout):
-            return self._route.full
-        try:
-            line = self._idle.take(self._route.monotonic()) or self._connect()
-            return self._ask(line, request)
-        except (OSError, Garbled) as error:
-            return self._route.unreached(error)
-        finally:
-            self._slots.release()
+        ticket = Ticket()
+        with ticket.held:
+            if not self._places.enter(ticket, self._route.limits.read_timeout):
+                return self._route.full
+            try:
+                line = self._idle.take(self._route.monotonic()) or self._connect()
+                return self._ask(line, request)
+            except (OSError, Garbled) as error:
+                return self._route.unreached(error)
+            finally:
+                self._places.leave(ticket)
 
     def close(self) -> None:
         """Hang up; what is under way hangs up when it is done."""
@@ -206,7 +207,7 @@ class Pool:
                 answer = line.receive(Reader())
             except (OSError, Garbled) as error:
                 line.close()
-                return torn(error)
+                return self._route.torn(error)
         except BaseException:
             line.close()
             raise
@@ -266,7 +267,7 @@ def run(steps: Steps[T], pool: Pool, desk: Desk) -> T:
             if type(step) is bytes:
                 reply = pool.send(step)
             elif type(step) is Pause:
-                desk.clock.wait(threading.Event(), step.seconds)
+                desk.clock.wait(Event(), step.seconds)
             else:
                 reply = desk.keyring.load(step.instead_of)  # type: ignore[union-attr]
             step = steps.send(reply)

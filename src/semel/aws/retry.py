@@ -78,7 +78,10 @@ class Tries:
         else:
             self._met[what] += 1
         wait = self._wait(what)
-        if self._met[what] >= self._limits[what] or self._clock.monotonic() + wait > self._end:
+        # Who was silent for the whole of his time is not given the same again.
+        silent = isinstance(trouble, Lost) and isinstance(trouble.error, TimeoutError)
+        over = silent or self._met[what] >= self._limits[what]
+        if over or self._clock.monotonic() + wait > self._end:
             if isinstance(trouble, ServiceError) and what in CALLERS:
                 raise trouble
             raise self._told(what, trouble) from (trouble.error if isinstance(trouble, Lost) else trouble)
@@ -103,7 +106,8 @@ class Tries:
             return StoreThrottled(f"{self._place} was still too busy at try {tries}: {why}")
         if what is Kind.PENDING or (what is Kind.FAILED and self._write):
             return StoreOutcomeUnknown(f"{self._place}: the write may or may not have been applied: {why}")
-        return StoreUnavailable(f"{self._place} gave no usable answer in {tries} tries: {why}")
+        often = f" in {tries} tries" if tries > 1 else ""
+        return StoreUnavailable(f"{self._place} gave no usable answer{often}: {why}")
 
 
 def _step(base: float, doublings: int, longest: float) -> float:

@@ -18,11 +18,11 @@ from semel.stores.dynamodb.time import Timekeeper
 from semel.stores.dynamodb.url import Address, parse
 from semel.stores.shared import STORES, place_named, tables_of, wake
 from semel.stores.waiting import WaitingRoom
+from semel.stores.workers import Workers
 from semel.tables import LEDGER, Form, Table
 
 if TYPE_CHECKING:
     import asyncio
-    from concurrent.futures import ThreadPoolExecutor
 
     from semel.codecs import Overflow
 
@@ -71,9 +71,8 @@ class DynamoDBStore:
     def begin_anew(self) -> None:
         """With nothing that threads share: a forked child must not wait for its parent's."""
         self._room = WaitingRoom(self._clock)
-        self._opening = threading.Lock()
-        self._hiring = threading.Lock()
-        self._pool: ThreadPoolExecutor | None = None
+        self._opening = threading.RLock()
+        self._workers = Workers(AT_ONCE, "semel-dynamodb")
         self._aopening: PerLoop[asyncio.Lock] = PerLoop(_lock, _nothing, lambda _: None)
 
     def __repr__(self) -> str:
@@ -167,10 +166,7 @@ class DynamoDBStore:
     def close(self) -> None:
         """Let go of every connection."""
         self._closed = True
-        with self._hiring:
-            pool, self._pool = self._pool, None
-        if pool is not None:
-            pool.shutdown()
+        self._workers.stop()
         self._transport.close()
         if self._own_overflow is not None:
             self._own_overflow.close()
@@ -258,7 +254,9 @@ class DynamoDBStore:
             return self._transport.call(step.operation, step, write=step.write)
         if len(step.rows) < 2:
             return [self._row(row) for row in step.rows]
-        return list(self._threads().map(self._row, step.rows))
+        if self._closed:
+            raise StoreClosed("the store was closed")
+        return self._workers.map(self._row, step.rows)
 
     async def _aanswer(self, step: Step) -> Any:
         if isinstance(step, Ask):
@@ -299,17 +297,6 @@ class DynamoDBStore:
         tables = [plan.table for plan in list(self._plans.values()) if plan.title in step.title.split(", ")]
         return self._place.translated(error, step.operation, step.title, tables)
 
-    def _threads(self) -> "ThreadPoolExecutor":
-        with self._hiring:
-            if self._closed:
-                raise StoreClosed("the store was closed")
-            if self._pool is None:
-                # Only batches need it, and it takes a twentieth of a cold start to import.
-                from concurrent.futures import ThreadPoolExecutor
-
-                self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="semel-dynamodb")
-            return self._pool
-
 
 def _transport(client: Any, clock: Clock) -> Transport:
     if client is not None:
@@ -325,9 +312,11 @@ def transport_of(address: Address, clock: Clock) -> Transport:
     """The transport that a URL asks for."""
     if address.botocore:
         return _botocore(_client(address), clock)
+    from semel.aws.pool import Limits
     from semel.aws.wire import Wire
 
-    return Wire("dynamodb", region=address.region, endpoint=address.endpoint, clock=clock)
+    limits = Limits(connect_timeout=address.timeout, read_timeout=address.timeout)
+    return Wire("dynamodb", region=address.region, endpoint=address.endpoint, clock=clock, limits=limits)
 
 
 def _botocore(client: Any, clock: Clock) -> Transport:
@@ -348,8 +337,8 @@ def _client(address: Address) -> Any:
 
     config = require("botocore.config", "boto").Config(
         retries={"total_max_attempts": 1, "mode": "standard"},
-        connect_timeout=2,
-        read_timeout=5,
+        connect_timeout=address.timeout,
+        read_timeout=address.timeout,
         max_pool_connections=50,
     )
     session = require("boto3.session", "boto").Session(

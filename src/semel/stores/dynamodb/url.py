@@ -7,6 +7,7 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 import msgspec
 
 from semel.errors import InvalidOption
+from semel.sockets import ANSWER_SECONDS, timeout_of
 from semel.stores.dynamodb.habits import ReadFirst
 from semel.stores.dynamodb.layout import is_title
 from semel.tables import LEDGER, OWN, Table
@@ -28,6 +29,7 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
     tables: tuple[Table, ...] = ()
     read_first: ReadFirst = "no"
     margin: float | None = None
+    timeout: float = ANSWER_SECONDS
     overflow: tuple[str, str] | None = None
     """A bucket of S3, and what its objects' names begin with."""
     botocore: bool = False
@@ -53,6 +55,7 @@ def parse(url: str) -> Address:
         tables=_tables(url, unquote(parts.path.strip("/")), options.get("layout"), _titles(url, options)),
         read_first=_word(url, "read_first", options.get("read_first", "no"), get_args(ReadFirst)),
         margin=_margin(url, options["margin"]) if "margin" in options else None,
+        timeout=timeout_of(options.get("timeout")),
         overflow=_bucket(url, options["overflow"]) if "overflow" in options else None,
         # A profile takes botocore to read, which then may as well do the rest.
         botocore=_word(url, "transport", options.get("transport", "wire"), TRANSPORTS) == "botocore"
@@ -61,7 +64,10 @@ def parse(url: str) -> Address:
     )
 
 
-OPTIONS = ("endpoint", "layout", "tables", "read_first", "margin", "overflow", "transport", "profile")
+OPTIONS = (
+    *("endpoint", "layout", "tables", "read_first", "margin", "timeout"),
+    *("overflow", "transport", "profile"),
+)
 
 
 def _wrong(url: str, why: str) -> InvalidOption:

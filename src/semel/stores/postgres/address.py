@@ -1,5 +1,6 @@
 """Where the database is, and how it is connected to: the URL as its user wrote it, read once."""
 
+from math import ceil
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode
 
@@ -8,6 +9,8 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from semel.errors import InvalidOption
+from semel.sockets import ANSWER_SECONDS, timeout_of
+from semel.stores.postgres.limits import AsyncConnection, Connection
 
 SCHEMES = ("postgresql://", "postgres://")
 FORM = "postgresql://user:password@host:5432/database, with options such as ?sslmode=require&pool_size=10"
@@ -17,15 +20,13 @@ POOL_SIZE = 10
 # After so many uses a statement is prepared.
 PREPARE_THRESHOLD = 5
 
-# A statement takes milliseconds: one that takes so long waits for a transaction that was left open.
-# The server ends a session of ours that has vanished in the middle of a transaction after the same time.
-PATIENCE_SECONDS = 10
-SESSION = (
-    f"-c statement_timeout={PATIENCE_SECONDS}s -c idle_in_transaction_session_timeout={PATIENCE_SECONDS}s"
-)
+# A statement takes milliseconds: one that takes so long waits for a transaction that was left open. The
+# server gives it up before its answer is given up here, so that it is known not to be made. A session of ours
+# that has vanished in the middle of a transaction it ends after the same time.
+SESSION = "-c statement_timeout={0}ms -c idle_in_transaction_session_timeout={0}ms"
+SERVERS_SHARE = 0.8
 # A machine that is gone sends no farewell, and would be waited for for hours.
 DEFAULTS: dict[str, Any] = {
-    "connect_timeout": 5,
     "keepalives_idle": 10,
     "keepalives_interval": 5,
     "keepalives_count": 3,
@@ -48,6 +49,8 @@ class Address(msgspec.Struct, frozen=True):
     schema: str | None = None
     pool_size: int = POOL_SIZE
     prepare_threshold: int | None = PREPARE_THRESHOLD
+    timeout: float = ANSWER_SECONDS
+    """How long a connection, and each answer, is waited for."""
 
     def __repr__(self) -> str:
         return f"Address({self.place!r})"
@@ -60,6 +63,7 @@ class Address(msgspec.Struct, frozen=True):
         schema = options.pop("schema", None)
         size = options.pop("pool_size", str(POOL_SIZE))
         threshold = options.pop("prepare_threshold", str(PREPARE_THRESHOLD))
+        timeout = timeout_of(options.pop("timeout", None))
         if schema == "" or not _counts(size) or not (threshold == "none" or threshold.isdecimal()):
             raise InvalidOption(
                 "in a PostgreSQL URL schema= is a name, pool_size= a number from 1 on, and "
@@ -68,13 +72,15 @@ class Address(msgspec.Struct, frozen=True):
         given = _given(f"{base}?{urlencode(options, quote_via=quote)}")
         prepare = None if threshold == "none" else int(threshold)
         # Behind a pooler that gives out sessions by the transaction nothing may be asked of a session.
-        session = {} if prepare is None else {"options": SESSION}
+        session = {} if prepare is None else {"options": SESSION.format(int(timeout * SERVERS_SHARE * 1000))}
+        limit = {"connect_timeout": connect_seconds(timeout)}
         return cls(
-            make_conninfo("", **(DEFAULTS | session | given | {"client_encoding": "utf8"})),
+            make_conninfo("", **(DEFAULTS | limit | session | given | {"client_encoding": "utf8"})),
             f"{given.get('host', 'localhost')}:{given.get('port', 5432)}/{given.get('dbname', '')}",
             schema,
             int(size),
             prepare,
+            timeout,
         )
 
     @property
@@ -95,11 +101,20 @@ class Address(msgspec.Struct, frozen=True):
 
     def connect(self) -> psycopg.Connection[Any]:
         """A connection on which every statement is a transaction of its own."""
-        return psycopg.Connection.connect(self.conninfo, autocommit=True, prepare_threshold=NEVER)
+        connection = Connection.connect(self.conninfo, autocommit=True, prepare_threshold=NEVER)
+        connection.limit = self.timeout
+        return connection
 
     async def aconnect(self) -> psycopg.AsyncConnection[Any]:
         """The same, for the running loop."""
-        return await psycopg.AsyncConnection.connect(self.conninfo, autocommit=True, prepare_threshold=NEVER)
+        connection = await AsyncConnection.connect(self.conninfo, autocommit=True, prepare_threshold=NEVER)
+        connection.limit = self.timeout
+        return connection
+
+
+def connect_seconds(timeout: float) -> int:
+    """How long a connection is waited for under a limit: the driver takes whole seconds, and at least two."""
+    return max(ceil(timeout), 2)
 
 
 def _counts(text: str) -> bool:

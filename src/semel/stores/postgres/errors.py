@@ -5,9 +5,10 @@ import re
 import psycopg
 
 from semel import errors
-from semel.stores.postgres.address import PATIENCE_SECONDS, Address
+from semel.stores.postgres.address import Address, connect_seconds
 from semel.stores.postgres.clerk import Collision, Objection, Trip
 from semel.stores.postgres.forms import PREFIX
+from semel.stores.postgres.limits import NoAnswer
 
 # What reaches the server by way of a connection.
 DRIVER_ERRORS = (psycopg.Error, OSError)
@@ -18,6 +19,10 @@ NO_EFFECT = Trip([], commits=False)
 PROVISION = "run semel provision beside the service's semel.toml, or with its --url and its --env"
 TABLE = re.compile(rf'relation "(?:\w+\.)?{PREFIX}([\w-]+)" does not exist')
 STANDBY = "this server may only be read: name the primary, or all hosts with target_session_attrs=read-write"
+CROWDED = (
+    "lower pool_size in the URLs of all who use it, put a pooler before it, or raise max_connections or the "
+    "role's limit"
+)
 POOLER = "behind a pooler that gives out sessions by the transaction, add prepare_threshold=none to the URL"
 
 # By the server's own code; those that are not here go by their first two characters.
@@ -46,8 +51,13 @@ MEANINGS: dict[str, tuple[type[errors.SemelError], str]] = {
     "55P03": (errors.StoreUnavailable, "a lock could not be had: is a transaction left open?"),
     "57014": (
         errors.StoreUnavailable,
-        f"the statement was cancelled, as after {PATIENCE_SECONDS} s of waiting: is a transaction left open?",
+        "the statement was cancelled, as after most of timeout= in the URL: is a transaction left open?",
     ),
+    "53300": (
+        errors.StoreUnavailable,
+        f"it has as many connections as it may: {CROWDED}",
+    ),
+    "57P03": (errors.StoreUnavailable, "it is starting up, or shutting down: try again in a moment"),
 }
 CLASSES: dict[str, tuple[type[errors.SemelError], str]] = {
     "22": (errors.UsageError, "PostgreSQL cannot keep this value"),
@@ -68,8 +78,11 @@ REFUSALS = {
     r"password authentication failed|no password supplied": "28P01",
     r'pg_hba\.conf|permission denied for database|role ".*" (does not exist|is not permitted)': "28000",
     r'database ".*" does not exist': "3D000",
+    r"too many (clients|connections)|remaining connection slots": "53300",
+    r"the database system is|not accepting connections": "57P03",
 }
 UNREACHED = "cannot be reached: see that it runs, and that host, port and firewall are right"
+SILENT = "{0} within {1:g} s; timeout= in the URL says how long is waited"
 
 
 def unreachable(error: Exception, address: Address) -> errors.SemelError:
@@ -78,7 +91,16 @@ def unreachable(error: Exception, address: Address) -> errors.SemelError:
     for pattern, code in REFUSALS.items():
         if re.search(pattern, words):
             return _told(*MEANINGS[code], words, address)
+    if isinstance(error, psycopg.errors.ConnectionTimeout):
+        silent = SILENT.format("there was no connection", connect_seconds(address.timeout))
+        return _told(errors.StoreUnavailable, f"{silent}. It {UNREACHED}", words, address)
     return _told(errors.StoreUnavailable, UNREACHED, words, address)
+
+
+def broken(error: Exception) -> bool:
+    """Whether the connection is gone, and another may do: not where the server is silent."""
+    code = getattr(error, "sqlstate", None) or "08000"
+    return not isinstance(error, NoAnswer) and code.startswith(LOST_CLASSES)
 
 
 def translated(error: Exception, address: Address, trip: Trip = NO_EFFECT) -> errors.SemelError:
@@ -91,6 +113,8 @@ def translated(error: Exception, address: Address, trip: Trip = NO_EFFECT) -> er
     kind, advice = LOST if lost else MEANINGS.get(code) or CLASSES.get(code[:2]) or UNNAMED
     if code == "42P01" and (named := TABLE.search(words)):
         advice += f" and --table {named[1]}"
+    if isinstance(error, NoAnswer):
+        advice = SILENT.format("it has not answered", address.timeout)
     doubtful = trip.partial and kind is errors.StoreUnavailable
     if doubtful or (lost and trip.commits):
         return _told(

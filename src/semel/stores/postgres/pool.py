@@ -7,8 +7,9 @@ connection taken from it costs half as much as the statement. Here whoever finds
 
 import asyncio
 import random
-import threading
+import weakref
 from collections import deque
+from collections.abc import Awaitable, Callable
 from typing import Any, Generic, NoReturn, TypeVar
 
 import psycopg
@@ -18,10 +19,11 @@ from psycopg.rows import tuple_row
 
 from semel.clock import Clock
 from semel.errors import StoreClosed, StoreThrottled
+from semel.locks import Event, Places, Ticket
 from semel.sockets import ear
-from semel.stores.postgres.address import PATIENCE_SECONDS, Address
+from semel.stores.postgres.address import Address
 from semel.stores.postgres.clerk import Collision, Objection, Rows, Talk, Trip
-from semel.stores.postgres.errors import DRIVER_ERRORS, translated, unreachable
+from semel.stores.postgres.errors import DRIVER_ERRORS, broken, translated, unreachable
 from semel.stores.postgres.forms import Statement
 from semel.stores.postgres.phrases import Phrases
 
@@ -37,8 +39,13 @@ class Line(Generic[C]):
     """A connection with a cursor, which remembers how values are adapted, and an ear for a farewell."""
 
     def __init__(self, connection: C, clock: Clock) -> None:
-        self.connection = connection
         self.clock = clock
+        self.ticket: Ticket | None = None
+        self.use(connection)
+
+    def use(self, connection: C) -> None:
+        """Go on by another connection."""
+        self.connection = connection
         kind: Any = RawCursor if isinstance(connection, psycopg.Connection) else AsyncRawCursor
         self.cursor = kind(connection, row_factory=tuple_row)
         self.phrases: Phrases | None = None
@@ -70,7 +77,8 @@ class Lines(Generic[C]):
         self.clock = clock
         self.closed = False
         self._idle: deque[Line[C]] = deque()
-        self._open: set[Line[C]] = set()
+        # One that a signal has taken from the hands of its thread is hung up as nobody has it any more.
+        self._open: weakref.WeakSet[Line[C]] = weakref.WeakSet()
 
     def drop_all(self) -> None:
         """Hang up on every line, whatever it is doing."""
@@ -89,9 +97,15 @@ class Lines(Generic[C]):
                 return line
             self._drop(line)
 
-    def _connected(self, connection: C) -> Line[C]:
-        line = Line(connection, self.clock)
+    def _connected(self, connection: C, line: Line[C] | None = None) -> Line[C]:
+        """A line by a new connection, or the one there was with a new connection."""
+        if line is None:
+            line = Line(connection, self.clock)
+        else:
+            line.drop()
+            line.use(connection)
         line.phrases = Phrases(connection, self.address.prepare_threshold)
+        weakref.finalize(line, connection.pgconn.finish).atexit = False
         self._open.add(line)
         return line
 
@@ -112,99 +126,51 @@ class Lines(Generic[C]):
     def _refuse(self) -> NoReturn:
         raise StoreThrottled(
             f"all {self.address.pool_size} connections to PostgreSQL at {self.address.place} were in use for "
-            f"{PATIENCE_SECONDS} s: raise pool_size in the URL"
+            f"{self.address.timeout:g} s: raise pool_size in the URL"
         )
 
 
-class Turn:
-    """A thread's place in the queue, and what it is given when its turn comes: a line, or room for one."""
-
-    def __init__(self) -> None:
-        self.come = threading.Event()
-        self.line: Line[psycopg.Connection[Any]] | None = None
-
-
 class Pool(Lines[psycopg.Connection[Any]]):
-    """Lines for threads. Who finds one idle, and nobody waiting for it, takes no lock."""
+    """Lines for threads, each for as long as its holder's ticket is held."""
 
     def __init__(self, address: Address, clock: Clock) -> None:
         super().__init__(address, clock)
-        self._lock = threading.Lock()
-        self._turns: deque[Turn] = deque()
-        self._connecting = 0
+        self._places = Places(address.pool_size)
 
-    def take(self) -> Line[psycopg.Connection[Any]]:
+    def take(self, ticket: Ticket) -> Line[psycopg.Connection[Any]]:
         """A line that is the caller's until it is given back."""
-        line = None if self._turns else self._waiting()
-        return line or self._queue()
+        if not self._places.enter(ticket, self.address.timeout):
+            self._refuse()
+        try:
+            line = self._waiting() or self._connected(self._connect())
+            line.ticket = ticket
+        except BaseException:
+            self._places.leave(ticket)
+            raise
+        return line
 
     def give(self, line: Line[psycopg.Connection[Any]]) -> None:
         """Put a line back; one in the middle of something is let go, and the server undoes what was begun."""
         self._put(line)
-        if self._turns:
-            self._call()
+        if line.ticket is not None:
+            self._places.leave(line.ticket)
+
+    def renew(self, line: Line[psycopg.Connection[Any]]) -> None:
+        """Give a line that broke another connection."""
+        self._connected(self._connect(), line)
 
     def close(self) -> None:
         """Hang up on idle lines; the others are let go when they are given back."""
         self.closed = True
         while self._idle:
             self._drop(self._idle.pop())
-        self._call()
 
-    def _queue(self) -> Line[psycopg.Connection[Any]]:
-        turn = Turn()
-        self._turns.append(turn)
+    def _connect(self) -> psycopg.Connection[Any]:
+        self._check_open()
         try:
-            self._call()
-            called = turn.come.wait(PATIENCE_SECONDS)
-        except BaseException:  # a signal, which may come just after the call
-            if self._left(turn):
-                self._pass_on(turn)
-            raise
-        if not called and not self._left(turn):
-            self._refuse()
-        return turn.line or self._connect()
-
-    def _left(self, turn: Turn) -> bool:
-        """Leave the queue; True where one was called in this very moment."""
-        with self._lock:
-            if turn.come.is_set():
-                return True
-            self._turns.remove(turn)
-            return False
-
-    def _pass_on(self, turn: Turn) -> None:
-        if turn.line is not None:
-            self._put(turn.line)
-        else:
-            self._connecting -= 1
-        self._call()
-
-    def _call(self) -> None:
-        """Call whoever's turn it is, in the order of their coming, while there is a line, or room for one."""
-        with self._lock:
-            while self._turns:
-                line = self._waiting()
-                if line is None and self._full():
-                    return
-                self._connecting += line is None
-                turn = self._turns.popleft()
-                turn.line = line
-                turn.come.set()
-
-    def _full(self) -> bool:
-        return not self.closed and len(self._open) + self._connecting >= self.address.pool_size
-
-    def _connect(self) -> Line[psycopg.Connection[Any]]:
-        try:
-            self._check_open()
-            return self._connected(self.address.connect())
+            return self.address.connect()
         except DRIVER_ERRORS as error:
             raise unreachable(error, self.address) from error
-        finally:
-            with self._lock:
-                self._connecting -= 1
-            self._call()
 
 
 class AsyncPool(Lines[psycopg.AsyncConnection[Any]]):
@@ -221,14 +187,14 @@ class AsyncPool(Lines[psycopg.AsyncConnection[Any]]):
         else:
             await self._room.acquire()
         try:
-            return self._waiting() or await self._connect()
+            return self._waiting() or self._connected(await self._connect())
         except BaseException:
             self._room.release()
             raise
 
     async def _queue(self) -> None:
         try:
-            async with asyncio.timeout(PATIENCE_SECONDS):
+            async with asyncio.timeout(self.address.timeout):
                 await self._room.acquire()
         except TimeoutError:
             self._refuse()
@@ -238,20 +204,32 @@ class AsyncPool(Lines[psycopg.AsyncConnection[Any]]):
         self._put(line)
         self._room.release()
 
-    async def _connect(self) -> Line[psycopg.AsyncConnection[Any]]:
+    async def renew(self, line: Line[psycopg.AsyncConnection[Any]]) -> None:
+        """Give a line that broke another connection."""
+        self._connected(await self._connect(), line)
+
+    async def _connect(self) -> psycopg.AsyncConnection[Any]:
         self._check_open()
         try:
-            connection = await self.address.aconnect()
+            return await self.address.aconnect()
         except DRIVER_ERRORS as error:
             raise unreachable(error, self.address) from error
-        return self._connected(connection)
 
 
 # Talk, carried out
 
 
-def converse(line: Line[psycopg.Connection[Any]], talk: Talk[T], trip: Trip, address: Address) -> T:
-    """Carry talk out, from its first trip on."""
+def converse(
+    line: Line[psycopg.Connection[Any]],
+    talk: Talk[T],
+    trip: Trip,
+    address: Address,
+    renew: Callable[[Line[psycopg.Connection[Any]]], None] | None = None,
+) -> T:
+    """Carry talk out, from its first trip on.
+
+    A reading on a line that turns out to be broken is said once more, where `renew` gives it a connection.
+    """
     while True:
         try:
             trip = talk.send(_ask(line, trip.statements))
@@ -259,18 +237,26 @@ def converse(line: Line[psycopg.Connection[Any]], talk: Talk[T], trip: Trip, add
             value: T = end.value
             return value
         except DRIVER_ERRORS as error:
+            if renew is not None and not trip.commits and broken(error):
+                renew(line)
+                renew = None
+                continue
             told = translated(error, address, trip)
             if isinstance(told, Collision):
-                line.clock.wait(threading.Event(), random.uniform(0, PAUSE_SECONDS))
+                line.clock.wait(Event(), random.uniform(0, PAUSE_SECONDS))
             elif not isinstance(told, Objection):
                 raise told from error
             trip = talk.throw(told)
 
 
 async def aconverse(
-    line: Line[psycopg.AsyncConnection[Any]], talk: Talk[T], trip: Trip, address: Address
+    line: Line[psycopg.AsyncConnection[Any]],
+    talk: Talk[T],
+    trip: Trip,
+    address: Address,
+    renew: Callable[[Line[psycopg.AsyncConnection[Any]]], Awaitable[None]] | None = None,
 ) -> T:
-    """The same, awaiting the answers."""
+    """Carry talk out in the same way, awaiting the answers."""
     while True:
         try:
             trip = talk.send(await _aask(line, trip.statements))
@@ -278,6 +264,10 @@ async def aconverse(
             value: T = end.value
             return value
         except DRIVER_ERRORS as error:
+            if renew is not None and not trip.commits and broken(error):
+                await renew(line)
+                renew = None
+                continue
             told = translated(error, address, trip)
             if isinstance(told, Collision):
                 await line.clock.wait_async(asyncio.Event(), random.uniform(0, PAUSE_SECONDS))

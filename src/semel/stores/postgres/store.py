@@ -8,6 +8,7 @@ import psycopg
 from semel.clock import Clock
 from semel.commands import Found, Get, Query, Stored, Time, Watch
 from semel.errors import StoreClosed
+from semel.locks import Ticket
 from semel.loops import PerLoop
 from semel.stores.postgres.address import Address
 from semel.stores.postgres.clerk import Clerk, Talk
@@ -130,18 +131,20 @@ class PostgresStore:
     def _told(self, talk: Talk[T]) -> T:
         talk = talk if self._checked else self._opening(talk)
         trip = next(talk)  # what is wrong with a command is said before anything is sent
-        line = (pool := self._pool).take()
-        try:
-            return converse(line, talk, trip, self._address)
-        finally:
-            pool.give(line)
+        ticket = Ticket()
+        with ticket.held:
+            line = (pool := self._pool).take(ticket)
+            try:
+                return converse(line, talk, trip, self._address, pool.renew)
+            finally:
+                pool.give(line)
 
     async def _atold(self, talk: Talk[T]) -> T:
         talk = talk if self._checked else self._opening(talk)
         trip = next(talk)
         line = await (pool := self._pools.here()).take()
         try:
-            return await aconverse(line, talk, trip, self._address)
+            return await aconverse(line, talk, trip, self._address, pool.renew)
         finally:
             pool.give(line)
 

@@ -7,13 +7,11 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 import msgspec
 
 from semel.errors import InvalidOption
+from semel.sockets import ANSWER_SECONDS
 
 EXAMPLE = "redis://:password@cache.example.com:6379/0?prefix=semel"
 PORT = 6379
 
-# What a script does takes less than a millisecond; a server that has not answered by then is stuck or gone.
-ANSWER_SECONDS = 5.0
-CONNECT_SECONDS = 2.0
 # Replicas of one data centre confirm within milliseconds.
 WAIT_SECONDS = 1.0
 
@@ -24,8 +22,7 @@ KNOWN = (
     "cluster",
     "prefix",
     "slots",
-    "socket_connect_timeout",
-    "socket_timeout",
+    "timeout",
     "wait_replicas",
     "wait_timeout",
     *TLS,
@@ -54,8 +51,8 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
     prefix: str = "semel"
     scoped: bool = False
     """Whether everything of a scope lies in one slot, and not everything of a partition."""
-    answer_seconds: float = ANSWER_SECONDS
-    connect_seconds: float = CONNECT_SECONDS
+    timeout: float = ANSWER_SECONDS
+    """How long a connection, and each answer, is waited for."""
     wait_replicas: int = 0
     wait_seconds: float = WAIT_SECONDS
 
@@ -70,7 +67,7 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
             "db": self.db,
             "username": self.username,
             "password": self.password,
-            "socket_connect_timeout": self.connect_seconds,
+            "socket_connect_timeout": self.timeout,
             # Scripts answer alike under both protocols, and the older one needs no greeting.
             "protocol": 2,
             "driver_info": None,
@@ -93,8 +90,7 @@ def parse(url: str) -> Address:
         cluster=_flag(given, "cluster"),
         prefix=given.get("prefix", "semel"),
         scoped=_scoped(given),
-        answer_seconds=_seconds(given, "socket_timeout", ANSWER_SECONDS),
-        connect_seconds=_seconds(given, "socket_connect_timeout", CONNECT_SECONDS),
+        timeout=_seconds(given, "timeout", ANSWER_SECONDS),
         wait_replicas=_count(given, "wait_replicas"),
         wait_seconds=_seconds(given, "wait_timeout", WAIT_SECONDS),
     )
@@ -109,8 +105,8 @@ def _check(address: Address, given: dict[str, str]) -> None:
         _refuse("a cluster has the database 0 only")
     if "wait_timeout" in given and not address.wait_replicas:
         _refuse("wait_timeout says how long wait_replicas=N waits, which is not given")
-    if address.wait_replicas and address.wait_seconds >= address.answer_seconds:
-        _refuse("wait_timeout must be shorter than socket_timeout, or no answer could come in time")
+    if address.wait_replicas and address.wait_seconds >= address.timeout:
+        _refuse("wait_timeout must be shorter than timeout, or no answer could come in time")
 
 
 def _home(parts: SplitResult) -> Node:
@@ -126,7 +122,7 @@ def _home(parts: SplitResult) -> Node:
 def _db(path: str) -> int:
     name = path.strip("/")
     if not re.fullmatch(r"[0-9]{0,6}", name):
-        _refuse("its path is the number of a database")
+        _refuse(f"its path, {name!r}, is not the number of a database: leave it out, or write /0 to /15")
     return int(name or 0)
 
 

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from semel.stores.redis.address import Node
 from semel.stores.redis.scripts import Script
 
 
@@ -22,6 +23,16 @@ class Ask(msgspec.Struct, frozen=True):
         if taught:
             return packed((b"EVALSHA", self.script.digest, *self.rest))
         return packed((b"EVAL", self.script.text, *self.rest))
+
+
+class Exchange(msgspec.Struct, frozen=True):
+    """Bytes for one server, and how many answers they have."""
+
+    node: Node
+    data: bytes
+    count: int
+    writes: bool = False
+    """Whether what is lost may have been made."""
 
 
 def packed(words: Sequence[bytes]) -> bytes:

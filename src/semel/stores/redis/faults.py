@@ -3,15 +3,21 @@
 import re
 
 from redis.exceptions import AuthenticationError, ResponseError
+from redis.exceptions import TimeoutError as DriverTimeout
 
 from semel import errors
 from semel.stores.redis.address import Node
+from semel.stores.redis.asks import Exchange
 
 # How Redis 6 tells that a command inside a script was refused: "... @user_script: 12: -READONLY You ...".
 INSIDE = re.compile(r"@user_script: ?\d+: -?([A-Z]{2,}) ")
 # How Redis 7 does, where it is for lack of permission.
 FORBIDDEN = "user executing the script can't"
 
+FULL = (
+    "its memory is full, and nothing was written: raise maxmemory, or let records expire sooner. Leave "
+    "maxmemory-policy at noeviction, or what semel remembers is forgotten"
+)
 # What a server refuses in these words it has not begun.
 REFUSALS: dict[str, tuple[type[errors.SemelError], str]] = {
     "ASK": (errors.InvalidOption, "it is a node of a cluster: add cluster=yes to the URL"),
@@ -28,7 +34,7 @@ REFUSALS: dict[str, tuple[type[errors.SemelError], str]] = {
     "NOEND": (errors.UsageError, "give it one with set= or once=, which say when its life ends"),
     "NOPERM": (errors.NotPermitted, "its user may not do that; give it the commands, keys and channels"),
     "NOREPLICAS": (errors.StoreUnavailable, "it has fewer replicas than min-replicas-to-write asks for"),
-    "OOM": (errors.StoreUnavailable, "its memory is full: raise maxmemory, or let records expire sooner"),
+    "OOM": (errors.StoreUnavailable, FULL),
     "READONLY": (errors.StoreUnavailable, "it is a replica: the URL has to lead to the primary"),
     "TRYAGAIN": (errors.StoreUnavailable, "the slot of these keys is being moved; try again"),
     "WRONGPASS": (errors.NotPermitted, "the user or the password in the URL is wrong"),
@@ -37,6 +43,13 @@ REFUSALS: dict[str, tuple[type[errors.SemelError], str]] = {
         "somebody else's keys are in the way: choose another prefix with ?prefix=...",
     ),
 }
+
+
+SILENT = "within {0:g} s; timeout= in the URL says how long is waited"
+
+
+class Broken(errors.StoreUnavailable):
+    """A connection broke under something that only reads, so another one may do."""
 
 
 def code(error: Exception) -> str:
@@ -63,24 +76,42 @@ def refusal(error: Exception, node: Node, *, writes: bool) -> errors.SemelError:
     return errors.StoreUnavailable(f"Redis at {node} failed: {error}")
 
 
-def unreachable(error: Exception, node: Node) -> errors.SemelError:
+def unreachable(error: Exception, node: Node, timeout: float) -> errors.SemelError:
     """What to raise where no connection was made, so that nothing was sent."""
+    if OUT_OF_RANGE in str(error):
+        return errors.InvalidOption(
+            f"Redis at {node} has no database of the number in the URL: leave it out, or choose one below "
+            "what CONFIG GET databases says, which is 16 as a rule"
+        )
     if isinstance(error, AuthenticationError | ResponseError):
         known = refusal(error, node, writes=False)
         return known if code(error) in REFUSALS else errors.NotPermitted(f"{known}; see the URL's password")
+    reason = f"no connection {SILENT.format(timeout)}" if _silent(error) else error
     return errors.StoreUnavailable(
-        f"Redis at {node} cannot be reached ({error}): check that it runs, that the host and port in the URL "
-        "are right, and that no firewall is between"
+        f"Redis at {node} cannot be reached ({reason}): check that it runs, that the host and port in the "
+        "URL are right, and that no firewall is between"
     )
 
 
-def lost(error: Exception, node: Node, *, writes: bool, answered: bool) -> errors.SemelError:
+OUT_OF_RANGE = "DB index is out of range"
+
+
+def lost(error: Exception, exchange: Exchange, timeout: float, *, answered: bool) -> errors.SemelError:
     """What to raise where something was sent, and its answer did not come."""
+    node = exchange.node
     if code(error) in REFUSALS and not answered:  # it came, and says that nothing was done
-        return refusal(error, node, writes=writes)
+        return refusal(error, node, writes=exchange.writes)
     reason = str(error) or type(error).__name__
     if "max number of clients" in reason:  # it is said in place of listening
         return errors.StoreUnavailable(f"Redis at {node} has as many clients as maxclients lets it")
-    if writes:
+    silent = _silent(error)
+    if silent:
+        reason = f"none came {SILENT.format(timeout)}"
+    if exchange.writes:
         return errors.StoreOutcomeUnknown(f"the answer of Redis at {node} was lost: {reason}")
-    return errors.StoreUnavailable(f"Redis at {node} did not answer: {reason}")
+    kind = errors.StoreUnavailable if silent else Broken
+    return kind(f"Redis at {node} did not answer: {reason}")
+
+
+def _silent(error: Exception) -> bool:
+    return isinstance(error, TimeoutError | DriverTimeout)

@@ -17,8 +17,9 @@ from semel.errors import SemelError, StoreClosed
 from semel.sockets import ear
 from semel.stores.redis.address import Address, Node
 from semel.stores.redis.answers import read
-from semel.stores.redis.faults import lost, unreachable
-from semel.stores.redis.servers import Dialogue, Exchange
+from semel.stores.redis.asks import Exchange
+from semel.stores.redis.faults import Broken, lost, unreachable
+from semel.stores.redis.servers import Dialogue
 
 if TYPE_CHECKING:
     import asyncio
@@ -71,7 +72,7 @@ class Line:
     """A connection of one thread at a time."""
 
     def __init__(self, address: Address, node: Node) -> None:
-        self.connection = _made(redis, address, node, address.answer_seconds)
+        self.connection = _made(redis, address, node, address.timeout)
         self.connection.connect()
         self.socket: socket.socket = self.connection._sock
         self._speaks = ear(self.socket)
@@ -111,14 +112,25 @@ class Lines:
         self._closed = False
 
     def exchange(self, exchange: Exchange) -> list[Any]:
-        """Send these bytes and wait for the answers."""
-        line = self._take(exchange.node)
+        """Send these bytes and wait for the answers.
+
+        What only reads is sent once more by a new connection, where one that was kept turns out to be broken.
+        """
+        line = self._idle(exchange.node)
+        if line is not None:
+            try:
+                return self._answers(line, exchange)
+            except Broken:
+                pass
+        return self._answers(self._opened(exchange.node), exchange)
+
+    def _answers(self, line: Line, exchange: Exchange) -> list[Any]:
         replies: list[Any] = []
         try:
             line.ask(exchange, replies)
         except BROKEN as error:
             line.hang_up()
-            raise lost(error, exchange.node, writes=exchange.writes, answered=bool(replies)) from error
+            raise lost(error, exchange, self._address.timeout, answered=bool(replies)) from error
         except BaseException:  # an answer that nobody waits for would be taken for the next one's
             line.hang_up()
             raise
@@ -135,7 +147,8 @@ class Lines:
             while lines:
                 lines.pop().hang_up()
 
-    def _take(self, node: Node) -> Line:
+    def _idle(self, node: Node) -> Line | None:
+        """A connection that is free, and still good."""
         if self._closed:
             raise StoreClosed("the store was closed")
         free = self._free[node]
@@ -147,10 +160,13 @@ class Lines:
             if line.quiet():
                 return line
             line.hang_up()
+        return None
+
+    def _opened(self, node: Node) -> Line:
         try:
             return Line(self._address, node)
         except BROKEN as error:
-            raise unreachable(error, node) from error
+            raise unreachable(error, node, self._address.timeout) from error
 
 
 class AsyncLines:
@@ -168,27 +184,38 @@ class AsyncLines:
         self._closed = False
 
     async def exchange(self, exchange: Exchange) -> list[Any]:
-        """Send these bytes and wait for the answers."""
+        """Send these bytes and wait for the answers.
+
+        What only reads is sent once more by a new connection, where one that was kept turns out to be broken.
+        """
         async with self._room:
-            line = await self._take(exchange.node)
-            self._used.add(line)
-            replies: list[Any] = []
-            try:
-                async with self._timeout(self._address.answer_seconds):
-                    await _ask(line, exchange, replies)
-            except BROKEN as error:
-                await line.disconnect(nowait=True)
-                raise lost(error, exchange.node, writes=exchange.writes, answered=bool(replies)) from error
-            except BaseException:  # an answer that nobody waits for would be taken for the next one's
-                await line.disconnect(nowait=True)
-                raise
-            finally:
-                self._used.discard(line)
-            if self._closed or _demoted(replies):
-                await line.disconnect(nowait=True)
-            else:
-                self._free[exchange.node].append(line)
-            return replies
+            line = await self._idle(exchange.node)
+            if line is not None:
+                try:
+                    return await self._answers(line, exchange)
+                except Broken:
+                    pass
+            return await self._answers(await self._opened(exchange.node), exchange)
+
+    async def _answers(self, line: Any, exchange: Exchange) -> list[Any]:
+        self._used.add(line)
+        replies: list[Any] = []
+        try:
+            async with self._timeout(self._address.timeout):
+                await _ask(line, exchange, replies)
+        except BROKEN as error:
+            await line.disconnect(nowait=True)
+            raise lost(error, exchange, self._address.timeout, answered=bool(replies)) from error
+        except BaseException:  # an answer that nobody waits for would be taken for the next one's
+            await line.disconnect(nowait=True)
+            raise
+        finally:
+            self._used.discard(line)
+        if self._closed or _demoted(replies):
+            await line.disconnect(nowait=True)
+        else:
+            self._free[exchange.node].append(line)
+        return replies
 
     async def close(self) -> None:
         """Let go of every connection; those in use follow when they are free."""
@@ -204,19 +231,25 @@ class AsyncLines:
             _drop(line, self._loop)
         self._free.clear()
 
-    async def _take(self, node: Node) -> Any:
+    async def _idle(self, node: Node) -> Any | None:
+        """A connection that is free, and still good."""
         free = self._free[node]
         while free:
             line = free.pop()
             if not await _noisy(line):
                 return line
             await line.disconnect(nowait=True)
+        return None
+
+    async def _opened(self, node: Node) -> Any:
         # The timeout of the whole exchange takes its place: the driver's own makes a task for every send.
         line = _made(redis.asyncio, self._address, node, None)
         try:
-            await line.connect()
+            async with self._timeout(self._address.timeout):
+                await line.connect()
         except BROKEN as error:
-            raise unreachable(error, node) from error
+            await line.disconnect(nowait=True)
+            raise unreachable(error, node, self._address.timeout) from error
         except BaseException:
             await line.disconnect(nowait=True)
             raise

@@ -7,12 +7,11 @@ sync and async carry the same ones out (see `lines`).
 from collections.abc import Generator, Sequence
 from typing import Any, TypeAlias, TypeVar
 
-import msgspec
 from redis.exceptions import AskError, MovedError, NoScriptError, ResponseError
 
 from semel.errors import SemelError, StoreOutcomeUnknown, StoreUnavailable
 from semel.stores.redis.address import Address, Node
-from semel.stores.redis.asks import Ask, packed
+from semel.stores.redis.asks import Ask, Exchange, packed
 from semel.stores.redis.faults import refusal
 from semel.stores.redis.slots import Slots
 
@@ -20,16 +19,6 @@ T = TypeVar("T")
 
 # A slot moves seldom, and never so often within one command.
 REDIRECTIONS = 5
-
-
-class Exchange(msgspec.Struct, frozen=True):
-    """Bytes for one server, and how many answers they have."""
-
-    node: Node
-    data: bytes
-    count: int
-    writes: bool = False
-    """Whether what is lost may have been made."""
 
 
 Dialogue: TypeAlias = Generator[Exchange, list[Any], T]
