@@ -245,7 +245,9 @@ class Codec:
         """
         try:
             data = _json(value)
-        except Exception as error:  # noqa: BLE001  # the effect has happened: whatever it is, say so
+        except Exception as error:  # the effect has happened: whatever it is, say so
+            if _is_json(value):  # it was no fault of the value's, but came out of a signal handler
+                raise
             return Encoded(not_kept("not-serialisable"), f"{type(error).__name__}: {error}")
         misfit = "" if promised is None else _misfit(data, promised)
         form = UNTYPED if misfit else PLAIN
@@ -257,8 +259,10 @@ class Codec:
         """The body of a value that is kept as JSON and nothing else, as most are; None where it is not."""
         try:
             data = _json(value)
-        except Exception:  # noqa: BLE001 - `encode` says what is wrong with it
-            return None
+        except Exception:
+            if _is_json(value):
+                raise
+            return None  # `encode` says what is wrong with it
         fits = promised is None or not _misfit(data, promised)
         return data if fits and self._is_plain(data) else None
 
@@ -381,6 +385,14 @@ def _json(value: Any) -> bytes:
     if type(value) not in _SCALARS:
         check_names(value)
     return data
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        _json(value)
+    except Exception:  # noqa: BLE001 - a value may fail in any way
+        return False
+    return True
 
 
 _SCALARS: Final = frozenset({str, int, float, bool, type(None)})

@@ -2,7 +2,6 @@
 
 import functools
 import os
-import threading
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
@@ -17,6 +16,7 @@ from semel.flow import Service
 from semel.heartbeat import Heart
 from semel.keys import fingerprint, prefix
 from semel.ledger import DAY, LedgerSteps, Seconds, seconds
+from semel.locks import Event
 from semel.once import Once
 from semel.realm import Realm
 from semel.sealing import Sealing
@@ -162,7 +162,7 @@ class Shared(msgspec.Struct, frozen=True):
     clock: Clock
     horizon: Seconds | None
     heart: Heart
-    stopping: threading.Event
+    stopping: Event
     board: "list[Board]"
     """The switches as this process sees them, once it has asked for them."""
 
@@ -199,7 +199,7 @@ class Semel:
                 clock,
                 horizon,
                 Heart(store, clock),
-                threading.Event(),
+                Event(),
                 [],
             ),
             scope,
@@ -230,6 +230,7 @@ class Semel:
             subjects=realm.subject,
             clock=shared.clock,
             clear_details=getattr(store, "spreads_details", False),
+            rescue=shared.heart.rescue,
         )
         self._realm = realm
         self.ledger = Ledger(steps, store)

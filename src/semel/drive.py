@@ -115,15 +115,31 @@ def drive(steps: Steps[T], store: Store) -> T:
     return result
 
 
-def advance(
-    steps: Steps[Any], store: Store, work: Callable[[Call], Any] | None = None, reply: Any = None
+def advance(  # noqa: C901 - one case for each kind of command
+    steps: Steps[Any],
+    store: Store,
+    work: Callable[[Call], Any] | None = None,
+    reply: Any = None,
+    *,
+    failed: BaseException | None = None,
 ) -> Any:
-    """Run the steps to their end, or without `work` up to a `Call`, which is then what is returned."""
+    """Run the steps to their end, or without `work` up to a `Call`, which is then what is returned.
+
+    They go on from what they are told in reply, or from what has failed instead. Whatever is raised goes
+    into them, also where it was raised here, out of a signal handler: they know what is to be undone. So the
+    loop is within the `try`, and the `except` clauses call nothing.
+    """
     execute: Callable[[Any], Any] = store.execute
-    try:
-        command = steps.send(reply)
-        while True:
-            try:
+    command: Any = None
+    while True:
+        try:
+            while True:
+                if failed is None:
+                    command = steps.send(reply)
+                else:
+                    _tell(store, command, failed)
+                    command = steps.throw(failed)
+                    failed = None
                 kind = type(command)
                 if kind not in OUTSIDE:
                     reply = execute(command)
@@ -132,14 +148,17 @@ def advance(
                 elif work is None:
                     return command
                 else:
-                    reply = work(command)  # type: ignore[arg-type]  # it is a Call
-            except BaseException as error:  # noqa: BLE001 - the steps decide, whatever it is
-                _tell(store, command, error)
-                command = steps.throw(error)
-            else:
-                command = steps.send(reply)
-    except StopIteration as end:
-        return end.value
+                    reply = work(command)
+        except StopIteration as end:
+            if steps.gi_frame is None:  # type: ignore[attr-defined]  # they are over
+                failed = None  # it has this frame in its traceback
+                return end.value
+            failed = end
+        except BaseException as error:
+            if steps.gi_frame is None:  # type: ignore[attr-defined]
+                failed = None
+                raise
+            failed = error
 
 
 async def adrive(steps: Steps[T], store: Store) -> T:

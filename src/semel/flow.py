@@ -13,12 +13,12 @@ import msgspec
 from semel import errors
 from semel.clock import Clock
 from semel.codecs import ANYTHING, PLAIN, Decoder
-from semel.commands import After, Call, Equals, Raised, Returned, Steps, Update, write
+from semel.commands import After, Call, Equals, Pause, Raised, Returned, Steps, Update, write
 from semel.drive import Glancing, Prepared, Preparing, Store, adrive, drive
 from semel.events import What
 from semel.failures import failed_before
 from semel.heartbeat import Heart, Pulse
-from semel.ledger import LedgerSteps, Terms, failure_of
+from semel.ledger import Bid, LedgerSteps, Terms, failure_of
 from semel.model import (
     MISSING,
     RECORD_VERSION,
@@ -71,6 +71,22 @@ class Work(msgspec.Struct, frozen=True):
         return Call(functools.partial(self.begin, run, function, self.args, self.kwargs))
 
 
+class Stake(Bid):
+    """What a call has to lose: the claim that it makes, and then the work under it."""
+
+    def __init__(self, flow: "Flow") -> None:
+        super().__init__()
+        self._flow = flow
+        self.run: Run | None = None
+
+    def withdrawn(self) -> Steps[None]:
+        """Take the claim back, or leave it to the policy of the next one where the work had begun."""
+        if self.run is None:
+            return super().withdrawn()
+        torn = self._flow.torn(self.run)
+        return torn if self.run.begun else super().withdrawn()
+
+
 class Service(msgspec.Struct, frozen=True):
     """What every flow needs."""
 
@@ -120,18 +136,34 @@ class Flow:
         kwargs: dict[str, Any],
     ) -> Returned | Raised:
         """Claim the key, do the work and keep what came of it; or give what came of it before."""
-        run = None if subject else self.claim_at_once(id, fingerprint)
-        if run is None:
-            work = Work(self.attempt, function, args, kwargs)
-            return drive(self.steps(id, fingerprint, work, subject), self.service.store)
+        run: Run | None = None
         done: Returned | Raised
         try:
-            done = Returned(self.attempt(run, function, args, kwargs))
-        except BaseException as error:  # noqa: BLE001 - the steps decide, whatever it is
-            done = Raised(error)
-        if self.complete_at_once(run, done):
-            return done
-        return drive(self.conclude(run, done), self.service.store)
+            run = None if subject else self.claim_at_once(id, fingerprint)
+            if run is None:
+                work = Work(self.attempt, function, args, kwargs)
+                return drive(self.steps(id, fingerprint, work, subject), self.service.store)
+            try:
+                done = Returned(self.attempt(run, function, args, kwargs))
+            except BaseException as error:  # noqa: BLE001 - the steps decide, whatever it is
+                done = Raised(error, begun=run.begun)
+            if self.complete_at_once(run, done):
+                return done
+            return drive(self.conclude(run, done), self.service.store)
+        except BaseException:
+            if run is not None:
+                drive(self.torn(run), self.service.store)
+            raise
+
+    def give_back(self, claim: Claimed) -> None:
+        """Let the next one run, as this call was interrupted before its work."""
+        drive(self._ledger.abandon(claim, begun=False), self.service.store)
+
+    def torn(self, run: Run) -> Steps[None]:
+        """Give back what a call has claimed that was interrupted."""
+        self.end(run)
+        run.interrupted = run.begun
+        return self._ledger.abandon(run.claim, begun=run.begun)
 
     async def arun(  # noqa: PLR0917
         self,
@@ -160,6 +192,12 @@ class Flow:
         self, id: str, fingerprint: str | None, work: Work, subject: str | None = None
     ) -> Steps[Returned | Raised]:
         """Claim the key, do the work, keep what came of it; or give what came of it before."""
+        stake = Stake(self)
+        return self._ledger.guarded(self._steps(id, fingerprint, work, subject, stake), stake)
+
+    def _steps(
+        self, id: str, fingerprint: str | None, work: Work, subject: str | None, stake: "Stake"
+    ) -> Steps[Returned | Raised]:
         policy = self.policy
         refuse_reentry(id)
         subject = subject or subject_of_step(id)
@@ -177,9 +215,9 @@ class Flow:
             return self._answer(before) if before else _refused(errors.ShuttingDown("no new work is begun"))
         try:
             sent = self._monotonic()
-            outcome = yield from self._ledger.claim_on(id, terms, self.decoder)
+            outcome = yield from self._ledger.claim_on(id, terms, self.decoder, stake)
             if type(outcome) is Busy and policy.on_busy == "wait":
-                outcome, sent = yield from self._claim_next(id, terms, outcome)
+                outcome, sent = yield from self._claim_next(id, terms, outcome, stake)
         except (errors.StoreUnavailable, errors.StoreThrottled) as error:
             if policy.on_store_error == "closed":
                 raise
@@ -187,7 +225,7 @@ class Flow:
         if not isinstance(outcome, Claimed):
             yield from self._remember(outcome)
             return self._answer(outcome)
-        run = Run(outcome, sent, self.service.clock)
+        run = stake.run = Run(outcome, sent, self.service.clock)
         run.subject = subject
         if outcome.lapsed and policy.resolver is not None and not self._stopped(run):
             settled = yield from self._resolve(run, work)
@@ -214,7 +252,7 @@ class Flow:
             return errors.ClaimLost(run.key, run.attempt, "begin")
         return errors.ShuttingDown("no new work is begun")
 
-    def _claim_next(self, id: str, terms: Terms, busy: Busy) -> Steps[tuple[Outcome, float]]:
+    def _claim_next(self, id: str, terms: Terms, busy: Busy, stake: "Stake") -> Steps[tuple[Outcome, float]]:
         """Claim the key when the one before has finished, or vanished; and when that was sent."""
         outcome: Outcome = busy
         patience, sent = self.policy.patience, 0.0
@@ -222,7 +260,7 @@ class Flow:
             seen = yield from self._ledger.settled(id, patience, outcome.retry_after)
             patience -= seen.waited
             sent = self._monotonic()
-            outcome = yield from self._ledger.claim_on(id, terms, self.decoder, seen)
+            outcome = yield from self._ledger.claim_on(id, terms, self.decoder, stake, seen)
         return outcome, sent
 
     def _run_open(self, id: str, work: Work, error: errors.StoreError) -> Steps[Returned | Raised]:
@@ -272,6 +310,13 @@ class Flow:
                 return Raised(error)
             except errors.ClaimLost as error:
                 return Raised(error)
+            except GeneratorExit:
+                raise
+            except BaseException as error:
+                # As where a task is cancelled: what came of the work is kept, and the interruption goes on.
+                again = self._ledger.complete_as(self.promised, claim, done.value, run.details)
+                yield from self._told(_hastily(again), error)
+                raise
             return done
         final = done.begun and not _deferred(done) and not self._doubtful(claim, done.error)
         final = final and self.policy.is_final(done.error, claim.attempt)
@@ -292,12 +337,14 @@ class Flow:
     def _give_back(self, run: Run, done: Raised, final: bool) -> Steps[None]:
         """Keep the error, or let the next attempt run."""
         claim, error = run.claim, done.error
+        self.end(run)  # once more: it may have been interrupted there
         if not done.begun and not claim.lapsed:
             yield from self._ledger.release(claim)
         elif _deferred(done):
             yield from self._ledger.release(claim, error, counted=False)
         elif not done.begun or self._doubtful(claim, error):
             # Whether it happened, or an earlier attempt of it did, is in doubt.
+            run.interrupted = True
             yield from self._ledger.lapse(claim)
         elif final:
             failure = failure_of(error, self.policy.kept_as(error) or "")
@@ -344,8 +391,8 @@ class Flow:
 
     def attempt(self, run: Run, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Do sync work as this attempt."""
-        self.begin(run)
         try:
+            self.begin(run)
             value = function(*args, **kwargs)
             if hasattr(value, "__await__"):
                 # It has not run yet, and would be taken for done.
@@ -363,12 +410,14 @@ class Flow:
         CURRENT.set(run)
         if self._beats and run.claim.attempt:  # it is protected
             self._heart.start(run, self._ledger)
+        run.begun = True
 
     def end(self, run: Run) -> None:
         """The work is over."""
-        run.over = True
         self._heart.stop(run)
-        CURRENT.set(run.outer)
+        run.over = True
+        if CURRENT.get() is run:
+            CURRENT.set(run.outer)
 
     async def aattempt(self, run: Run, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Do async work as this attempt; a lost lease cancels it. A resolver need not be async."""
@@ -389,6 +438,7 @@ class Flow:
         """Async work begins."""
         run.outer = CURRENT.get()
         CURRENT.set(run)
+        run.begun = True
         if not (self._beats and run.claim.attempt):
             return None
         return Pulse(run, self._ledger, self._heart.pulses.here())
@@ -421,13 +471,16 @@ def _replayer(flow: Flow) -> Callable[[str, str | None], Any]:
     def replay(id: str, fingerprint: str | None) -> Any:
         try:
             seen = glance(id)
-            if seen is None:
-                return MISSING
-            known, result = seen
-            if fingerprint != known and fingerprint is not None and known is not None:
-                return MISSING
+        except errors.SemelError:  # the steps meet it too, and say it properly
+            return MISSING
+        if seen is None:
+            return MISSING
+        known, result = seen
+        if fingerprint != known and fingerprint is not None and known is not None:
+            return MISSING
+        try:
             value = flow.decoder.decode(result)
-        except Exception:  # noqa: BLE001 - whatever it is, the steps meet it too, and say it properly
+        except Exception:  # noqa: BLE001 - a class's own checks may raise anything, and do so in the steps too
             return MISSING
         if listeners:
             emit(What.REPLAYED, id)
@@ -436,7 +489,7 @@ def _replayer(flow: Flow) -> Callable[[str, str | None], Any]:
     return replay
 
 
-def _short_cut(
+def _short_cut(  # noqa: C901 - two functions, each with the cases that it passes over
     flow: Flow,
 ) -> tuple[Callable[[str, str | None], Run | None], Callable[[Run, Returned | Raised], bool]]:
     """What claims a key that nobody has, and what completes the claim, where the store does both at once.
@@ -456,11 +509,15 @@ def _short_cut(
         if draining() or CURRENT.get() is not None:
             return None
         mine, sent = token(), clock.monotonic()
-        if not put(id, mine, fingerprint):
-            return None
-        if listeners:
-            emit(What.CLAIMED, id, 1)
-        return Run(Claimed(id, mine, 1, lease, ttl), sent, clock)
+        try:
+            if not put(id, mine, fingerprint):
+                return None
+            if listeners:
+                emit(What.CLAIMED, id, 1)
+            return Run(Claimed(id, mine, 1, lease, ttl), sent, clock)
+        except BaseException:
+            flow.give_back(Claimed(id, mine, 1, lease, ttl))
+            raise
 
     def complete(run: Run, done: Returned | Raised) -> bool:
         if type(done) is not Returned or run.kept or run.promised or run.details:
@@ -495,6 +552,21 @@ REPLAYABLE: dict[str, str | int] = {"status": "COMPLETED", "encoding": PLAIN, "v
 
 def _refused(error: errors.SemelError) -> Raised:
     return Raised(error, begun=False)
+
+
+def _hastily(steps: Steps[None]) -> Steps[None]:
+    """The same steps, as far as they go without a pause."""
+    try:
+        command = next(steps)
+        while type(command) is not Pause:
+            try:
+                reply = yield command
+            except errors.SemelError as error:
+                command = steps.throw(error)
+            else:
+                command = steps.send(reply)
+    except StopIteration:
+        return
 
 
 def _deferred(done: Raised) -> bool:

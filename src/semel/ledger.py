@@ -5,10 +5,10 @@ Callers know these methods as `Ledger` and `AsyncLedger`, which drive them (see 
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Any, TypeAlias, cast, get_args
+from typing import Any, TypeAlias, TypeVar, cast, get_args
 
 import msgspec
 
@@ -75,6 +75,8 @@ from semel.model import (
 from semel.parts import Part, Plan, Refusals, Verdict
 from semel.sealing import SEALED, Sealing
 from semel.tables import DOUBTS, LEDGER
+
+T = TypeVar("T")
 
 Seconds: TypeAlias = float | timedelta
 Answers: TypeAlias = list[bool]
@@ -202,6 +204,10 @@ def no_subjects(_person: str) -> str:
     )
 
 
+def nobody(_steps: Steps[None]) -> None:
+    """Who takes the steps that an abandoned call has left, where nobody does: its lease ends by itself."""
+
+
 class Terms(msgspec.Struct, frozen=True):
     """On what terms a key is claimed."""
 
@@ -213,6 +219,35 @@ class Terms(msgspec.Struct, frozen=True):
     subject: str | None = None
     doubt_ttl: float | None = None
     """How long a doubt waits for somebody to settle it; None for ever."""
+
+
+class Bid:
+    """A claim in the making, for as long as its caller has not heard what came of it."""
+
+    def __init__(self) -> None:
+        self._put: Put | None = None
+        self._ttl = 0.0
+        self._lapsed = False
+
+    def made(self, put: Put, ttl: float, lapsed: bool = False) -> Put:
+        """The write that is to make it, which is about to be sent."""
+        self._put, self._ttl, self._lapsed = put, ttl, lapsed
+        return put
+
+    def withdrawn(self) -> Steps[None]:
+        """Take it back, as the caller was interrupted: made or on its way, it holds nothing from then on.
+
+        This may come before the claim does. So it is written where the claim would be, which is then refused.
+        """
+        claim = self._put
+        if claim is None or claim.when is None:
+            return
+        item = claim.item | {"attempt": claim.item["attempt"] - 1, "lease_until": NOW}
+        if not self._lapsed:
+            item |= {"status": Status.RELEASED.value, "expires_at": After(self._ttl)}
+            item = {name: value for name, value in item.items() if name not in ("doubt", "doubt_since")}
+        when = AnyOf((claim.when, lifecycle.LAPSE.condition(item["token"])))
+        yield from _attempted(Put(LEDGER, claim.key, item, when))
 
 
 class LedgerSteps:
@@ -230,6 +265,7 @@ class LedgerSteps:
         subjects: Callable[[str], str] = no_subjects,
         clock: Any = None,
         clear_details: bool = False,
+        rescue: Callable[[Steps[None]], None] = nobody,
     ) -> None:
         self.prefix = prefix(env, scope)
         self.codec = codec or Codec()
@@ -242,6 +278,7 @@ class LedgerSteps:
         self.subject = subjects
         self.clock = clock
         """Whose pauses are made; it is never read here."""
+        self.rescue = rescue
 
     def name(self, key: str | Key) -> str:
         """The key's qualified name: environment, scope, key."""
@@ -269,7 +306,9 @@ class LedgerSteps:
         person = None if subject is None else self.subject(subject)
         doubts = doubt_span(doubt_ttl, on_lapsed, held, self.horizon)
         terms = Terms(held, kept, fingerprint, on_lapsed, max_attempts, person, doubts)
-        return (yield from self.claim_on(self.name(key), terms, decoder_for(returns)))
+        bid = Bid()
+        claiming = self.claim_on(self.name(key), terms, decoder_for(returns), bid)
+        return (yield from self.guarded(claiming, bid))
 
     def claim_many(
         self,
@@ -297,8 +336,14 @@ class LedgerSteps:
         held, kept = spans(lease, ttl, self.horizon)
         doubts = doubt_span(doubt_ttl, on_lapsed, held, self.horizon)
         terms = Terms(held, kept, None, on_lapsed, max_attempts, None, doubts)
-        decoder = decoder_for(returns)
-        found = yield from side_by_side([_readably(self.claim_on(id, terms, decoder)) for id in names])
+        bids = [Bid() for _ in names]
+        return (yield from self.guarded(self._claimed_many(names, terms, decoder_for(returns), bids), *bids))
+
+    def _claimed_many(
+        self, names: Sequence[str], terms: Terms, decoder: Decoder, bids: Sequence[Bid]
+    ) -> Steps[Outcomes]:
+        claiming = [self.claim_on(id, terms, decoder, bid) for id, bid in zip(names, bids, strict=True)]
+        found = yield from side_by_side([_readably(each) for each in claiming])
         outcomes = [one for one in found if not isinstance(one, errors.SemelError)]
         if len(outcomes) < len(found):
             mine = [one for one in outcomes if isinstance(one, Claimed)]
@@ -306,21 +351,39 @@ class LedgerSteps:
             raise next(one for one in found if isinstance(one, errors.SemelError))
         return outcomes
 
-    def claim_on(self, id: str, terms: Terms, decoder: Decoder, seen: Found | None = None) -> Steps[Outcome]:
+    def claim_on(
+        self, id: str, terms: Terms, decoder: Decoder, bid: Bid, seen: Found | None = None
+    ) -> Steps[Outcome]:
         """Claim a qualified name on checked terms, starting from what was `seen` there, if anything."""
         reply: Applied | Refused | None = None
         if seen is not None and seen.item is not None:
             reply = Refused(seen.now, seen.item)
-        return self._claimed(id, terms, decoder, self.token(), reply)
+        return self._claimed(id, terms, decoder, self.token(), reply, bid)
 
-    def _claimed(
-        self, id: str, terms: Terms, decoder: Decoder, token: str, reply: Applied | Refused | None
+    def guarded(self, steps: Steps[T], *bids: Bid) -> Steps[T]:
+        """These steps; where they are torn off, what was claimed by them is given back."""
+        try:
+            return (yield from steps)
+        except UNINTERRUPTED:
+            raise
+        except GeneratorExit:
+            for bid in bids:
+                self.rescue(bid.withdrawn())
+            raise
+        except BaseException:
+            for bid in bids:
+                yield from bid.withdrawn()
+            raise
+
+    def _claimed(  # noqa: PLR0917 - they are one claim's
+        self, id: str, terms: Terms, decoder: Decoder, token: str, reply: Applied | Refused | None, bid: Bid
     ) -> Steps[Outcome]:
         attempt, lapsed = 1, False
         while True:
             if reply is None:
                 attempt, lapsed = 1, False
-                reply = yield from write(Put(LEDGER, id, self._opening(terms, token), ABSENT))
+                put = Put(LEDGER, id, self._opening(terms, token), ABSENT)
+                reply = yield from write(bid.made(put, terms.ttl))
             if not isinstance(reply, Refused):
                 break
             record = self._record(id, reply.item)
@@ -341,7 +404,8 @@ class LedgerSteps:
             if move.to is Status.IN_PROGRESS:
                 attempt, lapsed = record.attempt + 1, move.lapsed
                 item = self._opening(terms, token, attempt, record)
-                reply = yield from write(Put(LEDGER, id, item, move.condition(record.token)))
+                put = Put(LEDGER, id, item, move.condition(record.token))
+                reply = yield from write(bid.made(put, terms.ttl, lapsed))
             else:
                 yield from self._give_up(record, move, terms)
                 reply = None  # whoever made this move, what it left is read afresh
@@ -356,6 +420,14 @@ class LedgerSteps:
             item["doubt_since"] = NOW
             item["expires_at"] = _end(terms.doubt_ttl)
         return item
+
+    def abandon(self, claim: Claimed, *, begun: bool) -> Steps[None]:
+        """The caller was interrupted: let the next one run, or let its policy decide where work had begun."""
+        move, change = lifecycle.RELEASE, Item(attempt=claim.attempt - 1)
+        if begun or claim.lapsed:
+            move, change = lifecycle.LAPSE, {"lease_until": NOW}
+        condition = move.condition(claim.token)
+        yield from _attempted(Update(LEDGER, claim.id, _move_on(change, move, claim), condition))
 
     def first_claim(self, lease: float, ttl: float) -> Put:
         """The write that claims a key nobody has, to be prepared; its slots: token, fingerprint."""
@@ -934,6 +1006,18 @@ def _readably(steps: Steps[Outcome]) -> Steps[Outcome | errors.SemelError]:
         return (yield from steps)
     except (errors.RecordCorrupt, errors.ResultUnreadable) as error:
         return error
+
+
+def _attempted(command: Put | Update) -> Steps[None]:
+    """Write if it can be; what a lease holds in vain ends with it in any case."""
+    try:
+        yield command
+    except errors.SemelError:
+        return
+
+
+# What the rules themselves raise, or a store does. Anything else came from outside, as from a signal handler.
+UNINTERRUPTED = (errors.StoreError, errors.Refused, errors.ShuttingDown)
 
 
 def opening(terms: Terms, token: str, attempt: int = 1, before: Record | None = None) -> Item:

@@ -1,7 +1,7 @@
 """`once`: run a function at most once for a key, and give everybody the same answer."""
 
 import functools
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeAlias, TypeVar, Unpack, cast, overload
 
 import msgspec
@@ -9,11 +9,11 @@ import msgspec
 from semel import errors
 from semel.codecs import UNRESOLVED, decoder_for, returns_of
 from semel.commands import Call, Raised, Returned, Steps
-from semel.drive import aadvance, advance
+from semel.drive import aadvance, advance, drive
 from semel.events import name_of
 from semel.flow import Flow, Service, Work
 from semel.keys import Key, check, compile_binder, compile_template, fingerprint, skeleton
-from semel.ledger import LedgerSteps, Seconds, spans
+from semel.ledger import UNINTERRUPTED, LedgerSteps, Seconds, spans
 from semel.model import MISSING
 from semel.policy import Options, Policy, policy_of
 from semel.running import Run, current_run, subject_of_step
@@ -380,18 +380,42 @@ class Running:
         self._store = flow.service.store
         self._asked = id, fingerprint, subject
         self._steps: Steps[Done] | None = None
+        self._run: Run = None  # type: ignore[assignment]  # until the block is entered
+        self._watch: Iterator[None] = iter(())
 
     def __enter__(self) -> Run:
-        self._run = self._claimed() or self._begun(advance(self._long_way(), self._store))
-        self._flow.begin(self._run)
+        try:
+            self._run = self._claimed() or self._begun(advance(self._long_way(), self._store))
+            if self._steps is None:
+                self._watch = _watched(self._flow, self._run)
+                next(self._watch)
+            self._flow.begin(self._run)
+        except BaseException as error:
+            self._torn(error)
+            raise
         return self._run
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        self._flow.end(self._run)
-        done = self._done(error)
-        if not self._completed(done):
-            steps, reply = self._rest(done)
-            self._ended(advance(steps, self._store, reply=reply), error)
+        try:
+            self._flow.end(self._run)
+            done = self._done(error)
+            if not self._completed(done):
+                steps, reply = self._rest(done)
+                self._ended(advance(steps, self._store, reply=reply), error)
+            next(self._watch, None)
+        except BaseException as problem:
+            self._torn(problem)
+            raise
+
+    def _torn(self, error: BaseException) -> None:
+        """Give back what was claimed, where an interruption came before the block, or after it."""
+        next(self._watch, None)
+        if isinstance(error, UNINTERRUPTED):
+            return
+        if self._steps is not None:
+            advance(self._steps, self._store, failed=error)
+        elif self._run is not None:
+            drive(self._flow.torn(self._run), self._store)
 
     async def __aenter__(self) -> Run:
         self._run = self._claimed() or self._begun(await aadvance(self._long_way(), self._store))
@@ -488,6 +512,15 @@ def _namer(template: str, signature: "Signature") -> Callable[[Mapping[str, Any]
 
 
 NAMES = "a person is named by a text, of at most 1024 bytes and without control characters"
+
+
+def _watched(flow: Flow, run: Run) -> Iterator[None]:
+    """Notices that a block is torn off before the first line of `__exit__`; longer steps do so themselves."""
+    try:
+        yield
+    except GeneratorExit:
+        flow.service.ledger.rescue(flow.torn(run))
+        raise
 
 
 def _block_begins(run: Run, *_: Any) -> Run:

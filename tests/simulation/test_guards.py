@@ -52,7 +52,7 @@ def never(*_):
     return False
 
 
-def give_up_waiting(self, id, terms, busy):
+def give_up_waiting(self, id, terms, busy, stake):
     yield from self._ledger.settled(id, self.policy.patience)
     return busy, 0.0
 
