@@ -1,0 +1,14 @@
+"""The docstring of a package of several modules is a map of it: every one is named there, and no other."""
+
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+
+@pytest.mark.parametrize("name", ["dynamodb", "postgres", "redis", "sqlite"])
+def test_the_map_of_a_store_names_its_modules_and_no_others(name: str) -> None:
+    package = importlib.import_module(f"semel.stores.{name}")
+    modules = {path.stem for path in Path(package.__path__[0]).glob("*.py")} - {"__init__"}
+    assert set(re.findall(r"`(\w+)`", package.__doc__ or "")) == modules
