@@ -1,0 +1,108 @@
+"""What threads share: nothing of it is left locked by whoever is torn away."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from semel.locks import Event, Places, Ticket
+from semel.stores.workers import Workers
+from tests.interrupts import Interrupt, Interrupted
+from tests.servers.running import until
+
+pytestmark = pytest.mark.situation(48)
+
+LONG = 60.0
+
+
+def test_places_are_given_in_the_order_of_coming() -> None:
+    places, order = Places(1), list[int]()
+    first = Ticket()
+
+    def enter(number: int) -> None:
+        ticket = Ticket()
+        with ticket.held:
+            assert places.enter(ticket, LONG)
+            order.append(number)
+            places.leave(ticket)
+
+    with ThreadPoolExecutor(5) as threads, first.held:
+        assert places.enter(first, LONG)
+        waiting = []
+        for number in range(5):
+            waiting.append(threads.submit(enter, number))
+            assert until(lambda: len(places) == len(waiting) + 1)
+        places.leave(first)
+        for each in waiting:
+            each.result()
+    assert order == [0, 1, 2, 3, 4]
+    assert len(places) == 0
+
+
+def test_a_place_whose_holder_was_torn_away_is_free() -> None:
+    places, gone, ticket = Places(1), Ticket(), Ticket()
+    with gone.held:
+        assert places.enter(gone, LONG)
+        with ticket.held:
+            assert not places.enter(ticket, 0)
+    with ticket.held:
+        assert places.enter(ticket, 0)
+
+
+def test_there_are_never_more_holders_than_places_though_every_third_is_torn_away() -> None:
+    places, inside, most = Places(3), list[int](), list[int]()
+
+    def visit(number: int) -> None:
+        ticket = Ticket()
+        with ticket.held:
+            assert places.enter(ticket, LONG)
+            inside.append(number)
+            most.append(len(inside))
+            inside.remove(number)
+            if number % 3:
+                places.leave(ticket)
+
+    with ThreadPoolExecutor(16) as threads:
+        assert len(list(threads.map(visit, range(200)))) == 200
+    assert max(most) <= 3
+
+
+def test_an_event_wakes_all_who_wait_and_nobody_after_it_was_cleared() -> None:
+    event = Event()
+    with ThreadPoolExecutor(4) as threads:
+        waiting = [threads.submit(event.wait, LONG) for _ in range(4)]
+        assert until(lambda: len(event._bells) == 4)
+        event.set()
+        assert [each.result() for each in waiting] == [True] * 4
+    assert event.is_set()
+    event.clear()
+    assert not event.wait(0)
+
+
+def test_an_event_that_was_being_set_when_a_signal_came_can_be_set_and_waited_for() -> None:
+    for moment in range(1, 30):
+        event, interrupted = Event(), Interrupted(Interrupt, moment)
+        with ThreadPoolExecutor(1) as threads:
+            waiting = threads.submit(event.wait, LONG)
+            assert until(lambda event=event: len(event._bells) == 1)  # type: ignore[misc]
+            try:
+                interrupted.call(event.set)
+            except Interrupt:
+                event.set()
+            assert waiting.result()
+        if not interrupted.came:
+            break
+    assert moment > 3
+
+
+def test_workers_do_side_by_side_what_they_are_given_and_raise_what_fails() -> None:
+    workers, together = Workers(3, "test"), threading.Barrier(3)
+
+    def meet(number: int) -> int:
+        together.wait(LONG)
+        return number * 2
+
+    assert workers.map(meet, range(9)) == [number * 2 for number in range(9)]
+    with pytest.raises(ZeroDivisionError):
+        workers.map(lambda number: 1 // number, [1, 0])
+    workers.stop()
