@@ -344,14 +344,19 @@ def test_an_error_is_logged_with_its_request_and_without_what_is_personal(
 
 
 def test_what_drivers_say_of_each_request_is_not_logged_at_any_level() -> None:
-    root = logging.getLogger()
-    before = root.handlers[:], root.level
+    root, quiet = logging.getLogger(), logging.getLogger("uvicorn.access")
+    before = root.handlers[:]
+    # Other tests of this process look at what these say.
+    levels = {name: logging.getLogger(name).level for name in [*root.manager.loggerDict, *logs.DRIVERS]}
+    levels[""] = root.level
     try:
         logs.set_up("json", "debug", Redactor())
         for name in ("botocore.endpoint", "urllib3.connectionpool", "httpx"):
             assert not logging.getLogger(name).isEnabledFor(logging.INFO), name
     finally:
-        root.handlers[:], root.level = before
+        root.handlers[:], quiet.disabled = before, False
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)
 
 
 def test_a_line_for_people_has_the_same_in_words(caplog: pytest.LogCaptureFixture) -> None:

@@ -67,6 +67,10 @@ class Scrubbing(logging.Filter):
         return True if record.name in CLEAN else self._filter.filter(record)
 
 
+# Those who log each request themselves.
+DRIVERS: Final = ("uvicorn", "uvicorn.error", "httpx", "httpcore", "boto3", "botocore", "urllib3")
+
+
 def set_up(form: str, level: str, redactor: Redactor) -> None:
     """Write every line of this process to stderr, in this form."""
     handler = logging.StreamHandler(sys.stderr)
@@ -74,7 +78,7 @@ def set_up(form: str, level: str, redactor: Redactor) -> None:
     handler.addFilter(Scrubbing(redactor))
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
     # What they say of each request is said here, without addresses and query strings.
-    for name in ("uvicorn", "uvicorn.error", "httpx", "httpcore", "boto3", "botocore", "urllib3"):
+    for name in DRIVERS:
         logging.getLogger(name).setLevel(max(logging.WARNING, logging.getLogger().level))
     logging.getLogger("uvicorn.access").disabled = True
 
