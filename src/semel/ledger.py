@@ -501,10 +501,11 @@ class LedgerSteps:
         self, claim: Claimed, error: BaseException | Failure | None = None, *, counted: bool = True
     ) -> Steps[None]:
         """It did not happen; let the next attempt run. This one counts, unless it was none at all."""
-        return self._move(claim, lifecycle.RELEASE, self._given_back(claim, error, counted), What.RELEASED)
+        kept = None if error is None else self._kept(error)
+        return self._move(claim, lifecycle.RELEASE, self._given_back(claim, kept, counted), What.RELEASED)
 
-    def _given_back(self, claim: Claimed, error: BaseException | Failure | None, counted: bool) -> Item:
-        change: Item = {"error": None if error is None else self._kept_text(claim.id, error)}
+    def _given_back(self, claim: Claimed, kept: Failure | None, counted: bool) -> Item:
+        change: Item = {"error": None if kept is None else self._sealed_text(claim.id, kept)}
         return change if counted else change | {"attempt": claim.attempt - 1}
 
     def complete_many(
@@ -518,7 +519,8 @@ class LedgerSteps:
         self, claims: Iterable[Claimed], error: BaseException | Failure | None = None, *, counted: bool = True
     ) -> Steps[Answers]:
         """None of them happened; let the next attempts run. False where a claim was lost."""
-        moves = [(claim, self._given_back(claim, error, counted)) for claim in claims]
+        kept = None if error is None else self._kept(error)
+        moves = [(claim, self._given_back(claim, kept, counted)) for claim in claims]
         return self._move_many(moves, lifecycle.RELEASE, What.RELEASED)
 
     def _completion(self, claim: Claimed, result: Any) -> Item:
@@ -723,8 +725,6 @@ class LedgerSteps:
                 # Whoever waits has time: the store may be back at the next look.
                 if waited + look >= timeout:
                     raise
-                found = None
-            if found is None:
                 yield Pause(look, self.clock)
                 waited += look
                 pause = min(pause * 2, SLOWEST_LOOK)
