@@ -46,17 +46,6 @@ from tests.apps.quill_kit import (
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
-def s(clock: FakeClock) -> Iterator[semel.Semel]:
-    with semel.connect("memory:", clock=clock) as s:
-        yield s
-
-
-@pytest.fixture
 def wall() -> Wall:
     return Wall()
 

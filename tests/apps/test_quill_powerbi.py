@@ -33,17 +33,6 @@ TIMEOUT = 5.0
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
-def s(clock: FakeClock) -> Iterator[semel.Semel]:
-    with semel.connect("memory:", clock=clock) as s:
-        yield s
-
-
-@pytest.fixture
 def there(clock: FakeClock) -> Iterator[other_side.PowerBI]:
     with other_side.PowerBI(clock=clock) as there:
         yield there

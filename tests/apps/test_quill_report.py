@@ -34,18 +34,6 @@ from tests.apps.quill_kit import (
 )
 from tests.standins import powerbi as other_side
 
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
-def s(clock: FakeClock) -> Iterator[semel.Semel]:
-    with semel.connect("memory:", clock=clock) as s:
-        yield s
-
-
 Make = Callable[..., Office]
 
 
