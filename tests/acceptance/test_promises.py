@@ -21,9 +21,9 @@ from semel.testing.linear import History, check_items
 from tests.amounts import amount
 from tests.places import NAMES, open_place
 
-LOST = amount(300, 100)
+LOST = amount(300, 60)
 ZOMBIES = amount(100, 40)
-WORKERS, OPERATIONS, KEYS = 8, amount(5_000, 2_000), 40
+WORKERS, OPERATIONS, KEYS = 8, amount(5_000, 1_500), 40
 
 
 @pytest.fixture(params=NAMES)

@@ -8,8 +8,9 @@ import pytest
 
 from semel.testing import simulate
 from semel.testing.simulation import World
+from tests.amounts import amount
 
-CHUNKS, WORLDS = 20, 1000
+CHUNKS, WORLDS = amount(20, 8), 1000
 
 # What a thousand worlds have to have seen, or the simulation proves little: about half of what they see.
 EXERCISED = {

@@ -18,8 +18,9 @@ from semel.stores.memory import MemoryStore
 from semel.testing import FakeClock
 from semel.testing.simulation import Violation, deals
 from tests.acceptance.crash_worker import check, deal, decide
+from tests.amounts import amount
 
-CHUNKS, WORLDS = 2, 500
+CHUNKS, WORLDS = amount(2, 1), 500
 # Each guard is missed within twenty worlds; more are allowed, as every change gives every seed another world.
 ENOUGH = 2000
 

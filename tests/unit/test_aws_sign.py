@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from semel.aws.credentials import Credentials
 from semel.aws.places import Endpoint
 from semel.aws.sign import JSON, JsonSigner, ObjectSigner
+from tests.amounts import amount
 
 WORDS = st.text("abcdefghijklmnopqrstuvwxyz0123456789", min_size=1, max_size=8)
 REGIONS = st.lists(WORDS, min_size=2, max_size=4).map("-".join)
@@ -47,7 +48,7 @@ def sent(lines):
     return dict(line.split(": ", 1) for line in lines.removesuffix("\r\n").split("\r\n"))
 
 
-@settings(max_examples=600)
+@settings(max_examples=amount(600, 150))
 @given(URLS, WORDS, REGIONS, CREDENTIALS, TARGETS, st.binary(max_size=300), MOMENTS)
 def test_a_json_request_is_signed_as_botocore_signs_it(
     url, service, region, credentials, target, body, moment
@@ -60,7 +61,7 @@ def test_a_json_request_is_signed_as_botocore_signs_it(
     assert ours == {name: value for name, value in theirs.items() if name != "Content-Type"}
 
 
-@settings(max_examples=600)
+@settings(max_examples=amount(600, 150))
 @given(
     URLS,
     REGIONS,

@@ -34,6 +34,7 @@ from semel.stores.memory import MemoryStore
 from semel.tables import Kind, Table
 from semel.testing import FakeClock, Faulty, History, Operation, check, check_items
 from semel.testing.linear import UNKNOWN, Step, item_step
+from tests.amounts import amount
 
 THINGS = Table(
     name="things",
@@ -211,7 +212,7 @@ def small_histories(draw: st.DrawFn) -> list[Operation]:
     return made
 
 
-@settings(max_examples=500)
+@settings(max_examples=amount(500, 150))
 @given(small_histories())
 @example([write(1, 1), write(2, 2), read(1, 3, 4), read(2, 5, 6), read(1, 7, 8)])
 @example([write(0, 1, 4), write(1, 2, 3), read(0, 5, 6)])

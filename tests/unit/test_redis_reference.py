@@ -40,6 +40,7 @@ from semel.tables import Table
 from semel.testing import FakeClock
 from semel.testing.conformance import ENTRIES, LINES, NOTES, THINGS
 from semel.testing.conformance.harness import shown
+from tests.amounts import amount
 
 NUMBERS = itertools.count()
 # Few of each, so that commands meet.
@@ -164,7 +165,7 @@ def client(redis_server: str) -> Iterator[redis.Redis]:
 def test_every_command_is_answered_as_in_memory(redis_server: str, client: redis.Redis, table: Table) -> None:
     """Conditions, changes, additions, ends, transactions: in whatever order they come."""
 
-    @settings(max_examples=100)
+    @settings(max_examples=amount(100, 40))
     @given(st.lists(commands(table), max_size=12))
     def same(asked: list[Any]) -> None:
         prefix, clock = f"reference-{os.getpid()}-{next(NUMBERS)}", FakeClock()
@@ -190,7 +191,7 @@ def test_every_index_leads_where_it_does_in_memory(request: pytest.FixtureReques
     server = request.getfixturevalue(f"redis_{where}")
     option = "" if where == "server" else "&cluster=yes&slots=scope"
 
-    @settings(max_examples=100 if where == "server" else 50)
+    @settings(max_examples=amount(100 if where == "server" else 50, 30))
     @given(st.lists(commands(ENTRIES), max_size=12), st.booleans(), st.integers(1, 3))
     def same(asked: list[Any], reverse: bool, limit: int) -> None:
         prefix, clock = f"reference-{os.getpid()}-{next(NUMBERS)}", FakeClock()

@@ -58,6 +58,7 @@ from semel.stores.sqlite import store as store_module
 from semel.stores.sqlite.plan import Plan, after_prefix, select
 from semel.tables import COUNTERS, DOCUMENTS, JOURNAL, LEDGER, OWN, Index, Kind, Table
 from semel.tables.seeds import TABLES as SEEDS
+from tests.amounts import amount
 
 NOTES = Table(
     name="notes",
@@ -1707,7 +1708,7 @@ def lasting(tmp_path_factory):
         yield store
 
 
-@settings(max_examples=300)
+@settings(max_examples=amount(300, 100))
 @given(st.lists(st.tuples(st.sampled_from([0.0, 0.0, 1.0, 10.0]), COMMANDS), max_size=30))
 def test_every_reply_is_the_one_that_the_store_in_memory_gives(lasting, steps):
     lasting.execute(Get(NOTES, "a", "1"))
