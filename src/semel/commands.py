@@ -467,7 +467,8 @@ def outcome(command: Write, item: Item | None, now: float) -> Item | None:
     elif isinstance(command, Delete):
         return None
     else:
-        kept = {name: value for name, value in (item or {}).items() if value is not None}
+        # An empty set is no attribute: DynamoDB and Redis have none.
+        kept = {name: value for name, value in (item or {}).items() if value is not None and value != set()}
         after = timed(command.once, now) | kept | timed(command.set, now)
         after[command.attribute] = after.get(command.attribute, 0) + command.by
     after[command.table.partition] = command.key

@@ -209,6 +209,13 @@ class CommandTests(Harness):
         assert reply.item["count"] == -3
         assert reply.item["text"] == "filled"
 
+    def test_add_fills_an_empty_set(self, runner: Runner, clock: FakeClock) -> None:
+        """An empty set is no attribute, so `once` finds it missing."""
+        put(runner, "key", thing(clock, tags=set()))
+        reply = runner.ask(Add(THINGS, "key", "count", 1, {}, {"tags": {"a"}}))
+        assert reply.item["tags"] == {"a"}
+        assert get(runner, "key")["tags"] == {"a"}  # type: ignore[index]
+
     def test_add_stops_at_its_condition(self, runner: Runner, clock: FakeClock) -> None:
         """A quota: it is charged up to its limit, and the refusal shows the count."""
         once = {"gone_at": clock.now() + LONG}
