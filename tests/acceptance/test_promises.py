@@ -23,7 +23,7 @@ from tests.places import NAMES, open_place
 
 LOST = amount(300, 60)
 ZOMBIES = amount(100, 40)
-WORKERS, OPERATIONS, KEYS = 8, amount(5_000, 1_500), 40
+WORKERS, OPERATIONS, KEYS = 8, amount(5_000, 1_600), 40
 
 
 @pytest.fixture(params=NAMES)
