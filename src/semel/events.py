@@ -113,7 +113,7 @@ class Events:
             return text[:most]
         try:
             if most is not None and len(text) > _READ * most:
-                from semel.redact.cut import beginning
+                from semel.redact.text import beginning
 
                 text = beginning(text, _READ * most)
             return self.scrub(text)[:most]

@@ -23,10 +23,11 @@ from phonenumbers import PhoneNumberType as Line
 from semel import redact
 from semel.errors import InvalidOption, InvalidPayload, MissingExtra, UsageError
 from semel.keys import canonical, fingerprint
-from semel.redact import REGIONS, Digest, Redactor, budget, digest, pseudonym, runs
+from semel.redact import REGIONS, Digest, Redactor, digest, pseudonym
+from semel.redact import numbers as scanning
 from semel.redact import redactor as redacting
-from semel.redact.cut import beginning
-from semel.redact.plans import Numbering
+from semel.redact.phones import NumberingPlans
+from semel.redact.text import beginning
 from tests.acceptance import test_redact_planted as planted
 from tests.amounts import amount
 
@@ -319,6 +320,7 @@ def test_tracking_numbers_in_a_list_all_go():
         "www.example.com",
         "postgresql://ann:secret@db.example.com/shop",
         "bit.ly/3xYz",
+        "ann.page/orders",
         "track.example.com/ABC?num=1Z999",
         "s3://bucket/key",
         "https://münchen.de/straße",
@@ -535,7 +537,7 @@ Meet @ 10:30
 C++ and C#
 and/or, he/she, 24/7, 1/2, 3/4
 Node.js/TypeScript
-src/semel/redact/page.py
+src/semel/redact/text.py
 tests/unit/test_redact.py::test_x
 /usr/local/bin/python3.11
 C:\Program Files\Python311
@@ -984,10 +986,10 @@ class Work:
     def __init__(self, monkeypatch):
         self.characters = self.questions = self.parsed = 0
         for owner, name, count in (
-            (redacting, "Page", self._read),
-            (runs, "ordinary_end", self._asked),
-            (Numbering, "knows", self._asked),
-            (Numbering, "is_international", self._parsed),
+            (redacting, "MarkedText", self._read),
+            (scanning, "other_number_end", self._asked),
+            (NumberingPlans, "knows", self._asked),
+            (NumberingPlans, "is_international", self._parsed),
         ):
             monkeypatch.setattr(owner, name, self._counting(getattr(owner, name), count))
 
@@ -1031,10 +1033,10 @@ def test_the_work_is_bounded_whatever_a_text_holds_and_however_long_it_is(work, 
         work.characters = work.questions = work.parsed = 0
         masked = text(piece * (length // len(piece)))
         # Two readings where there is percent-encoding, in each of four rounds.
-        assert work.characters <= 8 * min(length, budget.MOST_CHARACTERS)
-        assert work.questions + work.parsed <= 2 * budget.MOST_QUESTIONS
-        assert work.parsed <= budget.MOST_QUESTIONS / 2
-        assert len(masked) <= budget.MOST_CHARACTERS
+        assert work.characters <= 8 * min(length, scanning.MOST_CHARACTERS)
+        assert work.questions + work.parsed <= 2 * scanning.MOST_QUESTIONS
+        assert work.parsed <= scanning.MOST_QUESTIONS / 2
+        assert len(masked) <= scanning.MOST_CHARACTERS
         assert text(masked) == masked
 
 
@@ -1043,8 +1045,8 @@ def test_the_work_is_bounded_whatever_a_text_holds_and_however_long_it_is(work, 
 def test_the_work_is_bounded_for_all_texts_of_nested_data_together(work, piece):
     data = [{"said": piece, f"{piece} {number}": [piece]} for number in range(3000)]
     masked = REDACTOR.json(data)
-    assert work.characters <= 8 * budget.MOST_CHARACTERS
-    assert work.questions + work.parsed <= 2 * budget.MOST_QUESTIONS
+    assert work.characters <= 8 * scanning.MOST_CHARACTERS
+    assert work.questions + work.parsed <= 2 * scanning.MOST_QUESTIONS
     assert not planted.leaked(repr(masked), piece)
     assert masked[-1]["***"] == "***"
     # And it is there again for the next.
@@ -1242,7 +1244,7 @@ def test_a_redactor_loads_neither_phonenumbers_nor_logging_before_they_are_neede
 
 def test_a_digest_does_not_wait_for_the_rules():
     statement = "from semel.redact import digest; digest('x')"
-    assert loaded_by(statement, "semel.redact.digests", "semel.redact.page") == ["semel.redact.digests"]
+    assert loaded_by(statement, "semel.redact.digests", "semel.redact.text") == ["semel.redact.digests"]
 
 
 @pytest.mark.parametrize("name", redact.__all__)

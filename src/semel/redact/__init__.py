@@ -26,19 +26,26 @@ Digits of any script, full-width letters, odd blanks and dashes, percent-encodin
 be seen are read as what they stand for. Not read: HTML entities, base64, numbers in words, addresses spelled
 out ("ann at example dot com") or without a dot (root@localhost). Names, streets and cards are not looked for.
 
-Each kind has a module, which finds its marks on a `page`; `redactor` asks them in their order.
+    text        the masks, and a text that is being masked
+    patterns    links, e-mail addresses, order and tracking numbers
+    phones      phone numbers by country, and numbers that look like one and are none
+    numbers     goes through the digits of a text, with an end to its work
+    data        nested data, and names that say what a value is
+    redactor    Redactor: the rules in their order
+    logs        RedactingFilter
+    digests     hashes, kept instead of a body or a person
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from semel.redact.digests import PSEUDONYM_DIGITS, Digest, digest, pseudonym
-from semel.redact.masks import EMAIL_MASK, MASK
-from semel.redact.plans import REGIONS
 
 if TYPE_CHECKING:
     from semel.redact.logs import RedactingFilter
+    from semel.redact.phones import REGIONS
     from semel.redact.redactor import Redactor
+    from semel.redact.text import EMAIL_MASK, MASK
 
 __all__ = [
     "EMAIL_MASK",
@@ -53,7 +60,13 @@ __all__ = [
 ]
 
 # Imported when asked for: the rules take long to compile, and logging to load; a digest waits for neither.
-_LATER: Final = {"RedactingFilter": "semel.redact.logs", "Redactor": "semel.redact.redactor"}
+_LATER: Final = {
+    "EMAIL_MASK": "semel.redact.text",
+    "MASK": "semel.redact.text",
+    "REGIONS": "semel.redact.phones",
+    "RedactingFilter": "semel.redact.logs",
+    "Redactor": "semel.redact.redactor",
+}
 
 if not TYPE_CHECKING:  # or any name at all would pass as one of this module
 

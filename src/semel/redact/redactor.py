@@ -8,19 +8,11 @@ import msgspec
 
 from semel.errors import InvalidOption
 from semel.extras import require
-from semel.redact.budget import Budget
-from semel.redact.cut import beginning
 from semel.redact.data import masked
-from semel.redact.digits import MANY_DIGITS
-from semel.redact.emails import emails
-from semel.redact.links import links
-from semel.redact.masks import ANY_MASK, MASK
-from semel.redact.orders import orders
-from semel.redact.ordinary import CODE
-from semel.redact.page import Page
-from semel.redact.parcels import parcels
-from semel.redact.plans import REGIONS, numbering
-from semel.redact.runs import numbers
+from semel.redact.numbers import WorkLimit, numbers
+from semel.redact.patterns import MANY_DIGITS, emails, links, order_numbers, tracking_numbers
+from semel.redact.phones import CODE, REGIONS, numbering_plans
+from semel.redact.text import ANY_MASK, MASK, MarkedText, beginning
 
 if TYPE_CHECKING:
     from semel.redact.logs import RedactingFilter
@@ -38,7 +30,7 @@ _SUSPECT: Final = re.compile(r"[\d@]|://|www|\.[a-z]{2,6}[/?]", re.IGNORECASE)
 _READ_FOR_EXCERPT, _LEAST_READ = 20, 2000
 
 # What is left for the texts of the nested data that is being masked.
-_left: ContextVar[Budget | None] = ContextVar("semel_redact_left", default=None)
+_left: ContextVar[WorkLimit | None] = ContextVar("semel_redact_left", default=None)
 
 
 class Redactor(msgspec.Struct, frozen=True):
@@ -65,13 +57,13 @@ class Redactor(msgspec.Struct, frozen=True):
         The work has an end, whatever the text holds: after 65,536 characters it is cut, with a mask for the
         rest; and of more than some hundred numbers, those that come last are masked without being looked at.
         """
-        budget = _left.get() or Budget()
-        most = budget.read(value)
+        limit = _left.get() or WorkLimit()
+        most = limit.read(value)
         if value and not most:
             return MASK
         # A mask may free a neighbour that was not read as a number before, so the outcome is read again.
         for _ in range(_MOST_ROUNDS):
-            before, value = value, self._masked_once(beginning(value, most), budget)
+            before, value = value, self._masked_once(beginning(value, most), limit)
             if value == before:
                 return before
         return MASK
@@ -84,7 +76,7 @@ class Redactor(msgspec.Struct, frozen=True):
         and UUIDs, become a word for them, such as "<12 bytes>". Data nested more than 100 levels deep, or
         inside itself, is a UsageError. The work has the same end for all its texts together.
         """
-        token = _left.set(Budget())
+        token = _left.set(WorkLimit())
         try:
             return masked(value, self.text)
         finally:
@@ -112,18 +104,18 @@ class Redactor(msgspec.Struct, frozen=True):
 
         return RedactingFilter(self)
 
-    def _masked_once(self, text: str, budget: Budget) -> str:
-        page = Page(text)
-        if not _SUSPECT.search(page.plain):
+    def _masked_once(self, text: str, limit: WorkLimit) -> str:
+        marked = MarkedText(text)
+        if not _SUSPECT.search(marked.plain):
             return text
-        page.mark(links, emails)
+        marked.mark(links, emails)
         if "%" in text:
             # Only now, since a link goes on after %20, and would end at a blank.
-            page = Page(page.written(), percent=True)
-            page.mark(links, emails)
-        page.mark(parcels, orders)
-        if MANY_DIGITS.search(page.plain):
-            page.hide(CODE)
-            known = numbering(tuple(self.regions))
-            page.mark(lambda plain: numbers(plain, known, budget))
-        return page.written()
+            marked = MarkedText(marked.written(), percent=True)
+            marked.mark(links, emails)
+        marked.mark(tracking_numbers, order_numbers)
+        if MANY_DIGITS.search(marked.plain):
+            marked.hide(CODE)
+            known = numbering_plans(tuple(self.regions))
+            marked.mark(lambda plain: numbers(plain, known, limit))
+        return marked.written()

@@ -1,4 +1,4 @@
-"""The page: a text, the same text as the rules read it, and what is to be masked in it."""
+"""A text that is being masked: the masks, the text as the rules read it, and where it may be cut."""
 
 import re
 import string
@@ -6,7 +6,13 @@ import unicodedata
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
-from semel.redact.masks import KEPT
+MASK: Final = "***"
+EMAIL_MASK: Final = "***@***"
+
+# Masks that must not be read as numbers or addresses again.
+KEPT: Final = re.compile(r"\*{3}(?:(?:-\*{3}-)?\d{4}(?!\d)|@\*{3})")
+
+ANY_MASK: Final = re.compile(rf"{KEPT.pattern}|\*{{3}}")
 
 Span: TypeAlias = tuple[int, int]
 Mark: TypeAlias = tuple[int, int, str]
@@ -77,7 +83,7 @@ def read(text: str, percent: bool) -> tuple[str, list[int] | None]:
     return "".join(chars), places
 
 
-class Page:
+class MarkedText:
     """A text, and `plain`: what the rules still have to read of it."""
 
     def __init__(self, text: str, percent: bool = False) -> None:
@@ -125,3 +131,32 @@ def _put(text: str, marks: list[Mark]) -> str:
         pieces += [text[done:start], mask]
         done = end
     return "".join([*pieces, text[done:]])
+
+
+# No number or address goes on after a comma and a blank, nor with a word of four letters after a blank.
+_PLACE: Final = re.compile(rf"[,;](?=\s)|[{CJK_MARKS}]|\s(?=[^\W\d_]{{4}})")
+
+# But a name in quotes does, as in "ann b"@example.com.
+_END_OF_QUOTED: Final = re.compile(r'(?:"|%22).{0,3}(?:[@\ufe6b\uff20]|%40)')
+_QUOTED_LENGTH: Final = 3 * 130
+
+# Most texts have such a place in their last lines, and no name in quotes there.
+_NEAR: Final = 500
+_MOST_TRIED: Final = 8
+
+
+def beginning(text: str, most: int) -> str:
+    """The beginning of a text in at most so many characters; instead of what it leaves out, a mask."""
+    if len(text) <= most:
+        return text
+    end = most - len(MASK) - 1
+    for start in (max(end - _NEAR, 0), 0):
+        places = [found.end() for found in _PLACE.finditer(text, start, max(end, 0))]
+        for place in reversed(places[-_MOST_TRIED:]):
+            if not _is_quoted(text, place):
+                return f"{text[:place].rstrip()} {MASK}"
+    return MASK
+
+
+def _is_quoted(text: str, place: int) -> bool:
+    return _END_OF_QUOTED.search(text, place, place + _QUOTED_LENGTH) is not None

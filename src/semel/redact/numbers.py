@@ -1,58 +1,93 @@
-"""Runs of digits: phone numbers, and tracking numbers of digits alone."""
+"""Goes through the digits of a text: phone numbers, and tracking numbers of digits alone."""
 
 import re
 from collections.abc import Iterator
 from typing import Final
 
-from semel.redact.budget import Budget
-from semel.redact.digits import DIGITS, digits_of
-from semel.redact.masks import MASK
-from semel.redact.ordinary import ordinary_end
-from semel.redact.page import Mark, Span
-from semel.redact.parcels import is_numbered_parcel
-from semel.redact.phones import EXTENSION, FEWEST, MOST, PHONE_SHAPE, is_labelled, phone_mask
-from semel.redact.plans import INTERNATIONAL_PRICE, Numbering
+from semel.redact.patterns import DIGITS, digits_of, is_tracking_number
+from semel.redact.phones import (
+    EXTENSION,
+    FEWEST,
+    INTERNATIONAL_PRICE,
+    MOST,
+    PHONE_SHAPE,
+    NumberingPlans,
+    is_labelled,
+    other_number_end,
+    phone_mask,
+)
+from semel.redact.text import MASK, Mark, Span
+
+# Some twenty pages. Nobody reads more of a line in a log, or of an entry in an audit.
+MOST_CHARACTERS: Final = 65_536
+
+# A page of ordinary text takes fewer than fifty; an answer takes from two microseconds to fifty.
+MOST_QUESTIONS: Final = 500
+
+
+class WorkLimit:
+    """What is left of the work that one text, or one piece of nested data, may be."""
+
+    def __init__(self) -> None:
+        self._characters = MOST_CHARACTERS
+        self._questions = MOST_QUESTIONS
+
+    def read(self, text: str) -> int:
+        """How many characters of a text may be read; they are then not there for the next."""
+        most = self._characters
+        self._characters = max(0, most - len(text))
+        return most
+
+    @property
+    def spent(self) -> bool:
+        """Whether nothing more is to be asked."""
+        return self._questions <= 0
+
+    def ask(self, price: int = 1) -> None:
+        """Count a question, by how long its answer takes."""
+        self._questions -= price
+
 
 # Nobody writes a phone number in more groups, and to try them takes long in a table of numbers.
 _MOST_GROUPS: Final = 9
-_LONGEST_PARCEL: Final = 34
+_LONGEST_TRACKING_NUMBER: Final = 34
 
 # What goes on for longer is no number and no list of some, and goes as a whole.
-_LONGEST_RUN: Final = 1000
+_LONGEST_READ: Final = 1000
 
 # Before a number may stand "+(" or "(+", and a bracket around that; further ones are not its own.
 _MOST_BRACKETS: Final = 3
 
 # Seven digits or more, and what people write between them.
-_RUN: Final = re.compile(r"\d(?:[ \t().\-/+]{0,4}\d){6,}")
+_DIGITS_IN_GROUPS: Final = re.compile(r"\d(?:[ \t().\-/+]{0,4}\d){6,}")
 
 # A word that somebody forgot to put a blank before; a hexadecimal code may look like a short one.
 _GLUED_WORD: Final = re.compile(r"(?![a-f]+(?![a-z]))[a-z]{4,}(?![0-9a-z])", re.IGNORECASE)
 
 
-def numbers(plain: str, numbering: Numbering, budget: Budget) -> list[Mark]:
+def numbers(plain: str, plans: NumberingPlans, limit: WorkLimit) -> list[Mark]:
     """Every phone number, every tracking number of digits alone; and all digits, once that is too much."""
     marks: list[Mark] = []
     read = 0
-    for run in _RUN.finditer(plain):
+    for run in _DIGITS_IN_GROUPS.finditer(plain):
         groups: list[Span] = []
         start, end = run.span()
-        long = end - start > _LONGEST_RUN
+        long = end - start > _LONGEST_READ
         for found in DIGITS.finditer(plain, start, end):
             if found.start() < read:
                 continue
-            if long or budget.spent:
+            if long or limit.spent:
                 marks.append(_unread(plain, groups[0][0] if groups else found.start(), end))
                 groups = []
                 break
-            budget.ask()
-            read = ordinary_end(plain, found.start(), numbering)
+            limit.ask()
+            read = other_number_end(plain, found.start(), plans)
             if read == found.start():
                 groups.append(found.span())
             else:
-                marks += _Run(plain, groups, numbering, budget).marks()
+                marks += _DigitGroups(plain, groups, plans, limit).marks()
                 groups = []
-        marks += _Run(plain, groups, numbering, budget).marks()
+        marks += _DigitGroups(plain, groups, plans, limit).marks()
     return _apart(marks)
 
 
@@ -73,13 +108,13 @@ def _unread(plain: str, start: int, end: int) -> Mark:
     return start, extension.end() if extension else end, MASK
 
 
-class _Run:
+class _DigitGroups:
     # Groups of digits that may be one number, several, or a number and something beside it.
-    def __init__(self, plain: str, groups: list[Span], numbering: Numbering, budget: Budget) -> None:
+    def __init__(self, plain: str, groups: list[Span], plans: NumberingPlans, limit: WorkLimit) -> None:
         self._plain = plain
         self._groups = _unlettered(plain, groups)
-        self._numbering = numbering
-        self._budget = budget
+        self._plans = plans
+        self._limit = limit
 
     def marks(self) -> list[Mark]:
         marks: list[Mark] = []
@@ -147,7 +182,7 @@ class _Run:
                 return None
             if self._is_phone(at, end, digits):
                 return end, True
-            if is_numbered_parcel(digits, end == at + 1):
+            if is_tracking_number(digits, end == at + 1):
                 return end, False
         return None
 
@@ -158,7 +193,7 @@ class _Run:
         digits = ""
         for end in range(at + 1, stop + 1):
             digits += self._plain[slice(*self._groups[end - 1])]
-            if len(digits) > _LONGEST_PARCEL:
+            if len(digits) > _LONGEST_TRACKING_NUMBER:
                 return
             few = end - at <= _MOST_GROUPS or end - at == len(self._groups)
             if few and len(digits) >= FEWEST and self._parts(end):
@@ -174,12 +209,12 @@ class _Run:
         return PHONE_SHAPE.fullmatch(self._plain, start, stop) is not None or self._knows(digits)
 
     def _knows(self, digits: str) -> bool:
-        self._budget.ask()
-        return self._budget.spent or self._numbering.knows(digits)
+        self._limit.ask()
+        return self._limit.spent or self._plans.knows(digits)
 
     def _is_international(self, digits: str) -> bool:
-        self._budget.ask(INTERNATIONAL_PRICE)
-        return self._budget.spent or self._numbering.is_international(digits)
+        self._limit.ask(INTERNATIONAL_PRICE)
+        return self._limit.spent or self._plans.is_international(digits)
 
     def _span(self, at: int, end: int) -> Span:
         first, stop = self._groups[at][0], self._groups[end - 1][1]

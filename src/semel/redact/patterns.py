@@ -1,0 +1,319 @@
+"""Links, e-mail addresses, order numbers and tracking numbers: how each is known in a text."""
+
+import re
+from collections.abc import Iterable
+from string import digits
+from typing import Final
+
+from semel.redact.text import CJK_MARKS, EMAIL_MASK, MASK, QUOTE_MARKS, TAKEN, Mark, Span, united
+
+# --- Digits, and words that say what a number is ---------------------------------------------------
+
+DIGITS: Final = re.compile(r"\d+")
+
+# Quicker than the rules for long numbers, and finds more: where it finds none, they need not look.
+MANY_DIGITS: Final = re.compile(r"\d[\d \t().\-/+]{5,}\d")
+
+DAY: Final = r"(?:0?[1-9]|[12]\d|3[01])"
+MONTH: Final = r"(?:0?[1-9]|1[0-2])"
+DATE: Final = rf"(?:19|20)\d\d(?P<sep>[-./]){MONTH}(?P=sep){DAY}"
+DATE_ONLY: Final = re.compile(DATE)
+
+
+def digits_of(text: str) -> str:
+    """The digits alone."""
+    return "".join(DIGITS.findall(text))
+
+
+# A word begins after anything but a letter, or with its capital inside camelCase.
+BEGIN: Final = r"(?:(?<![a-z])|(?-i:(?<=[a-z])(?=[A-Z])))"
+
+# What may stand between such a word and its number, JSON's punctuation included.
+GAP: Final = r"[\s_.:=\\\"'*`\[(>-]{0,7}"
+NUMBER_WORD: Final = (
+    r"(?:numbers?|num|nos?|nr|ids?|code|ref(?:erence)?|name|nummer|num[eé]ro|n[uú]mero|numer|n[°º]|№|"
+    r"#(?=\s?[:=])|номер\w{0,2}|号码?|號碼?|番号|번호)"
+)
+
+# These end no word that announces a number, nor what stands between the two.
+_NO_END_OF_WORD: Final = frozenset(" \t().-/+,;")
+
+# Letters, digits and hyphens, with a digit among them; perhaps "#" before it.
+WRITTEN: Final = r"#? ?(?=[a-z/_-]{0,40}\d)[0-9a-z]+(?:[/_-]+[0-9a-z]+)*(?![0-9a-z])"
+
+# A list goes on: ", 12346 and 12347".
+AND: Final = r"(?:\s?[,;&/+]\s?|\s(?:and|or|und|oder|et|ou|y|o|e|och|eller|og|en|of|i|и|или)\s)"
+_ANOTHER: Final = re.compile(rf"{AND}(?P<number>{WRITTEN})", re.IGNORECASE)
+_FEWEST_DIGITS_IN_A_LIST: Final = 5
+
+
+def listed(plain: str, firsts: Iterable[Span]) -> list[Span]:
+    """Numbers that a word announces, each with those that follow it in a list."""
+    spans: list[Span] = []
+    for first in firsts:
+        if spans and first[0] < spans[-1][1]:
+            continue
+        spans.append(first)
+        while found := _ANOTHER.match(plain, spans[-1][1]):
+            if not _is_another(found["number"]):
+                break
+            spans.append(found.span("number"))
+    return spans
+
+
+def _is_another(number: str) -> bool:
+    return len(digits_of(number)) >= _FEWEST_DIGITS_IN_A_LIST and not DATE_ONLY.fullmatch(number)
+
+
+def may_end_with_word(before: str) -> bool:
+    """Whether a word that announces a number may stand before it; in a list of numbers that is quickly told.
+
+    A digit or two may be part of such a word.
+    """
+    end = before.rstrip(" \t\n_.:=\\\"'*`[(>-#+").rstrip(digits)
+    return end != "" and end[-1] not in _NO_END_OF_WORD
+
+
+def stems_of(words: tuple[str, ...]) -> tuple[str, ...]:
+    """Each word's beginning, which has to be in a text that holds the word: to look for that is quick."""
+    return tuple({re.split(r"\W", word)[0] for word in words})
+
+
+def holds(plain: str, stems: tuple[str, ...]) -> bool:
+    """Whether one of the words may be in the text."""
+    lower = plain.lower()
+    return any(stem in lower for stem in stems)
+
+
+# --- Links -----------------------------------------------------------------------------------------
+
+# Domains under which links are given without a scheme, as in "bit.ly/3xYz". Not every one there is: ".py" and
+# ".md" are countries, and files.
+_DOMAINS: Final = (
+    "com|net|org|info|biz|io|co|me|ly|gl|to|app|dev|shop|store|link|page|site|online|xyz|eu|us|uk|ca|de|at|ch|"
+    "fr|es|it|nl|be|ie|pt|se|no|dk|fi|pl|cz|sk|hu|ro|gr|tr|il|in|cn|jp|kr|hk|sg|tw|au|nz|za|br|mx|ar|cl|ru|ua"
+)
+_LINK: Final = re.compile(
+    r"(?:[a-z][a-z0-9+.-]{0,30}://|www\d?\.(?=[^\s.])"
+    rf"|(?<![\w.@-])(?:[\w-]+\.)+(?:{_DOMAINS})(?::\d+)?(?=[/?][^\s{TAKEN}]))"
+    rf"[^\s<>\"{CJK_MARKS}{TAKEN}]+",
+    re.IGNORECASE,
+)
+_LINK_HINT: Final = re.compile(r"\.[A-Za-z]{2,6}(?::\d+)?[/?]")
+
+
+def links(plain: str) -> list[Mark]:
+    """Every link, to be masked whole."""
+    if "://" not in plain and "www" not in plain.lower() and not _LINK_HINT.search(plain):
+        return []
+    # A sentence's own punctuation after a link is not part of it.
+    found = [(link.start(), link[0].rstrip(".,;:!?)]}'*_~\\")) for link in _LINK.finditer(plain)]
+    return [(start, start + len(link), MASK) for start, link in found]
+
+
+# --- E-mail addresses ------------------------------------------------------------------------------
+
+_LOCAL: Final = rf"[^\s@<>()\[\],;:\"\\{QUOTE_MARKS}{CJK_MARKS}{TAKEN}]"
+_LABEL: Final = rf"[^\s!-,./:-@\[-^`{{-\x7f\u2019{QUOTE_MARKS}{CJK_MARKS}{TAKEN}]"
+_EMAIL: Final = re.compile(
+    rf'(?:"(?:[^"\\\r\n{TAKEN}]|\\.){{1,128}}"|(?<!{_LOCAL}){_LOCAL}++)@'
+    rf"(?:\[[0-9A-Za-z:.]+\]|{_LABEL}++(?P<top>(?:\.{_LABEL}++)+))(?:@{_LABEL}++(?:\.{_LABEL}++)*)*"
+)
+# A top-level domain begins with a letter, and the version in "react@18.2.0" does not.
+_TOP_LEVEL: Final = re.compile(r"\.[^\W\d_][^.]")
+
+# What stands before an address without being part of it: a quote, or a form's "email=".
+_BEFORE_EMAIL: Final = re.compile(
+    r"['*`]+|(?:.*&)?(?:\w+[_.-])?(?:e-?mail|from|to|cc|user(?:name)?|login|recipient|sender|address)=",
+    re.IGNORECASE,
+)
+_BEFORE_EMAIL_LENGTH: Final = 100
+_QUERY: Final = re.compile(rf'\?[^\s<>"{TAKEN}]*')
+
+
+def emails(plain: str) -> list[Mark]:
+    """Every e-mail address, to be masked whole."""
+    if "@" not in plain:
+        return []
+    marks: list[Mark] = []
+    for found in _EMAIL.finditer(plain):
+        start, end = found.span()
+        # The query of a link to write to somebody may hold more addresses.
+        if marks and start < marks[-1][1]:
+            continue
+        if found["top"] is not None and not _TOP_LEVEL.search(found["top"]):
+            continue
+        at = plain.index("@", start)
+        if before := _BEFORE_EMAIL.match(plain, start, min(at, start + _BEFORE_EMAIL_LENGTH)):
+            start = before.end()
+        if plain[max(start - 7, 0) : start].lower() == "mailto:" and (query := _QUERY.match(plain, end)):
+            end = query.end()
+        marks.append((start, end, EMAIL_MASK))
+    return marks
+
+
+# --- Order numbers ---------------------------------------------------------------------------------
+
+_ORDER_WORDS: Final = (
+    *("order(?:s)?", "preorder", "reorder", "bestell(?:ung(?:s|en)?)?", "auftrag(?:s)?", "pedido(?:s)?"),
+    *("orden", "commande(?:s)?", "ordin[ei]", "encomenda(?:s)?", "bestel(?:ling)?", "best[aä]llning(?:s)?"),
+    *("ordre", "tilaus", "zam[oó]wieni[ea]", "objedn[aá]vk[aye]", "rendel[eé]s", "comand[aă]", "sipari[sş]"),
+    *("заказ(?:\\w)?", "замовлення", "订单", "訂單", "注文", "주문"),
+)
+_ORDER_STEMS: Final = stems_of(_ORDER_WORDS)
+_LABELLED_ORDER: Final = re.compile(
+    rf"{BEGIN}(?:{'|'.join(_ORDER_WORDS)})(?P<word>(?:{GAP}{NUMBER_WORD}){{1,4}})?(?P<gap>(?:{GAP}is)?{GAP})"
+    rf"(?P<number>{WRITTEN})(?P<more>(?: \d{{2,}})*)",
+    re.IGNORECASE,
+)
+# "#12345", "#A-10023"; not "&#12345;", "#covid2019" or a colour with letters in it.
+_HASHED_ORDER: Final = re.compile(
+    r"(?<![\w&#/])# ?(?:[A-Z]{1,6}-?|[A-Za-z]{1,12}[-_])?\d{4,}(?:[-_/]\d+)*(?![0-9A-Za-z])"
+)
+_HASHED_OTHERWISE: Final = re.compile(
+    r"(?:issues?|pr|pull requests?|bugs?|tickets?|commits?|pages?|lines?|rooms?|items?) ?$", re.IGNORECASE
+)
+# "ORD-2026-000123", "PO-4711-22", and Amazon's 3-7-7 digits.
+_SHAPED_ORDER: Final = re.compile(
+    r"(?<![0-9A-Za-z])(?:"
+    r"(?:(?:(?i:ord(?:er)?)|PO|SO)[-_#](?=[0-9A-Za-z_/-]{0,40}\d{4})|(?i:ord(?:er)?)(?=\d{4}))"
+    r"[0-9A-Za-z]+(?:[-_/][0-9A-Za-z]+)*"
+    r"|(?<!\d-)(?<!\+)\d{3}-\d{7}-\d{7}(?!-\d))(?![0-9A-Za-z])"
+)
+_FRACTION: Final = re.compile(r"[.,]\d")
+
+
+def order_numbers(plain: str) -> list[Mark]:
+    """Every order number, to be masked but for its last digits."""
+    spans = [found.span() for found in _SHAPED_ORDER.finditer(plain)]
+    if "#" in plain:
+        spans += [found.span() for found in _HASHED_ORDER.finditer(plain) if not _is_hashed_otherwise(found)]
+    if holds(plain, _ORDER_STEMS):
+        labelled = _LABELLED_ORDER.finditer(plain)
+        spans += listed(plain, [_order_span(found) for found in labelled if _is_order(found)])
+    return [(start, end, order_mask(plain[start:end])) for start, end in united(spans)]
+
+
+def _is_hashed_otherwise(found: re.Match[str]) -> bool:
+    return _HASHED_OTHERWISE.search(found.string, max(found.start() - 16, 0), found.start()) is not None
+
+
+def _is_order(found: re.Match[str]) -> bool:
+    number = found["number"]
+    if found["word"]:
+        return len(number) >= 3
+    if DATE_ONLY.fullmatch(number) or _FRACTION.match(found.string, found.end("number")):
+        return False
+    pointed = not {":", "=", "#"}.isdisjoint(found["gap"] + number)
+    return len(digits_of(number)) >= (4 if pointed or number[0].isalpha() else 5)
+
+
+def _order_span(found: re.Match[str]) -> Span:
+    return found.start("number"), found.end("more" if found["word"] else "number")
+
+
+def order_mask(text: str) -> str:
+    """The mask that shows an order number's last four digits, if it has more."""
+    digits = digits_of(text)
+    return MASK + digits[-4:] if len(digits) > 4 else MASK
+
+
+# --- Tracking numbers ------------------------------------------------------------------------------
+
+_TRACKING_WORDS: Final = (
+    *("tracking", "track(?:[ -]?(?:&|and|n)[ -]?trace)", "waybill", "awb", "consignment", "suivi", "colis"),
+    *("sendungsverfolgung", "seguimiento", "rastre(?:o|io|amento)", "tracciamento", "spedizione"),
+    *("sp[aå]rning", "sporing", "seuranta", "przesy[lł]ki", "отслеживания"),
+    *("运单", "運單", "快递单", "追跡", "송장"),
+)
+# These say it only together with a word for "number".
+_SHIPPING_WORDS: Final = ("shipment", "parcel", "package", "sendung", "paket", "kolli", "трек")
+_TRACKING_STEMS: Final = stems_of(_TRACKING_WORDS + _SHIPPING_WORDS)
+_LABELLED_TRACKING: Final = re.compile(
+    rf"{BEGIN}(?:(?:{'|'.join(_TRACKING_WORDS)})|(?:{'|'.join(_SHIPPING_WORDS)})s?{GAP}{NUMBER_WORD})s?"
+    rf"(?:{GAP}(?:{NUMBER_WORD}|is)){{0,4}}{GAP}(?P<number>{WRITTEN}(?: \d{{2,}})*)",
+    re.IGNORECASE,
+)
+_SHORTEST_LABELLED_TRACKING: Final = 6
+
+# The forms that begin with letters: UPS; the posts' S10; Amazon, LaserShip, DHL, Cainiao, SF, YunExpress.
+_LETTERED_TRACKING: Final = re.compile(
+    r"(?<![0-9a-z])(?:(?P<ups>1Z(?:[ -]?[0-9A-Z]){16})|(?P<post>[A-Z]{2}(?: ?\d){9} ?[A-Z]{2})"
+    r"|TBA\d{12}|1LS\d{12,15}|J(?:JD|VGL)\d{9,20}|JD\d{16,20}|GM\d{16,22}|LP\d{14,16}|SF\d{12,15}|YT\d{16})"
+    r"(?![0-9a-z])",
+    re.IGNORECASE,
+)
+
+
+def tracking_numbers(plain: str) -> list[Mark]:
+    """Every tracking number with a word or with letters, to be masked whole."""
+    spans: list[Span] = []
+    if MANY_DIGITS.search(plain) or "1z" in plain.lower():
+        spans += [
+            found.span() for found in _LETTERED_TRACKING.finditer(plain) if _is_lettered_tracking(found)
+        ]
+    if holds(plain, _TRACKING_STEMS):
+        labelled = _LABELLED_TRACKING.finditer(plain)
+        spans += listed(
+            plain, [found.span("number") for found in labelled if _is_labelled_tracking(found["number"])]
+        )
+    return [(start, end, MASK) for start, end in united(spans)]
+
+
+def _is_labelled_tracking(labelled: str) -> bool:
+    return len(labelled) >= _SHORTEST_LABELLED_TRACKING and not DATE_ONLY.fullmatch(labelled)
+
+
+def _is_lettered_tracking(found: re.Match[str]) -> bool:
+    number = re.sub("[ -]", "", found[0]).upper()
+    spaced = len(number) < len(found[0])
+    if found["ups"]:
+        # Without blanks nothing else looks like this; with them, a sentence may.
+        return not spaced or (_is_ups(number) and len(digits_of(number)) > len(number) // 2)
+    if found["post"]:
+        return _is_post(number[2:11]) and (not spaced or found[0].isupper())
+    return True
+
+
+def _is_ups(number: str) -> bool:
+    values = [int(char) if char.isdigit() else (ord(char) - 3) % 10 for char in number[2:]]
+    return (sum(values[0:15:2]) + 2 * sum(values[1:15:2]) + values[15]) % 10 == 0
+
+
+def _is_post(digits: str) -> bool:
+    # Universal Postal Union S10: eight digits and their check digit.
+    weights = (8, 6, 4, 2, 3, 5, 9, 7)
+    remainder = sum(int(digit) * weight for digit, weight in zip(digits[:8], weights, strict=True)) % 11
+    return int(digits[8]) == {0: 5, 1: 0}.get(remainder, 11 - remainder)
+
+
+def _is_gs1(digits: str) -> bool:
+    # The check digit of GS1, which USPS, FedEx Ground and the SSCC share: 3 and 1 by turns, from the right.
+    values = [int(digit) for digit in reversed(digits)]
+    return (sum(values[0::2]) + 3 * sum(values[1::2])) % 10 == 0
+
+
+def _is_fedex(digits: str) -> bool:
+    # FedEx Express: 1, 3 and 7 by turns, from the right.
+    values = [int(digit) for digit in reversed(digits)]
+    return (sum(values[1::3]) + 3 * sum(values[2::3]) + 7 * sum(values[3::3])) % 11 % 10 == values[0]
+
+
+def is_tracking_number(digits: str, bare: bool) -> bool:
+    """Whether a carrier numbers its parcels so; `bare` if the digits are written in one group."""
+    match len(digits):
+        case 10 | 11:  # DHL Express
+            return bare and digits[0] != "0" and int(digits[:-1]) % 7 == int(digits[-1])
+        case 12:
+            return _is_fedex(digits)
+        case 15:
+            return _is_gs1(digits)
+        case 18:
+            return digits[0] == "0" and _is_gs1(digits)
+        case 20:  # USPS and SmartPost leave out the 91 or 92 that their check digit counts
+            return _is_gs1(digits) or _is_gs1("91" + digits) or _is_gs1("92" + digits)
+        case 22 | 26:
+            return digits[0] == "9" and (_is_gs1(digits) or _is_gs1(digits[-15:]))
+        case 30 | 34:
+            return _is_gs1(digits[-22:]) or _is_fedex(digits[-14:])
+    return False
