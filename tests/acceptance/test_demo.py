@@ -1,26 +1,36 @@
 """`semel demo`, as somebody without a terminal runs it, and the verdicts that it ends with."""
 
-import io
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
+from typing import Any
 
-import msgspec
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
-from semel.cli.demo_stage import LiveStage
-from semel.cli.demo_verdict import Herd, Later, Stalled, Takeover, Verdict, Zombie, exit_code, judge
+from semel.cli import demo as demo_module
+from semel.cli.app import app
+from semel.cli.demo import Promise, judge, print_promises
 
 DEMO = [sys.executable, "-m", "semel.cli", "demo"]
 
-HERD = Herd(caller="threads", asked=50, processes=5, busy=49, executions=1, answers=50, distinct=1)
-TAKEOVER = Takeover(attempt=2, waited=1.6, after_lease=0.1, requests=2, keys=1)
-ZOMBIE = Zombie(refused="ClaimLost", offered="R-1", taken="R-2", stored="R-2")
-LATER = Later(stored="R-1", answer="R-1", replay_executions=0, refused="PayloadChanged", changed_executions=0)
+MANY = {"asked": 50, "processes": 5, "busy": 49, "executions": 1, "answers": 50, "distinct": 1}
+KILLED = {"attempt": 2, "waited": 1.6, "after_lease": 0.1, "requests": 2, "keys": 1}
+ZOMBIE = {"refused": "ClaimLost", "offered": "R-1", "taken": "R-2", "stored": "R-2"}
+LATER = {"stored": "R-1", "answer": "R-1", "refused": "", "executions": 0}
+CHANGED = {"stored": "R-1", "answer": "", "refused": "PayloadChanged", "executions": 0}
+GOOD: dict[str, dict[str, Any]] = {
+    "threads": MANY,
+    "killed": KILLED,
+    "zombie": ZOMBIE,
+    "later": LATER,
+    "changed": CHANGED,
+    "tasks": MANY | {"processes": 1},
+}
 
 
 @pytest.fixture(scope="module")
@@ -73,10 +83,10 @@ def test_a_zombie_is_refused_and_leaves_no_trace(report):
 
 @pytest.mark.situation(4)
 def test_a_later_call_replays_and_a_changed_one_is_refused(report):
-    facts = report["facts"]["later"]
-    assert facts["answer"] == facts["stored"]
-    assert facts["refused"] == "PayloadChanged"
-    assert (facts["replay_executions"], facts["changed_executions"]) == (0, 0)
+    later, changed = report["facts"]["later"], report["facts"]["changed"]
+    assert later["answer"] == later["stored"]
+    assert changed["refused"] == "PayloadChanged"
+    assert (later["executions"], changed["executions"]) == (0, 0)
 
 
 def test_without_a_terminal_it_prints_plain_lines_and_leaves_the_ledger_where_asked(tmp_path):
@@ -91,6 +101,10 @@ def test_without_a_terminal_it_prints_plain_lines_and_leaves_the_ledger_where_as
     assert "\x1b" not in done.stdout
     assert '@s.once("charge:{order_id}"' in done.stdout
     assert "11 of 11 promises kept" in done.stdout
+    *shown, hint = done.stdout.splitlines()
+    assert [line for line in shown if len(line) > 80] == []
+    assert hint.startswith("Look at it: semel ledger list --url sqlite:///")
+    assert done.stderr == ""
     assert database.exists()
     assert not list(tmp_path.glob("semel-demo-*")), "the temporary folder is gone"
 
@@ -116,11 +130,11 @@ def test_a_demo_that_is_interrupted_leaves_nothing_behind(tmp_path, number, code
     assert list(tmp_path.iterdir()) == []
 
 
-def test_ctrl_c_typed_into_a_terminal_ends_the_live_show(tmp_path):
+def test_ctrl_c_typed_into_a_terminal_ends_the_show(tmp_path):
     terminal = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))"
     env = os.environ | {"TMPDIR": str(tmp_path), "TERM": "xterm", "PYTHONIOENCODING": "utf-8"}
     with subprocess.Popen(
-        [sys.executable, "-c", terminal, *DEMO, "--fast"],
+        [sys.executable, "-c", terminal, *DEMO],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=env,
@@ -135,7 +149,7 @@ def test_ctrl_c_typed_into_a_terminal_ends_the_live_show(tmp_path):
             seen += more
     assert demo.returncode == 130, seen
     assert b"Traceback" not in seen
-    assert seen.rindex(b"\x1b[?25h") > seen.rindex(b"\x1b[?25l"), "the cursor is back"
+    assert b"\x1b[?25l" not in seen, "the cursor was never hidden"
     assert_no_worker_is_left(seen.decode())
     assert list(tmp_path.iterdir()) == []
 
@@ -148,60 +162,66 @@ def assert_no_worker_is_left(said):
             os.kill(pid, 0)
 
 
-def test_the_live_show_fits_into_eighty_columns():
-    screen = io.StringIO()
-    stage = LiveStage(Console(file=screen, force_terminal=True, color_system=None, width=80), breath=0)
-    verdicts = [*judge(HERD), *judge(TAKEOVER), *judge(ZOMBIE), Verdict("A promise", "not kept", kept=False)]
-    stage.open()
-    with stage.act(1, "Back from the dead", "A worker is frozen."):
-        stage.say("worker A", "is frozen with SIGSTOP", "yellow")
-        stage.gauge("lease of A", 0.5, "0.7 s left")
-        stage.settle("lease of A", 0, "lapsed")
-    stage.close(verdicts, 9.0, "Next: semel --help")
-    shown = screen.getvalue()
-    assert "is frozen with SIGSTOP" in shown
-    assert "lapsed" in shown
-    for verdict in verdicts:
-        row = next(line for line in shown.splitlines() if verdict.promise in line)
-        assert verdict.seen in row, "it is not broken over two lines"
-        assert row.split()[-1] == ("kept" if verdict.kept else "BROKEN")
-    assert "7 of 8 promises kept" in shown
+def test_the_table_of_promises_fits_into_eighty_columns_of_a_terminal(capsys):
+    promises = [promise for scenario, facts in GOOD.items() for promise in judge(scenario, facts)]
+    promises[1] = Promise(promises[1].promise, "answers: 50, distinct: 2", kept=False)
+    print_promises(Console(force_terminal=True, color_system=None, width=80, soft_wrap=True), promises)
+    shown = capsys.readouterr().out.splitlines()
+    assert max(map(len, shown)) <= 80
+    for promise in promises:
+        row = next(line for line in shown if promise.promise in line)
+        assert row.split()[0] == ("kept" if promise.kept else "BROKEN")
+        assert row.endswith(promise.seen)
+    assert "10 of 11 promises kept" in shown
 
 
-@pytest.mark.parametrize("facts", [HERD, TAKEOVER, ZOMBIE, LATER])
-def test_good_facts_keep_every_promise(facts):
-    assert exit_code(judge(facts)) == 0
+@pytest.mark.parametrize("scenario", GOOD)
+def test_good_facts_keep_every_promise(scenario):
+    promises = judge(scenario, GOOD[scenario])
+    assert promises
+    assert all(promise.kept for promise in promises)
 
 
 @pytest.mark.parametrize(
-    ("facts", "change", "promise"),
+    ("scenario", "change", "promise"),
     [
-        (HERD, {"executions": 2}, "Many threads, one execution"),
-        (HERD, {"executions": 0}, "Many threads, one execution"),
-        (HERD, {"answers": 49}, "All threads get the same answer"),
-        (HERD, {"distinct": 2}, "All threads get the same answer"),
-        (TAKEOVER, {"attempt": 1}, "A killed worker is replaced"),
-        (TAKEOVER, {"after_lease": -0.2}, "But not while its lease runs"),
-        (TAKEOVER, {"keys": 2}, "Every attempt has the same key"),
-        (ZOMBIE, {"refused": ""}, "A zombie's completion is refused"),
-        (ZOMBIE, {"stored": "R-1"}, "And its result is not stored"),
-        (LATER, {"answer": "R-9"}, "A later call replays the answer"),
-        (LATER, {"replay_executions": 1}, "A later call replays the answer"),
-        (LATER, {"refused": ""}, "A changed payload is refused"),
-        (LATER, {"changed_executions": 1}, "A changed payload is refused"),
+        ("threads", {"executions": 2}, "Many threads, one execution"),
+        ("threads", {"executions": 0}, "Many threads, one execution"),
+        ("threads", {"answers": 49}, "All threads get the same answer"),
+        ("threads", {"distinct": 2}, "All threads get the same answer"),
+        ("killed", {"attempt": 1}, "A killed worker is replaced"),
+        ("killed", {"after_lease": -0.2}, "But not while its lease runs"),
+        ("killed", {"requests": 1}, "Every attempt has the same key"),
+        ("killed", {"keys": 2}, "Every attempt has the same key"),
+        ("zombie", {"refused": ""}, "A zombie's completion is refused"),
+        ("zombie", {"stored": "R-1"}, "And its result is not stored"),
+        ("later", {"answer": "R-9"}, "A later call replays the answer"),
+        ("later", {"executions": 1}, "A later call replays the answer"),
+        ("changed", {"refused": ""}, "A changed payload is refused"),
+        ("changed", {"executions": 1}, "A changed payload is refused"),
+        ("tasks", {"executions": 2}, "Many tasks, one execution"),
+        ("tasks", {"distinct": 2}, "All tasks get the same answer"),
     ],
 )
-def test_bad_facts_break_their_promise_and_no_other(facts, change, promise):
-    verdicts = judge(msgspec.structs.replace(facts, **change))
-    assert [verdict.promise for verdict in verdicts if not verdict.kept] == [promise]
-    assert exit_code(verdicts) == 1
+def test_bad_facts_break_their_promise_and_no_other(scenario, change, promise):
+    promises = judge(scenario, GOOD[scenario] | change)
+    assert [one.promise for one in promises if not one.kept] == [promise]
 
 
-def test_an_act_that_did_not_finish_is_a_broken_promise():
-    verdicts = judge(Stalled("Killed half-way", "waited 30 s"))
-    assert verdicts == [Verdict("Killed half-way", "did not finish: waited 30 s", kept=False)]
-    assert exit_code(verdicts) == 1
+def test_a_scenario_that_did_not_finish_keeps_none_of_its_promises():
+    assert [promise.kept for promise in judge("killed", {"stalled": "waited 30 s"})] == [False] * 3
 
 
-def test_a_demo_that_saw_nothing_has_not_succeeded():
-    assert exit_code([]) == 1
+@pytest.mark.parametrize(
+    ("facts", "code"),
+    [
+        (GOOD, 0),
+        (GOOD | {"threads": MANY | {"executions": 2}}, 1),
+        (GOOD | {"later": {"stalled": "waited 30 s"}}, 1),
+        ({}, 1),
+    ],
+    ids=["kept", "broken", "stalled", "nothing seen"],
+)
+def test_the_exit_code_is_zero_only_when_every_promise_was_kept(monkeypatch, facts, code):
+    monkeypatch.setattr(demo_module, "run", lambda *_: facts)
+    assert CliRunner().invoke(app, ["demo"]).exit_code == code

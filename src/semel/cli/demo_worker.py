@@ -1,28 +1,97 @@
-"""A worker of `semel demo`: a process that makes one protected call, or many of them at once.
+"""A worker process of `semel demo`: what runs in it, and how the demo holds it.
 
-    python -m semel.cli.demo_worker sqlite:///shop.db bank.log order-1 --calls 10
-
-It tells on stdout what happens, one JSON object a line. It starts when a line comes in on stdin, and its bank
-answers when another one does: so the demo decides what happens when, and nothing is left to luck.
+It writes what happens to stdout, one JSON object a line. It starts when a line comes in on stdin, and its
+bank answers when another one does: so the demo decides what happens when, and nothing is left to luck.
 """
 
-import argparse
 import asyncio
 import json
+import logging
 import os
 import secrets
+import select
 import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from subprocess import PIPE, Popen
+from typing import IO, Any, cast
+
+import msgspec
 
 import semel
 
+# No step of the demo takes a second; a machine that needs this long for one is broken, or semel is.
+PATIENCE = 30.0
+
+
+class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker is to do: how many equal calls, on which ledger, with which bank's log."""
+
+    url: str
+    log: str
+    order: str
+    cents: int = 4200
+    calls: int = 1
+    lease: float = 30.0
+    tasks: bool = False
+
+
+class WorkerMessage(msgspec.Struct, frozen=True):
+    """One line that a worker wrote."""
+
+    what: str
+    attempt: int = 0
+    answer: str = ""
+    error: str = ""
+
+
+class StalledError(Exception):
+    """The demo cannot go on; the message says why."""
+
+
+class WorkerProcess(Popen[bytes]):
+    """A worker that was started, and what it has written so far."""
+
+    def __init__(self, name: str, options: WorkerOptions) -> None:
+        self.name = name
+        self._messages: list[WorkerMessage] = []
+        command = [sys.executable, "-P", "-m", __name__, msgspec.json.encode(options).decode()]
+        # Ctrl-C is for the demo, which then sees to its workers: they are in a group of their own.
+        super().__init__(command, bufsize=0, stdin=PIPE, stdout=PIPE, process_group=0)
+        self._pipes = cast(IO[bytes], self.stdin), cast(IO[bytes], self.stdout)
+
+    def heard(self, *kinds: str) -> list[WorkerMessage]:
+        """The messages of these kinds, so far."""
+        return [message for message in self._messages if message.what in kinds]
+
+    def wait_for(self, *kinds: str, count: int = 1) -> list[WorkerMessage]:
+        """The messages of these kinds, once there are so many."""
+        while len(self.heard(*kinds)) < count:
+            ready, _, _ = select.select([self._pipes[1]], [], [], PATIENCE)
+            if not (line := self._pipes[1].readline() if ready else b""):
+                raise StalledError(f"{self.name} ended, or wrote nothing for {PATIENCE:.0f} s")
+            message = msgspec.json.decode(line, type=WorkerMessage)
+            if message.what == "broken":
+                raise StalledError(f"{self.name}: {message.error}")
+            self._messages.append(message)
+        return self.heard(*kinds)
+
+    def go(self) -> None:
+        """Give the sign that it waits for."""
+        with suppress(BrokenPipeError):  # it has died, and the next wait for it says so
+            self._pipes[0].write(b"go\n")
+
+    def end(self) -> None:
+        """Kill it with -9, if it is still there; it gets no chance to clean up."""
+        with self:  # which closes its pipes, and waits for its end
+            self.kill()
+
 
 def tell(what: str, **more: Any) -> None:
-    """Say what happened; one write, so that threads do not write into each other's lines."""
+    """Write what happened; in one write, so that threads do not write into each other's lines."""
     os.write(sys.stdout.fileno(), json.dumps({"what": what, **more}).encode() + b"\n")
 
 
@@ -32,95 +101,73 @@ def wait_for_line() -> None:
         os._exit(1)
 
 
-class Bank:
-    """The world outside: it writes down every request, and takes its time to answer."""
-
-    def __init__(self, log: Path) -> None:
-        self._log = log
-
-    def charge(self, order_id: str, cents: int, key: str) -> str:
-        """Move the money; every request that gets here has a receipt of its own."""
-        receipt = f"R-{secrets.token_hex(3)}"
-        request = {"order": order_id, "cents": cents, "key": key, "receipt": receipt, "at": time.time()}
-        with self._log.open("a") as log:
-            log.write(json.dumps(request) + "\n")
-        tell("at the bank", receipt=receipt)
-        wait_for_line()
-        return receipt
+def ask_bank(log: str, order_id: str, cents: int, key: str) -> str:
+    """Move money in the world outside, which writes down every request, each with a receipt of its own."""
+    receipt = f"R-{secrets.token_hex(3)}"
+    request = {"order": order_id, "cents": cents, "key": key, "receipt": receipt, "at": time.time()}
+    with Path(log).open("a") as entries:
+        entries.write(json.dumps(request) + "\n")
+    tell("at the bank", answer=receipt)
+    wait_for_line()
+    return receipt
 
 
-def call_from_threads(s: semel.Semel, bank: Bank, args: argparse.Namespace) -> None:
-    """Call a protected function from as many threads as there are calls."""
-    seconds = args.lease
+def protected(s: semel.Semel, log: str, lease: float) -> Callable[..., str]:
+    """Make the function that must run once for each order."""
 
-    @s.once("charge:{order_id}", lease=seconds)
+    @s.once("charge:{order_id}", lease=lease, heartbeat=False)
     def charge(order_id: str, cents: int) -> str:
         key = semel.current_run().key_for("bank")
-        return bank.charge(order_id, cents, key)
+        return ask_bank(log, order_id, cents, key)
 
-    with ThreadPoolExecutor(args.calls) as pool:
-        for _ in range(args.calls):
-            pool.submit(report, lambda: charge(args.order, args.cents))
+    return charge
 
 
-async def call_from_tasks(s: semel.Semel, bank: Bank, args: argparse.Namespace) -> None:
+def call_from_threads(s: semel.Semel, options: WorkerOptions) -> None:
+    """Call the protected function from as many threads as there are calls."""
+    charge = protected(s, options.log, options.lease)
+    with ThreadPoolExecutor(options.calls) as pool:
+        for _ in range(options.calls):
+            pool.submit(report, lambda: charge(options.order, options.cents))
+
+
+async def call_from_tasks(s: semel.Semel, options: WorkerOptions) -> None:
     """Await a protected function in as many tasks as there are calls."""
 
-    @s.once("charge:{order_id}", lease=args.lease)
+    @s.once("charge:{order_id}", lease=options.lease)
     async def charge(order_id: str, cents: int) -> str:
         key = semel.current_run().key_for("bank")
-        return await asyncio.to_thread(bank.charge, order_id, cents, key)
+        return await asyncio.to_thread(ask_bank, options.log, order_id, cents, key)
 
-    async def call() -> None:
-        tell("answer", answer=await charge(args.order, args.cents))
+    calls = [charge(options.order, options.cents) for _ in range(options.calls)]
+    for answer in await asyncio.gather(*calls):
+        tell("answer", answer=answer)
 
-    await asyncio.gather(*(call() for _ in range(args.calls)))
 
-
-def report(call: Callable[[], str]) -> None:
+def report(call: Callable[[], str | None]) -> None:
     """Make a call, and tell what came of it."""
     try:
-        tell("answer", answer=call())
+        if (answer := call()) is not None:
+            tell("answer", answer=answer)
     except semel.Refused as error:
         tell("refused", error=type(error).__name__)
     except BaseException as error:
-        tell_broken(error)
+        tell("broken", error=f"{type(error).__name__}: {error}")
         raise
-
-
-def tell_broken(error: BaseException) -> None:
-    """Say that something went wrong that should not have."""
-    tell("broken", error=f"{type(error).__name__}: {error}")
-
-
-def arguments() -> argparse.Namespace:
-    """What the demo asks of this worker."""
-    parser = argparse.ArgumentParser(prog="demo_worker", description=__doc__)
-    parser.add_argument("url", help="the ledger's store")
-    parser.add_argument("log", type=Path, help="where the bank writes down what it is asked")
-    parser.add_argument("order")
-    parser.add_argument("--cents", type=int, default=4200)
-    parser.add_argument("--calls", type=int, default=1, help="how many calls at once")
-    parser.add_argument("--lease", type=float, default=30.0, help="seconds")
-    parser.add_argument("--tasks", action="store_true", help="call from tasks instead of threads")
-    return parser.parse_args()
 
 
 def main() -> None:
     """Wait for the sign, make the calls, and tell what came of them."""
-    args = arguments()
-    with semel.connect(args.url, on_event=lambda event: tell(event.what, attempt=event.attempt)) as s:
+    options = msgspec.json.decode(sys.argv[1], type=WorkerOptions)
+    logging.getLogger("semel").addHandler(logging.NullHandler())  # the demo shows what would be logged
+    with semel.connect(options.url, on_event=lambda event: tell(event.what, attempt=event.attempt)) as s:
         tell("ready")
         wait_for_line()
-        if args.tasks:
-            asyncio.run(call_from_tasks(s, Bank(args.log), args))
+        if options.tasks:
+            asyncio.run(call_from_tasks(s, options))
         else:
-            call_from_threads(s, Bank(args.log), args)
+            call_from_threads(s, options)
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except BaseException as error:
-        tell_broken(error)
-        raise
+    report(main)
