@@ -9,7 +9,7 @@ import semel
 from semel.apps.household import Household, Settings
 from semel.apps.household.app import PATH
 from semel.doors.inbox import Message
-from semel.doors.messages import Handler, Taken
+from semel.doors.queues.messages import Handler, Taken
 from semel.periods import Day
 from semel.tables.seeds import RESPONSE_COUNTERS
 from semel.testing import FakeClock

@@ -16,7 +16,7 @@ from semel.apps.quill import Quill, Settings
 from semel.apps.quill.powerbi import create_dataset
 from semel.apps.quill.schema import Fact
 from semel.doors.inbox import Message, Other
-from semel.doors.messages import Handler, Taken
+from semel.doors.queues.messages import Handler, Taken
 from semel.doors.webhooks import Answer
 from semel.testing import FakeClock
 from tests.standins import powerbi

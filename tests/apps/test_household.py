@@ -17,7 +17,7 @@ from semel.apps.household.classify import Found, classify
 from semel.apps.household.pace import PATIENCE, TooFast
 from semel.apps.household.replies import reply
 from semel.apps.otherside import AnswerLost, Unavailable
-from semel.doors.messages import Verdict
+from semel.doors.queues.messages import Verdict
 from semel.testing import FakeClock, Faulty
 from tests.apps.household_kit import ANN, BO, CHAT, SECRET_TOKEN, ZONE, Box, Home, update
 from tests.places import Forgetful

@@ -21,7 +21,7 @@ if not os.environ.get("CI"):
     pytest.importorskip("proton", reason="AMQP: pip install python-qpid-proton, which needs a C compiler")
 
 from semel.apps.probe.amqp import Net
-from tests.doors.amqp_peer import Delivery, Message, hangs_up, peer, says
+from tests.doors.amqp1_peer import Delivery, Message, hangs_up, peer, says
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from semel.apps.quill.settings import zone_of
 from semel.apps.quill.star import Star
 from semel.commands import Batch, Put, Raised, Update
 from semel.doors.inbox import open_inbox
-from semel.doors.messages import Verdict
+from semel.doors.queues.messages import Verdict
 from semel.doors.webhooks import Notice
 from semel.testing import FakeClock, Faulty
 from tests.apps.quill_kit import (

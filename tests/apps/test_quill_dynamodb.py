@@ -16,7 +16,7 @@ from semel.apps.quill import Settings, from_environment, store_url
 from semel.apps.reading import gather
 from semel.aws.wire import Wire
 from semel.clock import Clock
-from semel.doors.messages import Verdict
+from semel.doors.queues.messages import Verdict
 from semel.provision.places import Place as Site
 from semel.provision.places import opened
 from semel.service.settings import settings

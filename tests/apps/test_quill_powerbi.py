@@ -19,7 +19,7 @@ from semel.apps.quill.events import Event, Metric
 from semel.apps.quill.pace import Rate, Together
 from semel.apps.quill.powerbi import PowerBI, create_dataset
 from semel.apps.quill.schema import DEFAULT, FACTS, Fact, fact_of
-from semel.doors.messages import Verdict
+from semel.doors.queues.messages import Verdict
 from semel.stores.memory import MemoryStore
 from semel.tables import DOCUMENTS, LEDGER
 from semel.testing import FakeClock, Faulty

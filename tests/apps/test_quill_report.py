@@ -19,7 +19,7 @@ from semel.apps.quill.powerbi import create_dataset, definition
 from semel.apps.quill.schema import FACTS, fitted
 from semel.apps.quill.settings import Column
 from semel.apps.reading import Given, read
-from semel.doors.messages import Verdict
+from semel.doors.queues.messages import Verdict
 from semel.testing import FakeClock
 from tests.apps.quill_kit import (
     SECRET,

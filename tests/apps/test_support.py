@@ -17,7 +17,7 @@ from semel.apps.support import Conversation, Decision, Order, Settings, Support,
 from semel.apps.support.api import router
 from semel.apps.support.app import PATH
 from semel.doors.inbox import Inbox, Message, open_inbox
-from semel.doors.messages import Handler, Taken, Verdict
+from semel.doors.queues.messages import Handler, Taken, Verdict
 from semel.errors import InvalidOption
 from semel.model import NotHappened
 from semel.redact import Redactor

@@ -21,7 +21,7 @@ from semel.clock import Clock
 from semel.doors.aws_lambda import Lambda, from_environment
 from semel.doors.aws_lambda.records import queued
 from semel.doors.http import ANYONE, Idempotency
-from semel.doors.messages import Taken, Verdict
+from semel.doors.queues.messages import Taken, Verdict
 from semel.doors.sqs.message import read, usual_key
 from semel.events import Event, What
 from semel.ledger import _stock, random_token

@@ -19,11 +19,11 @@ DOORS = {
     "taskiq": ("import semel.doors.taskiq", "taskiq", "taskiq"),
     # These two are imported for their handlers too, which serve any client.
     "amqp consumer": (
-        "from semel.doors.amqp import *; Consumer(s, 'amqp://host', 'q', print)",
+        "from semel.doors.amqp1 import *; Consumer(s, 'amqp://host', 'q', print)",
         "proton",
         "amqp",
     ),
-    "amqp producer": ("from semel.doors.amqp import *; Producer('amqp://host')", "proton", "amqp"),
+    "amqp producer": ("from semel.doors.amqp1 import *; Producer('amqp://host')", "proton", "amqp"),
     "kafka": ("from semel.doors.kafka import *; Consumer(s, {}, [], print)", "confluent_kafka", "kafka"),
 }
 

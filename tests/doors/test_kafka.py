@@ -15,7 +15,7 @@ import pytest
 
 import semel
 from semel.doors.kafka import Consumer, DeadLetterTopic, Place, Progress, content, handler, place_of
-from semel.doors.messages import Taken, Verdict
+from semel.doors.queues.messages import Taken, Verdict
 from semel.errors import InProgress, InvalidOption
 from semel.events import What
 from tests.servers.running import until

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import semel
-from semel.doors.messages import BEHIND, Handler, Taken, Verdict
+from semel.doors.queues.messages import BEHIND, Handler, Taken, Verdict
 from semel.stores.memory import MemoryStore
 from semel.testing import FakeClock, Faulty
 

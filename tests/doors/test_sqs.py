@@ -21,7 +21,7 @@ import semel
 from semel import errors
 from semel.aws.errors import ServiceError
 from semel.aws.sqs import MAX_BYTES, Queue, batches, translated
-from semel.doors.messages import BEHIND, Taken, Verdict
+from semel.doors.queues.messages import BEHIND, Taken, Verdict
 from semel.doors.sqs import Attribute, Consumer, Message, Outgoing
 from semel.doors.sqs.hands import LONGEST, Bury, GiveBack, Hands, Held, Terms, patience
 from semel.doors.sqs.message import read, usual_key

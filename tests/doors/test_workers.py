@@ -153,7 +153,7 @@ class AmqpBench:
         self._producer.send(self._address, "x", key=name)
 
     def worker(self, s: semel.Semel, handle: Handle, **options: Any) -> Runs:
-        from semel.doors.amqp import Consumer
+        from semel.doors.amqp1 import Consumer
 
         return Consumer(
             s,
@@ -209,7 +209,7 @@ def _at_once(_: int) -> float:
 def _amqp(url: str) -> Iterator[Bench]:
     if not os.environ.get("CI"):
         pytest.importorskip("proton")
-    from semel.doors.amqp import Producer
+    from semel.doors.amqp1 import Producer
     from tests.servers.rabbitmq import declare
 
     name = f"workers-{uuid.uuid4().hex[:8]}"

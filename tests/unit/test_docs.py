@@ -217,7 +217,7 @@ BRINGS = {
     "psycopg": "postgres",
     "pydantic": "fastapi",
     "rest_framework": "djangorestframework",
-    "semel.doors.amqp": "amqp",
+    "semel.doors.amqp1": "amqp",
     "semel.doors.kafka": "kafka",
     "semel.redact": "privacy",
     "semel.telemetry.otel": "otel",

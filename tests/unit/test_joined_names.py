@@ -13,7 +13,7 @@ from semel.connect import Semel
 from semel.counters import CHARGED
 from semel.doors.http import ANYONE, Idempotency
 from semel.doors.inbox import sqs
-from semel.doors.sqs_names import sqs_key
+from semel.doors.queues.sqs_names import sqs_key
 from semel.doors.webhooks.names import hubspot_key, richpanel_key
 from semel.gate.rules import SHADOWED
 from semel.gate.steps import RECORD

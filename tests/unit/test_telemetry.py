@@ -28,7 +28,7 @@ from semel import Event, What
 from semel.codecs import Codec, Encryption
 from semel.commands import Put, Stored
 from semel.doors.inbox import Message, open_inbox
-from semel.doors.messages import Handler
+from semel.doors.queues.messages import Handler
 from semel.doors.webhooks import Bearer, Ingress, Notice, Provider
 from semel.errors import InvalidOption, MissingExtra
 from semel.events import Listener, name_of

@@ -24,7 +24,7 @@ from semel.doors.aws_lambda.proxy import Event, Response, body_of, pairs_of, req
 from semel.doors.http.answers import Answer
 from semel.doors.inbox.sqs import SQSInbox
 from semel.doors.inbox.worker import MAX_ATTEMPTS
-from semel.doors.messages import Taken
+from semel.doors.queues.messages import Taken
 from semel.doors.sqs.message import Message
 from semel.doors.sqs.rounds import dead_letter
 from semel.doors.webhooks import Answer as Reply

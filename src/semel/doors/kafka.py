@@ -16,7 +16,7 @@ import msgspec
 from semel import errors
 from semel.clock import Clock
 from semel.connect import Semel
-from semel.doors.messages import Handler, Taken, Verdict
+from semel.doors.queues.messages import Handler, Taken, Verdict
 from semel.events import What
 from semel.extras import require
 from semel.keys import Key, step_of

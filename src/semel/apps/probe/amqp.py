@@ -10,9 +10,9 @@ from typing import Any
 from semel.apps.probe.orders import Errand, Message, OrderFailed, Report, fitting
 from semel.apps.probe.settings import Settings
 from semel.clock import Clock
-from semel.doors.amqp import AddressRefused, BrokerError, BrokerUnavailable, Producer, SendOutcomeUnknown
-from semel.doors.amqp.place import place_of
-from semel.doors.amqp.wire import FAREWELL_SECONDS, Loop, Wire, reason_of
+from semel.doors.amqp1 import AddressRefused, BrokerError, BrokerUnavailable, Producer, SendOutcomeUnknown
+from semel.doors.amqp1.place import place_of
+from semel.doors.amqp1.wire import FAREWELL_SECONDS, Loop, Wire, reason_of
 
 KEEPALIVE = 30.0
 

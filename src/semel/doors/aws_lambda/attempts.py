@@ -5,7 +5,7 @@ from math import ceil
 from typing import Any, Final, Self, Unpack
 
 from semel.connect import Semel
-from semel.doors.messages import Handler, Taken, Verdict
+from semel.doors.queues.messages import Handler, Taken, Verdict
 from semel.once import Block
 from semel.policy import Options
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
-from semel.doors.messages import Taken, Verdict
-from semel.doors.sqs_names import sqs_key
+from semel.doors.queues.messages import Taken, Verdict
+from semel.doors.queues.sqs_names import sqs_key
 from semel.keys import Key
 from semel.ledger import DAY
 

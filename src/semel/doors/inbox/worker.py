@@ -21,7 +21,7 @@ import msgspec
 from semel import errors
 from semel.connect import Semel
 from semel.doors.inbox.lanes import Line
-from semel.doors.messages import Handler, Taken, Verdict
+from semel.doors.queues.messages import Handler, Taken, Verdict
 from semel.events import What
 from semel.ledger import DAY, random_token
 from semel.mailbox import Lanes, Letter, Message, is_shared

@@ -9,7 +9,7 @@ from semel import errors
 from semel.aws.sqs import BATCH, LONGEST_POLL, Queue
 from semel.clock import Clock
 from semel.connect import Semel
-from semel.doors.messages import Handler
+from semel.doors.queues.messages import Handler
 from semel.doors.sqs.crews import Shift, Tasks, Threads
 from semel.doors.sqs.hands import Hands, Terms, patience
 from semel.doors.sqs.message import Message, usual_key

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from semel import errors
-from semel.doors.messages import Handler
+from semel.doors.queues.messages import Handler
 from semel.doors.sqs.hands import Hands
 from semel.doors.sqs.message import Message
 from semel.doors.sqs.rounds import Ask, Rounds, Step, Steps, Take, Wait

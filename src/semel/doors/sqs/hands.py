@@ -11,7 +11,7 @@ from math import ceil, inf
 import msgspec
 
 from semel import errors
-from semel.doors.messages import BEHIND, Taken, Verdict, doubling
+from semel.doors.queues.messages import BEHIND, Taken, Verdict, doubling
 from semel.doors.sqs.message import Message
 
 # SQS keeps a message from other receivers for so long at most, counted from when it was received.

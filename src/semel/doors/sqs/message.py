@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from semel.aws.sqs import Attribute
-from semel.doors.sqs_names import sqs_key
+from semel.doors.queues.sqs_names import sqs_key
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ import msgspec
 
 from semel import errors
 from semel.aws.sqs import BATCH, MAX_BYTES, Outgoing, Queue
-from semel.doors.messages import Taken
+from semel.doors.queues.messages import Taken
 from semel.doors.sqs.hands import DELETIONS, Bury, Delete, GiveBack, Hands, Held
 from semel.doors.sqs.message import Message, read
 from semel.events import Events, What

@@ -1,6 +1,6 @@
 """A whole delivery, from the raw bytes to the answer: verified, split into events, each handled once.
 
-What becomes of each event is decided by `semel.doors.messages`; here it is only put together:
+What becomes of each event is decided by `semel.doors.queues.messages`; here it is only put together:
 
     every event is new or a duplicate     200
     one has to be delivered again         503 with Retry-After; those that are done will be duplicates
@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, TypeAlias, Unpack
 import msgspec
 
 from semel.connect import Semel
-from semel.doors.messages import Handler, Taken, Verdict
+from semel.doors.queues.messages import Handler, Taken, Verdict
 from semel.doors.webhooks.opening import Answer, Opening
 from semel.doors.webhooks.providers import Provider, Secrets
 from semel.doors.webhooks.reading import Headers, Notice

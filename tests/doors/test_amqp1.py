@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 import semel
-from semel.doors.amqp import lanes, place
+from semel.doors.amqp1 import lanes, place
 from semel.events import What
 from semel.testing import FakeClock
 from tests.servers.rabbitmq import Broker, declare
@@ -35,7 +35,7 @@ from tests.servers.running import until
 if not os.environ.get("CI"):
     pytest.importorskip("proton", reason="AMQP: pip install python-qpid-proton, which needs a C compiler")
 
-from semel.doors.amqp import (
+from semel.doors.amqp1 import (
     AddressRefused,
     BrokerUnavailable,
     Consumer,
@@ -44,9 +44,9 @@ from semel.doors.amqp import (
     SendRefused,
     by_message_id,
 )
-from tests.doors import amqp_peer
-from tests.doors.amqp_peer import Delivery, Message, hangs_up, peer, says
-from tests.doors.amqp_worker import TABLE
+from tests.doors import amqp1_peer
+from tests.doors.amqp1_peer import Delivery, Message, hangs_up, peer, says
+from tests.doors.amqp1_worker import TABLE
 
 ROOT = Path(__file__).parents[2]
 SINGLE = {"x-single-active-consumer": True}
@@ -276,7 +276,7 @@ def test_the_broker_is_told_what_a_dead_message_died_of(s) -> None:
 
 
 @pytest.mark.parametrize(
-    ("outcome", "state"), [(amqp_peer.MODIFIED, Delivery.MODIFIED), (None, Delivery.RELEASED)]
+    ("outcome", "state"), [(amqp1_peer.MODIFIED, Delivery.MODIFIED), (None, Delivery.RELEASED)]
 )
 def test_a_failure_is_counted_only_by_a_broker_that_says_it_counts(outcome, state, s) -> None:
     def handle(message) -> None:
@@ -678,7 +678,7 @@ class Crew:
     """Worker processes, each replaced as soon as it is gone."""
 
     def __init__(self, url: str, file: Path, queues: list[str]) -> None:
-        self._command = [sys.executable, "-m", "tests.doors.amqp_worker", url, str(file)]
+        self._command = [sys.executable, "-m", "tests.doors.amqp1_worker", url, str(file)]
         self._queues = queues
         self.killed = 0
         self._processes = [self._start(number) for number in range(WORKERS)]

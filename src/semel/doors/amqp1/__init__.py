@@ -1,13 +1,15 @@
 """AMQP 1.0: each message of a queue is handled once, and one is sent until the broker has it.
 
+RabbitMQ's own protocol, AMQP 0-9-1, is another one in all but its name, and is not spoken here.
+
 Consumer(s, "amqp://user:password@host/vhost", "/amq/queue/orders", handle).run()
 
 with Producer("amqp://user:password@host/vhost") as producer:
     producer.send("/amq/queue/orders", {"order": 7}, key="order:7")
 """
 
-from semel.doors.amqp.consumer import Consumer, by_message_id, group_id
-from semel.doors.amqp.producer import Producer
+from semel.doors.amqp1.consumer import Consumer, by_message_id, group_id
+from semel.doors.amqp1.producer import Producer
 from semel.errors import (
     AddressRefused,
     BrokerError,

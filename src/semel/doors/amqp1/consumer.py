@@ -14,10 +14,10 @@ from uuid import UUID
 from semel import errors
 from semel.clock import Clock
 from semel.connect import Semel
-from semel.doors.amqp.lanes import Item, Lanes
-from semel.doors.amqp.place import place_of
-from semel.doors.amqp.wire import FAREWELL_SECONDS, Loop, Wire, reason_of
-from semel.doors.messages import Handler, Taken, Verdict, doubling
+from semel.doors.amqp1.lanes import Item, Lanes
+from semel.doors.amqp1.place import place_of
+from semel.doors.amqp1.wire import FAREWELL_SECONDS, Loop, Wire, reason_of
+from semel.doors.queues.messages import Handler, Taken, Verdict, doubling
 from semel.errors import AddressRefused, BrokerError, BrokerUnavailable
 from semel.events import What
 from semel.extras import require

@@ -15,7 +15,7 @@ from typing import Any
 from uuid import uuid4
 
 from semel.clock import Clock
-from semel.doors.amqp.place import Place
+from semel.doors.amqp1.place import Place
 from semel.errors import BrokerUnavailable
 from semel.extras import require
 

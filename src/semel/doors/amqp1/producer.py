@@ -11,8 +11,8 @@ from typing import Any, Self
 
 from semel import errors
 from semel.clock import Clock
-from semel.doors.amqp.place import place_of
-from semel.doors.amqp.wire import FAREWELL_SECONDS, Loop, Wire, reason_of
+from semel.doors.amqp1.place import place_of
+from semel.doors.amqp1.wire import FAREWELL_SECONDS, Loop, Wire, reason_of
 from semel.errors import (
     AddressRefused,
     BrokerError,

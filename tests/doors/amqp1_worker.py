@@ -1,4 +1,4 @@
-"""A worker that is killed: python -m tests.doors.amqp_worker URL FILE QUEUE...
+"""A worker that is killed: python -m tests.doors.amqp1_worker URL FILE QUEUE...
 
 Every message's effect is a row in the file, written together with the ledger's own in one transaction. Some
 messages kill the worker, once each, halfway through that or right after it.
@@ -12,7 +12,7 @@ import threading
 from functools import partial
 
 import semel
-from semel.doors.amqp import Consumer
+from semel.doors.amqp1 import Consumer
 
 TABLE = "CREATE TABLE IF NOT EXISTS effects (id TEXT, grp TEXT, seq INTEGER, pid INTEGER)"
 own = threading.local()
