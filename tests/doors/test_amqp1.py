@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 import semel
-from semel.doors.amqp1 import lanes, place
+from semel.doors.amqp1 import place
 from semel.events import What
 from semel.testing import FakeClock
 from tests.servers.rabbitmq import Broker, declare
@@ -200,8 +200,9 @@ def test_a_busy_message_is_held_until_it_may_do_better(rabbitmq, queues, produce
         s.ledger.claim(by_message_id(address, Message(id="o-1")), lease=0.5)  # by somebody who vanishes
         producer.send(address, "x", key="o-1")
         consumer = Consumer(s, rabbitmq.url, address, handled.append)
-        later = consumer._loop.later
-        consumer._loop.later = lambda seconds, call: (held.append(seconds), later(seconds, call))  # type: ignore[assignment,func-returns-value]
+        dispatcher = consumer._consuming.dispatcher
+        hold = dispatcher._hold
+        dispatcher._hold = lambda one, seconds, now: (held.append(seconds), hold(one, seconds, now))  # type: ignore[assignment,func-returns-value]
         with running(consumer):
             assert until(lambda: seen.count(What.BUSY) > 0)
             clock.advance(0.6)
@@ -322,19 +323,6 @@ def test_a_group_is_handled_in_order_one_at_a_time_even_past_a_failure(rabbitmq,
     assert queues.depth(address) == 0
 
 
-def test_lanes_give_the_first_that_may_begin() -> None:
-    line = lanes.Lanes()
-    a1, a2, b1, lone = (lanes.Item(n, None, g) for n, g in ((1, "a"), (2, "a"), (3, "b"), (4, None)))
-    for item in (a1, a2, b1, lone):
-        line.arrive(item)
-    assert line.next() is a1
-    assert line.next() is b1
-    line.again(a1)  # it failed: those behind it wait, the others do not
-    assert [line.next(), line.next(), line.next()] == [a1, lone, None]
-    line.leave(a1)
-    assert line.next() is a2
-
-
 # The connection
 
 
@@ -355,9 +343,9 @@ def test_what_a_lost_connection_brings_again_is_not_done_again(rabbitmq, queues,
         producer.send(address, name, key=name)
     with running(Consumer(s, rabbitmq.url, address, handle, lease=0.6, heartbeat=False)) as consumer:
         assert begun.wait(60)
-        first = consumer.wire
-        consumer._loop.ask(first.hang_up)
-        assert until(lambda: consumer.wire is not None and consumer.wire is not first)
+        first = consumer.receiver.wire
+        consumer.receiver.loop.ask(first.hang_up)
+        assert until(lambda: consumer.receiver.wire is not None and consumer.receiver.wire is not first)
         may_end.set()
         assert until(lambda: seen.count(What.REPLAYED) == 1 and "b" in handled)
     s.close()
@@ -369,9 +357,9 @@ def test_heartbeats_go_on_while_a_handler_runs(s) -> None:
     handled: list[str] = []
 
     def handle(message) -> None:
-        sent = consumer.wire.transport.frames_output
+        sent = consumer.receiver.wire.transport.frames_output
         # The other end hangs up after a second of silence.
-        assert until(lambda: consumer.wire.transport.frames_output >= sent + 3)
+        assert until(lambda: consumer.receiver.wire.transport.frames_output >= sent + 3)
         handled.append(message.id)
 
     with peer(messages=(Message(id="a", body="x"),), silence=1.0) as broker:

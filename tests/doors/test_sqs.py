@@ -14,18 +14,18 @@ from signal import SIGINT, pthread_kill
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import semel
 from semel import errors
 from semel.aws.errors import ServiceError
 from semel.aws.sqs import MAX_BYTES, Queue, batches, translated
-from semel.doors.queues.messages import BEHIND, Taken, Verdict
+from semel.doors.queues.consuming import Consuming, Handling
+from semel.doors.queues.dispatcher import Dispatcher, DispatchSettings, InFlight, Requeue
+from semel.doors.queues.messages import Taken, Verdict
+from semel.doors.queues.steps import Wait
 from semel.doors.sqs import Attribute, Consumer, Message, Outgoing
-from semel.doors.sqs.hands import LONGEST, Bury, GiveBack, Hands, Held, Terms, patience
+from semel.doors.sqs.broker import LONGEST, QueueRequest, SqsBroker, dead_letter, patience
 from semel.doors.sqs.message import read, usual_key
-from semel.doors.sqs.rounds import Ask, Rounds, Take, Wait, dead_letter
 from semel.errors import QueueMissing
 from semel.events import Events
 from semel.stores.memory import MemoryStore
@@ -620,219 +620,53 @@ def test_a_send_can_be_awaited(queue_of):
 # --- On paper ----------------------------------------------------------------------------------------
 
 DONE = Taken(Verdict.DONE)
-FAILED = Taken(Verdict.FAILED, error=ValueError())
 
 
 def message(body: str, group: str | None = None, **more: Any) -> Message:
     return Message(**{"id": body, "body": body, "queue": "q", "group": group, "receipt": f"r-{body}"} | more)
 
 
-def hands_of(*messages: Message, **terms: Any) -> Hands:
-    agreed = {"fifo": True, "workers": 10, "batch": 10, "visibility": 30.0} | terms
-    hands = Hands(Terms(**agreed))
-    hands.received(messages, 0.0)
-    return hands
-
-
-def started(hands: Hands) -> list[Held]:
-    found = []
-    while (held := hands.begin()) is not None:
-        found.append(held)
-    return found
-
-
-def bodies(held: Any) -> list[str]:
-    return [one.message.body for one in held]
-
-
-def test_of_a_group_one_message_is_begun_at_a_time():
-    hands = hands_of(message("a1", "a"), message("a2", "a"), message("b1", "b"))
-    first, other = started(hands)
-    assert bodies([first, other]) == ["a1", "b1"]
-    hands.end(first, DONE, 1.0)
-    assert bodies(started(hands)) == ["a2"]
-
-
-def test_in_a_standard_queue_a_group_is_no_order():
-    hands = hands_of(message("a1", "a"), message("a2", "a"), fifo=False)
-    assert bodies(started(hands)) == ["a1", "a2"]
-
-
-@pytest.mark.parametrize("verdict", [Verdict.BUSY, Verdict.FAILED])
-def test_what_has_to_come_again_takes_the_rest_of_its_group_along(verdict):
-    hands = hands_of(message("a1", "a"), message("a2", "a"), message("a3", "a"), message("b1", "b"))
-    first, _ = started(hands)
-    hands.end(first, Taken(verdict), 1.0)
-    assert [(one.held.message.body, one.seconds) for one in hands.leaving] == [
-        ("a1", 1),
-        ("a2", 0),
-        ("a3", 0),
-    ]
-    assert started(hands) == []
-    hands.received([message("a1", "a"), message("a2", "a")], 2.0)
-    assert bodies(started(hands)) == ["a1"]
-
-
-def test_nothing_is_asked_for_while_it_is_nobodys_turn():
-    hands = hands_of(message("a"))
-    [held] = started(hands)
-    later = errors.Later(40.0, everyone=True)
-    hands.end(held, Taken(Verdict.LATER, error=later, retry_after=40.0), 1.0)
-    assert (hands.wanted(40.9), hands.rest(40.0)) == (0, 1.0)
-    assert hands.wanted(41.0) == 10
-
-
-def test_what_is_dead_holds_nobody_up():
-    hands = hands_of(message("a1", "a"), message("a2", "a"), buries=True)
-    [first] = started(hands)
-    dead = Taken(Verdict.DEAD, error=ValueError())
-    hands.end(first, dead, 1.0)
-    assert list(hands.leaving) == [Bury(first, dead)]
-    assert bodies(started(hands)) == ["a2"]
-
-
-@pytest.mark.parametrize(
-    ("taken", "deliveries", "seconds"),
-    [
-        (Taken(Verdict.FAILED), 1, 1),
-        (Taken(Verdict.FAILED), 5, 16),
-        (Taken(Verdict.FAILED), 5000, 900),
-        (Taken(Verdict.DEAD), 2, 2),
-        (Taken(Verdict.BUSY, retry_after=17.2), 1, 18),
-        (Taken(Verdict.BUSY, retry_after=0.0), 9, 1),
-        (Taken(Verdict.FAILED, retry_after=1e9), 1, LONGEST - 11),
-        (Taken(Verdict.LATER, retry_after=40.0), 3, 40),
-        (Taken(Verdict.LATER, retry_after=1.0), 5, 16),
-        (Taken(Verdict.FAILED, error=errors.ShuttingDown("no"), stops=True), 9, 0),
-        (BEHIND, 9, 0),
-    ],
-)
-def test_how_long_a_message_stays_away(taken, deliveries, seconds):
-    hands = hands_of(message("m", deliveries=deliveries))
-    [held] = started(hands)
-    hands.end(held, taken, 10.0)
-    assert list(hands.leaving) == [GiveBack(held, seconds)]
-
-
-def test_visibility_is_extended_every_third_of_it_until_a_message_leaves():
-    hands = hands_of(message("a1", "a"), message("a2", "a"))
-    [first] = started(hands)
-    assert hands.until_due(0.0) == 10.0
-    assert hands.due(9.9) == []
-    due = hands.due(10.0)
-    assert sorted(bodies(due)) == ["a1", "a2"]
-    for held in due:
-        hands.extended(held, 10.0)
-    assert hands.due(19.9) == []
-    hands.end(first, DONE, 20.0)
-    assert bodies(hands.due(20.0)) == ["a2"]
-    [second] = started(hands)
-    hands.unextended(second, 20.0)
-    assert hands.until_due(20.0) == 3.0
-    hands.disowned(second)
-    assert hands.until_due(20.0) is None
-
-
-def test_a_store_in_trouble_is_left_alone_for_longer_each_time():
-    hands = hands_of(*[message(str(n)) for n in range(3)], fifo=False, workers=3)
-    down = Taken(Verdict.FAILED, error=errors.StoreUnavailable("down"))
-    for held in started(hands):
-        hands.end(held, down, 5.0)  # three at the same time are one trouble
-    assert (hands.wanted(5.9), hands.rest(5.5)) == (0, 0.5)
-    assert hands.wanted(6.0) == 1
-    now = 6.0
-    for rest in (2, 4, 8, 16, 32, 60, 60):
-        hands.received([message("probe")], now)
-        hands.end(started(hands)[0], down, now)
-        assert hands.rest(now) == rest
-        now += rest
-    hands.received([message("probe")], now)
-    hands.end(started(hands)[0], DONE, now)
-    assert hands.wanted(now) == 10
-
-
-def test_messages_are_asked_for_when_somebody_is_free_and_nobody_has_too_many():
-    hands = hands_of(workers=2, batch=3)
-    assert hands.wanted(0.0) == 3
-    hands.received([message(f"a{n}", "a") for n in range(3)], 0.0)
-    started(hands)
-    assert hands.wanted(0.0) == 3, "one group keeps one worker busy"
-    hands.received([message(f"a{n}", "a") for n in range(3, 6)], 0.0)
-    assert hands.wanted(0.0) == 0, "six are in hand"
-    busy = hands_of(message("a", "a"), message("b", "b"), workers=2)
-    assert busy.wanted(0.0) == 0
-
-
-GROUPS = st.sampled_from(["a", "b", "c"])
-VERDICTS = st.sampled_from([DONE, FAILED, Taken(Verdict.DUPLICATE), Taken(Verdict.BUSY), Taken(Verdict.DEAD)])
-
-
-@given(
-    moves=st.lists(
-        st.one_of(
-            st.tuples(st.just("receive"), st.lists(GROUPS, max_size=5)),
-            st.tuples(st.just("begin"), st.just(None)),
-            st.tuples(st.just("end"), st.tuples(st.integers(0, 10), VERDICTS)),
-        ),
-        max_size=40,
-    )
-)
-def test_whatever_happens_each_message_leaves_once_and_groups_keep_their_order(moves):
-    hands, now, number = hands_of(workers=100), 0.0, 0
-    running: list[Held] = []
-    begun: list[int] = []
-    for move, what in moves:
-        now += 1
-        if move == "receive":
-            new = [message(str(number + n), group) for n, group in enumerate(what)]
-            number += len(new)
-            hands.received(new, now)
-        elif move == "begin" and (held := hands.begin()) is not None:
-            assert held.message.group not in {one.message.group for one in running}
-            running.append(held)
-            begun.append(int(held.message.body))
-        elif move == "end" and running:
-            place, taken = what
-            hands.end(running.pop(place % len(running)), taken, now)
-    while running:
-        hands.end(running.pop(), DONE, now)
-    hands.stopping = True
-    hands.clear(now)
-    left = [int(one.held.message.body) for one in hands.leaving]
-    assert sorted(left) == list(range(number))
-    hands.leaving.clear()
-    assert hands.over
-    per_group = dict(enumerate(_groups(moves)))
-    for group in "abc":
-        mine = [n for n in begun if per_group[n] == group]
-        assert mine == sorted(mine)
-
-
-def _groups(moves: list[Any]) -> list[str]:
-    return [group for move, what in moves if move == "receive" for group in what]
-
-
-# --- The rounds, without a server
-
 OFFLINE: Any = type("Offline", (), {"url": "https://q", "name": "q.fifo", "fifo": True})()
 
 
 class Play:
-    """Steps whose replies are given."""
+    """A consumer's loops whose replies are given."""
 
-    def __init__(self, hands: Hands, *, dead: Any = None) -> None:
-        self.hands, self.now = hands, 0.0
-        self.rounds = Rounds(OFFLINE, dead, hands, poll=20, now=lambda: self.now, events=Events())
+    def __init__(self, *messages: Message) -> None:
+        self.now = 0.0
+        settings = DispatchSettings(workers=10, capacity=100, batch=10, visibility=30.0, backoff=patience)
+        broker = SqsBroker(
+            OFFLINE,
+            None,
+            poll=20,
+            visibility=30.0,
+            backoff=patience,
+            now=lambda: self.now,
+            events=Events(),
+        )
+        self.dispatcher: Dispatcher[Message] = Dispatcher(settings)
+        self.loops: Any = Consuming(broker, self.dispatcher, None, lambda: self.now)  # type: ignore[arg-type]
+        self.dispatcher.receive([InFlight(one, group=one.group) for one in messages], 0.0)
+
+    def end(self, taken: Taken) -> None:
+        """Let all that may begin end like this."""
+        while (one := self.dispatcher.begin()) is not None:
+            self.dispatcher.end(one, taken, self.now)
 
     def tend(self, *replies: Any) -> list[tuple[str, Any]]:
         """What was asked; it ends when it would wait, or with the last reply."""
-        steps, asked, left = self.rounds.tending(), [], list(replies)
+        steps, asked, left = self.loops.settling(), [], list(replies)
         step = next(steps, None)
-        while isinstance(step, Ask):
+        while isinstance(step, QueueRequest):
             asked.append((step.operation, step.request.get("Entries", step.request)))
-            step = steps.send(left.pop(0) if left else {})
+            step = answered(steps, left.pop(0) if left else {})
         assert step is None or isinstance(step, Wait)
         return asked
+
+
+def answered(steps: Any, reply: Any) -> Any:
+    """The next step after a reply, or an error."""
+    return steps.throw(reply) if isinstance(reply, Exception) else steps.send(reply)
 
 
 def failed(*blamed: bool) -> dict[str, Any]:
@@ -841,10 +675,9 @@ def failed(*blamed: bool) -> dict[str, Any]:
 
 
 def test_a_deletion_that_the_queue_failed_is_tried_again_and_one_that_it_refused_is_not():
-    hands = hands_of(message("0"), message("1"), message("2"))
-    for held in started(hands):
-        hands.end(held, DONE, 0.0)
-    asked = Play(hands).tend(failed(False, True), failed(False), failed(False), failed(False))
+    play = Play(message("0"), message("1"), message("2"))
+    play.end(DONE)
+    asked = play.tend(failed(False, True), failed(False), failed(False), failed(False))
     assert [operation for operation, _ in asked] == ["DeleteMessageBatch"] * 3
     assert [[one["ReceiptHandle"] for one in entries] for _, entries in asked] == [
         ["r-0", "r-1", "r-2"],
@@ -854,52 +687,71 @@ def test_a_deletion_that_the_queue_failed_is_tried_again_and_one_that_it_refused
 
 
 def test_deletions_go_ten_at_a_time():
-    hands = hands_of(*[message(str(n)) for n in range(23)], fifo=False)
-    for held in started(hands):
-        hands.end(held, DONE, 0.0)
-    assert [len(entries) for _, entries in Play(hands).tend()] == [10, 10, 3]
+    play = Play(*[message(str(n)) for n in range(23)])
+    play.end(DONE)
+    assert [len(entries) for _, entries in play.tend()] == [10, 10, 3]
+
+
+@pytest.mark.parametrize(
+    ("asked", "seconds"),
+    [(17.2, 18), (1e9, LONGEST - 11)],
+)
+def test_a_message_stays_away_for_whole_seconds_and_no_longer_than_sqs_allows(asked, seconds):
+    play = Play(message("0"))
+    play.now = 10.0
+    play.end(Taken(Verdict.FAILED, retry_after=asked))
+    [(operation, [entry])] = play.tend()
+    assert (operation, entry["VisibilityTimeout"]) == ("ChangeMessageVisibilityBatch", seconds)
+
+
+def test_in_a_standard_queue_a_group_is_no_order():
+    queue: Any = type("Standard", (), {"url": "https://q", "name": "q", "fifo": False})()
+    broker = SqsBroker(queue, None, poll=0, visibility=30, backoff=patience, now=float, events=Events())
+    steps: Any = broker.receive(10)
+    next(steps)
+    told = {"MessageId": "1", "Body": "x", "ReceiptHandle": "r", "Attributes": {"MessageGroupId": "g"}}
+    with pytest.raises(StopIteration) as received:
+        steps.send({"Messages": [told]})
+    assert [(one.message.group, one.group) for one in received.value.value] == [("g", None)]
 
 
 def test_what_could_not_be_settled_is_left_to_come_again(caplog):
-    hands = hands_of(message("0"))
-    hands.end(started(hands)[0], DONE, 0.0)
-    play = Play(hands)
+    play = Play(message("0"))
+    play.end(DONE)
     with caplog.at_level(logging.WARNING, "semel"):
         play.tend(*[errors.StoreUnavailable("gone")] * 3)
-    assert not hands.leaving
+    assert not play.dispatcher.settlements
     assert "DeleteMessageBatch failed. gone" in caplog.text
 
 
 def test_an_extension_is_tried_again_soon_where_the_queue_was_not_reached_and_given_up_where_it_refused():
-    hands = hands_of(message("0"), message("1"), fifo=False)
-    play = Play(hands)
+    play = Play(message("0"), message("1"))
     play.now = 10.0
     [(operation, entries)] = play.tend(errors.StoreUnavailable("gone"))
     assert operation == "ChangeMessageVisibilityBatch"
     assert [entry["VisibilityTimeout"] for entry in entries] == [30, 30]
-    assert hands.until_due(10.0) == 3.0
+    assert play.dispatcher.until_due(10.0) == 3.0
     play.now = 13.0
     play.tend(failed(True, True))
-    assert hands.until_due(13.0) is None
+    assert play.dispatcher.until_due(13.0) is None
 
 
 def test_nothing_is_extended_beyond_the_twelve_hours_that_sqs_allows():
-    hands = hands_of(message("0"))
-    play = Play(hands)
+    play = Play(message("0"))
     play.now = LONGEST - 6.0
     [(_, [entry])] = play.tend()
     assert entry["VisibilityTimeout"] == 5
     play.now = LONGEST + 4.0
     assert play.tend() == []
-    assert hands.until_due(play.now) is None
+    assert play.dispatcher.until_due(play.now) is None
 
 
 def test_a_receive_that_is_sent_again_asks_for_the_same_messages_and_each_receive_for_others():
-    steps = Play(hands_of()).rounds.polling()
+    steps = Play().loops.receiving()
     tokens: list[str] = []
     for _ in range(2):
         ask = steps.send({} if tokens else None)
-        assert isinstance(ask, Ask)
+        assert isinstance(ask, QueueRequest)
         assert not ask.write
         tokens.append(ask.request["ReceiveRequestAttemptId"])
     assert tokens[0] != tokens[1]
@@ -907,32 +759,32 @@ def test_a_receive_that_is_sent_again_asks_for_the_same_messages_and_each_receiv
 
 @pytest.mark.parametrize("error", [errors.StoreUnavailable("gone"), errors.StoreThrottled("busy")])
 def test_a_queue_that_gives_nothing_is_asked_again_after_a_while(error):
-    play = Play(hands_of())
-    steps = play.rounds.polling()
-    assert isinstance(next(steps), Ask)
-    assert steps.send(error) == Wait(1.0)
+    play = Play()
+    steps = play.loops.receiving()
+    assert isinstance(next(steps), QueueRequest)
+    assert steps.throw(error) == Wait(1.0)
     play.now = 1.0
-    assert isinstance(next(steps), Ask)
-    assert steps.send(error) == Wait(2.0)
+    assert isinstance(next(steps), QueueRequest)
+    assert steps.throw(error) == Wait(2.0)
 
 
 def test_a_queue_that_refuses_is_not_asked_again():
-    steps = Play(hands_of()).rounds.polling()
+    steps = Play().loops.receiving()
     next(steps)
     with pytest.raises(semel.NotPermitted):
-        steps.send(errors.NotPermitted("no"))
+        steps.throw(errors.NotPermitted("no"))
 
 
 def test_an_interrupted_worker_ends_and_says_why():
-    hands = hands_of(message("0"))
-    steps = Play(hands).rounds.working()
-    assert isinstance(next(steps), Take)
+    play = Play(message("0"))
+    steps, dispatcher = play.loops.handling(), play.dispatcher
+    assert isinstance(next(steps), Handling)
     with pytest.raises(KeyboardInterrupt):
         steps.throw(KeyboardInterrupt())
-    assert hands.stopping
-    assert isinstance(hands.failure, KeyboardInterrupt)
-    [left] = hands.leaving
-    assert left == GiveBack(left.held, 0)
+    assert dispatcher.stopping
+    assert isinstance(dispatcher.failure, KeyboardInterrupt)
+    [left] = dispatcher.settlements
+    assert left == Requeue(left.one, 0, counted=True)
 
 
 # --- Names, errors, dead letters
@@ -1043,7 +895,3 @@ def test_a_batch_holds_what_one_request_may_hold():
     assert [len(batch) for batch in batches(large)] == [1, 1, 1]
     assert [len(batch) for batch in batches([Outgoing(body="x" * (MAX_BYTES // 2))] * 3)] == [2, 1]
     assert list(batches([])) == []
-
-
-def test_the_wait_of_a_failed_message_doubles():
-    assert [patience(n) for n in (1, 2, 3, 11, 10**9)] == [1, 2, 4, 900, 900]

@@ -25,8 +25,8 @@ from semel.doors.http.answers import Answer
 from semel.doors.inbox.sqs import SQSInbox
 from semel.doors.inbox.worker import MAX_ATTEMPTS
 from semel.doors.queues.messages import Taken
+from semel.doors.sqs.broker import dead_letter
 from semel.doors.sqs.message import Message
-from semel.doors.sqs.rounds import dead_letter
 from semel.doors.webhooks import Answer as Reply
 from semel.errors import InvalidOption
 from semel.redact import Redactor

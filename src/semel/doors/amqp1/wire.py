@@ -157,6 +157,7 @@ class Loop:
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._count = itertools.count()
         self._bell: socket.socket | None = None
+        self._hurried = False
         self.over = False
 
     def open(self) -> None:
@@ -180,6 +181,10 @@ class Loop:
         """Have this called after so many seconds."""
         heapq.heappush(self._due, (self._now() + seconds, next(self._count), call))
 
+    def hurry(self) -> None:
+        """Wait for nothing more in this turn; from the loop's own thread."""
+        self._hurried = True
+
     def turn(self, listener: Any) -> None:
         """One round: whatever is due and whatever has happened, then a wait for more of it."""
         self._call_what_is_due()
@@ -194,7 +199,8 @@ class Loop:
             wire.write()
         self._tell(wire, listener)
         if not (wire.closed or self.over):
-            self._wait(wire, self._until(next_tick))
+            self._wait(wire, 0.0 if self._hurried else self._until(next_tick))
+        self._hurried = False
 
     def close(self) -> None:
         """Let go of the sockets."""

@@ -18,7 +18,7 @@ from semel.doors.inbox.others import Other
 from semel.doors.inbox.worker import MAX_ATTEMPTS, Backoff, Dead, Told, check_handling, nobody
 from semel.doors.sqs import Consumer
 from semel.doors.sqs import Message as Delivery
-from semel.doors.sqs.hands import patience
+from semel.doors.sqs.broker import patience
 from semel.doors.sqs.message import read
 from semel.mailbox import Counted, Message, Survey, checked
 from semel.policy import Options

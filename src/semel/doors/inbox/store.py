@@ -7,7 +7,7 @@ from semel.commands import Steps
 from semel.connect import Semel
 from semel.doors.inbox.others import Other
 from semel.doors.inbox.worker import POLL, Backoff, Bell, Dead, Told, Worker, nobody
-from semel.doors.queues.messages import doubling
+from semel.doors.queues.pauses import doubling
 from semel.drive import adrive, drive
 from semel.errors import InvalidKey, MessageUnreadable, UsageError
 from semel.ledger import Seconds

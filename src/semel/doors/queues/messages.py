@@ -74,11 +74,6 @@ class Taken(msgspec.Struct, frozen=True):
 BEHIND = Taken(Verdict.BEHIND)
 
 
-def doubling(longest: float) -> Callable[[int], float]:
-    """How long a message stays away that was delivered so many times: 1, 2, 4 seconds, up to the longest."""
-    return lambda deliveries: float(min(longest, 2 ** min(deliveries - 1, 20)))
-
-
 # For ever, where that is what an error asks for: ten years.
 LONGEST_RETRY = 3650 * DAY
 
@@ -126,7 +121,7 @@ class Handler(Generic[M]):
         return self._taken(done)
 
     async def atake(self, message: M) -> Taken:
-        """The same, awaitable."""
+        """Handle a message by an `async def`, unless that was done before; no error of it is raised."""
         try:
             key, fingerprint = self._name(message)
         except Exception as error:  # noqa: BLE001 - a message that has no name can never be handled

@@ -1,30 +1,28 @@
-"""The consumer: what its user says, what its queue says, and a crew that works by both."""
+"""The consumer of a queue of SQS: what its user says, and what the queue says of itself."""
 
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, TypeVar, Unpack
+from typing import Any, Unpack
 
 from semel import errors
 from semel.aws.sqs import BATCH, LONGEST_POLL, Queue
 from semel.clock import Clock
 from semel.connect import Semel
+from semel.doors.queues.consuming import Consuming, QueueConsumer
+from semel.doors.queues.dispatcher import Dispatcher, DispatchSettings
 from semel.doors.queues.messages import Handler
-from semel.doors.sqs.crews import Shift, Tasks, Threads
-from semel.doors.sqs.hands import Hands, Terms, patience
+from semel.doors.sqs.broker import SqsBroker, patience
 from semel.doors.sqs.message import Message, usual_key
-from semel.doors.sqs.rounds import Rounds
 from semel.ledger import seconds
 from semel.policy import Options
-
-Crew = TypeVar("Crew", Threads, Tasks)
 
 # For a queue whose messages would be visible again at once; it is SQS's own default.
 VISIBILITY = 30
 ATTRIBUTES = ("GetQueueAttributes", {"AttributeNames": ["All"]})
 
 
-class Consumer:
+class Consumer(QueueConsumer[Message]):
     """Takes the messages of a queue, and has each handled once.
 
     `key` names a message, and `fingerprint` what must not change under that name. What no delivery can mend
@@ -48,6 +46,7 @@ class Consumer:
         backoff: Callable[[int], float] = patience,
         **options: Unpack[Options],
     ) -> None:
+        super().__init__()
         _check("workers", workers, 1, 1000)
         _check("batch", batch, 1, BATCH)
         _check("poll", poll, 0, LONGEST_POLL)
@@ -63,8 +62,6 @@ class Consumer:
         given = ((queue, self._queue), (dead_letters, self._dead))
         # What was made here is closed here.
         self._own = [made for said, made in given if made is not None and made is not said]
-        self._crew: Threads | Tasks | None = None
-        self._begun = self._stopped = False
 
     def run(self) -> None:
         """Handle messages in `workers` threads until `stop` is called, or until nothing more can be done."""
@@ -72,15 +69,15 @@ class Consumer:
             raise errors.UsageError("the handler is an async function: await consumer.arun()")
         self._begin()
         try:
-            self._employ(Threads(self._shift(self._queue.call(*ATTRIBUTES)))).run()
+            self._run(self._consuming(self._queue.call(*ATTRIBUTES)))
         finally:
             self._close()
 
     async def arun(self) -> None:
-        """The same in `workers` tasks; a cancellation interrupts what runs, and gives everything back."""
+        """Handle messages in `workers` tasks; a cancellation interrupts them, and gives everything back."""
         self._begin()
         try:
-            await self._employ(Tasks(self._shift(await self._queue.acall(*ATTRIBUTES)))).run()
+            await self._arun(self._consuming(await self._queue.acall(*ATTRIBUTES)))
         finally:
             for queue in self._own:
                 await queue.leave()
@@ -92,41 +89,36 @@ class Consumer:
         It may be called from anywhere, a signal handler included. A receive that is under way is waited for,
         so that what it brings can be given back: `poll` seconds at most.
         """
-        self._stopped = True
-        if self._crew is not None:
-            self._crew.stop()
-
-    def _begin(self) -> None:
-        if self._begun:
-            raise errors.UsageError("a consumer runs once: make another")
-        self._begun = True
-
-    def _employ(self, crew: Crew) -> Crew:
-        self._crew = crew
-        if self._stopped:
-            crew.stop()
-        return crew
+        super().stop()
 
     def _close(self) -> None:
         for queue in self._own:
             queue.close()
 
-    def _shift(self, answer: dict[str, Any]) -> Shift:
+    def _consuming(self, answer: dict[str, Any]) -> Consuming[Message]:
         """What there is to do, by what the queue says of itself."""
         said: dict[str, str] = answer["Attributes"]
         handler = self._handler(said)
-        terms = Terms(
-            fifo=self._queue.fifo,
+        visibility = int(said.get("VisibilityTimeout", VISIBILITY)) or VISIBILITY
+        settings = DispatchSettings(
             workers=self._workers,
+            capacity=self._workers * self._batch,
             batch=self._batch,
-            visibility=int(said.get("VisibilityTimeout", VISIBILITY)) or VISIBILITY,
+            visibility=visibility,
             backoff=self._backoff,
-            buries=self._dead is not None,
+            dead_letters=self._dead is not None,
         )
-        hands = Hands(terms)
-        now, events = Clock().monotonic, handler.s.events
-        rounds = Rounds(self._queue, self._dead, hands, poll=self._poll, now=now, events=events)
-        return Shift(hands, rounds, handler)
+        now = Clock().monotonic
+        broker = SqsBroker(
+            self._queue,
+            self._dead,
+            poll=self._poll,
+            visibility=visibility,
+            backoff=self._backoff,
+            now=now,
+            events=handler.s.events,
+        )
+        return Consuming(broker, Dispatcher(settings), handler, now)
 
     def _handler(self, said: dict[str, str]) -> Handler[Message]:
         """Who handles messages, and remembers them for as long as the queue may deliver them again."""

@@ -1,0 +1,36 @@
+"""How long to leave alone what fails: longer each time."""
+
+import random
+from collections.abc import Callable
+from math import inf
+
+
+def doubling(longest: float, first: float = 1.0) -> Callable[[int], float]:
+    """How long something stays away that was tried so many times: doubled each time, up to the longest."""
+    return lambda tries: float(min(longest, first * 2 ** min(tries - 1, 20)))
+
+
+class GrowingPause:
+    """How long to leave somebody alone who does not answer.
+
+    `spread` shortens each pause by up to that part of it, so that many who wait do not come back together.
+    """
+
+    def __init__(self, longest: float = 60.0, *, first: float = 1.0, spread: float = 0.0) -> None:
+        self.times = 0
+        self.until = -inf
+        self._seconds = doubling(longest, first)
+        self._spread = spread
+
+    def again(self, now: float) -> float:
+        """It failed once more; several that fail at the same time are one failure."""
+        if now < self.until:
+            return self.until - now
+        self.times += 1
+        seconds = self._seconds(self.times) * random.uniform(1.0 - self._spread, 1.0)  # noqa: S311
+        self.until = now + seconds
+        return seconds
+
+    def over(self) -> None:
+        """It answers."""
+        self.times, self.until = 0, -inf

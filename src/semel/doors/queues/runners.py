@@ -1,0 +1,159 @@
+"""What carries out a consumer's loops: threads, or the tasks of an event loop."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+
+from semel.doors.queues.steps import ConsumerLoop, RunState, Step, Wait
+
+
+class ConsumerThreads:
+    """A thread for each worker, one that settles what is in flight, and the caller's own, which receives."""
+
+    def __init__(self, state: RunState, name: str) -> None:
+        self._state = state
+        self._name = name
+        # Re-entrant, as a signal may call `stop` in the middle of whatever this thread does under it.
+        self._condition = threading.Condition(threading.RLock())
+
+    def run(self, receiving: ConsumerLoop, settling: ConsumerLoop, handling: Sequence[ConsumerLoop]) -> None:
+        """Work until it is over."""
+        threads = [
+            threading.Thread(target=self._drive, args=(loop,), name=f"{self._name}-{number}", daemon=True)
+            for number, loop in enumerate([settling, *handling])
+        ]
+        self._state.receiving = True
+        try:
+            for thread in threads:
+                thread.start()
+            self._drive(receiving)
+        finally:
+            self._state.receiving = False
+            self.stop()
+            for thread in threads:
+                if thread.ident is not None:  # there may be no more threads to be had
+                    thread.join()
+        if self._state.failure is not None:
+            raise self._state.failure
+
+    def stop(self) -> None:
+        """Begin nothing new."""
+        self._state.stopping = True
+        with self._condition:
+            self._condition.notify_all()
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """Change what the loops go by, from a thread of any kind."""
+        with self._condition:
+            yield
+            self._condition.notify_all()
+
+    def _drive(self, loop: ConsumerLoop) -> None:
+        try:
+            self._carry_out(loop)
+        except BaseException as error:  # noqa: BLE001 - it is raised where the consumer was started
+            with self._condition:
+                self._state.fail(error)
+                self._tell()
+
+    def _carry_out(self, loop: ConsumerLoop) -> None:
+        go_on: Callable[[], Wait | Step] = partial(next, loop)
+        while True:
+            with self._condition:
+                try:
+                    step = go_on()
+                except StopIteration:
+                    return
+                finally:
+                    self._tell()
+                if isinstance(step, Wait):
+                    self._condition.wait(step.seconds)
+                    go_on = partial(next, loop)
+                    continue
+            try:
+                go_on = partial(loop.send, step.call())
+            except BaseException as error:  # noqa: BLE001 - for the loop to judge
+                go_on = partial(loop.throw, error)
+
+    def _tell(self) -> None:
+        if self._state.changed:
+            self._state.changed = False
+            self._condition.notify_all()
+
+
+class ConsumerTasks:
+    """A task of the running event loop for each worker, one that settles, and one that receives."""
+
+    def __init__(self, state: RunState) -> None:
+        self._state = state
+        self._loop = asyncio.get_running_loop()
+        self._change = asyncio.Event()
+
+    async def run(
+        self, receiving: ConsumerLoop, settling: ConsumerLoop, handling: Sequence[ConsumerLoop]
+    ) -> None:
+        """Work until it is over; a cancellation gives everything back first."""
+        self._state.receiving = True
+        last = self._loop.create_task(self._drive(settling))
+        tasks = [self._loop.create_task(self._drive(loop)) for loop in (receiving, *handling)]
+        try:
+            await asyncio.wait(tasks)
+        except asyncio.CancelledError:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+            raise
+        finally:
+            self._state.receiving = False
+            self._state.stopping = True
+            self._notify()
+            await last
+        if self._state.failure is not None:
+            raise self._state.failure
+
+    def stop(self) -> None:
+        """Begin nothing new; any thread may say so."""
+        self._state.stopping = True
+        with suppress(RuntimeError):  # the loop is closed already
+            self._loop.call_soon_threadsafe(self._notify)
+
+    async def _drive(self, loop: ConsumerLoop) -> None:
+        try:
+            await self._carry_out(loop)
+        except BaseException as error:  # noqa: BLE001 - it is raised where the consumer was started
+            self._state.fail(error)
+            self._tell()
+
+    async def _carry_out(self, loop: ConsumerLoop) -> None:
+        go_on: Callable[[], Wait | Step] = partial(next, loop)
+        while True:
+            try:
+                step = go_on()
+            except StopIteration:
+                return
+            finally:
+                self._tell()
+            try:
+                go_on = partial(loop.send, await self._do(step))
+            except BaseException as error:  # noqa: BLE001 - for the loop to judge
+                go_on = partial(loop.throw, error)
+
+    async def _do(self, step: Wait | Step) -> object:
+        if not isinstance(step, Wait):
+            return await step.acall()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(step.seconds):
+                await self._change.wait()
+        return None
+
+    def _tell(self) -> None:
+        if self._state.changed:
+            self._state.changed = False
+            self._notify()
+
+    def _notify(self) -> None:
+        self._change.set()
+        self._change = asyncio.Event()

@@ -1,0 +1,200 @@
+"""A queue of SQS as a consumer deals with it: receiving, deleting, changing visibility, and dead letters."""
+
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from math import ceil
+from typing import Any, TypeVar
+
+import msgspec
+
+from semel import errors
+from semel.aws.sqs import BATCH, MAX_BYTES, Outgoing, Queue
+from semel.doors.queues.consuming import Broker
+from semel.doors.queues.dispatcher import Acknowledge, DeadLetter, InFlight, Requeue, Settlement
+from semel.doors.queues.messages import Taken
+from semel.doors.queues.pauses import doubling
+from semel.doors.queues.steps import ConsumerSteps
+from semel.doors.sqs.message import Message, read
+from semel.events import Events, What
+
+T = TypeVar("T")
+
+# No message has more attributes.
+ATTRIBUTES = 10
+# SQS keeps a message from other receivers for so long at most, counted from when it was received.
+LONGEST = 12 * 3600
+# What is left undeleted comes back as a duplicate; in a FIFO queue its group waits until then.
+DELETIONS = 3
+# What failed stays away for a quarter of an hour at most.
+patience = doubling(900)
+
+
+class QueueRequest(msgspec.Struct, frozen=True):
+    """A step: ask a queue something."""
+
+    queue: Queue
+    operation: str
+    request: dict[str, Any]
+    write: bool = False
+
+    def call(self) -> Any:
+        """Ask in this thread."""
+        return self.queue.call(self.operation, self.request, write=self.write)
+
+    async def acall(self) -> Any:
+        """Ask in this event loop."""
+        return await self.queue.acall(self.operation, self.request, write=self.write)
+
+
+class SqsBroker(Broker[Message]):
+    """A queue, and the one that its dead letters go to."""
+
+    passing = (errors.StoreUnavailable, errors.StoreThrottled)
+
+    def __init__(
+        self,
+        queue: Queue,
+        dead_letters: Queue | None,
+        *,
+        poll: int,
+        visibility: float,
+        backoff: Callable[[int], float],
+        now: Callable[[], float],
+        events: Events,
+    ) -> None:
+        self.name = queue.url
+        self._queue, self._dead = queue, dead_letters
+        self._poll, self._visibility, self._backoff = poll, visibility, backoff
+        self._now, self._events = now, events
+
+    def receive(self, many: int) -> ConsumerSteps[list[InFlight[Message]]]:
+        """So many messages at most, waiting for the first of them."""
+        answer = yield QueueRequest(self._queue, "ReceiveMessage", self._request(many))
+        return [self._in_flight(read(one, self._queue.name)) for one in answer.get("Messages") or ()]
+
+    def _request(self, many: int) -> dict[str, Any]:
+        request = {
+            "MaxNumberOfMessages": many,
+            "WaitTimeSeconds": self._poll,
+            "VisibilityTimeout": int(self._visibility),
+            "MessageAttributeNames": ["All"],
+            "MessageSystemAttributeNames": ["All"],
+        }
+        if self._queue.fifo:
+            # A receive whose answer was lost is sent again, and by this gets the same messages.
+            request["ReceiveRequestAttemptId"] = str(uuid.uuid4())
+        return request
+
+    def _in_flight(self, message: Message) -> InFlight[Message]:
+        # In a standard queue a group is about fairness, not about order.
+        group = message.group if self._queue.fifo else None
+        return InFlight(message, group=group, deliveries=message.deliveries)
+
+    def settle(self, settlements: list[Settlement]) -> ConsumerSteps[list[Settlement]]:
+        """Show messages again, send dead letters, and delete what is done."""
+        again: list[Settlement] = []
+        for requeued in _tens(one for one in settlements if isinstance(one, Requeue)):
+            spans = {one.one: self._granted(one.one, one.seconds) for one in requeued}
+            yield from self._change_visibility(spans)
+        for dead in (one for one in settlements if isinstance(one, DeadLetter)):
+            again += yield from self._bury(dead)
+        for deleted in _tens(one for one in settlements if isinstance(one, Acknowledge)):
+            again += yield from self._delete(deleted)
+        return again
+
+    def _delete(self, batch: list[Acknowledge]) -> ConsumerSteps[list[Acknowledge]]:
+        """Delete these; what only the queue is to blame for is tried again, as it is a group's way on."""
+        failed = yield from self._ask_of_each("DeleteMessageBatch", {one.one: {} for one in batch})
+        return [
+            Acknowledge(one.one, one.tries + 1)
+            for one in batch
+            if failed.get(one.one) is False and one.tries < DELETIONS
+        ]
+
+    def renew(self, due: list[InFlight[Message]]) -> ConsumerSteps[dict[InFlight[Message], bool]]:
+        """Keep messages from other receivers, up to the time that SQS allows."""
+        spans = {one: self._granted(one, self._visibility) for one in due}
+        failed = dict.fromkeys((one for one, seconds in spans.items() if not seconds), True)
+        for batch in _tens(one for one, seconds in spans.items() if seconds):
+            failed |= yield from self._change_visibility({one: spans[one] for one in batch})
+        return failed
+
+    def _granted(self, one: InFlight[Message], wanted: float) -> int:
+        """Whole seconds that SQS will grant this message from now on."""
+        return max(0, min(ceil(wanted), LONGEST - 1 - ceil(self._now() - one.received)))
+
+    def _change_visibility(
+        self, spans: dict[InFlight[Message], int]
+    ) -> ConsumerSteps[dict[InFlight[Message], bool]]:
+        entries: dict[InFlight[Message], dict[str, Any]] = {
+            one: {"VisibilityTimeout": seconds} for one, seconds in spans.items()
+        }
+        return (yield from self._ask_of_each("ChangeMessageVisibilityBatch", entries))
+
+    def _ask_of_each(
+        self, operation: str, entries: dict[InFlight[Message], dict[str, Any]]
+    ) -> ConsumerSteps[dict[InFlight[Message], bool]]:
+        """Ask one thing of several messages: which of them failed, and whether the request was to blame."""
+        named = [
+            {"Id": str(number), "ReceiptHandle": one.message.receipt, **more}
+            for number, (one, more) in enumerate(entries.items())
+        ]
+        try:
+            answer = yield QueueRequest(self._queue, operation, {"Entries": named})
+        except errors.SemelError as error:
+            # Nothing is lost: what is not settled comes again, and is a duplicate then.
+            _logger().warning("%s: %s failed. %s", self._queue.url, operation, error)
+            return dict.fromkeys(entries, False)
+        asked = list(entries)
+        return {asked[int(one["Id"])]: bool(one.get("SenderFault")) for one in answer.get("Failed") or ()}
+
+    def _bury(self, dead: DeadLetter) -> ConsumerSteps[list[Settlement]]:
+        """Send it to the dead letters, and only then delete it."""
+        queue: Queue = self._dead  # type: ignore[assignment]  # nothing is buried without
+        message: Message = dead.one.message
+        letter = dead_letter(message, dead.taken, fifo=queue.fifo)
+        try:
+            yield QueueRequest(queue, "SendMessage", letter.entry(), write=True)
+        except errors.SemelError as error:
+            self._events.warn(
+                What.REFUSED,
+                "",
+                detail=f"a dead letter stays in {self._queue.name}: {type(error).__name__}: {error}",
+            )
+            return [Requeue(dead.one, self._backoff(message.deliveries))]
+        return [Acknowledge(dead.one)]
+
+
+def dead_letter(message: Message, taken: Taken, *, fifo: bool) -> Outgoing:
+    """A message as it goes to the dead letters: as it was, and beside it why, as far as there is room."""
+    why = {"semel-error": why_dead(taken), "semel-message-id": message.id, "semel-queue": message.queue}
+    plain = Outgoing(
+        body=message.body,
+        # Of a queue without groups, every message is one.
+        group=(message.group or message.id) if fifo else message.group,
+        dedup=message.id if fifo else None,
+        attributes=message.attributes,
+    )
+    room = ATTRIBUTES - len(message.attributes.keys() - why.keys())
+    told = dict(list(why.items())[:room])
+    full = msgspec.structs.replace(plain, attributes={**message.attributes, **told})
+    return full if full.size <= MAX_BYTES else plain
+
+
+def why_dead(taken: Taken) -> str:
+    """The type of the error that a message died of; its words may tell too much."""
+    error = taken.error
+    told = error.error_type if isinstance(error, errors.FailedBefore) else type(error).__name__
+    return told or "Unknown"
+
+
+def _tens(things: Iterable[T]) -> Iterator[list[T]]:
+    left = list(things)
+    for start in range(0, len(left), BATCH):
+        yield left[start : start + BATCH]
+
+
+def _logger() -> Any:
+    from logging import getLogger
+
+    return getLogger("semel")

@@ -1,0 +1,296 @@
+"""What the consumers of all queues share, on paper: only decisions, no queue, no thread and no clock."""
+
+from typing import Any, TypeAlias
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from semel import errors
+from semel.doors.queues.dispatcher import DeadLetter, Dispatcher, DispatchSettings, InFlight, Requeue
+from semel.doors.queues.messages import BEHIND, Taken, Verdict
+from semel.doors.queues.pauses import GrowingPause, doubling
+
+Kept: TypeAlias = InFlight[str]
+
+DONE = Taken(Verdict.DONE)
+FAILED = Taken(Verdict.FAILED, error=ValueError())
+
+
+def message(body: str, group: str | None = None, deliveries: int = 1) -> Kept:
+    return InFlight(body, group=group, deliveries=deliveries)
+
+
+def dispatching(*messages: Kept, **settings: Any) -> Dispatcher[str]:
+    usual = {"workers": 10, "batch": 10, "visibility": 30.0, "dead_letters": False, "backoff": doubling(900)}
+    agreed: dict[str, Any] = usual | settings
+    agreed.setdefault("capacity", agreed["workers"] * agreed["batch"])
+    dispatcher = Dispatcher[str](DispatchSettings(**agreed))
+    dispatcher.receive(messages, 0.0)
+    return dispatcher
+
+
+def started(dispatcher: Dispatcher[str]) -> list[Kept]:
+    found = []
+    while (one := dispatcher.begin()) is not None:
+        found.append(one)
+    return found
+
+
+def bodies(held: Any) -> list[str]:
+    return [one.message for one in held]
+
+
+def test_of_a_group_one_message_is_begun_at_a_time():
+    dispatcher = dispatching(message("a1", "a"), message("a2", "a"), message("b1", "b"))
+    first, other = started(dispatcher)
+    assert bodies([first, other]) == ["a1", "b1"]
+    dispatcher.end(first, DONE, 1.0)
+    assert bodies(started(dispatcher)) == ["a2"]
+
+
+def test_messages_of_no_group_are_begun_side_by_side():
+    dispatcher = dispatching(message("a1"), message("a2"))
+    assert bodies(started(dispatcher)) == ["a1", "a2"]
+
+
+@pytest.mark.parametrize("verdict", [Verdict.BUSY, Verdict.FAILED])
+def test_what_has_to_come_again_takes_the_rest_of_its_group_along(verdict):
+    dispatcher = dispatching(message("a1", "a"), message("a2", "a"), message("a3", "a"), message("b1", "b"))
+    first, _ = started(dispatcher)
+    dispatcher.end(first, Taken(verdict), 1.0)
+    assert [(one.one.message, one.seconds) for one in dispatcher.settlements] == [
+        ("a1", 1),
+        ("a2", 0),
+        ("a3", 0),
+    ]
+    assert started(dispatcher) == []
+    dispatcher.receive([message("a1", "a"), message("a2", "a")], 2.0)
+    assert bodies(started(dispatcher)) == ["a1"]
+
+
+def test_nothing_is_asked_for_while_it_is_nobodys_turn():
+    dispatcher = dispatching(message("a"))
+    [held] = started(dispatcher)
+    later = errors.Later(40.0, everyone=True)
+    dispatcher.end(held, Taken(Verdict.LATER, error=later, retry_after=40.0), 1.0)
+    assert (dispatcher.wanted(40.9), dispatcher.pause(40.0)) == (None, 1.0)
+    dispatcher.receive([message("b")], 40.9)
+    assert dispatcher.begin() is None, "nor is anything begun"
+    dispatcher.wake(41.0)
+    assert dispatcher.wanted(41.0) == 10
+    assert bodies(started(dispatcher)) == ["b"]
+
+
+def test_what_is_dead_holds_nobody_up():
+    dispatcher = dispatching(message("a1", "a"), message("a2", "a"), dead_letters=True)
+    [first] = started(dispatcher)
+    dead = Taken(Verdict.DEAD, error=ValueError())
+    dispatcher.end(first, dead, 1.0)
+    assert list(dispatcher.settlements) == [DeadLetter(first, dead)]
+    assert bodies(started(dispatcher)) == ["a2"]
+
+
+@pytest.mark.parametrize(
+    ("taken", "deliveries", "seconds"),
+    [
+        (Taken(Verdict.FAILED), 1, 1),
+        (Taken(Verdict.FAILED), 5, 16),
+        (Taken(Verdict.FAILED), 5000, 900),
+        (Taken(Verdict.DEAD), 2, 2),
+        (Taken(Verdict.BUSY, retry_after=17.2), 1, 17.2),
+        (Taken(Verdict.BUSY, retry_after=0.0), 9, 1),
+        (Taken(Verdict.FAILED, retry_after=1e9), 1, 1e9),
+        (Taken(Verdict.LATER, retry_after=40.0), 3, 40),
+        (Taken(Verdict.LATER, retry_after=1.0), 5, 16),
+        (Taken(Verdict.FAILED, error=errors.ShuttingDown("no"), stops=True), 9, 0),
+        (BEHIND, 9, 0),
+    ],
+)
+def test_how_long_a_message_stays_away(taken, deliveries, seconds):
+    dispatcher = dispatching(message("m", deliveries=deliveries))
+    [held] = started(dispatcher)
+    dispatcher.end(held, taken, 10.0)
+    assert list(dispatcher.settlements) == [Requeue(held, seconds, taken.verdict is Verdict.FAILED)]
+
+
+def test_visibility_is_extended_every_third_of_it_until_a_message_leaves():
+    dispatcher = dispatching(message("a1", "a"), message("a2", "a"))
+    [first] = started(dispatcher)
+    assert dispatcher.until_due(0.0) == 10.0
+    assert dispatcher.due(9.9) == []
+    due = dispatcher.due(10.0)
+    assert sorted(bodies(due)) == ["a1", "a2"]
+    for held in due:
+        dispatcher.renewed(held, 10.0)
+    assert dispatcher.due(19.9) == []
+    dispatcher.end(first, DONE, 20.0)
+    assert bodies(dispatcher.due(20.0)) == ["a2"]
+    [second] = started(dispatcher)
+    dispatcher.not_renewed(second, 20.0)
+    assert dispatcher.until_due(20.0) == 3.0
+    dispatcher.disowned(second)
+    assert dispatcher.until_due(20.0) is None
+
+
+def test_a_store_in_trouble_is_left_alone_for_longer_each_time():
+    dispatcher = dispatching(*[message(str(n)) for n in range(3)], workers=3)
+    down = Taken(Verdict.FAILED, error=errors.StoreUnavailable("down"))
+    for held in started(dispatcher):
+        dispatcher.end(held, down, 5.0)  # three at the same time are one trouble
+    assert (dispatcher.wanted(5.9), dispatcher.pause(5.5)) == (None, 0.5)
+    assert dispatcher.wanted(6.0) == 1
+    now = 6.0
+    for rest in (2, 4, 8, 16, 32, 60, 60):
+        dispatcher.receive([message("probe")], now)
+        dispatcher.end(started(dispatcher)[0], down, now)
+        assert dispatcher.pause(now) == rest
+        now += rest
+    dispatcher.receive([message("probe")], now)
+    dispatcher.end(started(dispatcher)[0], DONE, now)
+    assert dispatcher.wanted(now) == 10
+
+
+def test_messages_are_asked_for_when_somebody_is_free_and_nobody_has_too_many():
+    dispatcher = dispatching(workers=2, batch=3)
+    assert dispatcher.wanted(0.0) == 3
+    dispatcher.receive([message(f"a{n}", "a") for n in range(3)], 0.0)
+    started(dispatcher)
+    assert dispatcher.wanted(0.0) == 3, "one group keeps one worker busy"
+    dispatcher.receive([message(f"a{n}", "a") for n in range(3, 6)], 0.0)
+    assert dispatcher.wanted(0.0) is None, "six are in hand"
+    busy = dispatching(message("a", "a"), message("b", "b"), workers=2)
+    assert busy.wanted(0.0) is None
+
+
+GROUPS = st.sampled_from(["a", "b", "c"])
+VERDICTS = st.sampled_from([DONE, FAILED, Taken(Verdict.DUPLICATE), Taken(Verdict.BUSY), Taken(Verdict.DEAD)])
+
+
+@given(
+    moves=st.lists(
+        st.one_of(
+            st.tuples(st.just("receive"), st.lists(GROUPS, max_size=5)),
+            st.tuples(st.just("begin"), st.just(None)),
+            st.tuples(st.just("end"), st.tuples(st.integers(0, 10), VERDICTS)),
+        ),
+        max_size=40,
+    )
+)
+def test_whatever_happens_each_message_leaves_once_and_groups_keep_their_order(moves):
+    dispatcher, now, number = dispatching(workers=100), 0.0, 0
+    running: list[Kept] = []
+    begun: list[int] = []
+    for move, what in moves:
+        now += 1
+        if move == "receive":
+            new = [message(str(number + n), group) for n, group in enumerate(what)]
+            number += len(new)
+            dispatcher.receive(new, now)
+        elif move == "begin" and (held := dispatcher.begin()) is not None:
+            assert held.group not in {one.group for one in running}
+            running.append(held)
+            begun.append(int(held.message))
+        elif move == "end" and running:
+            place, taken = what
+            dispatcher.end(running.pop(place % len(running)), taken, now)
+    while running:
+        dispatcher.end(running.pop(), DONE, now)
+    dispatcher.stopping = True
+    dispatcher.clear()
+    left = [int(one.one.message) for one in dispatcher.settlements]
+    assert sorted(left) == list(range(number))
+    dispatcher.settlements.clear()
+    assert dispatcher.over
+    per_group = dict(enumerate(_groups(moves)))
+    for group in "abc":
+        mine = [n for n in begun if per_group[n] == group]
+        assert mine == sorted(mine)
+
+
+def _groups(moves: list[Any]) -> list[str]:
+    return [group for move, what in moves if move == "receive" for group in what]
+
+
+# --- A broker that sends over a connection, and cannot keep messages away
+
+
+def pushed(*messages: Kept) -> Dispatcher[str]:
+    sending = {"pushes": True, "longest_hold": 30.0, "visibility": float("inf"), "capacity": 5}
+    return dispatching(*messages, **sending)
+
+
+def test_a_failure_in_a_group_is_tried_again_here_before_those_behind_it():
+    dispatcher = pushed(message("a1", "a"), message("a2", "a"), message("b1", "b"), message("lone"))
+    first, *_ = started(dispatcher)
+    dispatcher.end(first, FAILED, 0.0)
+    assert (dispatcher.begin(), dispatcher.until_due(0.0)) == (None, 1.0)
+    dispatcher.wake(1.0)
+    assert started(dispatcher) == [first]
+    dispatcher.end(first, FAILED, 1.0)
+    assert dispatcher.until_due(1.0) == 2.0, "longer each time"
+    dispatcher.wake(3.0)
+    dispatcher.end(started(dispatcher)[0], DONE, 3.0)
+    assert bodies(started(dispatcher)) == ["a2"]
+
+
+@pytest.mark.parametrize("verdict", [Verdict.FAILED, Verdict.BUSY, Verdict.LATER])
+def test_a_failure_alone_is_given_back_after_a_while_and_counted_if_it_is_one(verdict):
+    dispatcher = pushed(message("m"))
+    [held] = started(dispatcher)
+    dispatcher.end(held, Taken(verdict, retry_after=1e9), 0.0)
+    dispatcher.wake(29.9)
+    assert not dispatcher.settlements
+    dispatcher.wake(30.0)
+    assert list(dispatcher.settlements) == [Requeue(held, 0.0, verdict is Verdict.FAILED)]
+    assert started(dispatcher) == []
+
+
+def test_what_is_kept_for_a_while_is_given_back_at_once_when_it_stops():
+    dispatcher = pushed(message("a1", "a"), message("a2", "a"), message("lone"), message("runs"))
+    first, lone, running = started(dispatcher)
+    dispatcher.end(first, FAILED, 0.0)
+    dispatcher.end(lone, FAILED, 0.0)
+    dispatcher.stopping = True
+    dispatcher.clear()
+    assert sorted(bodies(one.one for one in dispatcher.settlements)) == ["a1", "a2", "lone"]
+    assert not dispatcher.drained
+    dispatcher.take_settlements()
+    dispatcher.settled()
+    dispatcher.end(running, FAILED, 1.0)
+    assert bodies(one.one for one in dispatcher.settlements) == ["runs"]
+
+
+def test_a_lost_connection_takes_along_what_is_in_flight_and_what_runs_is_settled_by_nobody():
+    dispatcher = pushed(message("a1", "a"), message("a2", "a"))
+    [old] = started(dispatcher)
+    dispatcher.forget()
+    dispatcher.receive([message("a1", "a")], 1.0)
+    [new] = started(dispatcher)
+    dispatcher.end(old, DONE, 2.0)
+    assert not dispatcher.settlements
+    assert started(dispatcher) == []
+    dispatcher.end(new, DONE, 3.0)
+    assert bodies(one.one for one in dispatcher.settlements) == ["a1"]
+
+
+def test_a_broker_that_sends_is_given_as_much_room_as_there_is_and_listened_to_until_all_is_settled():
+    dispatcher = pushed(message("a"), message("b"))
+    assert dispatcher.wanted(0.0) == 3
+    dispatcher.stopping = True
+    assert dispatcher.wanted(0.0) == 0
+    dispatcher.queue_pause.again(0.0)
+    assert dispatcher.wanted(0.5) is None
+
+
+def test_pauses_grow_and_begin_anew_when_there_is_an_answer():
+    pause = GrowingPause(30.0, first=0.2)
+    assert [pause.again(now=pause.until if pause.times else 0.0) for _ in range(3)] == [0.2, 0.4, 0.8]
+    pause.over()
+    assert pause.again(9.0) == 0.2
+    spread = GrowingPause(30.0, first=0.2, spread=0.5)
+    assert 0.1 <= spread.again(0.0) <= 0.2
+
+
+def test_the_wait_of_a_failed_message_doubles():
+    assert [doubling(900)(n) for n in (1, 2, 3, 11, 10**9)] == [1, 2, 4, 900, 900]
