@@ -215,7 +215,7 @@ def test_a_post_that_failed_gives_all_of_them_back_and_counts_one_attempt(
 def sweep_once(process: Process) -> None:
     """Handle one message."""
     process.worker.look()
-    lane = process.worker.line.begin()
+    lane = process.worker.lanes.begin()
     assert lane is not None
     process.worker.visit(lane)
 

@@ -132,9 +132,9 @@ class Desk:
 
 def sweep(worker: Worker, clock: FakeClock) -> None:
     """Let a worker look once, and go through every lane that is in line, all in this thread."""
-    worker.line.wake(clock.monotonic())
+    worker.lanes.wake(clock.monotonic())
     worker.look()
-    while (lane := worker.line.begin()) is not None:
+    while (lane := worker.lanes.begin()) is not None:
         worker.visit(lane)
 
 

@@ -14,8 +14,7 @@ from semel import errors
 from semel.codecs import Encryption
 from semel.commands import Batch, Put, Query, Transact
 from semel.doors.inbox import Message, StoreInbox, open_inbox
-from semel.doors.inbox.lanes import AHEAD, Line
-from semel.doors.inbox.worker import BUSY_SECONDS, HELD_SECONDS, READ, STILL_SECONDS
+from semel.doors.inbox.worker import AHEAD, BUSY_SECONDS, HELD_SECONDS, READ, STILL_SECONDS
 from semel.errors import MessageRefused, MessageUnreadable
 from semel.ledger import DAY
 from semel.mailbox import PAGE, TTL, lane_of
@@ -132,9 +131,9 @@ def test_a_handler_is_told_what_else_waits_and_may_be_begun(desk):
     desk.put(alone[3])
     failed = Diary(failing("m5"))
     worker = desk.worker(failed, max_attempts=2)
-    line = worker.line
-    line.find(alone[5].lane)
-    worker.visit(line.begin())
+    scheduler = worker.lanes
+    scheduler.add(alone[5].lane)
+    worker.visit(scheduler.begin())
     for one in (alone[0], alone[7], conversation("a", 0)[0]):
         parts = list(desk.inbox.others(one))
         found = [other.message for part in parts for other in part]
@@ -392,8 +391,8 @@ def test_a_message_is_gone_when_its_time_is_over(office):
     worker = inbox.worker(failing("x", error=ValueError("no")), on_error="keep")
     office.clock.advance(DAY - 1)
     lane = lane_of("x", None)
-    worker.line.ring([lane])
-    assert worker.line.begin() == lane
+    worker.lanes.add(lane)
+    assert worker.lanes.begin() == lane
     worker.visit(lane)
     office.clock.advance(1)
     assert (inbox.waiting(), len(inbox.dead())) == (0, 1)
@@ -479,7 +478,7 @@ def test_who_waits_for_everyone_lets_no_other_begin_and_leaves_them_as_they_are(
     office.clock.advance(19.9)
     sweep(worker, office.clock)
     assert len(diary.keys) == 1
-    assert worker.line.next_wake == pytest.approx(20.0)
+    assert worker.lanes.next_wake == pytest.approx(20.0)
     assert {letter.not_before for one in messages for letter in office.letters(one)} == {0.0}
     office.clock.advance(0.1)
     sweep(worker, office.clock)
@@ -507,7 +506,7 @@ def test_what_is_in_doubt_waits_for_a_person_and_then_goes_on(office):
     sweep(worker, office.clock)
     assert office.s.ledger.get("a0").status is semel.Status.UNKNOWN
     office.clock.advance(HELD_SECONDS - 1)
-    assert not worker.line.wake(office.clock.monotonic()), "nobody is in that much of a hurry"
+    assert not worker.lanes.wake(office.clock.monotonic()), "nobody is in that much of a hurry"
     office.clock.advance(1)
     sweep(worker, office.clock)
     assert diary.keys == []
@@ -524,10 +523,10 @@ def test_what_waits_for_a_person_is_looked_at_the_less_often_the_longer_it_has(o
     office.clock.advance(1000)
     worker = office.worker(nobody, on_lapsed="hold")
     sweep(worker, office.clock)
-    assert worker.line.next_wake == pytest.approx(office.clock.monotonic() + 100)
+    assert worker.lanes.next_wake == pytest.approx(office.clock.monotonic() + 100)
     office.clock.advance(DAY)
     sweep(worker, office.clock)
-    assert worker.line.next_wake == pytest.approx(office.clock.monotonic() + 300)
+    assert worker.lanes.next_wake == pytest.approx(office.clock.monotonic() + 300)
 
 
 def test_a_message_that_cannot_be_read_is_not_among_what_else_waits(office):
@@ -711,16 +710,16 @@ def test_a_look_is_bounded_and_the_next_one_goes_on_from_there(office, monkeypat
     lanes = 3 * PAGE
     inbox.put(*(Message(f"x{n}", 0) for n in range(lanes)))
     resting = inbox.worker(failing(*(f"x{n}" for n in range(lanes))), backoff=lambda _: 3600)
-    while len(resting.line) < lanes:
+    while len(resting.lanes) < lanes:
         sweep(resting, office.clock)
     worker = inbox.worker(Diary())
     begun = len(store.seen)
     worker.look()
     assert len(store.seen) - begun == 2
     last = max(lane_of(f"x{n}", None) for n in range(lanes))
-    assert not worker.line.knows(last)
+    assert not worker.lanes.knows(last)
     worker.look()
-    assert worker.line.knows(last)
+    assert worker.lanes.knows(last)
     assert len(store.seen) - begun <= 4
     s.close()
 
@@ -732,8 +731,8 @@ def test_a_long_lane_does_not_keep_a_worker_from_the_others(office):
     worker = office.worker(diary)
     worker.look()
     office.put(*conversation("b", 0))
-    worker.line.ring([lane_of("b0", "b")])
-    while (lane := worker.line.begin()) is not None:
+    worker.lanes.add(lane_of("b0", "b"))
+    while (lane := worker.lanes.begin()) is not None:
         worker.visit(lane)
     assert diary.keys.index("b0") == READ
     assert len(diary.of("a")) == 3 * READ
@@ -745,55 +744,14 @@ def test_a_worker_forgets_the_lanes_that_it_is_done_with(office):
     while office.waiting:
         sweep(worker, office.clock)
         office.clock.advance(11)
-    assert len(worker.line) == 0
-    assert worker.line.next_wake == float("inf")
+    assert len(worker.lanes) == 0
+    assert worker.lanes.next_wake == float("inf")
 
 
-# --- The line ----------------------------------------------------------------------------------------
-
-
-def test_a_lane_that_rests_is_not_begun_before_and_rests_no_shorter_than_was_said():
-    line = Line()
-    line.find("a")
-    assert line.begin() == "a"
-    line.rest("a", 60)
-    line.rest("a", 2)
-    line.end("a", more=True)
-    line.ring(["a"])
-    assert (line.begin(), line.wake(59), line.next_wake) == (None, False, 60)
-    assert line.begin() is None
-    assert line.wake(60)
-    assert line.begin() == "a"
-
-
-def test_what_is_rung_while_somebody_is_in_the_lane_is_looked_at_afterwards():
-    line = Line()
-    line.ring(["a", "a", "b"])
-    assert [line.begin(), line.begin(), line.begin()] == ["a", "b", None]
-    line.ring(["a"])
-    assert line.begin() is None
-    line.end("a", more=False)
-    line.end("b", more=False)
-    assert [line.begin(), line.begin()] == ["a", None]
-    line.end("a", more=False)
-    assert len(line) == 0
-
-
-def test_a_rest_that_is_over_before_its_lane_is_left_is_not_lost():
-    line = Line()
-    line.ring(["a"])
-    line.begin()
-    line.rest("a", 1)
-    assert line.wake(1)
-    line.end("a", more=False)
-    assert line.begin() == "a"
-
-
-def test_the_line_has_an_end():
-    line = Line()
-    line.ring(f"l{n}" for n in range(AHEAD + 50))
-    assert not line.has_room
-    assert len(line) == AHEAD
+def test_no_more_lanes_are_taken_in_than_can_be_begun_soon(office):
+    worker = office.worker(Diary())
+    worker._notified([f"l{n}" for n in range(AHEAD + 50)])
+    assert len(worker.lanes) == worker.lanes.ready == AHEAD
 
 
 # --- Running -----------------------------------------------------------------------------------------

@@ -32,8 +32,8 @@ def inbox(s):
     work_off(inbox, failing("a0", "a1", "x", error=ValueError("no such order")), on_error="keep")
     inbox.put(*conversation("b", 0, 1), Message("y", 0))
     worker = inbox.worker(failing("b0"), backoff=lambda _: 3600)
-    worker.line.ring([conversation("b", 0)[0].lane])
-    worker.visit(worker.line.begin() or "")
+    worker.lanes.add(conversation("b", 0)[0].lane)
+    worker.visit(worker.lanes.begin() or "")
     return inbox
 
 

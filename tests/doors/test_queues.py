@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from semel import errors
 from semel.doors.queues.dispatcher import DeadLetter, Dispatcher, DispatchSettings, InFlight, Requeue
+from semel.doors.queues.lanes import LaneScheduler
 from semel.doors.queues.messages import BEHIND, Taken, Verdict
 from semel.doors.queues.pauses import GrowingPause, doubling
 
@@ -210,6 +211,57 @@ def test_whatever_happens_each_message_leaves_once_and_groups_keep_their_order(m
 
 def _groups(moves: list[Any]) -> list[str]:
     return [group for move, what in moves if move == "receive" for group in what]
+
+
+# --- Lanes
+
+
+def test_a_lane_that_rests_is_not_begun_before_and_rests_no_shorter_than_was_said():
+    lanes = LaneScheduler[str]()
+    lanes.add("a")
+    assert lanes.begin() == "a"
+    lanes.rest("a", 60)
+    lanes.rest("a", 2)
+    lanes.end("a", more=True)
+    lanes.add("a")
+    assert (lanes.begin(), lanes.wake(59), lanes.next_wake) == (None, [], 60)
+    assert lanes.begin() is None
+    assert lanes.wake(60) == ["a"]
+    assert lanes.begin() == "a"
+
+
+def test_what_is_added_while_somebody_is_in_the_lane_is_looked_at_afterwards():
+    lanes = LaneScheduler[str]()
+    for lane in ("a", "a", "b"):
+        lanes.add(lane)
+    assert [lanes.begin(), lanes.begin(), lanes.begin()] == ["a", "b", None]
+    lanes.add("a")
+    assert lanes.begin() is None
+    lanes.end("a", more=False)
+    lanes.end("b", more=False)
+    assert [lanes.begin(), lanes.begin()] == ["a", None]
+    lanes.end("a", more=False)
+    assert len(lanes) == 0
+
+
+def test_a_rest_that_is_over_before_its_lane_is_left_is_not_lost():
+    lanes = LaneScheduler[str]()
+    lanes.add("a")
+    lanes.begin()
+    lanes.rest("a", 1)
+    assert lanes.wake(1) == ["a"]
+    lanes.end("a", more=False)
+    assert lanes.begin() == "a"
+
+
+def test_nothing_is_begun_in_a_pause_and_everything_after_it():
+    lanes = LaneScheduler[str]()
+    lanes.add("a")
+    lanes.pause(20)
+    lanes.pause(10)
+    assert (lanes.begin(), lanes.wake(19), lanes.next_wake) == (None, [], 20)
+    assert lanes.wake(20) == ["a"]
+    assert lanes.begin() == "a"
 
 
 # --- A broker that sends over a connection, and cannot keep messages away

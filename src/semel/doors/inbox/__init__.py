@@ -10,7 +10,7 @@ from typing import Any, Protocol, Unpack
 from semel.connect import Semel
 from semel.doors.inbox.others import Other
 from semel.doors.inbox.store import StoreInbox
-from semel.doors.inbox.worker import Backoff, Dead, Told, Worker, nobody
+from semel.doors.inbox.worker import Backoff, Dead, ProgressCallback, Worker, nobody
 from semel.errors import Later
 from semel.mailbox import Counted, Message, Survey
 from semel.policy import Options
@@ -52,7 +52,7 @@ class Inbox(Protocol):
         ...
 
     async def aput(self, *messages: Message) -> None:
-        """The same, awaitable."""
+        """Accept messages: once it is awaited they are safe."""
         ...
 
     def worker(
@@ -104,7 +104,7 @@ class Inbox(Protocol):
         """Messages that nobody could handle, the oldest first."""
         ...
 
-    def redrive(self, id: str | None = None, *, told: Told = nobody) -> int:
+    def redrive(self, id: str | None = None, *, told: ProgressCallback = nobody) -> int:
         """Put one of these back, or all of them, to be handled as if they were new; gives how many.
 
         `told` is called with how many were put back so far.

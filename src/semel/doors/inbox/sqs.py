@@ -1,4 +1,4 @@
-"""An inbox on a FIFO queue of SQS: the same messages, delivered by AWS."""
+"""An inbox on a FIFO queue of SQS, whose messages AWS delivers."""
 
 import base64
 import hashlib
@@ -15,7 +15,7 @@ from semel.aws.sqs import LONGEST_POLL, MAX_BYTES, Outgoing, Queue, Sent
 from semel.codecs import Body
 from semel.connect import Semel
 from semel.doors.inbox.others import Other
-from semel.doors.inbox.worker import MAX_ATTEMPTS, Backoff, Dead, Told, check_handling, nobody
+from semel.doors.inbox.worker import MAX_ATTEMPTS, Backoff, Dead, ProgressCallback, check_handling, nobody
 from semel.doors.sqs import Consumer
 from semel.doors.sqs import Message as Delivery
 from semel.doors.sqs.broker import patience
@@ -65,7 +65,7 @@ class SQSInbox:
         _check(self._queue.send_all([self._outgoing(message) for message in messages]))
 
     async def aput(self, *messages: Message) -> None:
-        """The same, awaitable."""
+        """Accept messages: once it is awaited they are safe."""
         _check(await self._queue.asend_all([self._outgoing(message) for message in messages]))
 
     def _outgoing(self, given: Message) -> Outgoing:
@@ -200,7 +200,7 @@ class SQSInbox:
         attempts = 0 if record is None else record.attempt
         return Dead(one.id, envelope.key, envelope.group, attempts, error, one.sent_at or 0.0)
 
-    def redrive(self, id: str | None = None, *, told: Told = nobody) -> int:
+    def redrive(self, id: str | None = None, *, told: ProgressCallback = nobody) -> int:
         """Put one of these back, or all of them, to be handled as if they were new; gives how many."""
         put_back = 0
         with closing(self._dead_letters()) as letters:

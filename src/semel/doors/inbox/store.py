@@ -6,7 +6,7 @@ from typing import Any, Unpack
 from semel.commands import Steps
 from semel.connect import Semel
 from semel.doors.inbox.others import Other
-from semel.doors.inbox.worker import POLL, Backoff, Bell, Dead, Told, Worker, nobody
+from semel.doors.inbox.worker import POLL, Backoff, Dead, LaneNotifier, ProgressCallback, Worker, nobody
 from semel.doors.queues.pauses import doubling
 from semel.drive import adrive, drive
 from semel.errors import InvalidKey, MessageUnreadable, UsageError
@@ -29,19 +29,19 @@ class StoreInbox:
         self.name = name
         self._s = s
         self._box = s.mailbox(name, ttl=ttl)
-        # The same steps: what is put in by threads and by tasks is in one order.
+        # One set of steps: what is put in by threads and by tasks is in one order.
         self._abox = AsyncMailbox(self._box.steps, s.store)
-        self._bell = Bell()
+        self._notifier = LaneNotifier()
 
     def put(self, *messages: Message) -> None:
         """Accept messages: once it returns they are safe."""
         self._box.put(messages)
-        self._bell.ring(message.lane for message in messages)
+        self._notifier.notify(message.lane for message in messages)
 
     async def aput(self, *messages: Message) -> None:
-        """The same, awaitable."""
+        """Accept messages: once it is awaited they are safe."""
         await self._abox.put(messages)
-        self._bell.ring(message.lane for message in messages)
+        self._notifier.notify(message.lane for message in messages)
 
     def known(self, *messages: Message) -> int:
         """How many of these are in the inbox already, or have been taken from it and are remembered."""
@@ -87,7 +87,7 @@ class StoreInbox:
             self._s,
             self._box,
             handle,
-            bell=self._bell,
+            notifier=self._notifier,
             workers=workers,
             poll=POLL if poll is None else poll,
             backoff=backoff or BACKOFF,
@@ -138,15 +138,15 @@ class StoreInbox:
 
     def dead(self, limit: int = 100) -> list[Dead]:
         """Messages that nobody could handle, the oldest first."""
-        return [_told(letter) for letter in self._box.dead(limit).letters]
+        return [_dead(letter) for letter in self._box.dead(limit).letters]
 
-    def redrive(self, id: str | None = None, *, told: Told = nobody) -> int:
+    def redrive(self, id: str | None = None, *, told: ProgressCallback = nobody) -> int:
         """Put one of these back, or all of them, to be handled as if they were new; gives how many."""
         letters = self._dead_letters() if id is None else [self._dead_letter(id)]
         put_back = 0
         for letter in letters:
             put_back += self._box.redrive(letter)
-            self._bell.ring([letter.lane])
+            self._notifier.notify([letter.lane])
             told(put_back)
         return put_back
 
@@ -169,5 +169,5 @@ class StoreInbox:
         """There is nothing to let go of: the store is its owner's."""
 
 
-def _told(letter: Letter) -> Dead:
+def _dead(letter: Letter) -> Dead:
     return Dead(letter.id, letter.key, letter.group, letter.attempts, letter.error, letter.at)

@@ -11,7 +11,6 @@ by itself: a few pages every `poll` seconds, and on from there the next time.
 
 import inspect
 import random
-import threading
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
@@ -20,8 +19,10 @@ import msgspec
 
 from semel import errors
 from semel.connect import Semel
-from semel.doors.inbox.lanes import Line
+from semel.doors.queues.lanes import LaneScheduler
 from semel.doors.queues.messages import Handler, Taken, Verdict
+from semel.doors.queues.runners import ConsumerThreads
+from semel.doors.queues.steps import BlockingCall, ConsumerLoop, RunState, Wait
 from semel.events import What
 from semel.ledger import DAY, random_token
 from semel.mailbox import Lanes, Letter, Message, is_shared
@@ -30,6 +31,8 @@ from semel.policy import Options
 if TYPE_CHECKING:
     from semel.state import Mailbox
 
+# While so many lanes may be begun, no more are taken in: they are found again later.
+AHEAD = 100
 # How long a worker is idle at most before it looks whether another process has put something in.
 POLL = 0.5
 # So many pages are looked at in that time, as long as nothing is found that could be begun.
@@ -51,7 +54,7 @@ FRESH_SECONDS = 1.0
 # So many letters are read at once: each may be large, and slow work gets to few of them in that time.
 READ = 20
 # A third leaves room for two more tries when one is lost.
-STAYS_PER_LEASE = 3
+RENEWALS_PER_LEASE = 3
 # A worker that was told to begin nothing asks again after this: what it waits for may be over sooner.
 STILL_SECONDS = 60.0
 # The other side may name any time at all; a message is not put off for longer than this.
@@ -63,7 +66,7 @@ PASSING = (errors.StoreUnavailable, errors.StoreThrottled, errors.StoreOutcomeUn
 # What no attempt is begun for: it cannot be read, or failed for good before it was delivered again.
 UNBEGUN = (errors.MessageUnreadable, errors.FailedBefore)
 
-Told: TypeAlias = Callable[[int], object]
+ProgressCallback: TypeAlias = Callable[[int], object]
 Backoff: TypeAlias = Callable[[int], float]
 
 
@@ -83,29 +86,29 @@ class Dead(msgspec.Struct, frozen=True):
     """When it was put aside."""
 
 
-class Bell:
-    """Wakes the workers of this process when something was put in."""
+class LaneNotifier:
+    """Tells the workers of this process when something was put in."""
 
     def __init__(self) -> None:
-        self._ears: list[Callable[[list[str]], None]] = []
+        self._listeners: list[Callable[[list[str]], None]] = []
 
-    def ring(self, lanes: Iterable[str]) -> None:
-        """Something is there."""
+    def notify(self, lanes: Iterable[str]) -> None:
+        """Something is in these lanes."""
         where = list(dict.fromkeys(lanes))
-        for ear in self._ears:
-            ear(where)
+        for listener in self._listeners:
+            listener(where)
 
-    def listen(self, ear: Callable[[list[str]], None]) -> None:
+    def listen(self, listener: Callable[[list[str]], None]) -> None:
         """Call this from now on."""
-        self._ears = [*self._ears, ear]
+        self._listeners = [*self._listeners, listener]
 
-    def leave(self, ear: Callable[[list[str]], None]) -> None:
+    def leave(self, listener: Callable[[list[str]], None]) -> None:
         """Call it no more."""
-        self._ears = [one for one in self._ears if one != ear]
+        self._listeners = [one for one in self._listeners if one != listener]
 
 
-class Stay:
-    """Being in the lane of a group."""
+class LaneLease:
+    """The right to be the only one in the lane of a group."""
 
     __slots__ = ("lost", "token", "until")
 
@@ -124,7 +127,7 @@ class Worker:
         box: "Mailbox",
         handle: Callable[[Message], Any],
         *,
-        bell: Bell,
+        notifier: LaneNotifier,
         workers: int,
         poll: float,
         backoff: Backoff,
@@ -140,87 +143,81 @@ class Worker:
             s, handle, key=lambda message: message.key, door="inbox", **options
         )
         self._lease = self._handler.policy.lease
-        self._bell, self._workers, self._poll, self._backoff = bell, workers, poll, backoff
+        self._notifier, self._workers, self._poll, self._backoff = notifier, workers, poll, backoff
         self._monotonic, self._now, self._events = s.clock.monotonic, s.clock.now, self._handler.s.events
-        # Re-entrant, as a signal may call `stop` in the middle of whatever this thread does under it.
-        self._state = threading.Condition(threading.RLock())
-        self.line = Line()
-        self._stays: dict[str, Stay] = {}
-        self._stay_at = self._look_at = 0.0
+        self._state = RunState()
+        self._threads = ConsumerThreads(self._state, "semel-inbox")
+        self.lanes: LaneScheduler[str] = LaneScheduler()
+        self._leases: dict[str, LaneLease] = {}
+        self._renew_at = self._look_at = 0.0
         self._place = ""
         """Where looking goes on."""
-        self._stopping = self._begun = False
-        self._failure: BaseException | None = None
+        self._begun = False
 
     def run(self) -> None:
         """Handle messages until `stop` is called, or until something is wrong that waiting cannot mend."""
         if self._begun:
             raise errors.UsageError("a worker runs once: make another")
         self._begun = True
-        threads = [
-            threading.Thread(target=self._work, name=f"semel-inbox-{number}", daemon=True)
-            for number in range(self._workers)
-        ]
-        self._bell.listen(self._rung)
+        self._look_at = self._monotonic()
+        self._notifier.listen(self._notified)
         try:
-            self._look_at = self._monotonic()
-            for thread in threads:
-                thread.start()
-            self._serve()
+            handling = [self._handling() for _ in range(self._workers)]
+            self._threads.run(self._looking(), self._renewing(), handling)
         finally:
-            self._bell.leave(self._rung)
-            self.stop()
-            for thread in threads:
-                self._await(thread)
-        if self._failure is not None:
-            raise self._failure
-
-    def _await(self, thread: threading.Thread) -> None:
-        # There may be no more threads to be had, so that one was never begun.
-        while thread.ident is not None and thread.is_alive():
-            thread.join(min(self._poll, self._lease / STAYS_PER_LEASE))
-            self.stay()
+            self._notifier.leave(self._notified)
 
     def stop(self) -> None:
         """Begin nothing new: what runs is finished, what has not begun is left where it is.
 
         It may be called from anywhere, a signal handler included.
         """
-        self._stopping = True
-        with self._state:
-            self._state.notify_all()
+        self._threads.stop()
 
-    def _rung(self, lanes: list[str]) -> None:
-        with self._state:
-            self.line.ring(lanes)
-            self._state.notify_all()
+    def _notified(self, lanes: list[str]) -> None:
+        with self._threads.changing():
+            for lane in lanes:
+                if self.lanes.knows(lane) or self._has_room:
+                    self.lanes.add(lane)
+
+    # The loops, under the lock but for what they have called
+
+    def _looking(self) -> ConsumerLoop:
+        while not self._state.stopping:
+            if self._has_room and self._look_at <= self._monotonic():
+                yield BlockingCall(self.look)
+            if self.lanes.wake(self._monotonic()):
+                self._state.changed = True
+            pause = self._pause()
+            if pause > 0:
+                yield Wait(pause)
+
+    def _renewing(self) -> ConsumerLoop:
+        while self.lanes.entered or not self._state.stopping:
+            pause = self._renew_at - self._monotonic() if self._leases else None
+            yield BlockingCall(self.renew) if pause is not None and pause <= 0 else Wait(pause)
+
+    def _handling(self) -> ConsumerLoop:
+        while not self._state.stopping:
+            lane = self.lanes.begin()
+            if lane is None:
+                yield Wait(None)
+                continue
+            self._state.changed = True  # there may be room for another
+            yield BlockingCall(partial(self.visit, lane))
 
     # Looking
 
-    def _serve(self) -> None:
-        while not self._stopping:
-            self.stay()
-            if self._may_look():
-                self.look()
-            with self._state:
-                if self.line.wake(self._monotonic()):
-                    self._state.notify_all()
-                pause = self._pause()
-                if pause > 0 and not self._stopping:
-                    self._state.wait(pause)
+    @property
+    def _has_room(self) -> bool:
+        return self.lanes.ready < AHEAD
 
     def _pause(self) -> float:
         """How long nothing needs to be done here, unless something happens."""
-        moments = [self.line.next_wake]
-        if self.line.has_room:
+        moments = [self.lanes.next_wake]
+        if self._has_room:
             moments.append(self._look_at)
-        if self._stays:
-            moments.append(self._stay_at)
         return min(self._poll, min(moments) - self._monotonic())
-
-    def _may_look(self) -> bool:
-        with self._state:
-            return self.line.has_room and self._look_at <= self._monotonic()
 
     def look(self) -> None:
         """Find lanes that nobody here knows of, and remember where to go on."""
@@ -230,7 +227,7 @@ class Worker:
                 page = self._box.look(self._place)
                 self._place = page.after or ""
                 found += self._note(page)
-                if found or not self._place or self._stopping:
+                if found or not self._place or self._state.stopping:
                     break
         except PASSING as error:
             self._warn(error)
@@ -242,18 +239,17 @@ class Worker:
         # Other processes see the same: who begins elsewhere is in nobody's way.
         random.shuffle(lanes)
         found = 0
-        with self._state:
+        with self._threads.changing():
             now = self._monotonic()
             for lane in lanes:
-                if self.line.knows(lane.name):
+                if self.lanes.knows(lane.name):
                     continue
                 if lane.wait:
                     wait = min(lane.wait, BUSY_SECONDS) if lane.entered else lane.wait
-                    self.line.rest(lane.name, now + wait)
+                    self.lanes.rest(lane.name, now + wait)
                 else:
-                    self.line.find(lane.name)
+                    self.lanes.add(lane.name)
                     found += 1
-            self._state.notify_all()
         return found
 
     # Being in lanes
@@ -262,68 +258,46 @@ class Worker:
         """Be the only one in a lane, if others have no business in it meanwhile."""
         if not is_shared(lane):
             return True
-        stay = Stay(self._monotonic() + self._lease)
-        left = self._box.enter(lane, stay.token, self._lease)
+        lease = LaneLease(self._monotonic() + self._lease)
+        left = self._box.enter(lane, lease.token, self._lease)
         if left:
             self._rest(lane, min(left, BUSY_SECONDS))
             return False
-        with self._state:
-            if not self._stays:
-                self._stay_at = self._monotonic() + self._lease / STAYS_PER_LEASE
-            self._stays[lane] = stay
-            self._state.notify_all()
+        with self._threads.changing():
+            if not self._leases:
+                self._renew_at = self._monotonic() + self._lease / RENEWALS_PER_LEASE
+            self._leases[lane] = lease
         return True
 
     def _leave(self, lane: str, settled: list[Letter]) -> None:
-        with self._state:
-            stay = self._stays.pop(lane, None)
-        if stay is None:
+        with self._threads.changing():
+            lease = self._leases.pop(lane, None)
+        if lease is None:
             self._tell(lane, self._box.leave, settled)
         else:
-            self._tell(lane, self._box.leave, settled, lane, stay.token)
+            self._tell(lane, self._box.leave, settled, lane, lease.token)
 
-    def stay(self) -> None:
+    def renew(self) -> None:
         """Say of the lanes that somebody here is in that he still is, before that is over."""
-        with self._state:
-            now = self._monotonic()
-            if not self._stays or now < self._stay_at:
-                return
-            stays = self._stays.copy()
-            self._stay_at = now + self._lease / STAYS_PER_LEASE
+        with self._threads.changing():
+            now, leases = self._monotonic(), self._leases.copy()
+            self._renew_at = now + self._lease / RENEWALS_PER_LEASE
         try:
-            lost = self._box.stay({lane: stay.token for lane, stay in stays.items()}, self._lease)
+            lost = self._box.stay({lane: lease.token for lane, lease in leases.items()}, self._lease)
         except errors.StoreError as error:
             self._warn(error)
             return
-        for lane, stay in stays.items():
-            stay.lost, stay.until = lane in lost, now + self._lease
+        for lane, lease in leases.items():
+            lease.lost, lease.until = lane in lost, now + self._lease
 
     def _is_in(self, lane: str) -> bool:
-        stay = self._stays.get(lane)
-        return stay is None or not (stay.lost or self._monotonic() >= stay.until)
+        lease = self._leases.get(lane)
+        return lease is None or not (lease.lost or self._monotonic() >= lease.until)
 
     # Handling
 
-    def _work(self) -> None:
-        try:
-            while (lane := self._next()) is not None:
-                self.visit(lane)
-        except BaseException as error:  # noqa: BLE001 - whatever ends a thread ends the worker, which tells it
-            self._failure = self._failure or error
-            self.stop()
-
-    def _next(self) -> str | None:
-        with self._state:
-            while not self._stopping:
-                lane = self.line.begin()
-                if lane is not None:
-                    self._state.notify_all()
-                    return lane
-                self._state.wait()
-        return None
-
     def visit(self, lane: str) -> None:
-        """Go through one lane of those in line."""
+        """Go through one lane that was begun."""
         more = False
         try:
             more = self._enter(lane) and self._go_through(lane)
@@ -331,9 +305,8 @@ class Worker:
             self._warn(error)
             self._rest(lane, AWAY_SECONDS)
         finally:
-            with self._state:
-                self.line.end(lane, more=more)
-                self._state.notify_all()
+            with self._threads.changing():
+                self.lanes.end(lane, more=more)
 
     def _go_through(self, lane: str) -> bool:
         """Handle letters one after the other, until one has to come again; whether there may be more."""
@@ -342,7 +315,7 @@ class Worker:
             seen = self._box.letters(lane, READ)
             fresh = self._monotonic() + FRESH_SECONDS
             for letter in seen.letters:
-                if self._stopping or self._monotonic() > fresh or not self._is_in(lane):
+                if self._state.stopping or self._monotonic() > fresh or not self._is_in(lane):
                     return True
                 if letter.not_before > seen.now:
                     self._rest(lane, letter.not_before - seen.now)
@@ -386,7 +359,7 @@ class Worker:
             # The longer it has waited, the less often it is asked for: thousands must not keep a worker busy.
             self._rest(lane, min(LONGEST_HELD, max(HELD_SECONDS, (self._now() - letter.at) / HELD_SHARE)))
         elif isinstance(taken.error, errors.Later) and taken.error.everyone:
-            self._stand_still(taken.error.retry_after)
+            self._pause_all(taken.error.retry_after)
         elif taken.verdict is Verdict.BUSY:
             self._rest(lane, min(BUSY_SECONDS, taken.retry_after or BUSY_SECONDS))
         elif isinstance(taken.error, PASSING):
@@ -408,14 +381,14 @@ class Worker:
             return False
         return True
 
-    def _stand_still(self, seconds: float) -> None:
+    def _pause_all(self, seconds: float) -> None:
         """Begin nothing for a while, in any lane; what waits stays as it is, for whoever comes first then."""
-        with self._state:
-            self.line.stand_still(self._monotonic() + min(max(0.0, seconds), STILL_SECONDS))
+        with self._threads.changing():
+            self.lanes.pause(self._monotonic() + min(max(0.0, seconds), STILL_SECONDS))
 
     def _rest(self, lane: str, seconds: float) -> None:
-        with self._state:
-            self.line.rest(lane, self._monotonic() + seconds)
+        with self._threads.changing():
+            self.lanes.rest(lane, self._monotonic() + seconds)
 
     def _warn(self, error: Exception) -> None:
         name = type(error).__name__

@@ -32,6 +32,11 @@ class LaneScheduler(Generic[L]):
         """How many lanes may be begun."""
         return len(self._ready)
 
+    @property
+    def entered(self) -> int:
+        """How many lanes somebody is in."""
+        return len(self._entered)
+
     def knows(self, lane: L) -> bool:
         """Whether it may be begun, or rests, or somebody is in it."""
         return lane in self._ready or lane in self._entered or lane in self._resting
