@@ -14,7 +14,15 @@ import confluent_kafka
 import pytest
 
 import semel
-from semel.doors.kafka import Consumer, DeadLetterTopic, Place, Progress, content, handler, place_of
+from semel.doors.kafka import (
+    Consumer,
+    DeadLetterTopic,
+    PartitionProgress,
+    Position,
+    content,
+    handler,
+    position_of,
+)
 from semel.doors.queues.messages import Taken, Verdict
 from semel.errors import InProgress, InvalidOption
 from semel.events import What
@@ -192,7 +200,7 @@ def test_failures_wait_in_their_partition_dead_letters_leave_it_and_groups_do_no
     buried = []
 
     def flaky_letters(message, taken):
-        buried.append(place_of(message)[1:3])
+        buried.append(position_of(message)[1:3])
         if len(buried) == 1:
             raise TimeoutError("the undertaker is out")
         letters(message, taken)
@@ -299,7 +307,7 @@ def message_at(offset, timestamp=5, topic="orders", value=b"{}"):
 def test_every_clients_message_has_the_same_place_and_key(s):
     """kafka-python and aiokafka have attributes where confluent-kafka has methods."""
     record = SimpleNamespace(topic="orders", partition=2, offset=7, timestamp=5, value=b"{}")
-    assert place_of(record) == place_of(message_at(7)) == Place("orders", 2, 7, 5)
+    assert position_of(record) == position_of(message_at(7)) == Position("orders", 2, 7, 5)
     assert content(record) == content(message_at(7)) == {"topic": "orders", "value": b"{}"}
     handled: list[object] = []
     taking = handler(s, handled.append, group="g", cluster="c")
@@ -396,14 +404,14 @@ def test_a_dead_letter_counts_as_sent_only_when_the_broker_has_it(refusal, says)
 
 
 def at(offset, partition=0):
-    return Place("orders", partition, offset, 0)
+    return Position("orders", partition, offset, 0)
 
 
 FAILED = Taken(Verdict.FAILED, error=TimeoutError())
 
 
 def test_a_partition_that_fails_rests_longer_each_time_until_it_goes_on():
-    progress = Progress()
+    progress = PartitionProgress()
     rests = [progress.stop(at(3), FAILED, now=0) for _ in range(9)]
     assert rests == [0.5, 1, 2, 4, 8, 16, 32, 60, 60]
     assert progress.due(now=59) == []
@@ -417,11 +425,15 @@ def test_whoever_is_busy_is_asked_soon_and_an_error_is_given_the_time_it_asks_fo
     busy = Taken(Verdict.BUSY, error=InProgress("k", 30, 1), retry_after=30)
     almost = Taken(Verdict.BUSY, error=InProgress("k", 0.1, 1), retry_after=0.1)
     throttled = Taken(Verdict.FAILED, error=TimeoutError(), retry_after=300)
-    assert [Progress().stop(at(3), taken, now=0) for taken in (busy, almost, throttled)] == [0.5, 0.1, 300]
+    assert [PartitionProgress().stop(at(3), taken, now=0) for taken in (busy, almost, throttled)] == [
+        0.5,
+        0.1,
+        300,
+    ]
 
 
 def test_polling_never_outlasts_the_next_try():
-    progress = Progress()
+    progress = PartitionProgress()
     assert progress.rest(now=0) == 0.5
     progress.stop(at(3), Taken(Verdict.BUSY, retry_after=0.2), now=0)
     assert progress.rest(now=0) == 0.2
@@ -429,7 +441,7 @@ def test_polling_never_outlasts_the_next_try():
 
 
 def test_what_is_revoked_is_not_committed_any_more_and_does_not_stand_still():
-    progress = Progress()
+    progress = PartitionProgress()
     progress.settle(at(3))
     progress.settle(at(8, partition=1))
     progress.stop(at(4), FAILED, now=0)

@@ -11,12 +11,12 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, Unpack
 
-import msgspec
-
 from semel import errors
 from semel.clock import Clock
 from semel.connect import Semel
+from semel.doors.queues.lanes import LaneScheduler
 from semel.doors.queues.messages import Handler, Taken, Verdict
+from semel.doors.queues.pauses import doubling
 from semel.events import What
 from semel.extras import require
 from semel.keys import Key, step_of
@@ -28,13 +28,12 @@ if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer, TopicPartition
 
 Partition: TypeAlias = tuple[str, int]
-DeadLetters: TypeAlias = "Callable[[Message, Taken], Any]"
+DeadLetterFunction: TypeAlias = "Callable[[Message, Taken], Any]"
 
 # How long a broker keeps messages where nobody said otherwise, and so can deliver one again.
 RETENTION = 7 * DAY
 # A partition that stands still is tried again after 0.5, 1, 2 seconds, and so on to a minute.
-FIRST_REST = 0.5
-LONGEST_REST = 60.0
+patience = doubling(60.0, 0.5)
 # How soon `stop` is noticed where no messages come.
 POLL_SECONDS = 0.5
 # What is handled and not yet committed comes again after a crash, as a duplicate: it costs a look each.
@@ -42,7 +41,7 @@ COMMIT_SECONDS = 1.0
 ANSWER_SECONDS = 30.0
 
 
-class Record(Protocol):
+class KafkaRecord(Protocol):
     """A message as kafka-python and aiokafka give it; confluent-kafka's has methods of these names."""
 
     topic: Any
@@ -52,10 +51,10 @@ class Record(Protocol):
     value: Any
 
 
-AnyMessage: TypeAlias = "Record | Message"
+AnyMessage: TypeAlias = "KafkaRecord | Message"
 
 
-class Place(NamedTuple):
+class Position(NamedTuple):
     """Where a message stands, and since when: a topic that is made anew begins again at 0, but later."""
 
     topic: str
@@ -64,13 +63,13 @@ class Place(NamedTuple):
     timestamp: int
 
 
-def place_of(message: AnyMessage) -> Place:
-    """The place of a message, of whichever client."""
+def position_of(message: AnyMessage) -> Position:
+    """Where a message stands, of whichever client."""
     timestamp = _field(message, "timestamp")
     if isinstance(timestamp, tuple):  # confluent-kafka tells its kind before it
         timestamp = timestamp[1]
     topic, partition, offset = (_field(message, name) for name in ("topic", "partition", "offset"))
-    return Place(topic, partition, offset, timestamp or 0)
+    return Position(topic, partition, offset, timestamp or 0)
 
 
 def content(message: AnyMessage) -> dict[str, Any]:
@@ -93,13 +92,13 @@ def handler(
     fingerprint: Callable[[Any], Any] | None = content,
     **options: Unpack[Options],
 ) -> Handler[Any]:
-    """What handles each message once for a consumer group: by its place, or by what `key` calls it.
+    """What handles each message once for a consumer group: by its position, or by what `key` calls it.
 
-    Groups do not see each other's keys. `cluster` tells places of two clusters apart.
+    Groups do not see each other's keys. `cluster` tells positions of two clusters apart.
     """
 
     def by_place(message: AnyMessage) -> str:
-        return Key("kafka", group, cluster, *place_of(message))
+        return Key("kafka", group, cluster, *position_of(message))
 
     def by_key(message: AnyMessage) -> str:
         return Key("kafka", group, key(message)) if key else by_place(message)
@@ -122,9 +121,8 @@ class DeadLetterTopic:
     def __call__(self, message: "Message", taken: Taken) -> None:
         """Write one."""
         refusals: list[KafkaError | None] = []
-        told = [(f"semel-{name}", str(value).encode()) for name, value in place_of(message)._asdict().items()]
-        why = getattr(taken.error, "error_type", type(taken.error).__name__)
-        told.append(("semel-error", why.encode()))
+        about = {**position_of(message)._asdict(), "error": taken.error_type}
+        told = [(f"semel-{name}", str(value).encode()) for name, value in about.items()]
         self._producer.produce(
             self._topic,
             key=message.key(),
@@ -139,46 +137,41 @@ class DeadLetterTopic:
             raise errors.StoreUnavailable(f"the dead letter did not get to {self._topic}: {reason}")
 
 
-class Stop(msgspec.Struct, frozen=True):
-    """Where a partition stands still, and until when."""
-
-    place: Place
-    until: float
-
-
-class Progress:
+class PartitionProgress:
     """How far each partition has come: no I/O, no clock, no thread."""
 
     def __init__(self) -> None:
         self.settled: dict[Partition, int] = {}
         """Where each partition goes on: everything before that offset is settled."""
         self._failures: dict[Partition, int] = {}
-        self._stops: dict[Partition, Stop] = {}
+        self._stopped: dict[Partition, Position] = {}
+        self._lanes: LaneScheduler[Partition] = LaneScheduler()
 
-    def settle(self, place: Place) -> None:
+    def settle(self, at: Position) -> None:
         """Everything up to this message is settled."""
-        self.settled[place[:2]] = place.offset + 1
-        self._failures.pop(place[:2], None)
+        self.settled[at[:2]] = at.offset + 1
+        self._failures.pop(at[:2], None)
 
-    def stop(self, place: Place, taken: Taken, now: float) -> float:
+    def stop(self, at: Position, taken: Taken, now: float) -> float:
         """The partition stands still at this message for so many seconds."""
-        failures = self._failures[place[:2]] = self._failures.get(place[:2], 0) + 1
-        rest = min(LONGEST_REST, FIRST_REST * 2.0 ** min(failures - 1, 10))
+        failures = self._failures[at[:2]] = self._failures.get(at[:2], 0) + 1
+        rest = patience(failures)
         if taken.retry_after is not None:
             # Whoever is at work may well be done before his lease ends; what an error asks for is kept.
             rest = min(rest, taken.retry_after) if taken.verdict is Verdict.BUSY else taken.retry_after
-        self._stops[place[:2]] = Stop(place, now + rest)
+        self._stopped[at[:2]] = at
+        self._lanes.rest(at[:2], now + rest)
         return rest
 
-    def due(self, now: float) -> list[Place]:
+    def due(self, now: float) -> list[Position]:
         """The messages that are to be tried again now; their partitions go on."""
-        return self._go_on([partition for partition, stop in self._stops.items() if stop.until <= now])
+        return self._go_on(self._lanes.wake(now))
 
     def rest(self, now: float) -> float:
         """How long nothing is due, as far as polling goes."""
-        return min([POLL_SECONDS, *(max(0.0, stop.until - now) for stop in self._stops.values())])
+        return min(POLL_SECONDS, max(0.0, self._lanes.next_wake - now))
 
-    def forget(self, partitions: Iterable[Partition]) -> list[Place]:
+    def forget(self, partitions: Iterable[Partition]) -> list[Position]:
         """These are somebody else's now; where some of them stood still."""
         gone = list(partitions)
         for partition in gone:
@@ -186,8 +179,10 @@ class Progress:
             self._failures.pop(partition, None)
         return self._go_on(gone)
 
-    def _go_on(self, partitions: list[Partition]) -> list[Place]:
-        return [self._stops.pop(partition).place for partition in partitions if partition in self._stops]
+    def _go_on(self, partitions: list[Partition]) -> list[Position]:
+        for partition in partitions:
+            self._lanes.forget(partition)
+        return [self._stopped.pop(partition) for partition in partitions if partition in self._stopped]
 
 
 class Consumer:
@@ -208,7 +203,7 @@ class Consumer:
         *,
         key: "Callable[[Message], str] | None" = None,
         fingerprint: "Callable[[Message], Any] | None" = content,
-        dead_letters: "DeadLetters | None" = None,
+        dead_letters: "DeadLetterFunction | None" = None,
         cluster: str | None = None,
         **options: Unpack[Options],
     ) -> None:
@@ -223,7 +218,7 @@ class Consumer:
         self._handle, self._key, self._fingerprint, self._options = handle, key, fingerprint, options
         self._dead_letters = dead_letters
         self._cluster = cluster
-        self._progress = Progress()
+        self._progress = PartitionProgress()
         self._now = Clock().monotonic
         self._stopping = threading.Event()
         self._committed: dict[Partition, int] = {}
@@ -259,35 +254,35 @@ class Consumer:
                 self._commit(client, self._committed, wait=False)
 
     def _take(self, client: "Client", message: "Message") -> None:
-        taken, place = self._handler.take(message), place_of(message)
+        taken, position = self._handler.take(message), position_of(message)
         if taken.verdict is Verdict.DEAD:
             taken = self._bury(message, taken)
         if taken.settled:
-            self._progress.settle(place)
+            self._progress.settle(position)
         elif taken.stops:
             self.stop()
         else:
-            self._stop_at(client, place, taken)
+            self._stop_at(client, position, taken)
 
-    def _stop_at(self, client: "Client", place: Place, taken: Taken) -> None:
-        rest = self._progress.stop(place, taken, self._now())
+    def _stop_at(self, client: "Client", position: Position, taken: Taken) -> None:
+        rest = self._progress.stop(position, taken, self._now())
         # Paused first: what was fetched ahead is dropped, and comes again from the broker.
-        client.pause([self._at(place)])
-        client.seek(self._at(place))
+        client.pause([self._at(position)])
+        client.seek(self._at(position))
         text = self._s.events.scrubbed(taken.why)
-        _logger().warning("%s stands still for %.1f s: %s", _shown(place), rest, text)
+        _logger().warning("%s stands still for %.1f s: %s", _shown(position), rest, text)
 
     # Dead letters
 
     def _bury(self, message: "Message", taken: Taken) -> Taken:
         """Hand on what is dead; that is done once too, and tried again like a message that fails."""
-        place, letters = place_of(message), self._dead_letters
+        position, letters = position_of(message), self._dead_letters
         kind = type(taken.error).__name__
-        self._s.events.warn(What.REFUSED, "", detail=f"{_shown(place)} is dead: {kind}")
+        self._s.events.warn(What.REFUSED, "", detail=f"{_shown(position)} is dead: {kind}")
         if letters is None:
             why = f"is dead ({kind}), is not skipped, and stays until it is handled: give dead_letters="
-            return Taken(Verdict.FAILED, error=errors.Refused(_shown(place), why))
-        key = Key("kafka", self._config["group.id"], self._cluster, *place)
+            return Taken(Verdict.FAILED, error=errors.Refused(_shown(position), why))
+        key = Key("kafka", self._config["group.id"], self._cluster, *position)
         burial = Handler[Any](
             self._s,
             lambda message: letters(message, taken),
@@ -337,9 +332,9 @@ class Consumer:
         # Paused partitions stay so when they come back, so none leaves like that.
         self._resume(client, self._progress.forget(_names(partitions)))
 
-    def _resume(self, client: "Client", places: list[Place]) -> None:
-        if places:
-            client.resume([self._at(place) for place in places])
+    def _resume(self, client: "Client", positions: list[Position]) -> None:
+        if positions:
+            client.resume([self._at(position) for position in positions])
 
     def _commit(self, client: "Client", offsets: dict[Partition, int], *, wait: bool) -> None:
         if not offsets:
@@ -354,8 +349,8 @@ class Consumer:
             # Nothing is lost: what is not committed comes again, and is a duplicate then.
             _logger().warning("kafka: offsets were not committed. %s", error)
 
-    def _at(self, place: Place) -> "TopicPartition":
-        at: TopicPartition = self._kafka.TopicPartition(place.topic, place.partition, place.offset)
+    def _at(self, position: Position) -> "TopicPartition":
+        at: TopicPartition = self._kafka.TopicPartition(position.topic, position.partition, position.offset)
         return at
 
 
@@ -373,8 +368,8 @@ def _checked(config: Mapping[str, Any]) -> dict[str, Any]:
     return {"auto.offset.reset": "earliest", **config, "enable.auto.commit": False}
 
 
-def _shown(place: Place) -> str:
-    return f"{place.topic}[{place.partition}] at offset {place.offset}"
+def _shown(position: Position) -> str:
+    return f"{position.topic}[{position.partition}] at offset {position.offset}"
 
 
 def _logger() -> Any:

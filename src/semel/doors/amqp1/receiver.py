@@ -81,17 +81,17 @@ class Receiver(Broker[Any]):
                 self._update(delivery, *self._outcome(one))
         self.loop.hurry()  # there is room for more
 
-    def _outcome(self, one: Settlement) -> tuple[str, BaseException | None]:
+    def _outcome(self, one: Settlement) -> tuple[str, str]:
         if isinstance(one, Acknowledge):
-            return "ACCEPTED", None
+            return "ACCEPTED", ""
         if isinstance(one, DeadLetter):
-            return "REJECTED", one.taken.error
+            return "REJECTED", one.taken.error_type
         # Only where the broker says that it knows the word: some take it for an acknowledgement.
-        return "MODIFIED" if one.counted and self._counts else "RELEASED", None
+        return "MODIFIED" if one.counted and self._counts else "RELEASED", ""
 
-    def _update(self, delivery: Any, outcome: str, error: BaseException | None = None) -> None:
+    def _update(self, delivery: Any, outcome: str, error_type: str) -> None:
         if outcome == "REJECTED":
-            delivery.local.condition = self._proton.Condition("amqp:internal-error", type(error).__name__)
+            delivery.local.condition = self._proton.Condition("amqp:internal-error", error_type)
         if outcome == "MODIFIED":
             delivery.local.failed = True
         delivery.update(getattr(self._proton.Delivery, outcome))
@@ -169,7 +169,7 @@ class Receiver(Broker[Any]):
             hash(group)
         except Exception as error:  # noqa: BLE001 - it cannot be read, or its group cannot be told
             self._events.warn(What.REFUSED, "", detail=f"an unreadable message: {type(error).__name__}")
-            self._update(delivery, "REJECTED", error)
+            self._update(delivery, "REJECTED", type(error).__name__)
         else:
             tag = (wire, delivery)
             self._arrived.append(InFlight(message, group=group, deliveries=deliveries, tag=tag))

@@ -61,6 +61,13 @@ class Taken(msgspec.Struct, frozen=True):
         return text.encode(errors="replace").decode().replace("\0", "?")
 
     @property
+    def error_type(self) -> str:
+        """The type of what stood in the way, when it failed for good; its words may tell too much."""
+        error = self.error
+        kept = error.error_type if isinstance(error, errors.FailedBefore) else type(error).__name__
+        return kept or "Unknown"
+
+    @property
     def settled(self) -> bool:
         """Whether its effect has happened, so that the queue may forget it."""
         return self.verdict in (Verdict.DONE, Verdict.DUPLICATE)

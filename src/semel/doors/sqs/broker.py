@@ -167,7 +167,7 @@ class SqsBroker(Broker[Message]):
 
 def dead_letter(message: Message, taken: Taken, *, fifo: bool) -> Outgoing:
     """A message as it goes to the dead letters: as it was, and beside it why, as far as there is room."""
-    why = {"semel-error": why_dead(taken), "semel-message-id": message.id, "semel-queue": message.queue}
+    why = {"semel-error": taken.error_type, "semel-message-id": message.id, "semel-queue": message.queue}
     plain = Outgoing(
         body=message.body,
         # Of a queue without groups, every message is one.
@@ -179,13 +179,6 @@ def dead_letter(message: Message, taken: Taken, *, fifo: bool) -> Outgoing:
     told = dict(list(why.items())[:room])
     full = msgspec.structs.replace(plain, attributes={**message.attributes, **told})
     return full if full.size <= MAX_BYTES else plain
-
-
-def why_dead(taken: Taken) -> str:
-    """The type of the error that a message died of; its words may tell too much."""
-    error = taken.error
-    told = error.error_type if isinstance(error, errors.FailedBefore) else type(error).__name__
-    return told or "Unknown"
 
 
 def _tens(things: Iterable[T]) -> Iterator[list[T]]:
