@@ -167,7 +167,7 @@ def test_a_report_that_the_broker_does_not_hear_of_is_given_all_the_same(opened,
     draw_in = Net.draw_in
 
     def cut_off(net, kept):
-        net.wire.hang_up()
+        net.broker.hang_up()
         draw_in(net, kept)
 
     monkeypatch.setattr(Net, "draw_in", cut_off)

@@ -33,7 +33,7 @@ class Fate:
                 os.kill(os.getpid(), signal.SIGKILL)
 
 
-class Crew:
+class WorkerProcesses:
     """Processes of one program, which is given its words and its fate; whoever is killed is replaced."""
 
     def __init__(

@@ -78,7 +78,7 @@ def failing_once(*keys: str) -> Callable[[Message], None]:
     return work
 
 
-class Desk:
+class InboxHarness:
     """An inbox in a scope of its own, with a clock that the test moves, and processes as it asks for them."""
 
     def __init__(self, place: Place, **options: Any) -> None:

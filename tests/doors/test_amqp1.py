@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 import semel
-from semel.doors.amqp1 import place
+from semel.doors.amqp1 import endpoint
 from semel.events import What
 from semel.testing import FakeClock
 from tests.servers.rabbitmq import Broker, declare
@@ -343,9 +343,9 @@ def test_what_a_lost_connection_brings_again_is_not_done_again(rabbitmq, queues,
         producer.send(address, name, key=name)
     with running(Consumer(s, rabbitmq.url, address, handle, lease=0.6, heartbeat=False)) as consumer:
         assert begun.wait(60)
-        first = consumer.receiver.wire
+        first = consumer.receiver.broker
         consumer.receiver.loop.ask(first.hang_up)
-        assert until(lambda: consumer.receiver.wire is not None and consumer.receiver.wire is not first)
+        assert until(lambda: consumer.receiver.broker is not None and consumer.receiver.broker is not first)
         may_end.set()
         assert until(lambda: seen.count(What.REPLAYED) == 1 and "b" in handled)
     s.close()
@@ -357,9 +357,9 @@ def test_heartbeats_go_on_while_a_handler_runs(s) -> None:
     handled: list[str] = []
 
     def handle(message) -> None:
-        sent = consumer.receiver.wire.transport.frames_output
+        sent = consumer.receiver.broker.transport.frames_output
         # The other end hangs up after a second of silence.
-        assert until(lambda: consumer.receiver.wire.transport.frames_output >= sent + 3)
+        assert until(lambda: consumer.receiver.broker.transport.frames_output >= sent + 3)
         handled.append(message.id)
 
     with peer(messages=(Message(id="a", body="x"),), silence=1.0) as broker:
@@ -639,12 +639,12 @@ def test_a_message_without_an_id_has_no_key() -> None:
         by_message_id("orders", Message())
 
 
-def test_a_url_names_a_place() -> None:
-    found = place.place_of("amqp://us%40er:p%2Fw@broker/%2F")
+def test_a_url_names_an_endpoint() -> None:
+    found = endpoint.endpoint_of("amqp://us%40er:p%2Fw@broker/%2F")
     assert (found.host, found.port, found.user, found.password) == ("broker", 5672, "us@er", "p/w")
     assert found.hostname == "vhost:/"
     assert found.tls is None
-    safe = place.place_of("amqps://broker")
+    safe = endpoint.endpoint_of("amqps://broker")
     assert (safe.port, safe.user, safe.hostname) == (5671, None, "broker")
     assert safe.tls is not None
 
@@ -652,7 +652,7 @@ def test_a_url_names_a_place() -> None:
 @pytest.mark.parametrize("url", ["broker:5672", "http://broker", "amqp:///vhost", "amqp://broker:port"])
 def test_a_url_that_names_no_broker_is_refused_without_being_shown(url) -> None:
     with pytest.raises(semel.InvalidOption, match="a broker's URL is") as refusal:
-        place.place_of(url)
+        endpoint.endpoint_of(url)
     assert url not in str(refusal.value)
 
 
@@ -662,7 +662,7 @@ def test_a_url_that_names_no_broker_is_refused_without_being_shown(url) -> None:
 MESSAGES, GROUPS, WORKERS = 2000, 12, 3
 
 
-class Crew:
+class WorkerProcesses:
     """Worker processes, each replaced as soon as it is gone."""
 
     def __init__(self, url: str, file: Path, queues: list[str]) -> None:
@@ -720,22 +720,22 @@ def test_workers_are_killed_and_every_effect_is_there_once_and_in_order(
     with sqlite3.connect(file, timeout=60) as db:
         db.execute("PRAGMA journal_mode=WAL")
         db.execute(TABLE)
-    crew = Crew(rabbitmq.url, file, [address.rpartition("/")[2] for address in addresses])
+    processes = WorkerProcesses(rabbitmq.url, file, [address.rpartition("/")[2] for address in addresses])
 
     def done() -> int:
-        crew.look_after()
+        processes.look_after()
         return db.execute("SELECT count(*) FROM effects").fetchone()[0]
 
     try:
         for moment in moments:
             assert until(lambda: done() >= moment)  # noqa: B023 - used now
-            crew.kill(draw.randrange(WORKERS))
+            processes.kill(draw.randrange(WORKERS))
         assert until(lambda: done() >= MESSAGES)
         # One that is just being started anew may not listen to the signal yet.
-        assert set(crew.stop()) <= {0, -signal.SIGTERM}
+        assert set(processes.stop()) <= {0, -signal.SIGTERM}
     finally:
-        crew.abandon()
-    assert crew.killed >= 12
+        processes.abandon()
+    assert processes.killed >= 12
     with semel.connect(f"sqlite:///{file}") as s:
         for address in addresses:
             while queues.depth(address):

@@ -25,8 +25,8 @@ from semel.testing import Faulty
 from tests.amounts import amount
 from tests.doors.inbox_kit import (
     Busy,
-    Desk,
     Diary,
+    InboxHarness,
     conversation,
     failing,
     failing_once,
@@ -54,7 +54,7 @@ def place(request, tmp_path_factory):
 @pytest.fixture
 def desk(place):
     """An inbox on every store."""
-    desk = Desk(place)
+    desk = InboxHarness(place)
     yield desk
     desk.close()
 
@@ -62,7 +62,7 @@ def desk(place):
 @pytest.fixture
 def office(request, tmp_path):
     """An inbox on the nearest store, for what is no store's business."""
-    desk = Desk(open_place("memory", request, tmp_path))
+    desk = InboxHarness(open_place("memory", request, tmp_path))
     yield desk
     desk.close()
 
@@ -376,7 +376,7 @@ def test_messages_stay_in_order_though_the_clock_is_set_back(office):
 
 def test_threads_and_tasks_of_a_process_put_in_one_order(request, tmp_path):
     """In one millisecond, by turns."""
-    desk = Desk(open_place("sqlite", request, tmp_path))
+    desk = InboxHarness(open_place("sqlite", request, tmp_path))
     for message in conversation("a", *range(20)):
         desk.put(message)
     diary = Diary()
@@ -412,7 +412,7 @@ def test_what_is_done_is_remembered_for_as_long_as_a_message_can_wait(office):
 
 
 def test_bodies_are_encrypted_where_the_ledger_encrypts(request, tmp_path):
-    desk = Desk(open_place("sqlite", request, tmp_path), codec=sealing("old"))
+    desk = InboxHarness(open_place("sqlite", request, tmp_path), codec=sealing("old"))
     desk.put(Message("x", {"text": "call +46 70 123 45 67"}), Message("y", "call +46 70 123 45 67", "g"))
     sweep(desk.worker(failing("y", error=ValueError("no")), on_error="keep"), desk.clock)
     assert len(desk.inbox.dead()) == 1

@@ -10,10 +10,10 @@ import pytest
 import semel
 from semel.doors.inbox import Message, open_inbox
 from tests.amounts import amount
-from tests.doors.fates import MOMENTS, Crew
+from tests.doors.fates import MOMENTS, WorkerProcesses
 from tests.servers.running import until
 
-CONVERSATIONS, CREW = 10, 3
+CONVERSATIONS, PROCESSES = 10, 3
 MESSAGES = amount(1000, 300)
 
 
@@ -44,26 +44,26 @@ def test_killed_workers_handle_every_message_once_and_in_order(tmp_path):
         inbox.put(*said[:half])
         dice = random.Random(3)
         fates = [(dice.randint(3, 12), moment) for moment in MOMENTS]
-        crew = Crew(stack, ["tests.doors.inbox_worker", str(path)], fates, dice, CREW)
+        processes = WorkerProcesses(stack, ["tests.doors.inbox_worker", str(path)], fates, dice, PROCESSES)
         inbox.put(*said[half:])
         killings = list(range(MESSAGES // 3, MESSAGES, MESSAGES // 4))
 
         def all_done() -> bool:
-            crew.replace_the_dead()
+            processes.replace_the_dead()
             done = rows.execute("SELECT count(*) FROM effects").fetchone()[0]
             if killings and done >= killings[0]:
                 killings.pop(0)
-                crew.kill_one()
+                processes.kill_one()
             return inbox.waiting() == 0
 
         assert until(all_done)
         # All of them end by themselves, but for one that has not even begun.
-        ends = set(crew.dismiss())
+        ends = set(processes.dismiss())
         assert 0 in ends
         assert ends <= {0, -SIGTERM}
         assert inbox.dead() == []
         told = rows.execute("SELECT conversation, n, pid FROM effects ORDER BY id").fetchall()
-    assert crew.killed >= 3
+    assert processes.killed >= 3
     assert len({pid for _, _, pid in told}) >= 3, "several of them had a part in it"
     assert len(told) == MESSAGES
     for who in range(CONVERSATIONS):

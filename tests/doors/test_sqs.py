@@ -30,13 +30,13 @@ from semel.errors import QueueMissing
 from semel.events import Events
 from semel.stores.memory import MemoryStore
 from semel.testing import Faulty
-from tests.doors.fates import MOMENTS, Crew
+from tests.doors.fates import MOMENTS, WorkerProcesses
 from tests.doors.sqs_kit import counts, make_queue
 from tests.servers.running import until
 
 # --- Killed again and again --------------------------------------------------------------------------
 
-MESSAGES, CONVERSATIONS, CREW = 2000, 40, 3
+MESSAGES, CONVERSATIONS, PROCESSES = 2000, 40, 3
 
 
 def conversations() -> Iterator[Outgoing]:
@@ -68,20 +68,24 @@ def test_killed_consumers_handle_every_message_once_and_in_order(sqs, tmp_path):
 
         dice = random.Random(7)
         fates = [(dice.randint(5, 60), moment) for moment in MOMENTS * 2]
-        crew = Crew(stack, ["tests.doors.sqs_worker", str(path), queue.url], fates, dice, CREW)
+        processes = WorkerProcesses(
+            stack, ["tests.doors.sqs_worker", str(path), queue.url], fates, dice, PROCESSES
+        )
         killings = list(range(250, 1900, 300))
 
         def all_done() -> bool:
-            crew.replace_the_dead()
+            processes.replace_the_dead()
             if killings and done() >= killings[0]:
                 killings.pop(0)
-                crew.kill_one()
+                processes.kill_one()
             return counts(queue) == (0, 0)
 
         assert until(all_done)
-        assert crew.dismiss() == [0] * CREW, "all of them end by themselves, without a word of complaint"
+        assert processes.dismiss() == [0] * PROCESSES, (
+            "all of them end by themselves, without a word of complaint"
+        )
         told = rows.execute("SELECT conversation, n FROM effects ORDER BY id").fetchall()
-    assert crew.killed >= 6
+    assert processes.killed >= 6
     assert len(told) == MESSAGES
     for who in range(CONVERSATIONS):
         assert [n for c, n in told if c == f"c{who}"] == list(range(MESSAGES // CONVERSATIONS))

@@ -24,7 +24,7 @@ import semel
 from semel.doors import celery as celery_door
 from semel.doors import dramatiq as dramatiq_door
 from semel.doors import taskiq as taskiq_door
-from semel.doors.tasks import REST_SECONDS, again_after
+from semel.doors.tasks import RETRY_SECONDS, retry_after
 from semel.testing import FakeClock, Faulty
 from tests.servers.running import until
 
@@ -156,9 +156,9 @@ def till():
 
 
 def test_a_refusal_that_names_no_time_has_the_task_come_again_in_a_while():
-    assert again_after(semel.InProgress("k", 2.5, 1)) == 2.5
-    assert again_after(semel.ShuttingDown("no new work is begun")) == REST_SECONDS
-    assert again_after(semel.OutcomeUnknown("k", 1)) == REST_SECONDS
+    assert retry_after(semel.InProgress("k", 2.5, 1)) == 2.5
+    assert retry_after(semel.ShuttingDown("no new work is begun")) == RETRY_SECONDS
+    assert retry_after(semel.OutcomeUnknown("k", 1)) == RETRY_SECONDS
 
 
 # Celery
@@ -236,7 +236,7 @@ def test_celery_loses_no_task_that_comes_while_the_ledger_is_drained(office, til
     if acks_late:
         assert (state, told.requeue, office.sent()) == ("REJECTED", True, [])
     else:
-        assert (state, told.when, len(office.sent())) == ("RETRY", REST_SECONDS, 1)
+        assert (state, told.when, len(office.sent())) == ("RETRY", RETRY_SECONDS, 1)
 
 
 def test_celery_sends_a_task_again_while_the_store_is_down(office, till):
@@ -369,7 +369,7 @@ def test_dramatiq_has_a_busy_message_come_again_when_the_lease_ends(till, stub):
     till.s.drain()
     with pytest.raises(dramatiq.Retry, match="no new work") as retry:
         actor_of(till, StubBroker())("o-2")
-    assert retry.value.delay == REST_SECONDS * 1000
+    assert retry.value.delay == RETRY_SECONDS * 1000
 
 
 def test_dramatiq_does_the_same_for_an_async_actor(till):

@@ -8,7 +8,7 @@ def charge(order_id: str, cents: int) -> str: ...
 from typing import Any, Final
 
 from semel import errors
-from semel.doors.tasks import FINAL, Door
+from semel.doors.tasks import FINAL, TaskQueue
 from semel.extras import require
 from semel.keys import Key
 
@@ -26,7 +26,7 @@ def task_id(*_: Any, **__: Any) -> str:
     return Key("celery", task.request.id)
 
 
-def _again(error: Exception, seconds: float) -> Exception:
+def _retry(error: Exception, seconds: float) -> Exception:
     """Have the running task come again."""
     task = celery.current_task
     if not task or task.request.called_directly or task.request.is_eager:
@@ -49,5 +49,5 @@ def _requeued(reason: Exception) -> Exception:
     return rejected
 
 
-once: Final = Door("celery", (exceptions.TaskPredicate,), _again, "raise").once
+once: Final = TaskQueue("celery", (exceptions.TaskPredicate,), _retry, "raise").once
 """A task that finds its key busy frees its worker and comes again, which does not count as a retry."""

@@ -9,7 +9,7 @@ from math import ceil
 from typing import Any, Final
 
 from semel import errors
-from semel.doors.tasks import FINAL, Door
+from semel.doors.tasks import FINAL, TaskQueue
 from semel.extras import require
 from semel.keys import Key
 
@@ -29,10 +29,10 @@ def message_id(*_: Any, **__: Any) -> str:
     return Key("dramatiq", message.message_id)
 
 
-def _again(error: Exception, seconds: float) -> Exception:
+def _retry(error: Exception, seconds: float) -> Exception:
     retry: Exception = dramatiq.Retry(str(error), delay=ceil(seconds * 1000))
     return retry
 
 
-once: Final = Door("dramatiq", (dramatiq.Retry,), _again, "raise").once
+once: Final = TaskQueue("dramatiq", (dramatiq.Retry,), _retry, "raise").once
 """A message that finds its key busy frees its worker and comes again, as one of its retries."""

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Final, ParamSpec, TypeVar, Unpack
 
 from semel.connect import Semel
-from semel.doors.tasks import AGAIN, FINAL, Door, again_after
+from semel.doors.tasks import FINAL, RETRYABLE, TaskQueue, retry_after
 from semel.extras import require
 from semel.model import MISSING
 from semel.once import ALL, All, KeyMaker, Payload
@@ -30,7 +30,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 # Who waits for another leaves the event loop free; who waited in vain is sent again by the middleware.
-DOOR: Final = Door("taskiq", (NoResultError,), None, "wait")
+QUEUE: Final = TaskQueue("taskiq", (NoResultError,), None, "wait")
 
 
 def once(
@@ -48,7 +48,7 @@ def once(
 
     def protect(function: Callable[P, R]) -> Callable[P, R]:
         compared = _sent(function) if isinstance(fingerprint, All) else fingerprint
-        return DOOR.once(s, key, fingerprint=compared, returns=returns, **options)(function)
+        return QUEUE.once(s, key, fingerprint=compared, returns=returns, **options)(function)
 
     return protect
 
@@ -64,9 +64,9 @@ class OnceMiddleware(SmartRetryMiddleware):
         self, message: TaskiqMessage, result: TaskiqResult[Any], exception: BaseException
     ) -> None:
         """A task raised this."""
-        if isinstance(exception, AGAIN):
+        if isinstance(exception, RETRYABLE):
             kicker: AsyncKicker[Any, Any] = AsyncKicker(message.task_name, self.broker, message.labels)
-            await self.on_send(kicker.with_task_id(message.task_id), message, again_after(exception))
+            await self.on_send(kicker.with_task_id(message.task_id), message, retry_after(exception))
             result.error = NoResultError()
         elif not isinstance(exception, FINAL):
             await super().on_error(message, result, exception)

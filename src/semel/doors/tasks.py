@@ -21,9 +21,9 @@ from semel.policy import Options
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Again: TypeAlias = Callable[[Exception, float], Exception]
+RetryMaker: TypeAlias = Callable[[Exception, float], Exception]
 
-AGAIN: Final = (
+RETRYABLE: Final = (
     errors.InProgress,
     errors.OutcomeUnknown,
     errors.ClaimLost,
@@ -42,22 +42,22 @@ FINAL: Final = (
 """However often the task comes again, this is its answer: give it to your queue as what not to retry."""
 
 # For a store that is down or a key that somebody has to settle, neither of which says how long it takes.
-REST_SECONDS: Final = 10.0
+RETRY_SECONDS: Final = 10.0
 
 
-def again_after(error: Exception) -> float:
+def retry_after(error: Exception) -> float:
     """After how many seconds a task that met this may do better."""
-    after: float = getattr(error, "retry_after", REST_SECONDS)
+    after: float = getattr(error, "retry_after", RETRY_SECONDS)
     return after
 
 
-class Door(msgspec.Struct, frozen=True):
+class TaskQueue(msgspec.Struct, frozen=True):
     """One task queue: `once` is the decorator for its tasks."""
 
     name: str
     signals: tuple[type[Exception], ...]
     """What its tasks raise to tell it something: no failure of theirs, so never kept as one."""
-    again: Again | None
+    retry: RetryMaker | None
     """Has the running task come again, in its queue's words; None leaves that to somebody else."""
     on_busy: OnBusy
 
@@ -79,30 +79,30 @@ class Door(msgspec.Struct, frozen=True):
 
         def protect(function: Callable[P, R]) -> Callable[P, R]:
             run = through.once(key=key, fingerprint=fingerprint, returns=returns, **options)(function)
-            return run if self.again is None else translated(run, self.again)
+            return run if self.retry is None else translated(run, self.retry)
 
         return protect
 
 
-def translated(run: Callable[P, R], again: Again) -> Callable[P, R]:
+def translated(run: Callable[P, R], retry: RetryMaker) -> Callable[P, R]:
     """The function, which raises in its queue's words that the task is to come again."""
 
     @functools.wraps(run)
     def call(*args: P.args, **kwargs: P.kwargs) -> Any:
-        with _translating(again):
+        with _translating(retry):
             return run(*args, **kwargs)
 
     @functools.wraps(run)
     async def acall(*args: P.args, **kwargs: P.kwargs) -> Any:
-        with _translating(again):
+        with _translating(retry):
             return await cast("Any", run(*args, **kwargs))
 
     return cast("Callable[P, R]", acall if inspect.iscoroutinefunction(run) else call)
 
 
 @contextmanager
-def _translating(again: Again) -> Iterator[None]:
+def _translating(retry: RetryMaker) -> Iterator[None]:
     try:
         yield
-    except AGAIN as error:
-        raise again(error, again_after(error)) from error
+    except RETRYABLE as error:
+        raise retry(error, retry_after(error)) from error

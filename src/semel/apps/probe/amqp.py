@@ -11,8 +11,8 @@ from semel.apps.probe.orders import Errand, Message, OrderFailed, Report, fittin
 from semel.apps.probe.settings import Settings
 from semel.clock import Clock
 from semel.doors.amqp1 import AddressRefused, BrokerError, BrokerUnavailable, Producer, SendOutcomeUnknown
-from semel.doors.amqp1.place import place_of
-from semel.doors.amqp1.wire import FAREWELL_SECONDS, Loop, Wire, reason_of
+from semel.doors.amqp1.connection import CLOSE_SECONDS, BrokerConnection, ConnectionLoop, reason_of
+from semel.doors.amqp1.endpoint import endpoint_of
 
 KEEPALIVE = 30.0
 
@@ -22,7 +22,7 @@ class Amqp:
 
     def __init__(self, clock: Clock, settings: Settings) -> None:
         self._clock = clock
-        self._place = place_of(settings.broker)
+        self._endpoint = endpoint_of(settings.broker)
         self._timeout = settings.broker_timeout
         self._room = settings.max_response
         self._repeats = settings.on_lapsed == "repeat"
@@ -54,7 +54,7 @@ class Amqp:
         net = Net(self._clock, order.address, order.max)
         self._watch(net)
         errand.settle = partial(self._settle, net)
-        net.cast(Wire(self._place, KEEPALIVE), order.seconds, self._timeout)
+        net.cast(BrokerConnection(self._endpoint, KEEPALIVE), order.seconds, self._timeout)
         taken = fitting(net.messages, self._room)
         net.keep(len(taken))
         errand.run.check()
@@ -87,10 +87,10 @@ class Net:
     """Messages in hand, over a connection of their own: whatever happens to it, the broker has them back."""
 
     def __init__(self, clock: Clock, address: str, most: int) -> None:
-        self.wire: Wire | None = None
+        self.broker: BrokerConnection | None = None
         self.messages: list[Message] = []
         self._address, self._most = address, most
-        self._loop = Loop(clock)
+        self._loop = ConnectionLoop(clock)
         self._deliveries: list[Any] = []
         self._kept = 0
         self._link: Any = None
@@ -98,9 +98,9 @@ class Net:
         self._seconds = 0.0
         self._attached = False
 
-    def cast(self, wire: Wire, seconds: float, timeout: float) -> None:
+    def cast(self, broker: BrokerConnection, seconds: float, timeout: float) -> None:
         """Receive until there are enough messages, or the time is up."""
-        self.wire, self._seconds = wire, seconds
+        self.broker, self._seconds = broker, seconds
         self._loop.open()
         self._loop.later(timeout, self._unless_attached)
         while not self._loop.over:
@@ -118,48 +118,48 @@ class Net:
 
     def draw_in(self, kept: bool) -> None:
         """Settle what is in hand, and let go of the connection."""
-        wire = self.wire
-        if wire is None:
+        broker = self.broker
+        if broker is None:
             return
         try:
             if self._error is None:
-                self._settle(wire, kept)
+                self._settle(broker, kept)
         finally:
-            wire.close()
+            broker.close()
             self._loop.close()
 
-    def _settle(self, wire: Wire, kept: bool) -> None:
-        kinds = wire.proton.Delivery
+    def _settle(self, broker: BrokerConnection, kept: bool) -> None:
+        kinds = broker.proton.Delivery
         for number, delivery in enumerate(self._deliveries):
             delivery.update(kinds.ACCEPTED if kept and number < self._kept else kinds.RELEASED)
             delivery.settle()
         # First the link: RabbitMQ closes a connection before it has read the last settlements in it.
         self._link.close()
         self._loop.over = False
-        self._loop.later(FAREWELL_SECONDS, self._enough)
+        self._loop.later(CLOSE_SECONDS, self._enough)
         while not self._loop.over:
             self._loop.turn(self)
 
     # Told by the loop
 
-    def on_connection_remote_open(self, wire: Wire, connection: Any) -> None:
+    def on_connection_remote_open(self, broker: BrokerConnection, connection: Any) -> None:
         """The broker lets us in."""
         session = connection.session()
         session.open()
         self._link = receiver = session.receiver(self._address)
         receiver.source.address = self._address
-        receiver.source.capabilities.put_object(wire.proton.symbol("queue"))
-        receiver.snd_settle_mode = wire.proton.Link.SND_UNSETTLED
+        receiver.source.capabilities.put_object(broker.proton.symbol("queue"))
+        receiver.snd_settle_mode = broker.proton.Link.SND_UNSETTLED
         receiver.open()
 
-    def on_link_remote_open(self, wire: Wire, link: Any) -> None:
+    def on_link_remote_open(self, broker: BrokerConnection, link: Any) -> None:
         """The broker knows the address; or it says so, and refuses it with the next word."""
         if link.remote_source.address is not None:
             self._attached = True
             link.flow(self._most)
             self._loop.later(self._seconds, self._enough)
 
-    def on_delivery(self, wire: Wire, delivery: Any) -> None:
+    def on_delivery(self, broker: BrokerConnection, delivery: Any) -> None:
         """A message, or a part of one."""
         if not delivery.readable or delivery.partial or delivery.aborted:
             return
@@ -167,25 +167,25 @@ class Net:
         delivery.link.advance()
         if len(self._deliveries) < self._most and not self._loop.over:
             self._deliveries.append(delivery)
-            self.messages.append(_read(wire.proton, data))
+            self.messages.append(_read(broker.proton, data))
         if len(self._deliveries) >= self._most:
             self._enough()
 
-    def on_link_remote_close(self, wire: Wire, link: Any) -> None:
+    def on_link_remote_close(self, broker: BrokerConnection, link: Any) -> None:
         """The address is refused; or this is the answer to our farewell."""
         self._refused(link.remote_condition)
 
     on_link_remote_detach = on_link_remote_close
 
-    def on_session_remote_close(self, wire: Wire, session: Any) -> None:
+    def on_session_remote_close(self, broker: BrokerConnection, session: Any) -> None:
         """RabbitMQ before 4 refuses an address by ending the session."""
         self._refused(session.remote_condition)
 
-    def on_connection_remote_close(self, wire: Wire, connection: Any) -> None:
+    def on_connection_remote_close(self, broker: BrokerConnection, connection: Any) -> None:
         """The broker goes."""
         self._lost(reason_of(connection.remote_condition))
 
-    def on_transport_closed(self, wire: Wire, transport: Any) -> None:
+    def on_transport_closed(self, broker: BrokerConnection, transport: Any) -> None:
         """The connection is lost."""
         self._lost(reason_of(transport.condition))
 

@@ -10,8 +10,8 @@ from uuid import UUID
 from semel import errors
 from semel.clock import Clock
 from semel.connect import Semel
-from semel.doors.amqp1.place import place_of
-from semel.doors.amqp1.receiver import Receiver
+from semel.doors.amqp1.endpoint import endpoint_of
+from semel.doors.amqp1.receiver import AmqpReceiver
 from semel.doors.queues.consuming import Consuming, QueueConsumer
 from semel.doors.queues.dispatcher import Dispatcher, DispatchSettings
 from semel.doors.queues.messages import Handler
@@ -75,7 +75,7 @@ class Consumer(QueueConsumer[Any]):
             raise errors.InvalidOption("the handler is an async function; this consumer runs plain ones")
         if workers < 1 or prefetch < 1:
             raise errors.InvalidOption("workers and prefetch are at least 1")
-        place, clock = place_of(url, tls), Clock()
+        endpoint, clock = endpoint_of(url, tls), Clock()
         key = key or partial(by_message_id, address)
         handler: Handler[Any] = Handler(s, handle, key=key, fingerprint=fingerprint, door="amqp", **options)
         settings = DispatchSettings(
@@ -85,8 +85,8 @@ class Consumer(QueueConsumer[Any]):
             longest_hold=LONGEST_HOLD,
             pushes=True,
         )
-        self.receiver = Receiver(
-            place,
+        self.receiver = AmqpReceiver(
+            endpoint,
             address,
             group=group,
             keepalive=keepalive,

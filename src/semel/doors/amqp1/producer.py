@@ -11,8 +11,8 @@ from typing import Any, Self
 
 from semel import errors
 from semel.clock import Clock
-from semel.doors.amqp1.place import place_of
-from semel.doors.amqp1.wire import FAREWELL_SECONDS, Loop, Wire, reason_of
+from semel.doors.amqp1.connection import CLOSE_SECONDS, BrokerConnection, ConnectionLoop, reason_of
+from semel.doors.amqp1.endpoint import endpoint_of
 from semel.errors import (
     AddressRefused,
     BrokerError,
@@ -47,7 +47,7 @@ class Sending:
             return
 
 
-class Outlet:
+class SenderLink:
     """A link to one address."""
 
     def __init__(self, address: str) -> None:
@@ -90,11 +90,11 @@ class Producer:
         capability: str | None = "queue",
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        self._place = place_of(url, tls)
+        self._endpoint = endpoint_of(url, tls)
         self._proton = require("proton", "amqp")
         self._timeout, self._keepalive, self._capability = timeout, keepalive, capability
         self._lock = threading.Lock()
-        self._station: Station | None = None
+        self._sender: SenderThread | None = None
         self._closed = False
 
     def send(
@@ -122,7 +122,7 @@ class Producer:
         group: str | None = None,
         properties: Mapping[str, Any] | None = None,
     ) -> None:
-        """The same, awaitable."""
+        """Send a message, and return to whoever awaits it when the broker has confirmed that it has it."""
         import asyncio
 
         await asyncio.wrap_future(self._submit(address, self._encoded(body, key, group, properties)))
@@ -131,9 +131,9 @@ class Producer:
         """Let go of the connection."""
         with self._lock:
             self._closed = True
-            station, self._station = self._station, None
-        if station is not None and station.pid == os.getpid():
-            station.close()
+            thread, self._sender = self._sender, None
+        if thread is not None and thread.pid == os.getpid():
+            thread.close()
 
     def __enter__(self) -> Self:
         return self
@@ -166,18 +166,18 @@ class Producer:
             if self._closed:
                 raise errors.UsageError("this producer is closed: make another")
             # A child of a fork has no thread, and must not use its parent's connection.
-            if self._station is None or self._station.pid != os.getpid():
-                self._station = Station(self)
-            self._station.take(sending, self._timeout)
+            if self._sender is None or self._sender.pid != os.getpid():
+                self._sender = SenderThread(self)
+            self._sender.take(sending, self._timeout)
         return sending.answer
 
-    def dial(self) -> Wire:
+    def connect(self) -> BrokerConnection:
         """A connection to the broker."""
-        return Wire(self._place, self._keepalive)
+        return BrokerConnection(self._endpoint, self._keepalive)
 
-    def attach(self, wire: Wire, address: str) -> Any:
+    def attach(self, broker: BrokerConnection, address: str) -> Any:
         """A link to an address, in a session of its own: one that is refused may take its session along."""
-        session = wire.connection.session()
+        session = broker.connection.session()
         session.open()
         link = session.sender(address)
         link.target.address = address
@@ -188,16 +188,16 @@ class Producer:
         return link
 
 
-class Station:
+class SenderThread:
     """The thread that sends, and what it knows; everything but `take` and `close` is called by it."""
 
     def __init__(self, producer: Producer) -> None:
         self.pid = os.getpid()
         self._producer = producer
-        self._loop = Loop(Clock())
+        self._loop = ConnectionLoop(Clock())
         self._loop.open()
-        self.wire: Wire | None = None
-        self._outlets: dict[str, Outlet] = {}
+        self.broker: BrokerConnection | None = None
+        self._links: dict[str, SenderLink] = {}
         self._leaving = False
         self._thread = threading.Thread(target=self._run, name="semel-amqp", daemon=True)
         self._thread.start()
@@ -224,108 +224,108 @@ class Station:
 
     def _send(self, sending: Sending, timeout: float) -> None:
         try:
-            outlet = self._outlet(sending.address)
+            sender = self._link_to(sending.address)
         except BrokerError as error:
             sending.end(error)
             return
         except Exception as error:  # noqa: BLE001 - whatever it is, somebody waits for an answer
             sending.end(BrokerUnavailable(f"nothing was sent: {type(error).__name__}: {error}"))
             return
-        outlet.waiting.append(sending)
-        outlet.push()
-        self._loop.later(timeout, partial(self._expire, outlet, sending))
+        sender.waiting.append(sending)
+        sender.push()
+        self._loop.later(timeout, partial(self._expire, sender, sending))
 
-    def _outlet(self, address: str) -> Outlet:
-        if self.wire is None:
-            self.wire = self._producer.dial()
-        if address not in self._outlets:
-            self._outlets[address] = Outlet(address)
-            self._attach(self.wire)
-        return self._outlets[address]
+    def _link_to(self, address: str) -> SenderLink:
+        if self.broker is None:
+            self.broker = self._producer.connect()
+        if address not in self._links:
+            self._links[address] = SenderLink(address)
+            self._attach(self.broker)
+        return self._links[address]
 
-    def on_connection_remote_open(self, wire: Wire, connection: Any) -> None:
+    def on_connection_remote_open(self, broker: BrokerConnection, connection: Any) -> None:
         """The broker lets us in; there are some that do not take more before they have said so."""
-        self._attach(wire)
+        self._attach(broker)
 
-    def _attach(self, wire: Wire) -> None:
-        if wire.connection.state & wire.proton.Endpoint.REMOTE_ACTIVE:
-            for outlet in self._outlets.values():
-                outlet.link = outlet.link or self._producer.attach(wire, outlet.address)
+    def _attach(self, broker: BrokerConnection) -> None:
+        if broker.connection.state & broker.proton.Endpoint.REMOTE_ACTIVE:
+            for sender in self._links.values():
+                sender.link = sender.link or self._producer.attach(broker, sender.address)
 
-    def _expire(self, outlet: Outlet, sending: Sending) -> None:
+    def _expire(self, sender: SenderLink, sending: Sending) -> None:
         if sending.answer.done():
             return
-        if sending in outlet.waiting:
-            outlet.waiting.remove(sending)
+        if sending in sender.waiting:
+            sender.waiting.remove(sending)
             sending.end(
                 BrokerUnavailable(f"the broker takes no message for {sending.address!r}; none was sent")
             )
         else:
             sending.end(SendOutcomeUnknown(sending.address, "the broker has not answered in time"))
 
-    def on_link_flow(self, wire: Wire, link: Any) -> None:
+    def on_link_flow(self, broker: BrokerConnection, link: Any) -> None:
         """The broker takes more."""
-        if (outlet := self._outlets.get(link.name)) is not None:
-            outlet.push()
+        if (sender := self._links.get(link.name)) is not None:
+            sender.push()
 
-    def on_delivery(self, wire: Wire, delivery: Any) -> None:
+    def on_delivery(self, broker: BrokerConnection, delivery: Any) -> None:
         """The broker's answer."""
-        outlet = self._outlets.get(delivery.link.name)
-        if outlet is None or not delivery.remote_state:
+        sender = self._links.get(delivery.link.name)
+        if sender is None or not delivery.remote_state:
             return
-        kinds = wire.proton.Delivery
+        kinds = broker.proton.Delivery
         outcome = next((name for name in OUTCOMES if delivery.remote_state == getattr(kinds, name)), None)
         if outcome is None and not delivery.settled:
             return
-        sending = outlet.unanswered.pop(delivery.tag, None)
+        sending = sender.unanswered.pop(delivery.tag, None)
         if sending is not None:
             sending.end(_verdict(sending.address, outcome, delivery))
         delivery.settle()
 
-    def on_link_remote_close(self, wire: Wire, link: Any) -> None:
+    def on_link_remote_close(self, broker: BrokerConnection, link: Any) -> None:
         """The address is refused, or is there no longer."""
         self._refused(link.name, reason_of(link.remote_condition))
         link.close()
 
     on_link_remote_detach = on_link_remote_close
 
-    def on_session_remote_close(self, wire: Wire, session: Any) -> None:
+    def on_session_remote_close(self, broker: BrokerConnection, session: Any) -> None:
         """RabbitMQ before 4 refuses an address by ending the session."""
         for address in [
-            name for name, outlet in self._outlets.items() if outlet.link and outlet.link.session == session
+            name for name, sender in self._links.items() if sender.link and sender.link.session == session
         ]:
             self._refused(address, reason_of(session.remote_condition))
         session.close()
 
     def _refused(self, address: str, reason: str) -> None:
-        outlet = self._outlets.pop(address, None)
-        if outlet is not None:
-            outlet.fail(AddressRefused(address, reason), reason)
+        sender = self._links.pop(address, None)
+        if sender is not None:
+            sender.fail(AddressRefused(address, reason), reason)
 
-    def on_connection_remote_close(self, wire: Wire, connection: Any) -> None:
+    def on_connection_remote_close(self, broker: BrokerConnection, connection: Any) -> None:
         """The broker goes."""
         self._lost(reason_of(connection.remote_condition))
 
-    def on_transport_closed(self, wire: Wire, transport: Any) -> None:
+    def on_transport_closed(self, broker: BrokerConnection, transport: Any) -> None:
         """The connection is lost."""
         self._lost(reason_of(transport.condition))
 
     def _lost(self, reason: str) -> None:
-        outlets, self._outlets = self._outlets, {}
-        for outlet in outlets.values():
-            outlet.fail(BrokerUnavailable(f"the broker is lost: {reason}; nothing was sent"), reason)
-        if self.wire is not None:
-            self.wire.close()
-            self.wire = None
+        links, self._links = self._links, {}
+        for sender in links.values():
+            sender.fail(BrokerUnavailable(f"the broker is lost: {reason}; nothing was sent"), reason)
+        if self.broker is not None:
+            self.broker.close()
+            self.broker = None
         self._loop.over = self._loop.over or self._leaving
 
     def _leave(self) -> None:
         self._leaving = True
-        if self.wire is None:
+        if self.broker is None:
             self._loop.over = True
             return
-        self.wire.connection.close()
-        self._loop.later(FAREWELL_SECONDS, partial(self._lost, "it said no farewell"))
+        self.broker.connection.close()
+        self._loop.later(CLOSE_SECONDS, partial(self._lost, "it said no farewell"))
 
 
 def _verdict(address: str, outcome: str | None, delivery: Any) -> BrokerError | None:

@@ -5,10 +5,10 @@ from functools import partial
 from typing import Any, Self
 
 from semel.clock import Clock
-from semel.doors.amqp1.place import Place
-from semel.doors.amqp1.wire import FAREWELL_SECONDS, Loop, Wire, reason_of
+from semel.doors.amqp1.connection import CLOSE_SECONDS, BrokerConnection, ConnectionLoop, reason_of
+from semel.doors.amqp1.endpoint import BrokerEndpoint
 from semel.doors.queues.consuming import Broker
-from semel.doors.queues.dispatcher import Acknowledge, DeadLetter, InFlight, Settlement
+from semel.doors.queues.dispatcher import Acknowledge, DeadLetter, InFlight, QueueSettlement
 from semel.doors.queues.steps import BlockingCall, ConsumerSteps
 from semel.errors import AddressRefused, BrokerError, BrokerUnavailable
 from semel.events import Events, What
@@ -19,12 +19,12 @@ ATTACH_SECONDS = 30.0
 MODIFIED = "amqp:modified:list"
 
 
-class Receiver(Broker[Any]):
+class AmqpReceiver(Broker[Any]):
     """A link from an address; all but `settle` and `wake` is called by the thread that receives."""
 
     def __init__(
         self,
-        place: Place,
+        endpoint: BrokerEndpoint,
         address: str,
         *,
         group: Callable[[Any], Hashable],
@@ -33,12 +33,12 @@ class Receiver(Broker[Any]):
         clock: Clock,
         events: Events,
     ) -> None:
-        self.name = f"amqp {place}"
+        self.name = f"amqp {endpoint}"
         self._proton = require("proton", "amqp")
-        self._place, self._address, self._group = place, address, group
+        self._endpoint, self._address, self._group = endpoint, address, group
         self._keepalive, self._capability, self._events = keepalive, capability, events
-        self.loop = Loop(clock)
-        self.wire: Wire | None = None
+        self.loop = ConnectionLoop(clock)
+        self.broker: BrokerConnection | None = None
         self._link: Any = None
         self._arrived: list[InFlight[Any]] = []
         self._attached = self._counts = self._leaving = False
@@ -58,7 +58,7 @@ class Receiver(Broker[Any]):
         return received
 
     def _receive(self, many: int) -> list[InFlight[Any]] | None:
-        if self.wire is None:
+        if self.broker is None:
             self._connect()
         if self._attached and many > self._link.credit:
             self._link.flow(many - self._link.credit)
@@ -69,19 +69,19 @@ class Receiver(Broker[Any]):
         arrived, self._arrived = self._arrived, []
         return arrived if self._attached else None
 
-    def settle(self, settlements: list[Settlement]) -> ConsumerSteps[list[Settlement]]:
+    def settle(self, settlements: list[QueueSettlement]) -> ConsumerSteps[list[QueueSettlement]]:
         """Have the receiving thread tell the broker, as proton is not made for two."""
         yield BlockingCall(partial(self.loop.ask, partial(self._settle, settlements)))
         return []
 
-    def _settle(self, settlements: list[Settlement]) -> None:
+    def _settle(self, settlements: list[QueueSettlement]) -> None:
         for one in settlements:
-            wire, delivery = one.one.tag
-            if wire is self.wire:  # else its connection is gone, and it comes again
+            broker, delivery = one.one.tag
+            if broker is self.broker:  # else its connection is gone, and it comes again
                 self._update(delivery, *self._outcome(one))
         self.loop.hurry()  # there is room for more
 
-    def _outcome(self, one: Settlement) -> tuple[str, str]:
+    def _outcome(self, one: QueueSettlement) -> tuple[str, str]:
         if isinstance(one, Acknowledge):
             return "ACCEPTED", ""
         if isinstance(one, DeadLetter):
@@ -109,12 +109,12 @@ class Receiver(Broker[Any]):
         # The credit that is left was used up by what came and was given back. Draining the link would be the
         # protocol's way, and ends the session on RabbitMQ 3.
         self._leaving = True
-        if self.wire is None or self._link is None:
+        if self.broker is None or self._link is None:
             return
         # First the link: RabbitMQ closes a connection before it has read the last settlements in it.
         self.loop.ask(self._link.close)
-        self.loop.later(FAREWELL_SECONDS, self._end)
-        while not self.loop.over and self.wire is not None:
+        self.loop.later(CLOSE_SECONDS, self._end)
+        while not self.loop.over and self.broker is not None:
             self.loop.turn(self)
 
     def _end(self) -> None:
@@ -123,10 +123,10 @@ class Receiver(Broker[Any]):
     # Coming and going
 
     def _connect(self) -> None:
-        self.wire = Wire(self._place, self._keepalive)
-        self.loop.later(ATTACH_SECONDS, partial(self._unless_attached, self.wire))
+        self.broker = BrokerConnection(self._endpoint, self._keepalive)
+        self.loop.later(ATTACH_SECONDS, partial(self._unless_attached, self.broker))
 
-    def on_connection_remote_open(self, wire: Wire, connection: Any) -> None:
+    def on_connection_remote_open(self, broker: BrokerConnection, connection: Any) -> None:
         """The broker lets us in; there are some that do not take more before they have said so."""
         session = connection.session()
         session.open()
@@ -137,12 +137,12 @@ class Receiver(Broker[Any]):
         receiver.snd_settle_mode = self._proton.Link.SND_UNSETTLED
         receiver.open()
 
-    def _unless_attached(self, wire: Wire) -> None:
+    def _unless_attached(self, broker: BrokerConnection) -> None:
         unopened = self._proton.Endpoint.REMOTE_UNINIT
-        if wire is self.wire and (self._link is None or self._link.state & unopened):
-            self._lost(BrokerUnavailable(f"{self._place} has not opened {self._address!r}"))
+        if broker is self.broker and (self._link is None or self._link.state & unopened):
+            self._lost(BrokerUnavailable(f"{self._endpoint} has not opened {self._address!r}"))
 
-    def on_link_remote_open(self, wire: Wire, link: Any) -> None:
+    def on_link_remote_open(self, broker: BrokerConnection, link: Any) -> None:
         """The broker knows the address; or it says so, and refuses it with the next word."""
         if link.remote_source.address is not None:
             self._counts = MODIFIED in _symbols(link.remote_source.outcomes)
@@ -150,16 +150,16 @@ class Receiver(Broker[Any]):
             self.passing = (BrokerError,)  # from now on it is known to be there
             self.loop.hurry()
 
-    def on_delivery(self, wire: Wire, delivery: Any) -> None:
+    def on_delivery(self, broker: BrokerConnection, delivery: Any) -> None:
         """A message, or a part of one."""
         if delivery.aborted:
             delivery.settle()
             self.loop.hurry()
         elif delivery.readable and not delivery.partial:
-            self._arrive(wire, delivery)
+            self._arrive(broker, delivery)
             self.loop.hurry()
 
-    def _arrive(self, wire: Wire, delivery: Any) -> None:
+    def _arrive(self, broker: BrokerConnection, delivery: Any) -> None:
         data = delivery.link.recv(delivery.pending)
         delivery.link.advance()
         try:
@@ -171,29 +171,29 @@ class Receiver(Broker[Any]):
             self._events.warn(What.REFUSED, "", detail=f"an unreadable message: {type(error).__name__}")
             self._update(delivery, "REJECTED", type(error).__name__)
         else:
-            tag = (wire, delivery)
+            tag = (broker, delivery)
             self._arrived.append(InFlight(message, group=group, deliveries=deliveries, tag=tag))
 
-    def on_session_remote_close(self, wire: Wire, session: Any) -> None:
+    def on_session_remote_close(self, broker: BrokerConnection, session: Any) -> None:
         """RabbitMQ before 4 refuses an address by ending the session."""
         self._refused(reason_of(session.remote_condition))
 
-    def on_link_remote_close(self, wire: Wire, link: Any) -> None:
+    def on_link_remote_close(self, broker: BrokerConnection, link: Any) -> None:
         """The address is refused, or is there no longer; or this is the answer to our farewell."""
         if self._leaving:
-            wire.connection.close()
+            broker.connection.close()
         else:
             self._refused(reason_of(link.remote_condition))
 
     on_link_remote_detach = on_link_remote_close
 
-    def on_connection_remote_close(self, wire: Wire, connection: Any) -> None:
+    def on_connection_remote_close(self, broker: BrokerConnection, connection: Any) -> None:
         """The broker goes."""
-        self._lost(BrokerUnavailable(f"{self._place} closed: {reason_of(connection.remote_condition)}"))
+        self._lost(BrokerUnavailable(f"{self._endpoint} closed: {reason_of(connection.remote_condition)}"))
 
-    def on_transport_closed(self, wire: Wire, transport: Any) -> None:
+    def on_transport_closed(self, broker: BrokerConnection, transport: Any) -> None:
         """The connection is lost."""
-        self._lost(BrokerUnavailable(f"{self._place} is lost: {reason_of(transport.condition)}"))
+        self._lost(BrokerUnavailable(f"{self._endpoint} is lost: {reason_of(transport.condition)}"))
 
     def _refused(self, reason: str) -> None:
         self._lost(AddressRefused(self._address, reason))
@@ -203,9 +203,9 @@ class Receiver(Broker[Any]):
         self._hang_up()
 
     def _hang_up(self) -> None:
-        if self.wire is not None:
-            self.wire.close()
-        self.wire = self._link = None
+        if self.broker is not None:
+            self.broker.close()
+        self.broker = self._link = None
         self._attached = False
         self._arrived.clear()
 

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from semel import errors
-from semel.doors.queues.dispatcher import Dispatcher, InFlight, Settlement
+from semel.doors.queues.dispatcher import Dispatcher, InFlight, QueueSettlement
 from semel.doors.queues.messages import Handler
 from semel.doors.queues.runners import ConsumerTasks, ConsumerThreads
 from semel.doors.queues.steps import ConsumerLoop, ConsumerSteps, Wait
@@ -32,7 +32,7 @@ class Broker(ABC, Generic[M]):
         """So many messages at most, perhaps after a wait; None where the broker has not answered yet."""
 
     @abstractmethod
-    def settle(self, settlements: list[Settlement]) -> ConsumerSteps[list[Settlement]]:
+    def settle(self, settlements: list[QueueSettlement]) -> ConsumerSteps[list[QueueSettlement]]:
         """Tell the queue what became of messages; what it has to be told again is given back."""
 
     def renew(self, due: list[InFlight[M]]) -> ConsumerSteps[dict[InFlight[M], bool]]:

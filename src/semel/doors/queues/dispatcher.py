@@ -75,7 +75,7 @@ class DeadLetter(msgspec.Struct, frozen=True):
     taken: Taken
 
 
-Settlement: TypeAlias = Acknowledge | Requeue | DeadLetter
+QueueSettlement: TypeAlias = Acknowledge | Requeue | DeadLetter
 
 
 class DispatchSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,7 +109,7 @@ class Dispatcher(RunState, Generic[M]):
         self.settings = settings
         self.queue_pause = queue_pause or GrowingPause()
         self.store_pause = GrowingPause()
-        self.settlements: deque[Settlement] = deque()
+        self.settlements: deque[QueueSettlement] = deque()
         self._settling = False
         self._in_flight: set[InFlight[M]] = set()
         self._lanes: LaneScheduler[Hashable] = LaneScheduler()
@@ -245,7 +245,7 @@ class Dispatcher(RunState, Generic[M]):
         self._in_flight.discard(one)
         self.settlements.append(self._settlement(one, taken))
 
-    def _settlement(self, one: InFlight[M], taken: Taken) -> Settlement:
+    def _settlement(self, one: InFlight[M], taken: Taken) -> QueueSettlement:
         if taken.settled:
             return Acknowledge(one)
         if taken.verdict is Verdict.DEAD and self.settings.dead_letters:
@@ -268,14 +268,14 @@ class Dispatcher(RunState, Generic[M]):
         # was none of the message's doing is not to be followed by the next too soon.
         return max(backoff if taken.verdict is Verdict.LATER else 1.0, taken.retry_after)
 
-    def take_settlements(self) -> list[Settlement]:
+    def take_settlements(self) -> list[QueueSettlement]:
         """What is to be told to the queue now; `settled` says that it was."""
         settlements = list(self.settlements)
         self.settlements.clear()
         self._settling = self.changed = True
         return settlements
 
-    def settled(self, again: Iterable[Settlement] = ()) -> None:
+    def settled(self, again: Iterable[QueueSettlement] = ()) -> None:
         """The queue was told, but for what has to be said again."""
         self._settling = False
         self.settlements.extend(again)

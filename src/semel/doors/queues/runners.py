@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 
-from semel.doors.queues.steps import ConsumerLoop, RunState, Step, Wait
+from semel.doors.queues.steps import ConsumerLoop, ConsumerStep, RunState, Wait
 
 
 class ConsumerThreads:
@@ -60,7 +60,7 @@ class ConsumerThreads:
                 self._tell()
 
     def _carry_out(self, loop: ConsumerLoop) -> None:
-        go_on: Callable[[], Wait | Step] = partial(next, loop)
+        go_on: Callable[[], Wait | ConsumerStep] = partial(next, loop)
         while True:
             with self._condition:
                 try:
@@ -128,7 +128,7 @@ class ConsumerTasks:
             self._tell()
 
     async def _carry_out(self, loop: ConsumerLoop) -> None:
-        go_on: Callable[[], Wait | Step] = partial(next, loop)
+        go_on: Callable[[], Wait | ConsumerStep] = partial(next, loop)
         while True:
             try:
                 step = go_on()
@@ -141,7 +141,7 @@ class ConsumerTasks:
             except BaseException as error:  # noqa: BLE001 - for the loop to judge
                 go_on = partial(loop.throw, error)
 
-    async def _do(self, step: Wait | Step) -> object:
+    async def _do(self, step: Wait | ConsumerStep) -> object:
         if not isinstance(step, Wait):
             return await step.acall()
         with suppress(TimeoutError):

@@ -32,7 +32,7 @@ class Wait(msgspec.Struct, frozen=True):
     seconds: float | None
 
 
-class Step(Protocol):
+class ConsumerStep(Protocol):
     """Something that takes its time: what it gives is sent into the loop, what it raises is thrown."""
 
     def call(self) -> Any:
@@ -60,5 +60,5 @@ class BlockingCall(msgspec.Struct, frozen=True):
         return await asyncio.to_thread(self.function)
 
 
-ConsumerSteps: TypeAlias = Generator[Wait | Step, Any, T]
+ConsumerSteps: TypeAlias = Generator[Wait | ConsumerStep, Any, T]
 ConsumerLoop: TypeAlias = ConsumerSteps[None]

@@ -10,7 +10,7 @@ import msgspec
 from semel import errors
 from semel.aws.sqs import BATCH, MAX_BYTES, Outgoing, Queue
 from semel.doors.queues.consuming import Broker
-from semel.doors.queues.dispatcher import Acknowledge, DeadLetter, InFlight, Requeue, Settlement
+from semel.doors.queues.dispatcher import Acknowledge, DeadLetter, InFlight, QueueSettlement, Requeue
 from semel.doors.queues.messages import Taken
 from semel.doors.queues.pauses import doubling
 from semel.doors.queues.steps import ConsumerSteps
@@ -90,9 +90,9 @@ class SqsBroker(Broker[Message]):
         group = message.group if self._queue.fifo else None
         return InFlight(message, group=group, deliveries=message.deliveries)
 
-    def settle(self, settlements: list[Settlement]) -> ConsumerSteps[list[Settlement]]:
+    def settle(self, settlements: list[QueueSettlement]) -> ConsumerSteps[list[QueueSettlement]]:
         """Show messages again, send dead letters, and delete what is done."""
-        again: list[Settlement] = []
+        again: list[QueueSettlement] = []
         for requeued in _tens(one for one in settlements if isinstance(one, Requeue)):
             spans = {one.one: self._granted(one.one, one.seconds) for one in requeued}
             yield from self._change_visibility(spans)
@@ -148,7 +148,7 @@ class SqsBroker(Broker[Message]):
         asked = list(entries)
         return {asked[int(one["Id"])]: bool(one.get("SenderFault")) for one in answer.get("Failed") or ()}
 
-    def _bury(self, dead: DeadLetter) -> ConsumerSteps[list[Settlement]]:
+    def _bury(self, dead: DeadLetter) -> ConsumerSteps[list[QueueSettlement]]:
         """Send it to the dead letters, and only then delete it."""
         queue: Queue = self._dead  # type: ignore[assignment]  # nothing is buried without
         message: Message = dead.one.message

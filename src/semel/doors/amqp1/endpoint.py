@@ -12,7 +12,7 @@ PORTS = {"amqp": 5672, "amqps": 5671}
 FORM = "a broker's URL is amqp://user:password@host:port/vhost, or begins with amqps:"
 
 
-class Place(msgspec.Struct, frozen=True):
+class BrokerEndpoint(msgspec.Struct, frozen=True):
     """A broker, as whoever calls on it needs it."""
 
     host: str
@@ -27,8 +27,8 @@ class Place(msgspec.Struct, frozen=True):
         return f"{self.host}:{self.port}"
 
 
-def place_of(url: str, tls: ssl.SSLContext | None = None) -> Place:
-    """The place that a URL names: `amqp://user:password@host:port/vhost`, or `amqps:` with TLS."""
+def endpoint_of(url: str, tls: ssl.SSLContext | None = None) -> BrokerEndpoint:
+    """The endpoint that a URL names: `amqp://user:password@host:port/vhost`, or `amqps:` with TLS."""
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -39,7 +39,7 @@ def place_of(url: str, tls: ssl.SSLContext | None = None) -> Place:
     if tls is not None and parts.scheme == "amqp":
         raise InvalidOption("tls= is given and the URL begins with amqp:, which has none; use amqps:")
     path = unquote(parts.path.removeprefix("/"))
-    return Place(
+    return BrokerEndpoint(
         host=parts.hostname,
         port=port or PORTS[parts.scheme],
         user=_plain(parts.username),

@@ -1,4 +1,4 @@
-"""One connection and the thread that serves it: bytes are moved, and what happened is told.
+"""One connection and the loop of the thread that serves it: bytes are moved, and listeners are called.
 
 The protocol is proton's; its socket is ours. proton's objects are touched by the one thread that runs the
 loop, since they are not made for two; other threads ask it to call them.
@@ -15,55 +15,55 @@ from typing import Any
 from uuid import uuid4
 
 from semel.clock import Clock
-from semel.doors.amqp1.place import Place
+from semel.doors.amqp1.endpoint import BrokerEndpoint
 from semel.errors import BrokerUnavailable
 from semel.extras import require
 
-# How long a broker may take to answer a call at its door.
-DIAL_SECONDS = 10.0
-# How long to wait for its farewell, after ours.
-FAREWELL_SECONDS = 5.0
+# How long a broker may take to let us connect.
+CONNECT_SECONDS = 10.0
+# How long to wait for its end of the connection to close, after ours.
+CLOSE_SECONDS = 5.0
 CHUNK = 65536
 # poll() where there is one, since select() knows no more than a thousand files.
 Selector: type[selectors.BaseSelector] = getattr(selectors, "PollSelector", selectors.SelectSelector)
 
 
-def dial(place: Place) -> socket.socket:
+def open_socket(endpoint: BrokerEndpoint) -> socket.socket:
     """A socket to the broker, encrypted where its URL says so."""
     try:
-        line = socket.create_connection((place.host, place.port), timeout=DIAL_SECONDS)
+        opened = socket.create_connection((endpoint.host, endpoint.port), timeout=CONNECT_SECONDS)
     except (OSError, UnicodeError) as error:  # the second for a host name that cannot be one
-        raise BrokerUnavailable(f"no broker answers at {place}: {error}") from error
+        raise BrokerUnavailable(f"no broker answers at {endpoint}: {error}") from error
     try:
-        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if place.tls is not None:
-            line = place.tls.wrap_socket(line, server_hostname=place.host)
-        line.setblocking(False)
+        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if endpoint.tls is not None:
+            opened = endpoint.tls.wrap_socket(opened, server_hostname=endpoint.host)
+        opened.setblocking(False)
     except OSError as error:
-        line.close()
-        raise BrokerUnavailable(f"{place} and this side agree on no encryption: {error}") from error
-    return line
+        opened.close()
+        raise BrokerUnavailable(f"{endpoint} and this side agree on no encryption: {error}") from error
+    return opened
 
 
-class Wire:
+class BrokerConnection:
     """A connection to a broker."""
 
-    def __init__(self, place: Place, keepalive: float) -> None:
+    def __init__(self, endpoint: BrokerEndpoint, keepalive: float) -> None:
         self.proton = proton = require("proton", "amqp")
-        self._line = dial(place)
+        self._socket = open_socket(endpoint)
         self.connection = connection = proton.Connection()
         connection.container = str(uuid4())
-        connection.hostname = place.hostname
+        connection.hostname = endpoint.hostname
         self.transport = transport = proton.Transport()
         self._collector = proton.Collector()
         connection.collect(self._collector)
         transport.idle_timeout = keepalive
         sasl = transport.sasl()
         sasl.allow_insecure_mechs = True  # whether there is TLS was said in the URL, and is ours to add
-        sasl.allowed_mechs("ANONYMOUS" if place.user is None else "PLAIN")
-        if place.user is not None:
-            connection.user = place.user
-            connection.password = place.password or ""
+        sasl.allowed_mechs("ANONYMOUS" if endpoint.user is None else "PLAIN")
+        if endpoint.user is not None:
+            connection.user = endpoint.user
+            connection.password = endpoint.password or ""
         transport.bind(connection)
         connection.open()
         self._unread = False
@@ -71,7 +71,7 @@ class Wire:
 
     def fileno(self) -> int:
         """For `select`."""
-        return self._line.fileno()
+        return self._socket.fileno()
 
     def events(self) -> "list[Any]":
         """What has happened since it was last asked."""
@@ -95,7 +95,7 @@ class Wire:
         self._unread = False
         while (room := self._amount(self.transport.capacity)) > 0:
             try:
-                data = self._line.recv(min(room, CHUNK))
+                data = self._socket.recv(min(room, CHUNK))
             except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
                 return
             except OSError:
@@ -116,7 +116,7 @@ class Wire:
         """Send what the socket takes."""
         while (pending := self._amount(self.transport.pending)) > 0:
             try:
-                sent = self._line.send(self.transport.peek(min(pending, CHUNK)))
+                sent = self._socket.send(self.transport.peek(min(pending, CHUNK)))
             except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
                 return
             except OSError:
@@ -132,7 +132,7 @@ class Wire:
     def close(self) -> None:
         """Let go of the socket."""
         self.closed = True
-        self._line.close()
+        self._socket.close()
 
     def _amount(self, ask: Callable[[], int]) -> int:
         try:
@@ -148,7 +148,7 @@ def reason_of(condition: Any) -> str:
     return f"{condition.name}: {condition.description}" if condition.description else str(condition.name)
 
 
-class Loop:
+class ConnectionLoop:
     """What a connection's thread does: it waits for bytes, for a time to come, and for other threads."""
 
     def __init__(self, clock: Clock) -> None:
@@ -156,24 +156,24 @@ class Loop:
         self._asked: deque[Callable[[], None]] = deque()
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._count = itertools.count()
-        self._bell: socket.socket | None = None
+        self._waker: socket.socket | None = None
         self._hurried = False
         self.over = False
 
     def open(self) -> None:
         """Be ready to be called from other threads; what was asked before is not forgotten."""
-        bell, self._ear = socket.socketpair()
-        bell.setblocking(False)
-        self._ear.setblocking(False)
-        self._bell = bell
+        waker, self._woken = socket.socketpair()
+        waker.setblocking(False)
+        self._woken.setblocking(False)
+        self._waker = waker
 
     def ask(self, call: Callable[[], None]) -> None:
         """Have this called by the loop's thread; from any other, or from a signal handler."""
         self._asked.append(call)
-        if self._bell is None:
+        if self._waker is None:
             return
         try:
-            self._bell.send(b"!")
+            self._waker.send(b"!")
         except OSError:  # full, so it rings already; or closed, so nobody is there any more
             return
 
@@ -188,25 +188,25 @@ class Loop:
     def turn(self, listener: Any) -> None:
         """One round: whatever is due and whatever has happened, then a wait for more of it."""
         self._call_what_is_due()
-        wire: Wire | None = listener.wire
-        if wire is None:
+        broker: BrokerConnection | None = listener.broker
+        if broker is None:
             if not self.over:
                 self._wait(None, self._until(None))
             return
-        self._tell(wire, listener)
-        next_tick = None if wire.closed else wire.tick(self._now())
-        if not wire.closed:
-            wire.write()
-        self._tell(wire, listener)
-        if not (wire.closed or self.over):
-            self._wait(wire, 0.0 if self._hurried else self._until(next_tick))
+        self._tell(broker, listener)
+        next_tick = None if broker.closed else broker.tick(self._now())
+        if not broker.closed:
+            broker.write()
+        self._tell(broker, listener)
+        if not (broker.closed or self.over):
+            self._wait(broker, 0.0 if self._hurried else self._until(next_tick))
         self._hurried = False
 
     def close(self) -> None:
         """Let go of the sockets."""
-        if self._bell is not None:
-            self._bell.close()
-            self._ear.close()
+        if self._waker is not None:
+            self._waker.close()
+            self._woken.close()
 
     def _call_what_is_due(self) -> None:
         while self._asked:
@@ -214,27 +214,27 @@ class Loop:
         while self._due and self._due[0][0] <= self._now():
             heapq.heappop(self._due)[2]()
 
-    def _tell(self, wire: Wire, listener: Any) -> None:
-        for name, about in wire.events():
+    def _tell(self, broker: BrokerConnection, listener: Any) -> None:
+        for name, about in broker.events():
             told = getattr(listener, name, None)
-            if told is not None and not wire.closed:
-                told(wire, about)
+            if told is not None and not broker.closed:
+                told(broker, about)
 
     def _until(self, tick: float | None) -> float | None:
         """How long to wait at most."""
         moments = [moment for moment in (tick, self._due[0][0] if self._due else None) if moment is not None]
         return max(0.0, min(moments) - self._now()) if moments else None
 
-    def _wait(self, wire: Wire | None, seconds: float | None) -> None:
-        reads, writes, at_once = wire.wants() if wire is not None else (False, False, False)
+    def _wait(self, broker: BrokerConnection | None, seconds: float | None) -> None:
+        reads, writes, at_once = broker.wants() if broker is not None else (False, False, False)
         if self._asked or at_once:
             seconds = 0.0
         with Selector() as selector:
-            selector.register(self._ear, selectors.EVENT_READ)
-            if wire is not None and (reads or writes):
-                selector.register(wire, reads * selectors.EVENT_READ | writes * selectors.EVENT_WRITE)
+            selector.register(self._woken, selectors.EVENT_READ)
+            if broker is not None and (reads or writes):
+                selector.register(broker, reads * selectors.EVENT_READ | writes * selectors.EVENT_WRITE)
             found = [key.fileobj for key, _ in selector.select(seconds)]
-        if self._ear in found:
-            self._ear.recv(CHUNK)
-        if wire is not None and (at_once or wire in found):
-            wire.read()
+        if self._woken in found:
+            self._woken.recv(CHUNK)
+        if broker is not None and (at_once or broker in found):
+            broker.read()
