@@ -1,16 +1,33 @@
-"""What the consumers of all queues share, on paper: only decisions, no queue, no thread and no clock."""
+"""What the consumers of all queues share: the decisions on paper, and the whole on a queue in memory."""
 
-from typing import Any, TypeAlias
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Hashable
+from functools import partial
+from typing import Any, ClassVar, TypeAlias
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import semel
 from semel import errors
-from semel.doors.queues.dispatcher import DeadLetter, Dispatcher, DispatchSettings, InFlight, Requeue
+from semel.doors.queues.consuming import Broker, Consuming, QueueConsumer
+from semel.doors.queues.dispatcher import (
+    Acknowledge,
+    DeadLetter,
+    Dispatcher,
+    DispatchSettings,
+    InFlight,
+    QueueSettlement,
+    Requeue,
+)
 from semel.doors.queues.lanes import LaneScheduler
-from semel.doors.queues.messages import BEHIND, Taken, Verdict
+from semel.doors.queues.messages import BEHIND, Handler, Taken, Verdict
 from semel.doors.queues.pauses import GrowingPause, doubling
+from semel.doors.queues.steps import BlockingCall, ConsumerSteps, Wait
+from tests.servers.running import until
 
 Kept: TypeAlias = InFlight[str]
 
@@ -346,3 +363,148 @@ def test_pauses_grow_and_begin_anew_when_there_is_an_answer():
 
 def test_the_wait_of_a_failed_message_doubles():
     assert [doubling(900)(n) for n in (1, 2, 3, 11, 10**9)] == [1, 2, 4, 900, 900]
+
+
+# --- Another broker ----------------------------------------------------------------------------------
+
+
+class Shelf:
+    """A queue in memory, which delivers again what was given back; it knows no visibility and no delay."""
+
+    def __init__(self, *messages: tuple[str, Hashable]) -> None:
+        self.waiting = deque(messages)
+        self.acknowledged: list[str] = []
+        self.dead: list[str] = []
+        self._lock = threading.Lock()
+
+    def take(self, many: int) -> list[tuple[str, Hashable]]:
+        with self._lock:
+            return [self.waiting.popleft() for _ in range(min(many, len(self.waiting)))]
+
+
+class ShelfBroker(Broker[str]):
+    """All that a door for such a queue has to say."""
+
+    name = "shelf"
+    passing = (ConnectionError,)
+
+    def __init__(self, shelf: Shelf) -> None:
+        self._shelf = shelf
+
+    def receive(self, many: int) -> ConsumerSteps[list[Kept]]:
+        received = yield BlockingCall(partial(self._shelf.take, many))
+        if not received:
+            yield Wait(0.01)
+        return [InFlight(body, group=group) for body, group in received]
+
+    def settle(self, settlements: list[QueueSettlement]) -> ConsumerSteps[list[QueueSettlement]]:
+        for one in settlements:
+            match one:
+                case Acknowledge():
+                    self._shelf.acknowledged.append(one.one.message)
+                case DeadLetter():
+                    self._shelf.dead.append(one.one.message)
+                case Requeue():
+                    self._shelf.waiting.append((one.one.message, one.one.group))
+        return []
+        yield
+
+
+class ShelfConsumer(QueueConsumer[str]):
+    def __init__(self, s: semel.Semel, shelf: Shelf, handle: Any, **options: Any) -> None:
+        super().__init__()
+        settings = DispatchSettings(workers=3, capacity=9, batch=3, backoff=lambda _: 0.01, longest_hold=1.0)
+        handler = Handler[str](s, handle, key=str, door="shelf", **options)
+        self._consuming = Consuming(ShelfBroker(shelf), Dispatcher(settings), handler, s.clock.monotonic)
+
+    def run(self) -> None:
+        self._begin()
+        self._run(self._consuming)
+
+    async def arun(self) -> None:
+        self._begin()
+        await self._arun(self._consuming)
+
+
+CONVERSATIONS = [(f"{group}{n}", group) for n in range(4) for group in "ab"]
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["threads", "tasks"])
+def test_a_door_for_another_broker_only_receives_and_settles(is_async):
+    """Order within groups, retries, dead letters and a stop in good order are there."""
+    shelf = Shelf(*CONVERSATIONS, ("lone", None), ("poison", None))
+    seen: list[str] = []
+    failed: set[str] = set()
+
+    def handle(message: str) -> None:
+        seen.append(message)
+        if message == "poison":
+            raise ValueError("no such order")
+        if message in ("a1", "lone") and message not in failed:
+            failed.add(message)
+            raise OSError("not yet")
+
+    async def ahandle(message: str) -> None:
+        await asyncio.sleep(0)
+        handle(message)
+
+    with semel.connect("memory:") as s:
+        consumer = ShelfConsumer(s, shelf, ahandle if is_async else handle, on_error={ValueError: "keep"})
+        stopper = threading.Thread(target=partial(_stop_when_done, consumer, shelf))
+        stopper.start()
+        if is_async:
+            asyncio.run(consumer.arun())
+        else:
+            consumer.run()
+        stopper.join()
+        with pytest.raises(semel.UsageError, match="runs once"):
+            consumer.run()
+    for group, order in {"a": "01123", "b": "0123"}.items():
+        assert [body[1] for body in seen if body[0] == group] == list(order)
+    assert seen.count("lone") == 2
+    assert sorted(shelf.acknowledged) == sorted([*(body for body, _ in CONVERSATIONS), "lone"])
+    assert (shelf.dead, list(shelf.waiting)) == (["poison"], [])
+
+
+def _stop_when_done(consumer: ShelfConsumer, shelf: Shelf) -> None:
+    until(lambda: len(shelf.acknowledged) + len(shelf.dead) == len(CONVERSATIONS) + 2)
+    consumer.stop()
+
+
+def test_a_broker_that_is_away_is_asked_again_and_what_waiting_cannot_mend_ends_the_run():
+    class Away(ShelfBroker):
+        turns: ClassVar = [ConnectionError("away"), ConnectionError("away"), KeyError("gone")]
+
+        def receive(self, many: int) -> ConsumerSteps[list[Kept]]:
+            raise self.turns.pop(0)
+            yield
+
+    dispatcher = dispatching()
+    receiving = Consuming(Away(Shelf()), dispatcher, None, lambda: now).receiving()  # type: ignore[arg-type]
+    now = 0.0
+    assert next(receiving) == Wait(1.0)
+    now = 1.0
+    assert next(receiving) == Wait(2.0)
+    now = 3.0
+    with pytest.raises(KeyError, match="gone"):
+        next(receiving)
+
+
+@pytest.mark.parametrize("broken", ["settle", "renew"])
+def test_a_broker_that_fails_at_settling_ends_the_run_with_its_error(broken):
+    def fail(self: Any, _: Any) -> Any:
+        raise LookupError(broken)
+
+    def handle(_: str) -> None:
+        if broken == "renew":  # whoever is quick needs no renewal
+            assert until(lambda: dispatcher.failure is not None)
+
+    shelf = Shelf(("a", None), ("b", None))
+    broker = type("Broken", (ShelfBroker,), {broken: fail})(shelf)
+    dispatcher = dispatching(workers=1, visibility=0.001)
+    with semel.connect("memory:") as s:
+        consumer = ShelfConsumer(s, shelf, handle)
+        handler = Handler[str](s, handle, key=str, door="shelf")
+        consumer._consuming = Consuming(broker, dispatcher, handler, s.clock.monotonic)
+        with pytest.raises(LookupError, match=broken):
+            consumer.run()

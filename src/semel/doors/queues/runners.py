@@ -63,6 +63,7 @@ class ConsumerThreads:
         go_on: Callable[[], Wait | ConsumerStep] = partial(next, loop)
         while True:
             with self._condition:
+                stopping = self._state.stopping
                 try:
                     step = go_on()
                 except StopIteration:
@@ -70,7 +71,9 @@ class ConsumerThreads:
                 finally:
                     self._tell()
                 if isinstance(step, Wait):
-                    self._condition.wait(step.seconds)
+                    # A signal may have stopped it in between, and nobody was waiting yet to be notified.
+                    if stopping == self._state.stopping:
+                        self._condition.wait(step.seconds)
                     go_on = partial(next, loop)
                     continue
             try:
