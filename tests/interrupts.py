@@ -5,6 +5,7 @@ that is played by a trace: what it raises comes out of the very same places, and
 """
 
 import dis
+import gc
 import inspect
 import sys
 from collections.abc import Callable
@@ -46,11 +47,14 @@ class Interrupted:
 
     def call(self, function: Callable[[], Any]) -> Any:
         """What the function gives; or what it raises, which may be the interruption."""
+        # What the collector runs is another call's, and Python swallows what is raised there.
+        gc.disable()
         sys.settrace(self._enter)
         try:
             return function()
         finally:
             sys.settrace(None)
+            gc.enable()
             self._last.clear()
             self._entered.clear()
 

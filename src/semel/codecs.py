@@ -255,17 +255,6 @@ class Codec:
             return Encoded(Body(data, form), misfit=misfit)
         return self._pack(data, identity, form, misfit)
 
-    def plain(self, value: Any, promised: Decoder | None = None) -> bytes | None:
-        """The body of a value that is kept as JSON and nothing else, as most are; None where it is not."""
-        try:
-            data = _json(value)
-        except Exception:
-            if _is_json(value):
-                raise
-            return None  # `encode` says what is wrong with it
-        fits = promised is None or not _misfit(data, promised)
-        return data if fits and self._is_plain(data) else None
-
     def _is_plain(self, data: bytes) -> bool:
         size = len(data)
         return size <= self.compress_over and size <= self.max_bytes and self.encryption is None

@@ -32,12 +32,6 @@ class After(msgspec.Struct, frozen=True):
 NOW = After(0)
 
 
-class Slot(msgspec.Struct, frozen=True):
-    """In a write that is prepared: the place of what is given each time it is made, counted from 0."""
-
-    index: int
-
-
 # Conditions: each is one clause of a ConditionExpression, of a WHERE, of a Lua `if`.
 
 

@@ -14,13 +14,11 @@ from semel.commands import (
     Discard,
     Fetch,
     Pause,
-    Put,
     Raised,
     Returned,
     Stash,
     Steps,
     Stored,
-    Update,
     Watch,
 )
 from semel.errors import StoreError, UsageError
@@ -77,20 +75,6 @@ class Glancing(Protocol):
         None is for an item that is not there, or whose attributes are not as `where` says. An attribute that
         is missing is None.
         """
-        ...
-
-
-Prepared: TypeAlias = Callable[..., bool]
-
-
-class Preparing(Protocol):
-    """A store that can make a write without waiting, and faster where it knows its form beforehand.
-
-    It is what makes a first call about as quick as what it has to write down.
-    """
-
-    def prepared(self, command: Put | Update) -> Prepared:
-        """A function from a key, and what stands for the command's slots, to whether the write was made."""
         ...
 
 

@@ -14,7 +14,7 @@ from semel import errors
 from semel.clock import Clock
 from semel.codecs import ANYTHING, PLAIN, Decoder
 from semel.commands import After, Call, Equals, Pause, Raised, Returned, Steps, Update, write
-from semel.drive import Glancing, Prepared, Preparing, Store, adrive, drive
+from semel.drive import Glancing, Store, adrive, drive
 from semel.events import What
 from semel.failures import failed_before
 from semel.heartbeat import Heart, Pulse
@@ -81,10 +81,13 @@ class Stake(Bid):
 
     def withdrawn(self) -> Steps[None]:
         """Take the claim back, or leave it to the policy of the next one where the work had begun."""
-        if self.run is None:
-            return super().withdrawn()
-        torn = self._flow.torn(self.run)
-        return torn if self.run.begun else super().withdrawn()
+        run = self.run
+        if run is not None:
+            self._flow.end(run)
+            if run.begun:
+                run.interrupted = True
+                return self._flow.service.ledger.abandon(run.claim)
+        return super().withdrawn()
 
 
 class Service(msgspec.Struct, frozen=True):
@@ -96,8 +99,6 @@ class Service(msgspec.Struct, frozen=True):
     heart: Heart
     secret: bytes | None
     draining: Callable[[], bool]
-    prepared: dict[tuple[float, float], tuple[Prepared, Prepared]] = {}
-    """A first claim and its completion for each lease and time to live, as the store makes them at once."""
 
     def about(self, name: str) -> "Service":
         """The same, whose events name the function that they are about."""
@@ -119,7 +120,6 @@ class Flow:
         self._draining = service.draining
         self._heart, self._beats = service.heart, policy.heartbeat
         self.replay = _replayer(self)
-        self.claim_at_once, self.complete_at_once = _short_cut(self)
 
     def promise(self, decoder: Decoder) -> None:
         """What results are read by from now on, and held against as soon as they are there."""
@@ -136,34 +136,8 @@ class Flow:
         kwargs: dict[str, Any],
     ) -> Returned | Raised:
         """Claim the key, do the work and keep what came of it; or give what came of it before."""
-        run: Run | None = None
-        done: Returned | Raised
-        try:
-            run = None if subject else self.claim_at_once(id, fingerprint)
-            if run is None:
-                work = Work(self.attempt, function, args, kwargs)
-                return drive(self.steps(id, fingerprint, work, subject), self.service.store)
-            try:
-                done = Returned(self.attempt(run, function, args, kwargs))
-            except BaseException as error:  # noqa: BLE001 - the steps decide, whatever it is
-                done = Raised(error, begun=run.begun)
-            if self.complete_at_once(run, done):
-                return done
-            return drive(self.conclude(run, done), self.service.store)
-        except BaseException:
-            if run is not None:
-                drive(self.torn(run), self.service.store)
-            raise
-
-    def give_back(self, claim: Claimed) -> None:
-        """Let the next one run, as this call was interrupted before its work."""
-        drive(self._ledger.abandon(claim, begun=False), self.service.store)
-
-    def torn(self, run: Run) -> Steps[None]:
-        """Give back what a call has claimed that was interrupted."""
-        self.end(run)
-        run.interrupted = run.begun
-        return self._ledger.abandon(run.claim, begun=run.begun)
+        work = Work(self.attempt, function, args, kwargs)
+        return drive(self.steps(id, fingerprint, work, subject), self.service.store)
 
     async def arun(  # noqa: PLR0917
         self,
@@ -174,19 +148,9 @@ class Flow:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Returned | Raised:
-        """The same for async work."""
-        run = None if subject else self.claim_at_once(id, fingerprint)
-        if run is None:
-            work = Work(self.aattempt, function, args, kwargs)
-            return await adrive(self.steps(id, fingerprint, work, subject), self.service.store)
-        done: Returned | Raised
-        try:
-            done = Returned(await self.aattempt(run, function, args, kwargs))
-        except BaseException as error:  # noqa: BLE001 - the steps decide, whatever it is
-            done = Raised(error)
-        if self.complete_at_once(run, done):
-            return done
-        return await adrive(self.conclude(run, done), self.service.store)
+        """Claim the key, await the work and keep what came of it; or give what came of it before."""
+        work = Work(self.aattempt, function, args, kwargs)
+        return await adrive(self.steps(id, fingerprint, work, subject), self.service.store)
 
     def steps(
         self, id: str, fingerprint: str | None, work: Work, subject: str | None = None
@@ -234,9 +198,9 @@ class Flow:
         if self._stopped(run):
             return (yield from self._settle(run, Raised(self._obstacle(run), begun=False)))
         done: Returned | Raised = yield work.call(run, work.function)
-        return (yield from self.conclude(run, done))
+        return (yield from self._conclude(run, done))
 
-    def conclude(self, run: Run, done: Returned | Raised) -> Steps[Returned | Raised]:
+    def _conclude(self, run: Run, done: Returned | Raised) -> Steps[Returned | Raised]:
         """The work is over; keep what came of it."""
         if isinstance(done, Returned) and (run.kept or run.promised):
             # A transaction of the work's own completes it: what that keeps is what every later call gives.
@@ -487,64 +451,6 @@ def _replayer(flow: Flow) -> Callable[[str, str | None], Any]:
         return value
 
     return replay
-
-
-def _short_cut(  # noqa: C901 - two functions, each with the cases that it passes over
-    flow: Flow,
-) -> tuple[Callable[[str, str | None], Run | None], Callable[[Run, Returned | Raised], bool]]:
-    """What claims a key that nobody has, and what completes the claim, where the store does both at once.
-
-    They are the short cut of `Flow.steps` for the most common course, and decide nothing else: what they
-    pass over, the steps see. They pass over work within other work too, of which there are more rules.
-    """
-    service, policy = flow.service, flow.policy
-    if not hasattr(service.store, "prepared") or policy.on_lapsed != "rerun":
-        return (lambda _id, _fingerprint: None), (lambda _run, _done: False)
-    ledger, clock, draining = service.ledger, service.clock, service.draining
-    lease, ttl, token, plain = policy.lease, policy.ttl, ledger.token, ledger.codec.plain
-    emit, listeners = ledger.events.emit, ledger.events.listeners
-    put, update = _prepared(service, lease, ttl)
-
-    def claim(id: str, fingerprint: str | None) -> Run | None:
-        if draining() or CURRENT.get() is not None:
-            return None
-        mine, sent = token(), clock.monotonic()
-        try:
-            if not put(id, mine, fingerprint):
-                return None
-            if listeners:
-                emit(What.CLAIMED, id, 1)
-            return Run(Claimed(id, mine, 1, lease, ttl), sent, clock)
-        except BaseException:
-            flow.give_back(Claimed(id, mine, 1, lease, ttl))
-            raise
-
-    def complete(run: Run, done: Returned | Raised) -> bool:
-        if type(done) is not Returned or run.kept or run.promised or run.details:
-            return False
-        id, result = run.claim.id, plain(done.value, flow.promised)
-        if result is None or not update(id, run.claim.token, result):
-            return False
-        if listeners:
-            emit(What.COMPLETED, id, 1)
-        return True
-
-    return claim, complete
-
-
-# Nearly every program has a handful of policies; one that makes up leases as it goes begins anew.
-READY = 64
-
-
-def _prepared(service: Service, lease: float, ttl: float) -> tuple[Prepared, Prepared]:
-    known = service.prepared.get((lease, ttl))
-    if known is None:
-        if len(service.prepared) >= READY:
-            service.prepared.clear()
-        prepared = cast("Preparing", service.store).prepared
-        known = prepared(service.ledger.first_claim(lease, ttl)), prepared(service.ledger.completion(ttl))
-        service.prepared[lease, ttl] = known
-    return known
 
 
 REPLAYABLE: dict[str, str | int] = {"status": "COMPLETED", "encoding": PLAIN, "version": RECORD_VERSION}

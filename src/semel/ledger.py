@@ -8,12 +8,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Any, TypeAlias, TypeVar, cast, get_args
+from typing import Any, TypeAlias, TypeVar, get_args
 
 import msgspec
 
 from semel import errors, lifecycle
-from semel.codecs import PLAIN, Body, Codec, Decoder, Encoded, check_details, decoder_for, not_kept
+from semel.codecs import Body, Codec, Decoder, Encoded, check_details, decoder_for, not_kept
 from semel.commands import (
     ABSENT,
     NOW,
@@ -38,7 +38,6 @@ from semel.commands import (
     Put,
     Query,
     Refused,
-    Slot,
     Stash,
     Steps,
     Update,
@@ -421,24 +420,11 @@ class LedgerSteps:
             item["expires_at"] = _end(terms.doubt_ttl)
         return item
 
-    def abandon(self, claim: Claimed, *, begun: bool) -> Steps[None]:
-        """The caller was interrupted: let the next one run, or let its policy decide where work had begun."""
-        move, change = lifecycle.RELEASE, Item(attempt=claim.attempt - 1)
-        if begun or claim.lapsed:
-            move, change = lifecycle.LAPSE, {"lease_until": NOW}
-        condition = move.condition(claim.token)
-        yield from _attempted(Update(LEDGER, claim.id, _move_on(change, move, claim), condition))
-
-    def first_claim(self, lease: float, ttl: float) -> Put:
-        """The write that claims a key nobody has, to be prepared; its slots: token, fingerprint."""
-        token, fingerprint = cast("tuple[str, str]", (Slot(0), Slot(1)))
-        return Put(LEDGER, "", opening(Terms(lease, ttl, fingerprint), token), ABSENT)
-
-    def completion(self, ttl: float) -> Update:
-        """The write that completes a claim with a plain body, to be prepared; its slots: token, result."""
-        claim = Claimed("", "", 1, 0, ttl)
-        change = _move_on({"result": Slot(1), "encoding": PLAIN}, lifecycle.COMPLETE, claim)
-        return Update(LEDGER, "", change, lifecycle.COMPLETE.condition(cast("str", Slot(0))))
+    def abandon(self, claim: Claimed) -> Steps[None]:
+        """The caller was interrupted at its work: end the lease if it can be, for the next one's policy."""
+        move = lifecycle.LAPSE
+        change = _move_on({"lease_until": NOW}, move, claim)
+        yield from _attempted(Update(LEDGER, claim.id, change, move.condition(claim.token)))
 
     def _won(self, claim: Claimed) -> Claimed:
         if claim.lapsed:

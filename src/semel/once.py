@@ -1,7 +1,7 @@
 """`once`: run a function at most once for a key, and give everybody the same answer."""
 
 import functools
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeAlias, TypeVar, Unpack, cast, overload
 
 import msgspec
@@ -9,7 +9,7 @@ import msgspec
 from semel import errors
 from semel.codecs import UNRESOLVED, decoder_for, returns_of
 from semel.commands import Call, Raised, Returned, Steps
-from semel.drive import aadvance, advance, drive
+from semel.drive import aadvance, advance
 from semel.events import name_of
 from semel.flow import Flow, Service, Work
 from semel.keys import Key, check, compile_binder, compile_template, fingerprint, skeleton
@@ -218,7 +218,7 @@ class Protected:
 
     def wrapped(self) -> Callable[..., Any]:
         """The function as its callers know it."""
-        bind, identify = self._bind, self._identifier()
+        bind, identify = self._bind, self._identify
         person = None if self._subject is None else self._person
         function, replay, run, arun = self._function, self._flow.replay, self._flow.run, self._flow.arun
 
@@ -282,13 +282,6 @@ class Protected:
         if self._subject is None:
             return None
         return self._flow.service.ledger.subject(self._subject(self._bind(*args, **kwargs)))
-
-    def _identifier(self) -> Callable[..., tuple[str, str | None]]:
-        """`_identify`, without its questions where all of them are answered for every call."""
-        prefix, render, printed = self._prefix, self._render, self._print
-        if render is None or self._hidden or not self._typed:
-            return self._identify
-        return lambda bound, _args, _kwargs: (prefix + render(bound), printed(bound))
 
     def _identify(
         self, bound: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -379,16 +372,12 @@ class Running:
         self._key = key
         self._store = flow.service.store
         self._asked = id, fingerprint, subject
-        self._steps: Steps[Done] | None = None
-        self._run: Run = None  # type: ignore[assignment]  # until the block is entered
-        self._watch: Iterator[None] = iter(())
+        self._steps: Steps[Done] = None  # type: ignore[assignment]  # until the block is entered
+        self._run: Run = None  # type: ignore[assignment]
 
     def __enter__(self) -> Run:
         try:
-            self._run = self._claimed() or self._begun(advance(self._long_way(), self._store))
-            if self._steps is None:
-                self._watch = _watched(self._flow, self._run)
-                next(self._watch)
+            self._run = self._begun(advance(self._started(), self._store))
             self._flow.begin(self._run)
         except BaseException as error:
             self._torn(error)
@@ -398,59 +387,32 @@ class Running:
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         try:
             self._flow.end(self._run)
-            done = self._done(error)
-            if not self._completed(done):
-                steps, reply = self._rest(done)
-                self._ended(advance(steps, self._store, reply=reply), error)
-            next(self._watch, None)
+            self._ended(advance(self._steps, self._store, reply=self._done(error)), error)
         except BaseException as problem:
             self._torn(problem)
             raise
 
     def _torn(self, error: BaseException) -> None:
         """Give back what was claimed, where an interruption came before the block, or after it."""
-        next(self._watch, None)
-        if isinstance(error, UNINTERRUPTED):
-            return
-        if self._steps is not None:
+        if self._steps is not None and not isinstance(error, UNINTERRUPTED):
             advance(self._steps, self._store, failed=error)
-        elif self._run is not None:
-            drive(self._flow.torn(self._run), self._store)
 
     async def __aenter__(self) -> Run:
-        self._run = self._claimed() or self._begun(await aadvance(self._long_way(), self._store))
+        self._run = self._begun(await aadvance(self._started(), self._store))
         self._pulse = self._flow.abegin(self._run)
         return self._run
 
     async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         lost = self._flow.aend(self._run, self._pulse, error)
-        done = self._done(lost or error)
-        if self._completed(done):
-            return
-        steps, reply = self._rest(done)
-        ended = await aadvance(steps, self._store, reply=reply)
+        ended = await aadvance(self._steps, self._store, reply=self._done(lost or error))
         if lost is not None:
             raise lost from error
         self._ended(ended, error)
 
-    def _claimed(self) -> Run | None:
-        """By the short cut, where there is one."""
-        id, fingerprint, subject = self._asked
-        return None if subject else self._flow.claim_at_once(id, fingerprint)
-
-    def _completed(self, done: Done) -> bool:
-        return self._steps is None and self._flow.complete_at_once(self._run, done)
-
-    def _long_way(self) -> Steps[Done]:
+    def _started(self) -> Steps[Done]:
         id, fingerprint, subject = self._asked
         self._steps = self._flow.steps(id, fingerprint, Work(_block_begins), subject)
         return self._steps
-
-    def _rest(self, done: Done) -> tuple[Steps[Done], Done | None]:
-        """The steps that are left, and what they wait for."""
-        if self._steps is None:
-            return self._flow.conclude(self._run, done), None
-        return self._steps, done
 
     def _begun(self, step: Call | Returned | Raised) -> Run:
         if isinstance(step, Call):
@@ -512,15 +474,6 @@ def _namer(template: str, signature: "Signature") -> Callable[[Mapping[str, Any]
 
 
 NAMES = "a person is named by a text, of at most 1024 bytes and without control characters"
-
-
-def _watched(flow: Flow, run: Run) -> Iterator[None]:
-    """Notices that a block is torn off before the first line of `__exit__`; longer steps do so themselves."""
-    try:
-        yield
-    except GeneratorExit:
-        flow.service.ledger.rescue(flow.torn(run))
-        raise
 
 
 def _block_begins(run: Run, *_: Any) -> Run:

@@ -27,8 +27,6 @@ EXERCISED = {
     "crash during end": 5,
     "crash during wait": 80,
     "crash during work": 80,
-    "claimed at once": 100,
-    "completed at once": 50,
     "delayed": 100,
     "drained": 100,
     "duplicated": 100,

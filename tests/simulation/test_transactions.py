@@ -150,7 +150,7 @@ def torn(self, command):
         refusal = self._refusal(write, now)
         refusals.append(refusal)
         if refusal is None:
-            self._apply(write, now)
+            self._write(write)
     return Cancelled(now, tuple(refusals)) if any(refusals) else Applied(now)
 
 

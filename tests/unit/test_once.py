@@ -694,10 +694,7 @@ def test_after_a_slow_resolver_the_work_does_not_begin(s: semel.Semel, clock: Fa
         s.once("k", on_lapsed="resolve", resolver=resolver, heartbeat=False)(lambda: pytest.fail("it ran"))()
 
 
-def test_a_claim_whose_answer_came_after_its_lease_does_not_begin(
-    s: semel.Semel, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delattr(MemoryStore, "prepared")  # as of a store whose answers take their time
+def test_a_claim_whose_answer_came_after_its_lease_does_not_begin(s: semel.Semel, clock: FakeClock) -> None:
     execute = s.store.execute
 
     def late(command: Any) -> Any:
@@ -983,7 +980,6 @@ def test_draining_begins_nothing_new(s: semel.Semel) -> None:
 
 @pytest.mark.situation(37)
 def test_what_was_claimed_and_has_not_begun_is_given_back(s: semel.Semel, monkeypatch: Any) -> None:
-    monkeypatch.delattr(MemoryStore, "prepared")  # as of a store whose answers take their time
     ran = []
     work = s.once("k")(lambda: ran.append(1))
     execute = s.store.execute

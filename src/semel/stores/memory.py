@@ -5,30 +5,24 @@ import heapq
 import operator
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from semel.clock import Clock
 from semel.commands import (
     Add,
-    After,
-    AllOf,
     Applied,
     Batch,
     Cancelled,
-    Condition,
     Delete,
-    Equals,
     Found,
     Get,
     Item,
     Many,
-    OneOf,
     Page,
     Put,
     Query,
     Refused,
-    Slot,
     Sort,
     Stored,
     Time,
@@ -44,7 +38,7 @@ from semel.commands import (
     outcome,
     place_of,
 )
-from semel.drive import Glance, Prepared
+from semel.drive import Glance
 from semel.errors import InvalidOption, StoreClosed, WriteUnderWay
 from semel.stores.shared import place_named
 from semel.stores.waiting import WaitingRoom
@@ -86,7 +80,6 @@ class MemoryStore:
         self._due: list[float] = [float("inf")]
         self._expires: dict[str, str] = {}
         self._room = WaitingRoom(self._clock)
-        self._closed = False
         self._carry_out: dict[type, Callable[[Any], Any]] = {
             Get: self._get,
             Put: self._write,
@@ -139,39 +132,9 @@ class MemoryStore:
 
         return look
 
-    @property
-    def prepared(self) -> Callable[[Put | Update], Prepared]:
-        """Makes of a write a function from a key, and what stands for its slots, to whether it was made.
-
-        Its table has no sort key. A `Put` is for what is absent, an `Update` for what has certain values.
-        A class with an `execute` of its own, which is to see every command, has none of this.
-        """
-        if type(self).execute is not MemoryStore.execute:
-            raise AttributeError("prepared")
-        return self._prepare
-
-    def _prepare(self, command: Put | Update) -> Prepared:
-        table = command.table
-        self._expires[table.name] = table.expires
-        text, spans = _source(command)
-        return _compiled(text)(
-            self,
-            spans,
-            self._table(table),
-            self._lock,
-            self._owned,
-            WriteUnderWay,
-            self._now,
-            self._schedule,
-            self._due,
-            self._sweep,
-            self._room,
-        )
-
     def close(self) -> None:
         """Forget everything."""
         with self._lock:
-            self._closed = True
             self._carry_out = dict.fromkeys(self._carry_out, _refuse)
             for items in self._tables.values():
                 items.clear()
@@ -205,10 +168,21 @@ class MemoryStore:
         if self._owned():
             raise WriteUnderWay
         with self._lock:
-            reply = self._apply(command, self._now())
-        if type(reply) is Applied:
-            self._room.ring(place_named(command))
-        return reply
+            now, spot, items = self._now(), _spot(command), self._table(command.table)
+            item = alive(command.table, items.get(spot), now)
+            if not allowed(command, item, now):
+                return Refused(now, item)
+            after = outcome(command, item, now)
+            if after is None:
+                self._remove(command.table.name, spot)
+            else:
+                if spot not in items:
+                    self._announce(command, spot, after)
+                items[spot] = after
+            if self._due[0] <= now:
+                self._sweep(now)
+        self._room.ring(place_named(command))
+        return Applied(now, after if type(command) is Add else None)
 
     def _batch(self, command: Batch) -> Many:
         return Many(tuple(self._write(write) for write in command.writes))
@@ -221,10 +195,14 @@ class MemoryStore:
             refusals = tuple(self._refusal(write, now) for write in command.writes)
             if any(refusals):
                 return Cancelled(now, refusals)
-            steps = [self._step(write, self._seen(write, now), now)[0] for write in command.writes]
+            steps = [self._step(write, now) for write in command.writes]
             # All of them in one call of C, where no signal comes in between.
             deque(map(operator.call, steps), maxlen=0)
-            self._tidy(command.writes, now)
+            for write in command.writes:
+                if type(write) is Delete:
+                    self._remove(write.table.name, _spot(write))
+            if self._due[0] <= now:
+                self._sweep(now)
         for write in command.writes:
             self._room.ring(place_named(write))
         return Applied(now)
@@ -236,34 +214,23 @@ class MemoryStore:
         item = self._seen(command, now)
         return None if allowed(command, item, now) else Refused(now, item)
 
-    def _apply(self, command: Write, now: float) -> Applied | Refused:
-        item = self._seen(command, now)
-        if not allowed(command, item, now):
-            return Refused(now, item)
-        step, after = self._step(command, item, now)
-        step()
-        self._tidy((command,), now)
-        return Applied(now, after if type(command) is Add else None)
-
-    def _step(self, command: Write, item: Item | None, now: float) -> tuple[Callable[[], Any], Item | None]:
-        """What makes an allowed write, as one call of C, and the item that it leaves."""
-        table, spot = command.table, _spot(command)
-        items, after = self._table(table), outcome(command, item, now)
+    def _step(self, command: Write, now: float) -> Callable[[], Any]:
+        """What makes an allowed write, as one call of C."""
+        spot, items = _spot(command), self._table(command.table)
+        after = outcome(command, self._seen(command, now), now)
         if after is None:
-            return functools.partial(items.pop, spot, None), None
+            return functools.partial(items.pop, spot, None)
         if spot not in items:
-            self._schedule(table.name, spot, after[table.expires])
-            self._expires[table.name] = table.expires
+            self._announce(command, spot, after)
+        return functools.partial(items.__setitem__, spot, after)
+
+    def _announce(self, command: Write, spot: Spot, item: Item) -> None:
+        """What helps to find or to remove an item that is about to be there."""
+        table = command.table
+        self._schedule(table.name, spot, item[table.expires])
+        self._expires[table.name] = table.expires
         if table.sort is not None:
             self._partitions.setdefault((table.name, command.key), {})[spot] = None
-        return functools.partial(items.__setitem__, spot, after), after
-
-    def _tidy(self, writes: Iterable[Write], now: float) -> None:
-        for write in writes:
-            if type(write) is Delete:
-                self._remove(write.table.name, _spot(write))
-        if self._due[0] <= now:
-            self._sweep(now)
 
     def _remove(self, name: str, spot: Spot) -> None:
         self._tables[name].pop(spot, None)
@@ -329,80 +296,6 @@ class MemoryStore:
 
 def _spot(command: Get | Watch | Write) -> Spot:
     return command.key if command.table.sort is None else (command.key, command.sort)
-
-
-def _source(command: Put | Update) -> tuple[str, list[float]]:
-    """The text of a function that makes this write, in a third of the time of a command; and its spans."""
-    table, spans = command.table, list[float]()
-
-    def expression(value: Any) -> str:
-        if type(value) is After and value.seconds:
-            spans.append(value.seconds)
-            return f"now + spans_{len(spans) - 1}"
-        return "now" if type(value) is After else _constant(value)
-
-    if isinstance(command, Put):
-        refused = f"store._closed or before is not None and before[{table.expires!r}] > now"
-        pairs = [f"{name!r}: {expression(value)}" for name, value in command.item.items()]
-        image = f"item = {{{', '.join(pairs)}, {table.partition!r}: key}}"
-    else:
-        unlike = [f"before is None or before[{table.expires!r}] <= now", *_unlike(command.when)]
-        refused = " or ".join(unlike)
-        changes = [f"item[{name!r}] = {expression(value)}" for name, value in command.set.items()]
-        image = "; ".join(["item = before.copy()", *changes])
-    named = "".join(f"spans_{index}, " for index in range(len(spans)))
-    return FORM.format(
-        name=repr(table.name), expires=repr(table.expires), spans=named, refused=refused, image=image
-    ), spans
-
-
-FORM = """
-def prepare(store, spans, items, lock, owned, WriteUnderWay, now_is, schedule, due, sweep, room):
-    {spans}*_ = spans
-    vigils, async_vigils, ring = room.vigils, room.async_vigils, room.ring
-
-    def made(key, given_0=None, given_1=None):
-        if owned():
-            raise WriteUnderWay
-        with lock:
-            now = now_is()
-            before = items.get(key)
-            if {refused}:
-                return False
-            {image}
-            if before is None:
-                schedule({name}, key, item[{expires}])
-            items[key] = item
-            if due[0] <= now:
-                sweep(now)
-        if vigils or async_vigils:
-            ring(({name}, key, None))
-        return True
-
-    return made
-"""
-
-
-@functools.lru_cache(maxsize=32)
-def _compiled(text: str) -> Callable[..., Prepared]:
-    scope: dict[str, Any] = {}
-    exec(text, scope)  # noqa: S102 - every text of a command goes in by repr
-    return cast("Callable[..., Prepared]", scope["prepare"])
-
-
-def _constant(value: Any) -> str:
-    return f"given_{value.index}" if type(value) is Slot else repr(value)
-
-
-def _unlike(condition: Condition) -> list[str]:
-    """When an item is not as a prepared write wants it."""
-    if isinstance(condition, AllOf):
-        return [text for each in condition.conditions for text in _unlike(each)]
-    if isinstance(condition, Equals):
-        return [f"before.get({condition.attribute!r}) != {_constant(condition.value)}"]
-    if isinstance(condition, OneOf):
-        return [f"before.get({condition.attribute!r}) not in {condition.values!r}"]
-    raise InvalidOption(f"a write cannot be prepared with the condition {condition!r}")
 
 
 def _refuse(_: Any) -> Any:

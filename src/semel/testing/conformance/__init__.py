@@ -49,7 +49,7 @@ from semel.testing.conformance.moves import MoveTests  # noqa: E402
 from semel.testing.conformance.queries import QueryTests  # noqa: E402
 from semel.testing.conformance.races import RaceTests  # noqa: E402
 from semel.testing.conformance.records import LimitTests, MarkTests, RecordTests  # noqa: E402
-from semel.testing.conformance.values import ExpiryTests, GlanceTests, PreparedTests, ValueTests  # noqa: E402
+from semel.testing.conformance.values import ExpiryTests, GlanceTests, ValueTests  # noqa: E402
 
 __all__ = ["ENTRIES", "LINES", "NOTES", "TABLES", "THINGS", "Harness", "Runner", "StoreConformance"]
 
@@ -60,7 +60,6 @@ class StoreConformance(
     ValueTests,
     ExpiryTests,
     GlanceTests,
-    PreparedTests,
     QueryTests,
     IndexTests,
     RaceTests,

@@ -1,7 +1,7 @@
 # ruff: noqa: S101 - these are tests, for whoever writes a store to subclass
 """What goes in comes out; and what has expired is not there."""
 
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -10,7 +10,6 @@ from semel.commands import (
     PRESENT,
     Add,
     After,
-    AllOf,
     AnyOf,
     Applied,
     AtMost,
@@ -18,11 +17,9 @@ from semel.commands import (
     Delete,
     Equals,
     Get,
-    OneOf,
     Put,
     Query,
     Refused,
-    Slot,
     Update,
     Watch,
 )
@@ -233,70 +230,6 @@ class GlanceTests(Harness):
         assert look("key") == (5,)
         runner.ask(Update(THINGS, "key", {"text": None}))
         assert look("key") is None
-
-
-class PreparedTests(Harness):
-    """The other short cut: writes whose form is known beforehand, made without a command."""
-
-    @pytest.fixture
-    def preparing(self, store: Faulty) -> Any:
-        """The store, if it prepares writes."""
-        if not hasattr(store.inner, "prepared"):
-            pytest.skip("this store has no short cut")
-        return store.inner
-
-    def test_a_prepared_put_writes_what_is_absent(
-        self, preparing: Any, runner: Runner, clock: FakeClock
-    ) -> None:
-        """What it writes is what the command would; what is there is left alone, until its time is up."""
-        form = {"text": Slot(0), "count": 3, "due": Slot(1), "gone_at": After(5)}
-        made = preparing.prepared(Put(THINGS, "", form, ABSENT))
-        assert made("key", "it's", None)
-        runner.ask(
-            Put(THINGS, "other", {"text": "it's", "count": 3, "due": None, "gone_at": After(5)}, ABSENT)
-        )
-        same = get(runner, "other") or {}
-        assert get(runner, "key") == {**same, THINGS.partition: "key"}
-        assert not made("key", "another", 7)
-        assert (get(runner, "key") or {})["text"] == "it's"
-        clock.advance(5)
-        assert get(runner, "key") is None
-        assert made("key", "another", 7)
-        assert (get(runner, "key") or {})["due"] == 7
-
-    def test_a_prepared_update_changes_what_is_as_wanted(
-        self, preparing: Any, runner: Runner, clock: FakeClock
-    ) -> None:
-        """It brings nothing to life, and leaves alone what is otherwise, or whose time is up."""
-        when = AllOf((Equals("text", cast("str", Slot(0))), OneOf("count", (1, 2))))
-        made = preparing.prepared(
-            Update(THINGS, "", {"due": Slot(1), "gone_at": After(5), "data": None}, when)
-        )
-        assert not made("key", "mine", 1)
-        assert get(runner, "key") is None
-        put(runner, "key", thing(clock, text="mine", count=3, data=b"old"))
-        assert not made("key", "mine", 1)
-        runner.ask(Update(THINGS, "key", {"count": 2}))
-        before = get(runner, "key") or {}
-        assert not made("key", "theirs", 1)
-        assert get(runner, "key") == before
-        assert made("key", "mine", 1)
-        after = get(runner, "key") or {}
-        assert (after["due"], after["count"], after.get("data")) == (1, 2, None)
-        assert (before["count"], before["data"]) == (2, b"old")
-        clock.advance(5)
-        assert not made("key", "mine", 2)
-        assert get(runner, "key") is None
-
-    def test_who_waits_is_woken_by_a_prepared_write(
-        self, preparing: Any, runner: Runner, clock: FakeClock
-    ) -> None:
-        """As by any other write."""
-        made = preparing.prepared(Put(THINGS, "", {"text": Slot(0), "gone_at": After(500)}, ABSENT))
-        clock.schedule(1.0, lambda: made("key", "here"))
-        found = runner.ask(Watch(THINGS, "key", 300.0))
-        assert found.item["text"] == "here"
-        assert found.waited < 2.0
 
 
 class ExpiryTests(Harness):

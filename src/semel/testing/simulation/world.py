@@ -12,12 +12,11 @@ import msgspec
 
 from semel import errors
 from semel.codecs import decoder_for
-from semel.commands import ABSENT, Applied, Put, Raised, Returned, Steps, Update
+from semel.commands import Raised, Returned, Steps
 from semel.flow import Flow, Service
 from semel.heartbeat import Heart
 from semel.model import MISSING, Abandoned, Happened, NotHappened, Settlement
 from semel.policy import Policy
-from semel.tables import LEDGER
 from semel.testing.simulation.errand import Errand
 from semel.testing.simulation.network import SOON, Actor
 from semel.testing.simulation.workshop import WORK, Workshop
@@ -78,12 +77,10 @@ class World(Workshop):
             self.later(dice.between(0, self.lease), setattr, worker, "draining", True)
         payload = "p" if dice.chance(0.85) else "q"
         errand = self._errand(worker.name, "call", dice.among(self.ids), worker.policy, payload)
-        # As `once` does: what a glance can tell needs no steps, and a key that nobody has needs few.
+        # As `once` does: what a glance can tell needs no steps.
         before = worker.flow.replay(errand.id, payload) if dice.chance(0.3) else MISSING
         if before is not MISSING:
             steps: Steps[Any] = _glanced(before)
-        elif dice.chance(0.2):
-            steps = self._hurried(worker.flow, errand, payload)
         else:
             steps = worker.flow.steps(errand.id, payload, WORK)
 
@@ -93,20 +90,6 @@ class World(Workshop):
         if before is not MISSING:
             self.count("glances")
         self._start(Actor(errand, steps, next_one))
-
-    def _hurried(self, flow: Flow, errand: Errand, payload: str) -> Steps[Any]:
-        """A call that takes the short cuts of a store in memory, as far as they go."""
-        run = flow.claim_at_once(errand.id, payload)
-        if run is None:
-            return (yield from flow.steps(errand.id, payload, WORK))
-        self.count("claimed at once")
-        self.seen(errand, Put(LEDGER, errand.id, {}, ABSENT), Applied(self.clock.steady()))
-        done: Returned | Raised = yield WORK.call(run, None)
-        if not flow.complete_at_once(run, done):
-            return (yield from flow.conclude(run, done))
-        self.count("completed at once")
-        self.seen(errand, Update(LEDGER, errand.id, {}), Applied(self.clock.steady()))
-        return done
 
     def _errand(self, who: str, kind: Any, id: str, policy: Policy, payload: str | None = None) -> Errand:
         self._errands += 1

@@ -1,4 +1,4 @@
-"""The short cuts of a store in memory change nothing but the time that a call takes."""
+"""The glance of a store changes nothing but the time that a call takes."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,10 +9,8 @@ import msgspec
 import pytest
 
 import semel
-from semel.commands import PRESENT, Put, Update
-from semel.flow import READY
+from semel.commands import Put, Update
 from semel.stores.memory import MemoryStore
-from semel.tables import LEDGER
 from semel.testing import FakeClock
 
 
@@ -133,16 +131,15 @@ def shown(record: semel.Record | None) -> Any:
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 @pytest.mark.parametrize("name", WORK)
-def test_with_and_without_them_all_is_the_same(
+def test_with_and_without_it_all_is_the_same(
     name: str, is_async: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     short = told(WORK[name], is_async=is_async)
-    monkeypatch.delattr(MemoryStore, "prepared")
     monkeypatch.delattr(MemoryStore, "glance")
     assert told(WORK[name], is_async=is_async) == short
 
 
-def test_a_first_call_asks_the_store_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replay_asks_the_store_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Or the test above would compare the long way with itself."""
     asked = list[type]()
     execute = MemoryStore.execute
@@ -153,54 +150,18 @@ def test_a_first_call_asks_the_store_for_nothing(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(MemoryStore, "execute", counted)
     with semel.connect("memory:") as s:
-        assert s.once("k")(lambda: 1)() == 1
-        assert asked == []
-        monkeypatch.delattr(MemoryStore, "prepared")
-        assert s.once("l")(lambda: 1)() == 1
-    assert asked == [Put, Update]
+        work = s.once("k", shared=True)(lambda: 1)
+        assert (work(), work()) == (1, 1)
+        assert asked == [Put, Update]
+        monkeypatch.delattr(MemoryStore, "glance")
+        assert s.once("k", shared=True)(lambda: 1)() == 1
+    assert asked == [Put, Update, Put]
 
 
-class Watched(MemoryStore):
-    """A store that is to see whatever is asked."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.asked = list[type]()
-
-    def execute(self, command: Any) -> Any:
-        self.asked.append(type(command))
-        return super().execute(command)
-
-
-def test_a_store_with_an_execute_of_its_own_sees_every_command() -> None:
-    store = Watched()
-    assert semel.Semel(store).once("k")(lambda: 1)() == 1
-    assert store.asked == [Put, Update]
-
-
-def test_a_closed_store_takes_no_short_cut() -> None:
+def test_a_closed_store_is_not_glanced_at() -> None:
     with semel.connect("memory:") as s:
         work = s.once("k")(lambda: pytest.fail("it ran"))
     with pytest.raises(semel.StoreClosed):
         work()
     assert isinstance(s.store, MemoryStore)
     assert len(s.store) == 0
-
-
-def test_what_cannot_be_prepared_is_refused() -> None:
-    with pytest.raises(semel.InvalidOption, match="cannot be prepared"):
-        MemoryStore().prepared(Update(LEDGER, "", {}, PRESENT))
-
-
-def test_writes_are_prepared_once_for_a_policy_and_for_so_many_only() -> None:
-    with semel.connect("memory:") as s:
-        first, second = (s.once.block()._flow.service.prepared for _ in range(2))
-        assert first is second
-        assert len(first) == 1
-        for seconds in range(1, 3 * READY):
-            with s.once.running("k", seconds, lease=seconds) as run:
-                run.result = seconds
-            assert len(first) <= READY
-        record = s.ledger.get("k:7")
-        assert record is not None
-        assert record.lease_until - record.created_at == pytest.approx(7)
