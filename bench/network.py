@@ -317,13 +317,13 @@ def open_psycopg(effect: Effect, url: str, pooled: bool) -> Iterator[Pair]:
 
 
 def _watch_redis(store: Any, sent: list[Any]) -> None:
-    exchange = store._lines.exchange
+    exchange = store._pool.exchange
 
     def noting(asked: Any) -> Any:
         sent.append(asked.data)
         return exchange(asked)
 
-    store._lines.exchange = noting
+    store._pool.exchange = noting
 
 
 def _commands(data: bytes) -> list[list[bytes]]:

@@ -11,7 +11,7 @@ from semel import errors
 from semel.commands import ABSENT, After, Get, Put, Query
 from semel.drive import leave
 from semel.stores.postgres import pool
-from semel.stores.redis import lines
+from semel.stores.redis import connection
 from semel.tables import LEDGER
 from tests.places import open_place
 
@@ -25,13 +25,13 @@ READINGS = [Get(LEDGER, "key"), Query(LEDGER, limit=5)]
 def place(request, tmp_path, monkeypatch):
     """A store that does not notice the end of a connection before it uses it."""
     monkeypatch.setattr(pool.Line, "usable", lambda _line: True)
-    monkeypatch.setattr(lines.Line, "quiet", lambda _line: True)
-    monkeypatch.setattr(lines, "_noisy", _never)
+    monkeypatch.setattr(connection.RedisConnection, "is_quiet", lambda _connection: True)
+    monkeypatch.setattr(connection.AsyncRedisConnection, "is_quiet", _always)
     return open_place(request.param, request, tmp_path)
 
 
-async def _never(_line):
-    return False
+async def _always(_connection):
+    return True
 
 
 def end_connections(place):

@@ -52,9 +52,9 @@ from semel.commands import (
 from semel.drive import leave
 from semel.stores.redis import RedisStore, problems, provision
 from semel.stores.redis.address import parse
-from semel.stores.redis.asks import Exchange
-from semel.stores.redis.bell import LINGER_SECONDS, Bell, Heard
-from semel.stores.redis.lines import AsyncLines, Lines
+from semel.stores.redis.listener import LINGER_SECONDS, RedisListener, Subscription
+from semel.stores.redis.pool import AsyncRedisPool, RedisPool
+from semel.stores.redis.protocol import RedisRequest
 from semel.tables import COUNTERS, DOCUMENTS, JOURNAL, LEDGER
 from semel.testing import FakeClock, FaultProxy
 from semel.testing.conformance import ENTRIES, LINES, NOTES, THINGS
@@ -307,7 +307,7 @@ def test_a_connection_that_died_while_idle_is_replaced_and_nobody_is_told(
         store.execute(mark("a"))
         for number in range(20):
             proxy.cut()
-            assert until(lambda: not store._lines._free[store._address.home][0].quiet())
+            assert until(lambda: not store._pool._free[store._address.home][0].is_quiet())
             assert type(store.execute(mark(f"b{number}"))) is Applied
 
 
@@ -320,12 +320,12 @@ def test_a_thread_that_is_interrupted_while_it_reads_leaves_no_answer_for_the_ne
     with closing(RedisStore(here)) as store:
         for text in "ab":
             store.execute(mark(text, text=text))
-        [line] = store._lines._free[store._address.home]
+        [connection] = store._pool._free[store._address.home]
         with monkeypatch.context() as patch:
-            patch.setattr("semel.stores.redis.lines.read", interrupted)
+            patch.setattr("semel.stores.redis.connection.read", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 store.execute(Get(THINGS, "a"))
-        assert not line.connection.is_connected
+        assert not connection.driver.is_connected
         assert store.execute(Get(THINGS, "b")).item["text"] == "b"
 
 
@@ -376,9 +376,9 @@ def test_what_a_loop_has_left_open_is_closed_with_the_store(here: str) -> None:
     """No warning comes of it, and the server is rid of the connections."""
     store = RedisStore(here)
     asyncio.run(store.aexecute(mark("a")))
-    [lines] = store._per_loop._made.values()
-    [line] = lines._free[store._address.home]
-    transport = line._writer.transport
+    [pool] = store._per_loop._made.values()
+    [connection] = pool._free[store._address.home]
+    transport = connection._driver._writer.transport
     store.close()
     assert transport.get_extra_info("socket").fileno() == -1
 
@@ -434,7 +434,7 @@ def test_the_permissions_in_the_docs_are_enough(
     request: pytest.FixtureRequest, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For every command, and for waiting; and they end at the prefix."""
-    monkeypatch.setattr("semel.stores.redis.bell.LINGER_SECONDS", 0.01)
+    monkeypatch.setattr("semel.stores.redis.listener.LINGER_SECONDS", 0.01)
     server = request.getfixturevalue(f"redis_{where}")
     words = permissions()
     with ExitStack() as stack:
@@ -457,9 +457,9 @@ def test_the_permissions_in_the_docs_are_enough(
         for command in EVERYTHING:
             store.execute(command)
         channel = f"{name}:{THINGS.name}:{{a}}".encode()
-        with store._bell.listening(channel, "a") as heard_of:
+        with store._listener.subscribed(channel, "a") as heard_of:
             assert (old and where == "cluster") or until(lambda: heard_of.news)
-        assert until(lambda: not store._bell._channels)
+        assert until(lambda: not store._listener._channels)
         stranger = stack.enter_context(closing(RedisStore(place.replace("semel:", "other-", 2))))
         with pytest.raises(errors.NotPermitted):
             stranger.execute(mark("a"))
@@ -702,7 +702,7 @@ def test_a_waiter_is_woken_by_what_others_write(
 def test_a_waiter_of_the_same_store_is_woken_by_nobody_else(
     here: str, through: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Bell, "listening", lambda *_: contextlib.nullcontext(Heard(None)))
+    monkeypatch.setattr(RedisListener, "subscribed", lambda *_: contextlib.nullcontext(Subscription(None)))
     with semel.connect(here) as s:
         assert isinstance(s.store, RedisStore)
         store = s.store
@@ -767,23 +767,23 @@ def test_a_waiter_is_still_woken_after_the_connection_it_was_heard_on_broke(
 def test_who_was_rung_for_between_two_looks_is_rung_for_until_it_looks(redis_server: str) -> None:
     address, rings = parse(redis_server), queue.SimpleQueue[Any]()
     with (
-        closing(Bell(address, lambda _: address.home, rings.put)) as bell,
-        bell.listening(b"a channel", "a place") as heard_of,
+        closing(RedisListener(address, lambda _: address.home, rings.put)) as listener,
+        listener.subscribed(b"a channel", "a place") as heard_of,
     ):
         assert [rings.get() for _ in range(5)] == ["a place"] * 5
         heard_of.news = False
-        assert bell._patience() == LINGER_SECONDS
+        assert listener._next_timeout() == LINGER_SECONDS
 
 
 def test_what_nobody_waits_for_is_no_longer_listened_for(
     here: str, prefix: str, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("semel.stores.redis.bell.LINGER_SECONDS", 0.01)
+    monkeypatch.setattr("semel.stores.redis.listener.LINGER_SECONDS", 0.01)
     with closing(RedisStore(here)) as store:
         store.execute(mark("a"))
         channel = f"{prefix}:{THINGS.name}:{{a}}"
         store.execute(Watch(THINGS, "a", 0.05))
-        assert until(lambda: not heard(client, channel) and not store._bell._channels)
+        assert until(lambda: not heard(client, channel) and not store._listener._channels)
 
 
 # Time, expiry, listing
@@ -897,11 +897,11 @@ def found(store: RedisStore, text: str, index: str = "text") -> list[str]:
 
 def stopped(store: RedisStore, command: Stored, exchanges: int) -> bool:
     """Whether a command came to its end in so many exchanges; after them its process is no more."""
-    dialogue = store._talk.perform(command)
+    dialogue = store._interpreter.perform(command)
     answers: Any = None
     try:
         for _ in range(exchanges):
-            answers = store._lines.exchange(dialogue.send(answers))
+            answers = store._pool.exchange(dialogue.send(answers))
         dialogue.send(answers)
     except StopIteration:
         return True
@@ -979,13 +979,13 @@ def test_an_item_that_is_under_way_is_found_though_readers_came_before_it(
     clock = FakeClock()
     with closing(RedisStore(f"{redis_cluster}?cluster=yes&prefix={prefix}", clock=clock)) as store:
         assert found(store, "x") == []
-        dialogue = store._talk.perform(entry("a", "1", text="x"))
-        answers = store._lines.exchange(next(dialogue))
+        dialogue = store._interpreter.perform(entry("a", "1", text="x"))
+        answers = store._pool.exchange(next(dialogue))
         for _ in range(3):
             assert found(store, "x") == []
             clock.advance(100)
         with pytest.raises(StopIteration) as end:
-            dialogue.send(store._lines.exchange(dialogue.send(answers)))
+            dialogue.send(store._pool.exchange(dialogue.send(answers)))
         assert type(end.value.value) is Applied
         assert found(store, "x") == ["1"]
 
@@ -995,13 +995,13 @@ def test_an_item_that_was_under_way_for_too_long_is_refused(redis_cluster: str, 
     clock = FakeClock()
     with closing(RedisStore(f"{redis_cluster}?cluster=yes&prefix={prefix}", clock=clock)) as store:
         assert found(store, "x") == []
-        dialogue = store._talk.perform(entry("a", "1", text="x"))
-        late = dialogue.send(store._lines.exchange(next(dialogue)))
+        dialogue = store._interpreter.perform(entry("a", "1", text="x"))
+        late = dialogue.send(store._pool.exchange(next(dialogue)))
         clock.advance(301)
         # A script is told the time where it is imposed; this one was told before.
-        late = Exchange(late.node, _at(late.data, clock.now()), late.count, late.writes)
+        late = RedisRequest(late.node, _at(late.data, clock.now()), late.count, late.writes)
         with pytest.raises(errors.StoreUnavailable, match=r"too long ago.*may be sent again"):
-            dialogue.send(store._lines.exchange(late))
+            dialogue.send(store._pool.exchange(late))
         assert store.execute(Get(ENTRIES, "a", "1")).item is None
 
 
@@ -1123,21 +1123,21 @@ def test_a_page_of_an_index_reads_no_more_than_it_shows(here: str, monkeypatch: 
 # Transactions
 
 
-def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Exchange]:
+def recorded(monkeypatch: pytest.MonkeyPatch) -> list[RedisRequest]:
     """What is sent from now on, by threads and by tasks."""
-    sent: list[Exchange] = []
-    lines, alines = Lines.exchange, AsyncLines.exchange
+    sent: list[RedisRequest] = []
+    pool, apool = RedisPool.exchange, AsyncRedisPool.exchange
 
-    def exchange(self: Lines, asked: Exchange) -> list[Any]:
+    def exchange(self: RedisPool, asked: RedisRequest) -> list[Any]:
         sent.append(asked)
-        return lines(self, asked)
+        return pool(self, asked)
 
-    async def aexchange(self: AsyncLines, asked: Exchange) -> list[Any]:
+    async def aexchange(self: AsyncRedisPool, asked: RedisRequest) -> list[Any]:
         sent.append(asked)
-        return await alines(self, asked)
+        return await apool(self, asked)
 
-    monkeypatch.setattr(Lines, "exchange", exchange)
-    monkeypatch.setattr(AsyncLines, "exchange", aexchange)
+    monkeypatch.setattr(RedisPool, "exchange", exchange)
+    monkeypatch.setattr(AsyncRedisPool, "exchange", aexchange)
     return sent
 
 

@@ -18,7 +18,7 @@ from semel.doors.webhooks.names import hubspot_key, richpanel_key
 from semel.gate.rules import SHADOWED
 from semel.gate.steps import RECORD
 from semel.keys import Key, owned, qualify, step_of
-from semel.stores.redis.names import Naming
+from semel.stores.redis.keys import KeyNames
 from semel.testing import FakeClock
 
 # Short texts of a small alphabet meet often, and this one holds all that joins, escapes or stands for a text.
@@ -59,12 +59,12 @@ JOINED: dict[str, tuple[Callable[..., str], tuple[st.SearchStrategy[str], ...]]]
     "queue, group, dedup": (lambda one, two, three: sqs_key(one, "", "", two, three), (NAMES,) * 3),
     "a webhook's event": (event, (NAMES, NAMES, NAMES)),
     "conversation, message": (richpanel_key, (NAMES, NAMES)),
-    "redis: table, key": (lambda one, two: Naming("semel", one).partition(two), (WORDS, NAMES)),
+    "redis: table, key": (lambda one, two: KeyNames("semel", one).partition(two), (WORDS, NAMES)),
     "redis: scope, key": (
-        lambda one, two: Naming("semel", "t", scoped=True).partition(qualify("dev", one, two)),
+        lambda one, two: KeyNames("semel", "t", scoped=True).partition(qualify("dev", one, two)),
         (MAYBE, NAMES),
     ),
-    "redis: key, sort": (lambda one, two: f"{Naming('semel', 't').partition(one)}:{two}", (NAMES, NAMES)),
+    "redis: key, sort": (lambda one, two: f"{KeyNames('semel', 't').partition(one)}:{two}", (NAMES, NAMES)),
 }
 
 

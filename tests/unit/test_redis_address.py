@@ -4,16 +4,16 @@ import pytest
 
 import semel
 from semel.errors import InvalidOption
-from semel.stores.redis.address import Address, Node, parse
+from semel.stores.redis.address import Node, RedisAddress, parse
 
 
 def test_a_url_says_where_and_how():
-    assert parse("redis://cache") == Address(home=Node("cache", 6379))
+    assert parse("redis://cache") == RedisAddress(home=Node("cache", 6379))
     full = parse(
         "rediss://me:s%40fe@[::1]:7000?prefix=a:b&cluster=yes&timeout=9"
         "&wait_replicas=2&wait_timeout=3&ssl_cert_reqs=none&ssl_check_hostname=no"
     )
-    assert full == Address(
+    assert full == RedisAddress(
         home=Node("::1", 7000),
         username="me",
         password="s@fe",

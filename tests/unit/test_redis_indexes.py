@@ -18,16 +18,16 @@ from semel.commands import (
     cursor,
 )
 from semel.errors import RecordCorrupt, UsageError
-from semel.stores.redis.indexes import Entry, in_order, whole
-from semel.stores.redis.orders import Manner
-from semel.stores.redis.plan import NEVER, Plan, Step
-from semel.stores.redis.runs import enter_asks, write_ask
+from semel.stores.redis.indexes import IndexEntry, in_order, whole
+from semel.stores.redis.plan import NEVER, PlannedWrite, RedisPlan
+from semel.stores.redis.scripts import WriteSettings
+from semel.stores.redis.writes import index_commands, write_command
 from semel.tables import JOURNAL, LEDGER, Index, Kind
 from semel.tables.seeds import ACTIVITIES
 from semel.testing.conformance import ENTRIES, NOTES
 
-PLAN = Plan(ENTRIES, "p")
-BY_TIME, BY_TEXT = PLAN.indexes.way("text-due"), PLAN.indexes.way("count-text")
+PLAN = RedisPlan(ENTRIES, "p")
+BY_TIME, BY_TEXT = PLAN.indexes.named("text-due"), PLAN.indexes.named("count-text")
 END = {"gone_at": After(9)}
 
 texts = st.text(st.sampled_from("\0\1\2ab\u00e9\U0001f600"))
@@ -98,7 +98,7 @@ def test_an_entry_says_which_item_it_leads_to(sort, owner):
     [("text-due", 7, None), ("text-due", "x", "1"), ("count-text", "7", None), ("count-text", 7, 1)],
 )
 def test_a_value_of_another_kind_is_refused(index, key, low):
-    way = PLAN.indexes.way(index)
+    way = PLAN.indexes.named(index)
     with pytest.raises(UsageError, match=f"index '{index}' is by"):
         way.key(key)
         way.bounds(Query(ENTRIES, key, low, index=index))
@@ -114,16 +114,16 @@ def test_a_number_with_more_digits_than_a_float_has_is_refused(item):
 def test_what_cannot_be_compared_has_no_index():
     table = msgspec.structs.replace(ENTRIES, indexes=(Index(name="by-flag", partition="flag"),))
     with pytest.raises(UsageError, match="by 'flag', which holds flag"):
-        Plan(table, "p")
+        RedisPlan(table, "p")
 
 
 def test_an_index_may_be_by_the_sort_key():
     """Then every item is in it from the beginning, and no update moves it."""
     table = msgspec.structs.replace(NOTES, name="n", indexes=(Index(name="by-place", partition="place"),))
-    plan = Plan(table, "p")
+    plan = RedisPlan(table, "p")
     put = Put(table, "a", {"gone_at": 9}, None, "s")
     assert plan.indexes.touched(put)
-    assert plan.step(put).entries == (Entry(b"p:n/by-place:{s}", '["a","s"]'),)
+    assert plan.step(put).entries == (IndexEntry(b"p:n/by-place:{s}", '["a","s"]'),)
     assert not plan.indexes.touched(Update(table, "a", {"text": "x"}, sort="s"))
     assert plan.indexes.touched(Add(table, "a", "count", 1, {}, {"gone_at": 9}, None, "s"))
 
@@ -131,8 +131,8 @@ def test_an_index_may_be_by_the_sort_key():
 # What is entered
 
 
-def told(step, manner=Manner()):  # noqa: B008 - it is a value
-    ask = write_ask([PLAN], [step], None, manner)
+def told(step, manner=WriteSettings()):  # noqa: B008 - it is a value
+    ask = write_command([PLAN], [step], None, manner)
     count = int(ask.rest[0])
     [order] = msgspec.msgpack.decode(ask.rest[1 + count])["writes"]
     return ask.rest[1 : 1 + count], order
@@ -145,7 +145,7 @@ def test_a_claim_without_a_subject_costs_no_byte_more():
     closing = {"status": "COMPLETED", "result": b"1", "expires_at": After(9)}
 
     def sent(table):
-        plan = Plan(table, "p")
+        plan = RedisPlan(table, "p")
         for write in (
             Put(table, "k", opening, ABSENT),
             Put(table, "k", opening | {"subject": None}),
@@ -154,7 +154,7 @@ def test_a_claim_without_a_subject_costs_no_byte_more():
             Delete(table, "k"),
         ):
             assert not plan.indexes.touched(write)
-            yield write_ask([plan], [Step(write)], None, Manner()).packed()
+            yield write_command([plan], [PlannedWrite(write)], None, WriteSettings()).encode()
 
     assert list(sent(LEDGER)) == list(sent(bare))
 
@@ -179,7 +179,7 @@ def test_a_put_with_the_attributes_of_an_index_brings_its_entries_along():
 
 def test_entries_in_other_slots_are_made_before_and_are_not_in_the_run():
     step = PLAN.step(Put(ENTRIES, "x", {"text": "x", "count": 7, **END}, None, "s"))
-    manner = Manner(cluster=True)
+    manner = WriteSettings(cluster=True)
     keys, order = told(step, manner)
     assert keys[2:] == (
         b"p:conformance_entries/text:{x}",
@@ -187,7 +187,7 @@ def test_entries_in_other_slots_are_made_before_and_are_not_in_the_run():
         b"p:conformance_entries/text:{x}:doubts",
     )
     assert order["entered"]
-    [ask] = enter_asks([PLAN], [step], write_ask([PLAN], [step], None, manner), None, manner)
+    [ask] = index_commands([PLAN], [step], write_command([PLAN], [step], None, manner), None, manner)
     assert ask.key == b"p:conformance_entries/count-text:{7}"
     [order] = msgspec.msgpack.decode(ask.rest[4])["writes"]
     assert order == {
@@ -228,7 +228,7 @@ VERSIONED = msgspec.structs.replace(ENTRIES, attributes=ENTRIES.attributes | {"v
     ids=["update", "add"],
 )
 def test_a_write_that_names_every_attribute_and_the_end_is_sure(write):
-    step = Plan(write.table, "p").step(write)
+    step = RedisPlan(write.table, "p").step(write)
     assert step.still is None
     assert [entry.member for entry in step.entries] == ['x\0\0["a","s"]', '["a","s"]']
 
@@ -274,7 +274,7 @@ def test_an_item_whose_place_cannot_be_read_is_reported():
     before = {"owner": "a", "place": "s", "due": b"soon", "gone_at": 90.0}
     with pytest.raises(RecordCorrupt, match="'due' is no number"):
         PLAN.step_from(Update(ENTRIES, "a", {"text": "x"}, sort="s"), before, 50.0)
-    assert not BY_TIME.leads_to(before | {"text": "x"}, Entry(b"k", "m"))
+    assert not BY_TIME.leads_to(before | {"text": "x"}, IndexEntry(b"k", "m"))
 
 
 def test_what_the_script_keeps_in_an_item_is_nobodys_attribute():
@@ -285,8 +285,10 @@ def test_what_the_script_keeps_in_an_item_is_nobodys_attribute():
 @pytest.mark.seed("H8")
 def test_the_indexes_of_the_seeds_can_be_kept():
     activity = Put(ACTIVITIES, "dev//chat", {"userId": 7, "timestamp": 1.5}, None, "01J")
-    assert Plan(ACTIVITIES, "p").step(activity).entries[0].key == (
+    assert RedisPlan(ACTIVITIES, "p").step(activity).entries[0].key == (
         b"p:household-activities/userId-timestamp-index:{7}"
     )
     entry = Put(JOURNAL, "dev//chat", {"actor": "dev//ann", "at": 1.5, "expires_at": 9}, None, "01J")
-    assert [each.key for each in Plan(JOURNAL, "p").step(entry).entries] == [b"p:journal/actor-at:{dev//ann}"]
+    assert [each.key for each in RedisPlan(JOURNAL, "p").step(entry).entries] == [
+        b"p:journal/actor-at:{dev//ann}"
+    ]

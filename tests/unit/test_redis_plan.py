@@ -22,17 +22,17 @@ from semel.commands import (
     Update,
 )
 from semel.errors import UsageError
-from semel.stores.redis.asks import Ask, packed
-from semel.stores.redis.names import globbed
-from semel.stores.redis.orders import Manner, outcomes
-from semel.stores.redis.plan import Plan, Step, number, spot_of
-from semel.stores.redis.runs import write_ask
-from semel.stores.redis.scripts import READ, WRITE
+from semel.stores.redis.keys import globbed
+from semel.stores.redis.plan import PlannedWrite, RedisPlan, number
+from semel.stores.redis.protocol import RedisCommand, pack
+from semel.stores.redis.scan import parse_cursor
+from semel.stores.redis.scripts import READ, WRITE, WriteSettings, outcomes
+from semel.stores.redis.writes import write_command
 from semel.testing.conformance import LINES, NOTES, THINGS
 
-THING, NOTE, LINE = (Plan(table, "p") for table in (THINGS, NOTES, LINES))
+THING, NOTE, LINE = (RedisPlan(table, "p") for table in (THINGS, NOTES, LINES))
 texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
-PLAIN = Manner()
+PLAIN = WriteSettings()
 braces = st.text("{}%a:", min_size=1)
 
 
@@ -101,7 +101,7 @@ def test_a_list_by_prefix_looks_only_there():
 
 
 def orders(write, manner=PLAIN):
-    ask = write_ask([Plan(write.table, "p")], [Step(write)], None, manner)
+    ask = write_command([RedisPlan(write.table, "p")], [PlannedWrite(write)], None, manner)
     count = int(ask.rest[0])
     return msgspec.msgpack.decode(ask.rest[1 + count]), ask.rest[2 + count :]
 
@@ -116,7 +116,7 @@ def test_what_a_script_is_told():
         "gone_at": 9,
         "tags": None,
     }
-    told, binary = orders(Put(THINGS, "k", item, ABSENT), Manner("SPUBLISH", confirm=True))
+    told, binary = orders(Put(THINGS, "k", item, ABSENT), WriteSettings("SPUBLISH", confirm=True))
     [write] = told.pop("writes")
     assert told == {"publish": "SPUBLISH", "confirm": True}
     assert (write["make"], write["expires"], write["when"]) == ("put", "gone_at", ["absent"])
@@ -220,10 +220,10 @@ def test_what_cannot_be_read_stays_as_it_is():
 
 
 def test_a_command_is_packed_as_redis_reads_it():
-    assert packed((b"GET", b"k\r\n")) == b"*2\r\n$3\r\nGET\r\n$3\r\nk\r\n\r\n"
-    ask = Ask(b"k", (b"1", b"k", b""), READ)
-    assert ask.packed().startswith(b"*5\r\n$7\r\nEVALSHA\r\n$40\r\n" + READ.digest)
-    assert READ.text in ask.packed(taught=False)
+    assert pack((b"GET", b"k\r\n")) == b"*2\r\n$3\r\nGET\r\n$3\r\nk\r\n\r\n"
+    ask = RedisCommand(b"k", (b"1", b"k", b""), READ)
+    assert ask.encode().startswith(b"*5\r\n$7\r\nEVALSHA\r\n$40\r\n" + READ.digest)
+    assert READ.text in ask.encode(script_known=False)
 
 
 def test_answers_are_cut_to_measure():
@@ -241,14 +241,14 @@ def test_answers_are_cut_to_measure():
 
 
 def test_writes_of_one_run_have_their_keys_in_order():
-    ask = write_ask(
+    ask = write_command(
         [THING, NOTE],
         [
-            Step(Put(THINGS, "a", {"gone_at": 9, "data": b"1"})),
-            Step(Delete(NOTES, "a", Equals("data", b"2"), "s")),
+            PlannedWrite(Put(THINGS, "a", {"gone_at": 9, "data": b"1"})),
+            PlannedWrite(Delete(NOTES, "a", Equals("data", b"2"), "s")),
         ],
         7.0,
-        Manner(),
+        WriteSettings(),
         together=True,
     )
     assert ask.script is WRITE
@@ -283,7 +283,7 @@ def test_writes_of_one_run_have_their_keys_in_order():
     ],
 )
 def test_a_page_begins_where_the_one_before_ended(query, bounds):
-    assert Plan(query.table, "p").bounds(query) == bounds
+    assert RedisPlan(query.table, "p").bounds(query) == bounds
 
 
 def test_a_cursor_of_another_partition_is_refused():
@@ -294,4 +294,4 @@ def test_a_cursor_of_another_partition_is_refused():
 @pytest.mark.parametrize("after", ["", "[]", '["n",1]', '["n",-1.5,[]]', '["n",1,[2]]', '["n",1,[],0]'])
 def test_a_made_up_spot_is_refused(after):
     with pytest.raises(UsageError):
-        spot_of(after)
+        parse_cursor(after)

@@ -1,12 +1,14 @@
 """The store in Redis or Valkey, for every process and machine that can reach it.
 
-`address` reads the URL. The pure half: `names` says what keys are called, `plan` what a table's commands are
-as scripts with keys and arguments, and what answers are as items; `indexes` keeps what items are found by
-besides their key, and says why that is never too little; `orders` and `runs` are what write.lua is told,
-`asks` what is sent. `talk` says what is sent for which command, and in what order, as generators, `servers`
-to whom; `slots` knows the nodes of a cluster. `lines` are the connections, for threads and for event loops,
-and `answers` reads what comes by them. `faults` translates errors. `bell` listens for what others write. The
-`scripts` are in Lua, each in its file. `schema` stamps and checks a server. `store` puts them together.
+`address` reads the URL. The pure half: `keys` says what the keys of Redis are called, `plan` what a table's
+commands are as scripts with keys and arguments, and what replies are as items; `indexes` keeps what items are
+found by besides their key, and says why that is never too little. `scripts` are in Lua, each in its file,
+with their arguments and replies; `writes` makes the calls of the one that writes. `interpreter` says what is
+sent for which command, and in what order, as generators; `scan` fills pages; `cluster` finds the server that
+has a key, and `protocol` turns commands into bytes, and bytes into replies. The I/O: `connection` is one
+connection, and alone touches redis-py's private names; `pool` keeps those of threads and of event loops;
+`listener` is notified of what others write. `errors` translates those of the driver. `schema` stamps and
+checks a server. `store` puts them together.
 """
 
 from semel.extras import require

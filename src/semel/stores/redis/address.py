@@ -39,7 +39,7 @@ class Node(msgspec.Struct, frozen=True):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-class Address(msgspec.Struct, frozen=True, kw_only=True):
+class RedisAddress(msgspec.Struct, frozen=True, kw_only=True):
     """Where Redis is, and how it is to be used."""
 
     home: Node
@@ -57,7 +57,7 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
     wait_seconds: float = WAIT_SECONDS
 
     def __repr__(self) -> str:  # the password is nobody's business
-        return f"Address({self.home}/{self.db}, prefix={self.prefix!r})"
+        return f"RedisAddress({self.home}/{self.db}, prefix={self.prefix!r})"
 
     def options(self, node: Node) -> dict[str, Any]:
         """How a driver's connection to a node is made."""
@@ -75,13 +75,13 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
         }
 
 
-def parse(url: str) -> Address:
+def parse(url: str) -> RedisAddress:
     """What a URL says; a wrong one is refused, with an example of a right one."""
     parts = urlsplit(url)
     given = dict(parse_qsl(parts.query, keep_blank_values=True))
     if unknown := given.keys() - set(KNOWN):
         _refuse(f"it has the unknown option {min(unknown)!r}; the options are {', '.join(KNOWN)}")
-    address = Address(
+    address = RedisAddress(
         home=_home(parts),
         db=_db(parts.path),
         username=unquote(parts.username) if parts.username else None,
@@ -98,7 +98,7 @@ def parse(url: str) -> Address:
     return address
 
 
-def _check(address: Address, given: dict[str, str]) -> None:
+def _check(address: RedisAddress, given: dict[str, str]) -> None:
     if not PREFIX.fullmatch(address.prefix):
         _refuse("prefix is 1 to 64 letters, digits and . _ : -")
     if address.cluster and address.db:

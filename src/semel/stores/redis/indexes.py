@@ -11,9 +11,9 @@ It says nothing else: whoever reads an index reads the items too.
 
 **An index may have too much, and never too little**, whoever dies at whatever moment:
 
-- The entry is there before its item is. On one server, and wherever both lie in one slot, the same run of
-  write.lua makes both. Elsewhere the entry is made by a run of its own, and the item's is sent once that was
-  answered; it is refused if it comes long after (`LATE_SECONDS`).
+- The entry is there before its item is. On one server, and wherever both lie in one slot, the same call
+  of write.lua makes both. Elsewhere the entry is made by a call of its own, and the item's is sent once that
+  has a reply; it is refused if it comes long after (`LATE_SECONDS`).
 - An entry is never moved. An item that comes to another place gets another one; readers leave out those whose
   item is gone, or has other values now.
 - Only a reader removes an entry before its end: one that leads nowhere and was found so before, so long ago
@@ -34,9 +34,9 @@ import msgspec
 
 from semel.commands import Add, After, Delete, Item, Put, Query, Sort, Update, Write, ordering, place_of
 from semel.errors import UsageError
-from semel.stores.redis.asks import Ask, Bounds, told
-from semel.stores.redis.names import Naming
-from semel.stores.redis.scripts import DOUBT, INDEX
+from semel.stores.redis.keys import KeyNames
+from semel.stores.redis.protocol import RedisCommand
+from semel.stores.redis.scripts import DOUBT, INDEX, Bounds, time_argument
 from semel.tables import Index, Kind, Table
 
 # An item that comes so long after its entry is refused: a reader may soon find that it leads nowhere.
@@ -49,17 +49,17 @@ KEPT = "@"
 END, ZERO = "\0\0", "\0\1"
 
 
-class Entry(NamedTuple):
+class IndexEntry(NamedTuple):
     """What leads to an item: a member of the sorted set that has this key."""
 
     key: bytes
     member: str
 
 
-class Way:
+class RedisIndex:
     """One index of a table."""
 
-    def __init__(self, table: Table, index: Index, naming: Naming) -> None:
+    def __init__(self, table: Table, index: Index, naming: KeyNames) -> None:
         self.index = index
         self._table = table
         self._naming = naming
@@ -73,13 +73,13 @@ class Way:
         self._numbered = kinds[index.partition] is Kind.NUMBER
         self._sorted_by_number = index.sort is not None and kinds[index.sort] is Kind.NUMBER
 
-    def entry(self, item: Item) -> Entry | None:
+    def entry(self, item: Item) -> IndexEntry | None:
         """The entry that leads to an item; None for one that lacks an attribute of the index."""
         value = item.get(self.index.partition)
         place = "" if self.index.sort is None else item.get(self.index.sort)
         if value is None or place is None:
             return None
-        return Entry(self.key(value), self._member(place, [item[name] for name in self._table.key]))
+        return IndexEntry(self.key(value), self._member(place, [item[name] for name in self._table.key]))
 
     def key(self, value: Any) -> bytes:
         """The key of the entries for one value."""
@@ -92,7 +92,7 @@ class Way:
         key, *sort = msgspec.json.decode(member.rpartition("\0")[2])
         return key, sort[0] if sort else None
 
-    def leads_to(self, item: Item, entry: Entry) -> bool:
+    def leads_to(self, item: Item, entry: IndexEntry) -> bool:
         """Whether an entry is where an item is found now."""
         try:
             return self.entry(item) == entry
@@ -121,13 +121,14 @@ class Way:
 
     # Pages
 
-    def page(self, key: bytes, bounds: Bounds, count: int, now: float | None) -> Ask:
+    def page(self, key: bytes, bounds: Bounds, count: int, now: float | None) -> RedisCommand:
         """Read so many entries."""
-        return Ask(key, (b"1", key, told(now), *bounds, b"%d" % count), INDEX)
+        return RedisCommand(key, (b"1", key, time_argument(now), *bounds, b"%d" % count), INDEX)
 
-    def doubt(self, key: bytes, members: Iterable[bytes], seen: float, now: float | None) -> Ask:
-        """Tell of entries that led nowhere when they were read."""
-        return Ask(key, (b"3", *keys_of(key), told(now), told(seen), *members), DOUBT)
+    def doubt(self, key: bytes, members: Iterable[bytes], seen: float, now: float | None) -> RedisCommand:
+        """Report entries that led nowhere when they were read."""
+        times = time_argument(now), time_argument(seen)
+        return RedisCommand(key, (b"3", *keys_of(key), *times, *members), DOUBT)
 
     def bounds(self, query: Query) -> Bounds:
         """The range of entries that a page can come from."""
@@ -154,9 +155,9 @@ class Way:
 class Indexes:
     """All indexes of a table."""
 
-    def __init__(self, table: Table, naming: Naming) -> None:
+    def __init__(self, table: Table, naming: KeyNames) -> None:
         self._table = table
-        self._ways = {index.name: Way(table, index, naming) for index in table.indexes}
+        self._by_name = {index.name: RedisIndex(table, index, naming) for index in table.indexes}
         names = dict.fromkeys(name for index in table.indexes for name in attributes_of(index))
         self.attributes = tuple(name for name in names if name not in table.key)
         """What a write may change of what items are found by."""
@@ -164,26 +165,26 @@ class Indexes:
         self._by_key = any(set(attributes_of(index)) <= set(table.key) for index in table.indexes)
 
     def __bool__(self) -> bool:
-        return bool(self._ways)
+        return bool(self._by_name)
 
-    def way(self, name: str) -> Way:
+    def named(self, name: str) -> RedisIndex:
         """The index of this name."""
-        return self._ways[name]
+        return self._by_name[name]
 
-    def entries(self, item: Item) -> tuple[Entry, ...]:
+    def entries(self, item: Item) -> tuple[IndexEntry, ...]:
         """Everything that leads to an item."""
-        found = [way.entry(item) for way in self._ways.values()]
+        found = [index.entry(item) for index in self._by_name.values()]
         return tuple(entry for entry in found if entry is not None)
 
     def touched(self, command: Write) -> bool:
         """Whether a write may bring its item to another place in an index."""
         # Every write comes through here, and nearly none of them may.
         kind = type(command)
-        if kind is Delete or not self._ways:
+        if kind is Delete or not self._by_name:
             return False
-        said = command.item if kind is Put else command.set  # type: ignore[union-attr]
+        written = command.item if kind is Put else command.set  # type: ignore[union-attr]
         for name in self.attributes:
-            if said.get(name) is not None:
+            if written.get(name) is not None:
                 return True
         if isinstance(command, Add):
             once = any(command.once.get(name) is not None for name in self.attributes)
@@ -191,7 +192,7 @@ class Indexes:
         return self._by_key and kind is Put
 
     def known(self, command: Put | Update | Add) -> Item | None:
-        """What a write says of the item that it leaves, if that is all that its places depend on."""
+        """What a write fixes of the item that it leaves, if that is all that its places depend on."""
         key = dict(zip(self._table.key, (command.key, command.sort), strict=False))
         if isinstance(command, Put):
             return command.item | key
@@ -202,10 +203,12 @@ class Indexes:
 
     def undated(self, command: Write) -> bool:
         """Whether a write leaves it to the server's clock where its item will be."""
-        return any(isinstance(item.get(name), After) for item in _said(command) for name in self.attributes)
+        return any(
+            isinstance(item.get(name), After) for item in _written(command) for name in self.attributes
+        )
 
     def dated(self, command: Write, now: float) -> Write:
-        """The same write, which leaves nothing to the clock that an item is found by."""
+        """A write that leaves nothing to the clock that an item is found by."""
         if not self.undated(command):
             return command
         fields = {"item": self._dated(command.item, now)} if isinstance(command, Put) else {}
@@ -225,7 +228,7 @@ def keys_of(key: bytes) -> tuple[bytes, bytes, bytes]:
     return key, key + b":ends", key + b":doubts"
 
 
-def _said(command: Write) -> tuple[Item, ...]:
+def _written(command: Write) -> tuple[Item, ...]:
     if isinstance(command, Put):
         return (command.item,)
     if isinstance(command, Add):

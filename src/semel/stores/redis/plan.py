@@ -33,11 +33,10 @@ from semel.commands import (
     place_of,
 )
 from semel.errors import RecordCorrupt, UsageError
-from semel.stores.redis.asks import Ask, Bounds, told
-from semel.stores.redis.indexes import KEPT, Entry, Indexes
-from semel.stores.redis.names import Naming
-from semel.stores.redis.orders import Binary, Clause, Order
-from semel.stores.redis.scripts import PAGE, READ
+from semel.stores.redis.indexes import KEPT, IndexEntry, Indexes
+from semel.stores.redis.keys import KeyNames
+from semel.stores.redis.protocol import RedisCommand
+from semel.stores.redis.scripts import PAGE, READ, Binary, Bounds, ScriptCondition, ScriptWrite, time_argument
 from semel.stores.shared import PYTHON_TYPES
 from semel.tables import FOREVER, Kind, Table
 
@@ -48,20 +47,20 @@ Packer: TypeAlias = Callable[[Any, Binary], Any]
 
 
 # What is never so: a write that is only asked where it would bring its item.
-NEVER: Clause = ("never",)
+NEVER: ScriptCondition = ("never",)
 
 
-class Step(NamedTuple):
+class PlannedWrite(NamedTuple):
     """A write, what has to lead to the item that it leaves, and what has to be so still for it to be made."""
 
     write: Write
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[IndexEntry, ...] = ()
     end: float | After | None = None
     """When that item ends."""
-    still: Clause | None = None
+    still: ScriptCondition | None = None
 
 
-class Shape(NamedTuple):
+class ItemShape(NamedTuple):
     """What is known of all items with the same names and types."""
 
     numbers: tuple[str, ...]
@@ -69,7 +68,7 @@ class Shape(NamedTuple):
     gone: tuple[str, ...]
 
 
-class Plan:
+class RedisPlan:
     """Everything about one table that does not change from command to command."""
 
     def __init__(self, table: Table, prefix: str, scoped: bool = False) -> None:
@@ -77,7 +76,7 @@ class Plan:
         self.kinds = table.kinds
         self.sorted = table.sort is not None
         self.numbered = table.sort is not None and self.kinds[table.sort] is Kind.NUMBER
-        self._naming = Naming(prefix, table.name, scoped)
+        self._naming = KeyNames(prefix, table.name, scoped)
         self.indexes = Indexes(table, self._naming)
         self._columns = {name.encode(): (name, UNPACK[kind]) for name, kind in self.kinds.items()}
         self._quick = {
@@ -85,14 +84,14 @@ class Plan:
         }
         # The script's own, of which nobody else knows.
         self._quick[KEPT.encode()] = (KEPT, bytes)
-        self._shapes: dict[tuple[Any, ...], Shape] = {}
-        self._makes: dict[type, Callable[[Any, Binary], Order]] = {
+        self._shapes: dict[tuple[Any, ...], ItemShape] = {}
+        self._makes: dict[type, Callable[[Any, Binary], ScriptWrite]] = {
             Put: self._put,
             Update: self._update,
             Add: self._add,
             Delete: self._delete,
         }
-        self._clauses: dict[type, Callable[[Any, Any, Binary], Clause]] = {
+        self._clauses: dict[type, Callable[[Any, Any, Binary], ScriptCondition]] = {
             Absent: lambda _, _command, _binary: ("absent",),
             Present: lambda _, _command, _binary: ("present",),
             Equals: self._equals,
@@ -145,9 +144,9 @@ class Plan:
 
     # Reading
 
-    def get(self, keys: Sequence[bytes], now: float | None) -> Ask:
+    def get(self, keys: Sequence[bytes], now: float | None) -> RedisCommand:
         """Read one item."""
-        return Ask(keys[0], (b"1", keys[0], told(now)), READ)
+        return RedisCommand(keys[0], (b"1", keys[0], time_argument(now)), READ)
 
     def item(self, flat: Sequence[bytes], key: str, sort: Sort) -> Item:
         """Names and values as an item. What cannot be read stays as it is, for the rules to find."""
@@ -182,32 +181,32 @@ class Plan:
 
     # Writing
 
-    def step(self, command: Write, now: float | None = None) -> "Step":
+    def step(self, command: Write, now: float | None = None) -> "PlannedWrite":
         """A write that may move its item in an index; where it alone does not tell where to, it is asked."""
         known = self.indexes.known(command)  # type: ignore[arg-type]  # a Delete touches nothing
         if known is None:
-            return Step(command, still=NEVER)
+            return PlannedWrite(command, still=NEVER)
         if now is not None:
             command = self.indexes.dated(command, now)
             known = self.indexes.known(command)  # type: ignore[arg-type]
         end = (known or {}).get(self.table.expires)
-        return Step(command, self.indexes.entries(known or {}), FOREVER if end is None else end)
+        return PlannedWrite(command, self.indexes.entries(known or {}), FOREVER if end is None else end)
 
-    def step_from(self, command: Write, before: Item | None, now: float) -> "Step":
-        """The same write, to be made only if the item still has the places that it had."""
+    def step_from(self, command: Write, before: Item | None, now: float) -> "PlannedWrite":
+        """A write that is made only if its item still has the places in the indexes that it had."""
         self._refuse_unreadable(command, before or {})
         command = self.indexes.dated(command, now)
         after = outcome(command, before, now) or {}
         end = after.get(self.table.expires)
         entries = () if end is None else self.indexes.entries(after)
-        return Step(command, entries, end, self._still(command, before))
+        return PlannedWrite(command, entries, end, self._still(command, before))
 
     def _refuse_unreadable(self, command: Write, before: Item) -> None:
         for name in (*self.indexes.attributes, self.table.expires):
             if isinstance(before.get(name), bytes):
                 raise RecordCorrupt(command.key, f"its {name!r} is no {self.kinds[name]}")
 
-    def _still(self, command: Write, before: Item | None) -> Clause:
+    def _still(self, command: Write, before: Item | None) -> ScriptCondition:
         if before is None:
             return ("absent",)
         names = self.indexes.attributes
@@ -215,31 +214,31 @@ class Plan:
             names = (*names, self.table.expires)
         return "all", [self._as_it_was(name, before.get(name)) for name in names]
 
-    def _as_it_was(self, name: str, value: Any) -> Clause:
+    def _as_it_was(self, name: str, value: Any) -> ScriptCondition:
         return ("lacks", name) if value is None else ("equals", name, self._compared(name, value, []))
 
-    def order(self, command: Write, binary: Binary) -> Order:
-        """What write.lua is told of one write."""
-        order = self._makes[type(command)](command, binary)
+    def arguments(self, command: Write, binary: Binary) -> ScriptWrite:
+        """One write as write.lua takes it."""
+        write = self._makes[type(command)](command, binary)
         if command.when is not None:
-            order.when = self.clause(command.when, command, binary)
+            write.when = self.clause(command.when, command, binary)
         if self.sorted:
-            order.member = self.member(command.sort)
+            write.member = self.member(command.sort)
             if self.numbered:
-                order.score = command.sort  # type: ignore[assignment]  # `member` has seen to it
-        return order
+                write.score = command.sort  # type: ignore[assignment]  # `member` has seen to it
+        return write
 
-    def _put(self, command: Put, binary: Binary) -> Order:
+    def _put(self, command: Put, binary: Binary) -> ScriptWrite:
         item, _ = self._changes(self._ending(command.item), binary)
-        return Order("put", self.table.expires, None, item)
+        return ScriptWrite("put", self.table.expires, None, item)
 
-    def _update(self, command: Update, binary: Binary) -> Order:
+    def _update(self, command: Update, binary: Binary) -> ScriptWrite:
         change = command.set
         if self.table.expires in change:
             change = self._ending(change)
-        return Order("update", self.table.expires, None, *self._changes(change, binary))
+        return ScriptWrite("update", self.table.expires, None, *self._changes(change, binary))
 
-    def _add(self, command: Add, binary: Binary) -> Order:
+    def _add(self, command: Add, binary: Binary) -> ScriptWrite:
         once, set_ = command.once, command.set
         if self.table.forever and once.get(self.table.expires) is None:
             once = {**once, self.table.expires: FOREVER}
@@ -248,10 +247,10 @@ class Plan:
         changes, gone = self._changes(set_, binary)
         once, _ = self._changes(once, binary)
         by = exact(command.by, binary)
-        return Order("add", self.table.expires, None, changes, gone, once, command.attribute, by)
+        return ScriptWrite("add", self.table.expires, None, changes, gone, once, command.attribute, by)
 
-    def _delete(self, _: Delete, _binary: Binary) -> Order:
-        return Order("delete", self.table.expires)
+    def _delete(self, _: Delete, _binary: Binary) -> ScriptWrite:
+        return ScriptWrite("delete", self.table.expires)
 
     def _ending(self, item: Item) -> Item:
         """The item with an end: an item without one lives for ever, where its table lets it."""
@@ -275,7 +274,7 @@ class Plan:
                 return _packed(item, packers, binary, shape.gone)
         return _packed(item, shape.packers, binary, shape.gone) if shape.packers else (item, shape.gone)
 
-    def _learn(self, item: Item) -> Shape:
+    def _learn(self, item: Item) -> ItemShape:
         numbers: list[str] = []
         packers: list[tuple[str, Packer]] = []
         gone: list[str] = []
@@ -293,7 +292,7 @@ class Plan:
                 packers.append((name, PACK.get(kind, exact)))
             elif kind is Kind.NUMBER:
                 numbers.append(name)
-        return Shape(tuple(numbers), tuple(packers), tuple(gone))
+        return ItemShape(tuple(numbers), tuple(packers), tuple(gone))
 
     def _kind(self, name: str) -> Kind:
         try:
@@ -304,45 +303,45 @@ class Plan:
 
     # Conditions. Those on the key are decided here: an item that is there has the key that was asked for.
 
-    def clause(self, condition: Condition, command: Write, binary: Binary) -> Clause:
+    def clause(self, condition: Condition, command: Write, binary: Binary) -> ScriptCondition:
         """A condition as write.lua knows it."""
         return self._clauses[type(condition)](condition, command, binary)
 
-    def _decided(self, condition: Any, command: Write) -> Clause:
+    def _decided(self, condition: Any, command: Write) -> ScriptCondition:
         key = {self.table.partition: command.key, self.table.sort: command.sort}
         return ("present",) if holds(condition, key, 0.0) else ("never",)  # type: ignore[arg-type]
 
-    def _equals(self, condition: Equals, command: Write, binary: Binary) -> Clause:
+    def _equals(self, condition: Equals, command: Write, binary: Binary) -> ScriptCondition:
         if condition.attribute in self.table.key:
             return self._decided(condition, command)
         value = self._compared(condition.attribute, condition.value, binary)
         return "equals", condition.attribute, value
 
-    def _one_of(self, condition: OneOf, command: Write, binary: Binary) -> Clause:
+    def _one_of(self, condition: OneOf, command: Write, binary: Binary) -> ScriptCondition:
         if condition.attribute in self.table.key:
             return self._decided(condition, command)
         values = [self._compared(condition.attribute, value, binary) for value in condition.values]
         return "one of", condition.attribute, values
 
-    def _at_most(self, condition: AtMost, command: Write, binary: Binary) -> Clause:
+    def _at_most(self, condition: AtMost, command: Write, binary: Binary) -> ScriptCondition:
         if condition.attribute in self.table.key:
             return self._decided(condition, command)
         return "at most", condition.attribute, float(condition.value)
 
-    def _past(self, condition: Past, _command: Write, _binary: Binary) -> Clause:
+    def _past(self, condition: Past, _command: Write, _binary: Binary) -> ScriptCondition:
         if condition.attribute in self.table.key:
             raise UsageError(f"{condition.attribute!r} is a key, and no moment that a write could ask for")
         return "past", condition.attribute
 
-    def _begins(self, condition: Begins, command: Write, _binary: Binary) -> Clause:
+    def _begins(self, condition: Begins, command: Write, _binary: Binary) -> ScriptCondition:
         if condition.attribute in self.table.key:
             return self._decided(condition, command)
         return "begins", condition.attribute, condition.value
 
-    def _all(self, condition: AllOf, command: Write, binary: Binary) -> Clause:
+    def _all(self, condition: AllOf, command: Write, binary: Binary) -> ScriptCondition:
         return "all", [self.clause(each, command, binary) for each in condition.conditions]
 
-    def _any(self, condition: AnyOf, command: Write, binary: Binary) -> Clause:
+    def _any(self, condition: AnyOf, command: Write, binary: Binary) -> ScriptCondition:
         return "any", [self.clause(each, command, binary) for each in condition.conditions]
 
     def _compared(self, attribute: str, value: Any, binary: Binary) -> Any:
@@ -354,9 +353,9 @@ class Plan:
 
     # Pages
 
-    def page(self, index: bytes, bounds: Bounds, count: int, now: float | None) -> Ask:
+    def page(self, index: bytes, bounds: Bounds, count: int, now: float | None) -> RedisCommand:
         """Read so many items of a partition."""
-        return Ask(index, (b"1", index, told(now), *bounds, b"%d" % count), PAGE)
+        return RedisCommand(index, (b"1", index, time_argument(now), *bounds, b"%d" % count), PAGE)
 
     def bounds(self, query: Query) -> Bounds:
         """The range of sort keys that a page can come from."""
@@ -385,24 +384,6 @@ class Plan:
         """What the keys of a whole table's items, or of those with the prefix asked for, look like."""
         prefix = "" if query.where is None else _prefix(query.where, self.table.partition)
         return self._naming.pattern(prefix)
-
-
-class Spot(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Where the next page of a whole table begins."""
-
-    node: str
-    cursor: int | None
-    """How far the server was walked through; None when it was to its end."""
-    keys: list[str]
-    """What it gave already, and no page had room for."""
-
-
-def spot_of(after: str) -> Spot:
-    """The spot that a cursor stands for."""
-    try:
-        return msgspec.json.decode(after, type=Spot)
-    except msgspec.DecodeError as error:
-        raise UsageError(f"not a cursor of an earlier page: {after!r}") from error
 
 
 def _prefix(condition: Condition, partition: str) -> str:

@@ -8,10 +8,10 @@ from semel.clock import Clock
 from semel.errors import NotPermitted, StoreError, WrongSchema
 from semel.model import PROVISION, Problem
 from semel.stores.redis.address import Node, parse
-from semel.stores.redis.asks import Ask
-from semel.stores.redis.lines import Lines, converse
-from semel.stores.redis.servers import Dialogue
-from semel.stores.redis.talk import Talk
+from semel.stores.redis.cluster import Requests
+from semel.stores.redis.interpreter import Interpreter
+from semel.stores.redis.pool import RedisPool, run_requests
+from semel.stores.redis.protocol import RedisCommand
 
 T = TypeVar("T")
 
@@ -21,41 +21,41 @@ UNSTAMPED = [None, None, None]
 def provision(url: str, env: str) -> list[str]:
     """Stamp a Redis for an environment, as the first command of a store does; what was done."""
 
-    def steps(talk: Talk) -> Dialogue[list[str]]:
-        before = yield from _stamp(talk)
-        yield from talk.open()
-        prefix = talk.address.prefix
+    def requests(interpreter: Interpreter) -> Requests[list[str]]:
+        before = yield from _stamp(interpreter)
+        yield from interpreter.open()
+        prefix = interpreter.address.prefix
         return [f"stamped prefix {prefix!r} for environment {env!r}"] if before == UNSTAMPED else []
 
-    return _talked(url, env, steps)
+    return _run(url, env, requests)
 
 
 def problems(url: str, env: str) -> list[Problem]:
     """What is wrong with a Redis, as far as its servers tell."""
 
-    def steps(talk: Talk) -> Dialogue[list[Problem]]:
-        found = list(_misstamped(talk, (yield from _stamp(talk))))
-        for node in (yield from talk.nodes()):
-            found += _unsafe(node, (yield from _settings(talk, node)))
+    def requests(interpreter: Interpreter) -> Requests[list[Problem]]:
+        found = list(_misstamped(interpreter, (yield from _stamp(interpreter))))
+        for node in (yield from interpreter.nodes()):
+            found += _unsafe(node, (yield from _settings(interpreter, node)))
         return found
 
-    return _talked(url, env, steps)
+    return _run(url, env, requests)
 
 
-def _talked(url: str, env: str, steps: Callable[[Talk], Dialogue[T]]) -> T:
-    talk = Talk(parse(url), env, Clock())
-    with closing(Lines(talk.address)) as lines:
-        return converse(steps(talk), lines.exchange)
+def _run(url: str, env: str, requests: Callable[[Interpreter], Requests[T]]) -> T:
+    interpreter = Interpreter(parse(url), env, Clock())
+    with closing(RedisPool(interpreter.address)) as pool:
+        return run_requests(requests(interpreter), pool.exchange)
 
 
-def _stamp(talk: Talk) -> Dialogue[list[bytes | None]]:
-    words = (b"HMGET", talk.stamp, b"environment", b"schema", b"slots")
-    [stamped] = yield from talk.send([Ask(talk.stamp, words)])
+def _stamp(interpreter: Interpreter) -> Requests[list[bytes | None]]:
+    words = (b"HMGET", interpreter.stamp, b"environment", b"schema", b"slots")
+    [stamped] = yield from interpreter.send([RedisCommand(interpreter.stamp, words)])
     return list(stamped)
 
 
-def _misstamped(talk: Talk, stamped: list[bytes | None]) -> Iterator[Problem]:
-    prefix = talk.address.prefix
+def _misstamped(interpreter: Interpreter, stamped: list[bytes | None]) -> Iterator[Problem]:
+    prefix = interpreter.address.prefix
     if stamped == UNSTAMPED:
         yield Problem(
             f"prefix {prefix!r} is not stamped for any environment yet",
@@ -63,7 +63,7 @@ def _misstamped(talk: Talk, stamped: list[bytes | None]) -> Iterator[Problem]:
         )
         return
     try:
-        talk.check(stamped)
+        interpreter.check(stamped)
     except WrongSchema as error:
         yield Problem(str(error), "open it as it was made, or choose a prefix that nobody else uses")
     except StoreError as error:
@@ -72,10 +72,10 @@ def _misstamped(talk: Talk, stamped: list[bytes | None]) -> Iterator[Problem]:
         )
 
 
-def _settings(talk: Talk, node: Node) -> Dialogue[dict[bytes, bytes] | None]:
+def _settings(interpreter: Interpreter, node: Node) -> Requests[dict[bytes, bytes] | None]:
     """A server's configuration; None where it is not to be asked, as with most that are rented."""
     try:
-        [flat] = yield from talk.on(node, [Ask(b"", (b"CONFIG", b"GET", b"*"))])
+        [flat] = yield from interpreter.on(node, [RedisCommand(b"", (b"CONFIG", b"GET", b"*"))])
     except (NotPermitted, StoreError):
         return None
     return dict(zip(flat[::2], flat[1::2], strict=True))

@@ -8,10 +8,10 @@ from semel.clock import Clock
 from semel.commands import Found, Stored, Time, Watch
 from semel.errors import StoreClosed
 from semel.loops import PerLoop
-from semel.stores.redis.address import Address, Node, parse
-from semel.stores.redis.bell import Bell, Heard
-from semel.stores.redis.lines import AsyncLines, Lines, aconverse, converse
-from semel.stores.redis.talk import Talk
+from semel.stores.redis.address import Node, RedisAddress, parse
+from semel.stores.redis.interpreter import Interpreter
+from semel.stores.redis.listener import RedisListener, Subscription
+from semel.stores.redis.pool import AsyncRedisPool, RedisPool, arun_requests, run_requests
 from semel.stores.shared import STORES, place_named, wake
 from semel.stores.waiting import WaitingRoom
 
@@ -24,7 +24,7 @@ class RedisStore:
 
     def __init__(
         self,
-        address: Address | str,
+        address: RedisAddress | str,
         *,
         env: str = "dev",
         clock: Clock | None = None,
@@ -33,16 +33,18 @@ class RedisStore:
         self.overflow = overflow
         self._address = parse(address) if isinstance(address, str) else address
         self._clock = clock or Clock()
-        self._talk = Talk(self._address, env, self._clock)
+        self._interpreter = Interpreter(self._address, env, self._clock)
         self._closed = False
         self._connect()
         STORES.add(self)
 
     def _connect(self) -> None:
-        self._lines = Lines(self._address)
-        self._per_loop = PerLoop(lambda: AsyncLines(self._address), AsyncLines.close, AsyncLines.drop)
+        self._pool = RedisPool(self._address)
+        self._per_loop = PerLoop(
+            lambda: AsyncRedisPool(self._address), AsyncRedisPool.close, AsyncRedisPool.drop
+        )
         self._room = WaitingRoom(self._clock)
-        self._bell = Bell(self._address, self._owner, self._room.ring)
+        self._listener = RedisListener(self._address, self._owner, self._room.ring)
 
     def __repr__(self) -> str:
         return f"<RedisStore {self._address.home}/{self._address.db}, prefix {self._address.prefix!r}>"
@@ -52,31 +54,31 @@ class RedisStore:
         """`redis://:password@host:port/db`, or `rediss://` with TLS; nothing is sent yet."""
         return cls(parse(url), env=env, clock=clock)
 
-    # The three ways to ask
+    # Carrying out
 
     def execute(self, command: Stored) -> Any:
         """Carry the command out and answer it."""
         if type(command) is Watch:
-            with self._watching(command) as heard:
+            with self._subscribed(command) as subscription:
                 return self._room.watch(
-                    place_named(command), command.seconds, lambda: self._look(command, heard)
+                    place_named(command), command.seconds, lambda: self._look(command, subscription)
                 )
-        reply = self._ask(command)
-        wake(self._room, command, reply)  # others hear of it from the server
+        reply = self._perform(command)
+        wake(self._room, command, reply)  # others are notified by the server
         return reply
 
     def at_once(self, command: Stored) -> Found | None:
-        """What time it is, if that was heard lately: every other answer comes over a network."""
-        return self._talk.time.tell() if type(command) is Time and not self._closed else None
+        """What time it is, if a reply told it lately: every other answer comes over a network."""
+        return self._interpreter.time.tell() if type(command) is Time and not self._closed else None
 
     async def aexecute(self, command: Stored) -> Any:
         """Carry the command out and answer it."""
         if type(command) is Watch:
-            with self._watching(command) as heard:
-                look = partial(self._alook, command, heard)
+            with self._subscribed(command) as subscription:
+                look = partial(self._alook, command, subscription)
                 return await self._room.awatch(place_named(command), command.seconds, look)
-        reply = await self._aask(command)
-        wake(self._room, command, reply)  # others hear of it from the server
+        reply = await self._aperform(command)
+        wake(self._room, command, reply)  # others are notified by the server
         return reply
 
     async def leave(self) -> None:
@@ -86,44 +88,44 @@ class RedisStore:
     def close(self) -> None:
         """Let go of every connection."""
         self._closed = True
-        self._bell.close()
-        self._lines.close()
+        self._listener.close()
+        self._pool.close()
         self._per_loop.drop_all()
         STORES.discard(self)
 
-    def _ask(self, command: Stored) -> Any:
-        return converse(self._talk.perform(command), self._lines.exchange)
+    def _perform(self, command: Stored) -> Any:
+        return run_requests(self._interpreter.perform(command), self._pool.exchange)
 
-    async def _aask(self, command: Stored) -> Any:
+    async def _aperform(self, command: Stored) -> Any:
         if self._closed:
             raise StoreClosed("the store was closed")
-        return await aconverse(self._talk.perform(command), self._per_loop.here().exchange)
+        return await arun_requests(self._interpreter.perform(command), self._per_loop.here().exchange)
 
     # Waiting
 
-    def _watching(self, command: Watch) -> AbstractContextManager[Heard]:
-        """Listen for the item meanwhile; where time is imposed, waiting takes none of it."""
+    def _subscribed(self, command: Watch) -> AbstractContextManager[Subscription]:
+        """Subscribe to the item's channel meanwhile; where time is imposed, waiting takes none of it."""
         place = place_named(command)
         if self._clock.imposed() is not None:
-            return nullcontext(Heard(place))
-        return self._bell.listening(self._talk.plan(command.table).keys(command)[0], place)
+            return nullcontext(Subscription(place))
+        return self._listener.subscribed(self._interpreter.plan(command.table).keys(command)[0], place)
 
-    def _look(self, command: Watch, heard: Heard) -> Any:
-        heard.news = False
-        return self._ask(command)
+    def _look(self, command: Watch, subscription: Subscription) -> Any:
+        subscription.news = False
+        return self._perform(command)
 
-    async def _alook(self, command: Watch, heard: Heard) -> Any:
-        heard.news = False
-        return await self._aask(command)
+    async def _alook(self, command: Watch, subscription: Subscription) -> Any:
+        subscription.news = False
+        return await self._aperform(command)
 
     def _owner(self, channel: bytes) -> Node | None:
-        """The server on which a channel is heard; None in a cluster that nobody has spoken to yet."""
+        """The server that has a channel; None in a cluster that nothing was sent to yet."""
         if not self._address.cluster:
             return self._address.home
-        return self._talk.slots.owner(channel) if self._talk.slots else None
+        return self._interpreter.slots.owner(channel) if self._interpreter.slots else None
 
     def begin_anew(self) -> Any:
         """In a forked child: connections of its own."""
-        inherited = self._lines, self._per_loop, self._bell
+        inherited = self._pool, self._per_loop, self._listener
         self._connect()
         return inherited

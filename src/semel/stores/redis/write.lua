@@ -2,11 +2,11 @@
 --
 -- KEYS      of every write its item, then the order of its partition where the table has a sort key, then three
 --           for each index that is to lead to it (see indexes.py)
--- ARGV[1]   the orders, as MessagePack (see orders.py)
+-- ARGV[1]   the batch, as MessagePack (see scripts.py)
 -- ARGV[2..] bytes, which MessagePack as Redis speaks it cannot carry; a value {at = n} stands for ARGV[n]
 --
--- The answer is MessagePack of {now, outcomes}. An outcome is 1 (made), 0 (refused) or 2 (not made, to be thought
--- over: the item tells why), or {that, lengths ...} where an item belongs to it; then a second string has the
+-- The answer is MessagePack of {now, outcomes}. An outcome is 1 (made), 0 (refused) or 2 (not made, to be planned
+-- anew: the item tells why), or {that, lengths ...} where an item belongs to it; then a second string has the
 -- names and values of all items, one after the other.
 
 -- A comparison decides when an item's time is up. Redis removes it so many seconds later: a replica that takes
@@ -23,16 +23,16 @@ local SWEEP = 2
 local OVER = 10
 
 local call = redis.call
-local orders = cmsgpack.unpack(ARGV[1])
-local writes = orders.writes
+local batch = cmsgpack.unpack(ARGV[1])
+local writes = batch.writes
 
-local now = orders.now
+local now = batch.now
 if not now then
   local time = call('TIME')
   now = time[1] + time[2] / 1e6
 end
 
-if orders.late and now > orders.late then
+if batch.late and now > batch.late then
   return redis.error_reply('LATE its indexes were told of it too long ago')
 end
 
@@ -216,7 +216,7 @@ local function made(write)
   end
   if kind ~= 'put' and #write.gone > 0 then call('HDEL', key, unpack(write.gone)) end
   -- Without leave to publish, waiters poll.
-  redis.pcall(orders.publish, key, '')
+  redis.pcall(batch.publish, key, '')
   return kind == 'add' and call('HGETALL', key)
 end
 
@@ -237,7 +237,7 @@ end
 local function refuse(write)
   -- A refusal is confirmed by replicas as a write is, and for that it has to be one: the claim that it shows may
   -- be the caller's own, of which no replica knows yet.
-  if orders.confirm and write.item then call('HSET', write.key, write.flat[1], write.flat[2]) end
+  if batch.confirm and write.item then call('HSET', write.key, write.flat[1], write.flat[2]) end
   answer(0, write.item and write.flat)
 end
 
@@ -259,7 +259,7 @@ end
 
 local NO_END = redis.error_reply('NOEND an item would have no end')
 
-if orders.together then
+if batch.together then
   local all, sure = true, true
   for place = 1, #writes do
     local write = writes[place]
@@ -281,7 +281,7 @@ if orders.together then
     end
   end
 else
-  -- Who writes to an item after a write that is to be thought over has to wait for it.
+  -- Who writes to an item after a write that is to be planned anew has to wait for it.
   local waiting = {}
   for place = 1, #writes do
     local write = writes[place]

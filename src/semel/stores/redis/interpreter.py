@@ -1,9 +1,7 @@
-"""What a store has to say to its servers, command by command: generators, which do no I/O themselves."""
+"""The interpreter of commands: what is sent for each, and in what order, as generators that do no I/O."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn, TypeAlias
-
-import msgspec
 
 from semel.clock import Clock
 from semel.commands import (
@@ -25,7 +23,6 @@ from semel.commands import (
     Update,
     Watch,
     Write,
-    cursor,
     holds,
 )
 from semel.errors import (
@@ -38,46 +35,41 @@ from semel.errors import (
     WrongEnvironment,
     WrongSchema,
 )
-from semel.stores.redis.address import Address
-from semel.stores.redis.asks import Ask
-from semel.stores.redis.indexes import LATE_SECONDS, Entry, Way
-from semel.stores.redis.orders import Manner, Outcome, outcomes
-from semel.stores.redis.plan import Plan, Spot, Step, spot_of
-from semel.stores.redis.runs import enter_asks, write_ask
-from semel.stores.redis.scripts import OPEN
-from semel.stores.redis.servers import Dialogue, Servers
-from semel.stores.redis.slots import key_slot
+from semel.stores.redis.address import RedisAddress
+from semel.stores.redis.cluster import Requests, Router, key_slot
+from semel.stores.redis.indexes import LATE_SECONDS, IndexEntry, RedisIndex
+from semel.stores.redis.plan import PlannedWrite, RedisPlan
+from semel.stores.redis.protocol import RedisCommand
+from semel.stores.redis.scan import ScanCursor, TableScan, count_to_read, page_of, parse_cursor, wanted
+from semel.stores.redis.scripts import OPEN, ScriptOutcome, WriteSettings, outcomes
+from semel.stores.redis.writes import index_commands, write_command
 from semel.stores.servertime import ServerTime
 from semel.tables import Table
 
 SCHEMA = 1
 
-# So many writes of a batch are one run of a script: others' commands wait for no more than that at a time.
-RUN = 50
-# A page is filled by reading so many items at a time at most, and where it is filtered at least so many.
-MOST_READ, LEAST_READ = 1000, 100
-# How far SCAN goes in one step: a little at first, more where it finds little, and never for long.
-FIRST_STEP, LAST_STEP = 10, 10_000
-# So often a write that moves an item in an index is thought over, each time because another one was quicker.
-THOUGHTS = 100
+# So many writes of a batch are one call of the script: others' commands wait for no more than that at a time.
+WRITES_PER_CALL = 50
+# So often a write that moves an item in an index is planned anew, each time because another one was quicker.
+ATTEMPTS = 100
 
 
-Run: TypeAlias = tuple[Sequence[Plan], Sequence[Step]]
+WriteGroup: TypeAlias = tuple[Sequence[RedisPlan], Sequence[PlannedWrite]]
 
 
-class Talk(Servers):
-    """What a store has to say."""
+class Interpreter(Router):
+    """Carries commands out by requests to the servers."""
 
-    def __init__(self, address: Address, env: str, clock: Clock) -> None:
+    def __init__(self, address: RedisAddress, env: str, clock: Clock) -> None:
         super().__init__(address)
         self._env = env
         self._imposed = clock.imposed
         self.time = ServerTime(clock)
         self._open = False
-        self._plans: dict[str, Plan] = {}
+        self._plans: dict[str, RedisPlan] = {}
         publish = "SPUBLISH" if address.cluster else "PUBLISH"
-        self._manner = Manner(publish, address.wait_replicas > 0, address.cluster)
-        self._perform: dict[type, Callable[[Any], Dialogue[Any]]] = {
+        self._settings = WriteSettings(publish, address.wait_replicas > 0, address.cluster)
+        self._perform: dict[type, Callable[[Any], Requests[Any]]] = {
             Get: self._get,
             Watch: self._get,
             Put: self._write,
@@ -90,7 +82,7 @@ class Talk(Servers):
             Time: self._time,
         }
 
-    def perform(self, command: Any) -> Dialogue[Any]:
+    def perform(self, command: Any) -> Requests[Any]:
         """Carry a command out, and answer it."""
         try:
             if not self._open:
@@ -102,18 +94,20 @@ class Talk(Servers):
             self.time.hear(reply)
         return reply
 
-    def _time(self, _command: Time) -> Dialogue[Found]:
-        told = self.time.tell()
-        if told is None:
-            told = Found((yield from self._now()), None)
-            self.time.hear(told)
-        return told
+    def _time(self, _command: Time) -> Requests[Found]:
+        known = self.time.tell()
+        if known is None:
+            known = Found((yield from self._now()), None)
+            self.time.hear(known)
+        return known
 
-    def plan(self, table: Table) -> Plan:
+    def plan(self, table: Table) -> RedisPlan:
         """The plan of a table."""
         plan = self._plans.get(table.name)
         if plan is None:
-            plan = self._plans.setdefault(table.name, Plan(table, self.address.prefix, self.address.scoped))
+            plan = self._plans.setdefault(
+                table.name, RedisPlan(table, self.address.prefix, self.address.scoped)
+            )
         if plan.table is not table and plan.table != table:
             raise UsageError(f"this store has another table named {table.name!r}")
         return plan
@@ -125,11 +119,13 @@ class Talk(Servers):
         """The key of the stamp."""
         return f"{self.address.prefix}:meta".encode()
 
-    def open(self) -> Dialogue[None]:
+    def open(self) -> Requests[None]:
         """Stamp what is new; refuse what is another environment's, or a newer semel's."""
         slots = b"scope" if self.address.scoped else b""
-        ask = Ask(self.stamp, (b"1", self.stamp, self._env.encode(), b"%d" % SCHEMA, slots), OPEN)
-        [found] = yield from self.send([ask])
+        stamping = RedisCommand(
+            self.stamp, (b"1", self.stamp, self._env.encode(), b"%d" % SCHEMA, slots), OPEN
+        )
+        [found] = yield from self.send([stamping])
         self.check(found)
         self._open = True
 
@@ -156,20 +152,20 @@ class Talk(Servers):
 
     # One item
 
-    def _get(self, command: Get | Watch) -> Dialogue[Found]:
+    def _get(self, command: Get | Watch) -> Requests[Found]:
         plan = self.plan(command.table)
         reply = yield from self.one(plan.get(plan.keys(command), self._imposed()))
         now, [outcome] = outcomes(reply)
         item = None if outcome.flat is None else plan.item(outcome.flat, command.key, command.sort)
         return Found(now, item if item is not None and plan.alive(item, now) else None)
 
-    def _write(self, command: Write) -> Dialogue[Applied | Refused]:
+    def _write(self, command: Write) -> Requests[Applied | Refused]:
         plan = self.plan(command.table)
         if plan.indexes.touched(command):
             steps = yield from self._steps((command,))
         else:  # as nearly every write, and by the shortest way
-            ask = write_ask((plan,), (Step(command),), self._imposed(), self._manner)
-            now, [outcome] = outcomes((yield from self.one(ask, writes=True)))
+            call = write_command((plan,), (PlannedWrite(command),), self._imposed(), self._settings)
+            now, [outcome] = outcomes((yield from self.one(call, writes=True)))
             if not outcome.again:
                 return _answered(plan, command, now, outcome)
             steps = [plan.step_from(command, _item(plan, command, outcome), now)]
@@ -179,63 +175,65 @@ class Talk(Servers):
     # Writes
 
     def _made(
-        self, writes: Sequence[Write], steps: list[Step], together: bool = False
-    ) -> Dialogue[tuple[float, list[Outcome]]]:
-        """Make writes in one run, thinking those over whose items have moved in an index meanwhile."""
+        self, writes: Sequence[Write], steps: list[PlannedWrite], together: bool = False
+    ) -> Requests[tuple[float, list[ScriptOutcome]]]:
+        """Make writes in one call, planning those anew whose items have moved in an index meanwhile."""
         plans = self._plans_of(writes)
-        for _ in range(THOUGHTS):
-            [ask] = yield from self._entered([(plans, steps)], together)
-            now, found = outcomes((yield from self.one(ask, writes=True)))
+        for _ in range(ATTEMPTS):
+            [call] = yield from self._calls([(plans, steps)], together)
+            now, found = outcomes((yield from self.one(call, writes=True)))
             if not any(outcome.again for outcome in found):
                 return now, found
             for place, (plan, write, outcome) in enumerate(zip(plans, writes, found, strict=True)):
                 if outcome.again:
                     steps[place] = plan.step_from(write, _item(plan, write, outcome), now)
         raise StoreThrottled(
-            f"{THOUGHTS} times somebody else moved {writes[0].key!r} in an index of table "
+            f"{ATTEMPTS} times somebody else moved {writes[0].key!r} in an index of table "
             f"{writes[0].table.name} first; nothing was written"
         )
 
-    def _plans_of(self, writes: Sequence[Write]) -> list[Plan]:
+    def _plans_of(self, writes: Sequence[Write]) -> list[RedisPlan]:
         return [self.plan(write.table) for write in writes]
 
-    def _steps(self, writes: Sequence[Write]) -> Dialogue[list[Step]]:
+    def _steps(self, writes: Sequence[Write]) -> Requests[list[PlannedWrite]]:
         steps = []
         for plan, write in zip(self._plans_of(writes), writes, strict=True):
             if not plan.indexes.touched(write):
-                steps.append(Step(write))
+                steps.append(PlannedWrite(write))
                 continue
             now = (yield from self._time(Time())).now if plan.indexes.undated(write) else None
             steps.append(plan.step(write, now))
         return steps
 
-    def _entered(self, runs: Sequence[Run], together: bool = False) -> Dialogue[list[Ask]]:
-        """Runs of the script, once indexes in other slots lead to what they will leave."""
-        now, manner = self._imposed(), self._manner
-        asks = [write_ask(*run, now, manner, together=together) for run in runs]
+    def _calls(self, groups: Sequence[WriteGroup], together: bool = False) -> Requests[list[RedisCommand]]:
+        """Calls of the script, sent once indexes in other slots lead to what they will leave."""
+        now, settings = self._imposed(), self._settings
+        calls = [write_command(*group, now, settings, together=together) for group in groups]
         entering = [
-            ask for run, made in zip(runs, asks, strict=True) for ask in enter_asks(*run, made, now, manner)
+            command
+            for group, call in zip(groups, calls, strict=True)
+            for command in index_commands(*group, call, now, settings)
         ]
         if not entering:
-            return asks
+            return calls
         try:
             replies = yield from self.send(entering, writes=True)
         except StoreOutcomeUnknown as error:
             raise StoreUnavailable(f"nothing was written, as an index could not be: {error}") from error
         late = min(outcomes(reply)[0] for reply in replies) + LATE_SECONDS
-        return [write_ask(*run, now, manner, together=together, late=late) for run in runs]
+        return [write_command(*group, now, settings, together=together, late=late) for group in groups]
 
     # Several items
 
-    def _batch(self, command: Batch) -> Dialogue[Many]:
-        groups, runs = self._groups(command.writes), []
-        for group in groups:
+    def _batch(self, command: Batch) -> Requests[Many]:
+        places, groups = self._groups(command.writes), []
+        for group in places:
             writes = [command.writes[place] for place in group]
-            runs.append((self._plans_of(writes), (yield from self._steps(writes))))
-        replies = yield from self.send((yield from self._entered(runs)), writes=True)
+            groups.append((self._plans_of(writes), (yield from self._steps(writes))))
+        replies = yield from self.send((yield from self._calls(groups)), writes=True)
         answers: dict[int, Applied | Refused] = {}
         again: list[int] = []
-        for group, reply in zip(groups, replies, strict=True):
+        for group, reply in zip(places, replies, strict=True):
             now, found = outcomes(reply)
             for place, outcome in zip(group, found, strict=True):
                 write = command.writes[place]
@@ -245,7 +243,7 @@ class Talk(Servers):
             answers[place] = yield from self._rest(command.writes[place])
         return Many(tuple(answers[place] for place in range(len(command.writes))))
 
-    def _rest(self, command: Write) -> Dialogue[Applied | Refused]:
+    def _rest(self, command: Write) -> Requests[Applied | Refused]:
         """One write of a batch, of which others were made already."""
         try:
             return (yield from self._write(command))
@@ -253,14 +251,18 @@ class Talk(Servers):
             raise StoreOutcomeUnknown(f"part of it was made before this: {error}") from error
 
     def _groups(self, writes: Sequence[Write]) -> list[list[int]]:
-        """Which writes go into one run of the script: those whose keys are in one slot."""
+        """Which writes go into one call of the script: those whose keys are in one slot."""
         groups: dict[int, list[int]] = {}
         for place, write in enumerate(writes):
             slot = key_slot(self.plan(write.table).partition(write.key)) if self.address.cluster else 0
             groups.setdefault(slot, []).append(place)
-        return [group[at : at + RUN] for group in groups.values() for at in range(0, len(group), RUN)]
+        return [
+            group[at : at + WRITES_PER_CALL]
+            for group in groups.values()
+            for at in range(0, len(group), WRITES_PER_CALL)
+        ]
 
-    def _transact(self, command: Transact) -> Dialogue[Applied | Cancelled]:
+    def _transact(self, command: Transact) -> Requests[Applied | Cancelled]:
         if not command.writes:
             return Applied((yield from self._now()))
         if self.address.cluster:
@@ -293,7 +295,7 @@ class Talk(Servers):
 
     # Pages
 
-    def _query(self, query: Query) -> Dialogue[Page]:
+    def _query(self, query: Query) -> Requests[Page]:
         plan = self.plan(query.table)
         if query.index:
             return (yield from self._by_index(plan, query))
@@ -307,176 +309,93 @@ class Talk(Servers):
         wanted = found.item is not None and (query.where is None or holds(query.where, found.item, found.now))
         return Page(found.now, (found.item,) if wanted and found.item is not None else (), None)
 
-    def _partition(self, plan: Plan, query: Query, key: str) -> Dialogue[Page]:
+    def _partition(self, plan: RedisPlan, query: Query, key: str) -> Requests[Page]:
         index, bounds = plan.partition(key), plan.bounds(query)
         items: list[Item] = []
         while True:
-            want = _to_read(query, items)
+            want = count_to_read(query, items)
             [reply] = yield from self.send([plan.page(index, bounds, want, self._imposed())])
             now, found = outcomes(reply)
             for _, flat, _ in found:
                 item = plan.item(flat[1:], key, plan.sort_of(flat[0])) if flat else {}
-                if _wanted(plan, query, item, now):
+                if wanted(plan, query, item, now):
                     items.append(item)
             if len(items) > query.limit or reply[2] < want:
-                return _page(query, items, now)
+                return page_of(query, items, now)
             bounds = bounds.beyond(reply[3])
 
-    def _by_index(self, plan: Plan, query: Query) -> Dialogue[Page]:
-        """Read entries, and the items that they lead to; those that lead nowhere are told of."""
-        way = plan.indexes.way(query.index)
-        key, bounds = way.key(query.key), way.bounds(query)
+    def _by_index(self, plan: RedisPlan, query: Query) -> Requests[Page]:
+        """Read entries, and the items that they lead to; those that lead nowhere are reported."""
+        index = plan.indexes.named(query.index)
+        key, bounds = index.key(query.key), index.bounds(query)
         items: list[Item] = []
         while True:
-            want = _to_read(query, items)
-            head, members = yield from self.one(way.page(key, bounds, want, self._imposed()))
+            want = count_to_read(query, items)
+            head, members = yield from self.one(index.page(key, bounds, want, self._imposed()))
             now, _ = outcomes(head)
             astray = []
-            for member, item in zip(members, (yield from self._targets(plan, way, members)), strict=True):
-                if not plan.alive(item, now) or not way.leads_to(item, Entry(key, member.decode())):
+            for member, item in zip(members, (yield from self._targets(plan, index, members)), strict=True):
+                if not plan.alive(item, now) or not index.leads_to(item, IndexEntry(key, member.decode())):
                     astray.append(member)
-                elif _wanted(plan, query, item, now):
+                elif wanted(plan, query, item, now):
                     items.append(item)
             if astray:
-                yield from self._doubt(way.doubt(key, astray, now, self._imposed()))
+                yield from self._report(index.doubt(key, astray, now, self._imposed()))
             if len(items) > query.limit or len(members) < want:
-                return _page(query, items, now)
+                return page_of(query, items, now)
             bounds = bounds.beyond(members[-1])
 
-    def _targets(self, plan: Plan, way: Way, members: list[bytes]) -> Dialogue[list[Item]]:
+    def _targets(self, plan: RedisPlan, index: RedisIndex, members: list[bytes]) -> Requests[list[Item]]:
         """The items that entries lead to, in their order; an empty one is none."""
-        gets = [Get(plan.table, *way.target(member.decode())) for member in members]
+        gets = [Get(plan.table, *index.target(member.decode())) for member in members]
         replies = yield from self.send([plan.get(plan.keys(get), self._imposed()) for get in gets])
         found = [outcomes(reply)[1][0].flat for reply in replies]
         return [
             plan.item(flat, get.key, get.sort) if flat else {} for get, flat in zip(gets, found, strict=True)
         ]
 
-    def _doubt(self, ask: Ask) -> Dialogue[None]:
+    def _report(self, command: RedisCommand) -> Requests[None]:
         try:
-            yield from self.one(ask)
-        except StoreError:  # whoever reads them next will tell
+            yield from self.one(command)
+        except StoreError:  # whoever reads them next reports them
             return
 
-    def _whole(self, plan: Plan, query: Query) -> Dialogue[Page]:
+    def _whole(self, plan: RedisPlan, query: Query) -> Requests[Page]:
         """Every item of a table, by SCAN: no write pays for an index that only operators would use."""
         nodes = yield from self.nodes()
-        spot = Spot(str(nodes[0]), 0, []) if query.after is None else spot_of(query.after)
+        start = ScanCursor(str(nodes[0]), 0, []) if query.after is None else parse_cursor(query.after)
         names = [str(node) for node in nodes]
-        if spot.node not in names:
+        if start.node not in names:
             raise UsageError("the cluster has changed since the page before; begin again")
-        walk = _Walk(plan, query, spot)
+        scan = TableScan(plan, query, start)
         now = yield from self._now()
-        for place in range(names.index(spot.node), len(nodes)):
-            while walk.cursor is not None or walk.keys:
-                if walk.keys:
-                    asks, reads = walk.reading(self._imposed())
-                    walk.read(reads, (yield from self.on(nodes[place], asks)), now)
-                    if len(walk.items) >= query.limit:
-                        more = bool(walk.keys) or walk.cursor is not None or place + 1 < len(nodes)
-                        return walk.page(now, names[place] if more else None)
+        for place in range(names.index(start.node), len(nodes)):
+            while scan.cursor is not None or scan.keys:
+                if scan.keys:
+                    commands, reads = scan.reading(self._imposed())
+                    scan.read(reads, (yield from self.on(nodes[place], commands)), now)
+                    if len(scan.items) >= query.limit:
+                        more = bool(scan.keys) or scan.cursor is not None or place + 1 < len(nodes)
+                        return scan.page(now, names[place] if more else None)
                 else:
-                    [reply] = yield from self.on(nodes[place], [walk.scan()])
-                    walk.scanned(reply)
-            walk.cursor = 0
-        return walk.page(now, None)
+                    [reply] = yield from self.on(nodes[place], [scan.scan()])
+                    scan.scanned(reply)
+            scan.cursor = 0
+        return scan.page(now, None)
 
-    def _now(self) -> Dialogue[float]:
+    def _now(self) -> Requests[float]:
         imposed = self._imposed()
         if imposed is not None:
             return imposed
         # Any node would do; there is always one that has the stamp.
-        [(seconds, microseconds)] = yield from self.send([Ask(self.stamp, (b"TIME",))])
+        [(seconds, microseconds)] = yield from self.send([RedisCommand(self.stamp, (b"TIME",))])
         return int(seconds) + int(microseconds) / 1e6
 
 
-class _Walk:
-    """One page's walk through a table: what was found, and what is still to be read."""
-
-    def __init__(self, plan: Plan, query: Query, spot: Spot) -> None:
-        self.items: list[Item] = []
-        self.keys = spot.keys
-        self.cursor = spot.cursor
-        self._plan = plan
-        self._query = query
-        self._pattern = plan.pattern(query)
-        self._seen: set[str] = set()
-        self._walked = 0
-
-    def scan(self) -> Ask:
-        """Look for more keys."""
-        need = max(self._query.limit - len(self.items), FIRST_STEP)
-        # Keys lie in no order, so what is still to come is as thick with them as what was seen.
-        step = need * self._walked // len(self._seen) if self._seen else max(need, 4 * self._walked)
-        step = max(FIRST_STEP, min(step, LAST_STEP))
-        self._walked += step
-        cursor = b"%d" % (self.cursor or 0)
-        return Ask(b"", (b"SCAN", cursor, b"MATCH", self._pattern, b"COUNT", b"%d" % step))
-
-    def scanned(self, reply: Any) -> None:
-        """Keys that were found; one may be found twice while Redis makes room for more."""
-        following, names = reply
-        self.cursor = int(following) or None
-        fresh = dict.fromkeys(name.decode(errors="replace") for name in names)
-        self.keys = [name for name in fresh if name not in self._seen and self._plan.place(name)]
-        self._seen.update(self.keys)
-
-    def reading(self, now: float | None) -> tuple[list[Ask], list[str]]:
-        """Read the next few."""
-        count = max(self._query.limit - len(self.items), LEAST_READ)
-        some, self.keys = self.keys[:count], self.keys[count:]
-        return [self._plan.get([name.encode()], now) for name in some], some
-
-    def read(self, names: list[str], replies: list[Any], now: float) -> None:
-        """Keep what is wanted, as far as there is room; the rest is for the next page."""
-        spare: list[str] = []
-        for name, reply in zip(names, replies, strict=True):
-            _, [outcome] = outcomes(reply)
-            key, sort = self._plan.place(name) or ("", None)
-            item = self._plan.item(outcome.flat, key, sort) if outcome.flat else {}
-            if not _wanted(self._plan, self._query, item, now):
-                continue
-            if len(self.items) < self._query.limit:
-                self.items.append(item)
-            else:
-                spare.append(name)
-        self.keys = spare + self.keys
-
-    def page(self, now: float, node: str | None) -> Page:
-        """What was found, and the spot on this node from where to go on."""
-        after = None if node is None else msgspec.json.encode(Spot(node, self.cursor, self.keys)).decode()
-        return Page(now, tuple(self.items), after)
-
-
-def _wanted(plan: Plan, query: Query, item: Item, now: float) -> bool:
-    """Whether an item belongs on a page; an empty one is none."""
-    if not item or not plan.alive(item, now):
-        return False
-    if query.key is None and plan.table.sort is not None:
-        sort = item[plan.table.sort]
-        if (query.low is not None and sort < query.low) or (query.high is not None and sort > query.high):
-            return False
-    return query.where is None or holds(query.where, item, now)
-
-
-def _to_read(query: Query, items: list[Item]) -> int:
-    """How many to read at a time: what is lacking and one more, or several where they are filtered."""
-    want = min(query.limit - len(items) + 1, MOST_READ)
-    return want if query.where is None else max(want, LEAST_READ)
-
-
-def _page(query: Query, items: list[Item], now: float) -> Page:
-    """A page of these, of which one more than there is room for says that there are others."""
-    if len(items) <= query.limit:
-        return Page(now, tuple(items), None)
-    index = query.table.index(query.index)
-    return Page(now, tuple(items[: query.limit]), cursor(query.table, items[query.limit - 1], index))
-
-
-def _answered(plan: Plan, command: Write, now: float, outcome: Outcome) -> Applied | Refused:
+def _answered(plan: RedisPlan, command: Write, now: float, outcome: ScriptOutcome) -> Applied | Refused:
     item = _item(plan, command, outcome)
     return Applied(now, item) if outcome.made else Refused(now, item)
 
 
-def _item(plan: Plan, command: Write, outcome: Outcome) -> Item | None:
+def _item(plan: RedisPlan, command: Write, outcome: ScriptOutcome) -> Item | None:
     return None if outcome.flat is None else plan.item(outcome.flat, command.key, command.sort)

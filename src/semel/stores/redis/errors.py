@@ -7,7 +7,7 @@ from redis.exceptions import TimeoutError as DriverTimeout
 
 from semel import errors
 from semel.stores.redis.address import Node
-from semel.stores.redis.asks import Exchange
+from semel.stores.redis.protocol import RedisRequest
 
 # How Redis 6 tells that a command inside a script was refused: "... @user_script: 12: -READONLY You ...".
 INSIDE = re.compile(r"@user_script: ?\d+: -?([A-Z]{2,}) ")
@@ -48,7 +48,7 @@ REFUSALS: dict[str, tuple[type[errors.SemelError], str]] = {
 SILENT = "within {0:g} s; timeout= in the URL says how long is waited"
 
 
-class Broken(errors.StoreUnavailable):
+class BrokenConnection(errors.StoreUnavailable):
     """A connection broke under something that only reads, so another one may do."""
 
 
@@ -96,20 +96,20 @@ def unreachable(error: Exception, node: Node, timeout: float) -> errors.SemelErr
 OUT_OF_RANGE = "DB index is out of range"
 
 
-def lost(error: Exception, exchange: Exchange, timeout: float, *, answered: bool) -> errors.SemelError:
+def lost(error: Exception, request: RedisRequest, timeout: float, *, answered: bool) -> errors.SemelError:
     """What to raise where something was sent, and its answer did not come."""
-    node = exchange.node
+    node = request.node
     if code(error) in REFUSALS and not answered:  # it came, and says that nothing was done
-        return refusal(error, node, writes=exchange.writes)
+        return refusal(error, node, writes=request.writes)
     reason = str(error) or type(error).__name__
     if "max number of clients" in reason:  # it is said in place of listening
         return errors.StoreUnavailable(f"Redis at {node} has as many clients as maxclients lets it")
     silent = _silent(error)
     if silent:
         reason = f"none came {SILENT.format(timeout)}"
-    if exchange.writes:
+    if request.writes:
         return errors.StoreOutcomeUnknown(f"the answer of Redis at {node} was lost: {reason}")
-    kind = errors.StoreUnavailable if silent else Broken
+    kind = errors.StoreUnavailable if silent else BrokenConnection
     return kind(f"Redis at {node} did not answer: {reason}")
 
 

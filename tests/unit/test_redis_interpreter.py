@@ -36,11 +36,10 @@ from semel.commands import (
     Update,
 )
 from semel.stores.redis.address import Node, parse
-from semel.stores.redis.asks import Exchange
-from semel.stores.redis.faults import code, lost, refusal, unreachable
-from semel.stores.redis.servers import Servers
-from semel.stores.redis.slots import Slots, key_slot
-from semel.stores.redis.talk import RUN, THOUGHTS, Talk
+from semel.stores.redis.cluster import Router, SlotMap, key_slot
+from semel.stores.redis.errors import code, lost, refusal, unreachable
+from semel.stores.redis.interpreter import ATTEMPTS, WRITES_PER_CALL, Interpreter
+from semel.stores.redis.protocol import RedisRequest
 from semel.stores.servertime import FRESH_SECONDS
 from semel.testing.conformance import ENTRIES, THINGS
 
@@ -64,17 +63,19 @@ def mark(key):
 
 def on(node):
     """A key that this node has."""
-    return next(key for key in "xyzuvw" if Slots.told(SLOTS, HOME).owner(b"{%s}" % key.encode()) == node)
+    return next(
+        key for key in "xyzuvw" if SlotMap.from_reply(SLOTS, HOME).owner(b"{%s}" % key.encode()) == node
+    )
 
 
 class Script:
     """A dialogue in which the servers' lines are given beforehand."""
 
     def __init__(self, url="redis://h:1", opened=True, slots=True, clock=None):
-        self.talk = Talk(parse(url), "dev", clock or Clock())
+        self.talk = Interpreter(parse(url), "dev", clock or Clock())
         self.talk._open = opened
         if slots and self.talk.address.cluster:
-            self.talk.slots = Slots.told(SLOTS, HOME)
+            self.talk.slots = SlotMap.from_reply(SLOTS, HOME)
         self.sent = []
 
     def play(self, command, *lines):
@@ -130,10 +131,10 @@ def test_another_stamp_is_refused_each_time(stamp, error):
 
 def test_a_server_that_does_not_know_a_script_is_told_it_once():
     script = Script()
-    many = Batch(tuple(mark(str(number)) for number in range(3 * RUN)))
+    many = Batch(tuple(mark(str(number)) for number in range(3 * WRITES_PER_CALL)))
     unknown = [NoScriptError("No matching script")] * 3
-    made = [head(*[1] * RUN)] * 3
-    assert len(script.play(many, unknown, made).replies) == 3 * RUN
+    made = [head(*[1] * WRITES_PER_CALL)] * 3
+    assert len(script.play(many, unknown, made).replies) == 3 * WRITES_PER_CALL
     first, second = (exchange.data for exchange in script.sent)
     assert first.count(b"EVALSHA") == 3
     assert (second.count(b"EVAL\r\n"), second.count(b"EVALSHA")) == (1, 2)
@@ -175,10 +176,10 @@ def test_what_was_refused_needs_no_replicas():
 
 
 def test_a_batch_of_which_a_part_was_made_is_in_doubt():
-    many = Batch(tuple(mark(str(number)) for number in range(2 * RUN)))
+    many = Batch(tuple(mark(str(number)) for number in range(2 * WRITES_PER_CALL)))
     full = ResponseError("OOM command not allowed")
     with pytest.raises(errors.StoreOutcomeUnknown, match="part of it was made"):
-        Script().play(many, [head(*[1] * RUN), full])
+        Script().play(many, [head(*[1] * WRITES_PER_CALL), full])
     with pytest.raises(errors.StoreUnavailable, match="maxmemory"):
         Script().play(many, [full, full])
 
@@ -220,7 +221,7 @@ def test_every_error_is_known_by_its_word():
 
 def test_what_was_lost_is_told_from_what_was_refused():
     broken, loading = Broken("closed"), BusyLoadingError("loading", status_code="LOADING")
-    read, write = Exchange(HOME, b"", 1), Exchange(HOME, b"", 1, writes=True)
+    read, write = RedisRequest(HOME, b"", 1), RedisRequest(HOME, b"", 1, writes=True)
     assert type(lost(broken, write, 10, answered=False)) is errors.StoreOutcomeUnknown
     assert isinstance(lost(broken, read, 10, answered=False), errors.StoreUnavailable)
     assert type(lost(loading, write, 10, answered=False)) is errors.StoreUnavailable
@@ -285,7 +286,7 @@ def test_where_little_is_found_the_steps_grow():
 
 def test_slots_are_asked_for_once():
     script = clustered(slots=False, opened=False)
-    meta = Slots.told(SLOTS, HOME).owner(b"semel:meta")
+    meta = SlotMap.from_reply(SLOTS, HOME).owner(b"semel:meta")
     script.play(mark(on(A)), [SLOTS], [STAMP], [MADE])
     script.play(mark(on(B)), [MADE])
     assert script.nodes() == [HOME, meta, A, B]
@@ -353,7 +354,7 @@ def test_a_transaction_of_items_that_lie_apart_is_sent_to_nobody():
 
 def test_slots_that_nobody_has_are_unavailable_and_asked_for_again():
     script = clustered()
-    script.talk.slots = Slots([])
+    script.talk.slots = SlotMap([])
     with pytest.raises(errors.StoreUnavailable, match="slot"):
         script.play(mark("k"))
     script.play(mark(on(B)), [SLOTS], [MADE])
@@ -361,7 +362,7 @@ def test_slots_that_nobody_has_are_unavailable_and_asked_for_again():
 
 
 def test_a_node_without_a_name_is_the_one_that_was_asked():
-    assert Slots.told([[0, 16383, [b"", 7, b"id"]]], HOME).nodes == [Node("h", 7)]
+    assert SlotMap.from_reply([[0, 16383, [b"", 7, b"id"]]], HOME).nodes == [Node("h", 7)]
 
 
 def test_a_page_of_a_cluster_that_has_changed_is_refused():
@@ -472,7 +473,7 @@ def test_an_item_that_moved_meanwhile_is_thought_over_until_it_stands_still():
     assert script.play(update, [as_read(ITEM)], moved, [MADE]) == Applied(5.0)
     assert orders(script.sent[2])[0]["writes"][0]["still"][1][0] == ["equals", "text", "y"]
     with pytest.raises(errors.StoreThrottled, match="moved 'k' in an index"):
-        script.play(update, *[[as_read(ITEM)]] * THOUGHTS)
+        script.play(update, *[[as_read(ITEM)]] * ATTEMPTS)
 
 
 def test_an_item_that_would_outlive_its_entries_is_entered_anew():
@@ -567,12 +568,12 @@ def test_a_moment_that_the_servers_clock_is_to_tell_is_told_from_memory_too():
 def test_a_cluster_tells_the_time_though_the_node_in_the_url_is_gone():
     script = clustered()
     assert script.play(Time(), TIME) == Found(5.0, None)
-    assert script.nodes() == [Slots.told(SLOTS, HOME).owner(b"semel:meta")]
+    assert script.nodes() == [SlotMap.from_reply(SLOTS, HOME).owner(b"semel:meta")]
 
 
 def test_nothing_is_sent_where_nothing_is_asked():
     """An empty message would never be sent to its end by asyncio, and never let its connection close."""
     address = parse("redis://localhost")
     with pytest.raises(StopIteration) as end:
-        next(Servers(address).on(address.home, []))
+        next(Router(address).on(address.home, []))
     assert end.value.value == []

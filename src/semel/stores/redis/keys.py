@@ -37,7 +37,7 @@ def divided(text: str) -> tuple[str, str]:
     return text[:end], text[end:]
 
 
-class Naming:
+class KeyNames:
     """How the keys of one table are named."""
 
     def __init__(self, prefix: str, table: str, scoped: bool = False) -> None:

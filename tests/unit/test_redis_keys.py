@@ -7,11 +7,11 @@ from redis.crc import key_slot
 from semel.commands import Begins, Delete, Query
 from semel.keys import qualify
 from semel.stores.redis.indexes import keys_of
-from semel.stores.redis.names import Naming
-from semel.stores.redis.plan import Plan
+from semel.stores.redis.keys import KeyNames
+from semel.stores.redis.plan import RedisPlan
 from semel.testing.conformance import ENTRIES, NOTES, THINGS
 
-THING, NOTE = (Plan(table, "p", scoped=True) for table in (THINGS, NOTES))
+THING, NOTE = (RedisPlan(table, "p", scoped=True) for table in (THINGS, NOTES))
 texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1) | st.text("{}%a:/", min_size=1)
 names = st.text("ab%}", max_size=3)
 
@@ -35,9 +35,9 @@ def test_names_by_scope_are_readable():
     assert THING.partition("prod/acme/charge:o-1") == b"p:conformance_things:{prod/acme/}{charge:o-1}"
     assert NOTE.keys(Delete(NOTES, "dev//a/b", sort="s"))[0] == b"p:conformance_notes:{dev//}{a/b}:s"
     assert THING.partition("no scope") == b"p:conformance_things:{/}{no scope}"
-    assert Naming("p", "t").index("i", "dev//ann") == "p:t/i:{dev//ann}"
-    assert Naming("p", "t", scoped=True).index("i", "dev//ann") == "p:t/i:{dev//}{ann}"
-    assert Naming("p", "t", scoped=True).index("i", "7f3a") == "p:t/i:{7f3a}"
+    assert KeyNames("p", "t").index("i", "dev//ann") == "p:t/i:{dev//ann}"
+    assert KeyNames("p", "t", scoped=True).index("i", "dev//ann") == "p:t/i:{dev//}{ann}"
+    assert KeyNames("p", "t", scoped=True).index("i", "7f3a") == "p:t/i:{7f3a}"
 
 
 def test_names_of_others_are_no_items():
@@ -60,8 +60,8 @@ def test_a_list_of_a_scope_looks_only_there():
 
 @given(st.booleans(), texts | st.just(""), texts | st.just(""))
 def test_the_keys_of_an_index_lie_in_one_slot_and_are_no_items(scoped, value, other):
-    plan = Plan(ENTRIES, "p", scoped)
-    keys = [keys_of(plan.indexes.way("text").key(each)) for each in (value, other)]
+    plan = RedisPlan(ENTRIES, "p", scoped)
+    keys = [keys_of(plan.indexes.named("text").key(each)) for each in (value, other)]
     assert len({key_slot(key) for key in keys[0]}) == 1
     assert (keys[0] == keys[1]) is (value == other)
     assert [plan.place(key.decode()) for key in keys[0]] == [None] * 3
@@ -69,6 +69,6 @@ def test_the_keys_of_an_index_lie_in_one_slot_and_are_no_items(scoped, value, ot
 
 @given(names, texts, texts)
 def test_an_index_by_what_a_scope_names_lies_with_the_scope(scope, actor, key):
-    plan = Plan(ENTRIES, "p", scoped=True)
-    index = plan.indexes.way("text").key(qualify("dev", scope, actor))
+    plan = RedisPlan(ENTRIES, "p", scoped=True)
+    index = plan.indexes.named("text").key(qualify("dev", scope, actor))
     assert key_slot(index) == key_slot(plan.partition(qualify("dev", scope, key)))

@@ -1,11 +1,16 @@
 """Answers of a Redis server, read from bytes."""
 
+import re
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from redis.exceptions import AuthenticationError, NoScriptError, ResponseError
 
-from semel.stores.redis.answers import read
+from semel.stores.redis import connection
+from semel.stores.redis.connection import server_error
+from semel.stores.redis.protocol import ErrorReply, read
 
 ANSWERS = st.recursive(
     st.none() | st.binary(max_size=40) | st.integers(-(2**63), 2**63 - 1),
@@ -39,19 +44,29 @@ def test_what_has_not_come_whole_is_not_read(answer, data):
     assert read(whole[:come]) is None
 
 
+def test_an_error_is_a_reply_too():
+    data = b"-NOSCRIPT No matching script.\r\n"
+    parsed = read(data)
+    assert parsed == ("NOSCRIPT No matching script.", len(data))
+    assert type(parsed[0]) is ErrorReply
+
+
 @pytest.mark.parametrize(
-    ("told", "kind"),
-    [
-        (b"-ERR no\r\n", ResponseError),
-        (b"-NOSCRIPT No matching script.\r\n", NoScriptError),
-        (b"-WRONGPASS invalid\r\n", AuthenticationError),
-    ],
+    ("text", "kind"), [("ERR no", ResponseError), ("NOSCRIPT No matching script.", NoScriptError)]
 )
-def test_an_error_is_an_answer_too(told, kind):
-    answer = read(told)
-    assert answer is not None
-    assert type(answer[0]) is kind
-    assert answer[1] == len(told)
+def test_an_error_reply_is_the_exception_that_the_driver_has_for_it(text, kind):
+    assert type(server_error(text)) is kind
+
+
+def test_an_error_reply_of_a_server_that_lets_nobody_in_is_raised():
+    with pytest.raises(AuthenticationError, match="invalid"):
+        server_error("WRONGPASS invalid")
+
+
+def test_private_names_of_the_driver_are_used_in_one_module_alone():
+    package = Path(connection.__file__).parent
+    private = re.compile(r"\._sock\b|\._reader\b|\._writer\b|redis\._|driver\._")
+    assert {path.stem for path in package.glob("*.py") if private.search(path.read_text())} == {"connection"}
 
 
 def test_a_word_and_an_absent_array_are_read():
