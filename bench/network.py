@@ -266,10 +266,10 @@ def _watched(url: str, watch: Callable[[Any, list[Any]], None]) -> list[Any]:
 
 
 def _watch_postgres(store: Any, sent: list[Any]) -> None:
-    talk = store._clerk.talk
+    of = store._steps.of
 
     def noting(command: Any) -> Any:
-        steps = talk(command)
+        steps = of(command)
         trip = next(steps)
         while True:
             sent.extend(trip.statements)
@@ -279,7 +279,7 @@ def _watch_postgres(store: Any, sent: list[Any]) -> None:
             except StopIteration as end:
                 return end.value
 
-    store._clerk.talk = noting
+    store._steps.of = noting
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import threading
 import semel
 from semel.commands import Watch
 from semel.stores.postgres import PostgresStore
-from semel.stores.postgres.store import WORTH_A_MARK
+from semel.stores.postgres.store import WORTH_SUBSCRIBING
 from semel.tables import LEDGER
 
 # Nobody waits so long: who is woken was told.
@@ -48,7 +48,7 @@ def work(url, effects, jobs):
 def wait(url, id):
     """Look once in a while, and when told to, wait for a very long time."""
     store = PostgresStore(url, env="test")
-    look_until_told(lambda: store.execute(Watch(LEDGER, id, WORTH_A_MARK)))
+    look_until_subscribed(lambda: store.execute(Watch(LEDGER, id, WORTH_SUBSCRIBING)))
     seen = []
     waiter = threading.Thread(target=lambda: seen.append(store.execute(Watch(LEDGER, id, AGES))))
     waiter.start()
@@ -70,7 +70,7 @@ def await_(url, id):
     def watch(seconds):
         return asyncio.run_coroutine_threadsafe(store.aexecute(Watch(LEDGER, id, seconds)), loop)
 
-    look_until_told(lambda: watch(WORTH_A_MARK).result())
+    look_until_subscribed(lambda: watch(WORTH_SUBSCRIBING).result())
     waiter = watch(AGES)
     while not len(store._room):
         pass
@@ -83,7 +83,7 @@ def await_(url, id):
     store.close()
 
 
-def look_until_told(look):
+def look_until_subscribed(look):
     told = threading.Thread(target=sys.stdin.readline, daemon=True)
     told.start()
     while told.is_alive():

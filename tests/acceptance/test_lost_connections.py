@@ -24,7 +24,7 @@ READINGS = [Get(LEDGER, "key"), Query(LEDGER, limit=5)]
 @pytest.fixture(params=["postgres", "redis"])
 def place(request, tmp_path, monkeypatch):
     """A store that does not notice the end of a connection before it uses it."""
-    monkeypatch.setattr(pool.Line, "usable", lambda _line: True)
+    monkeypatch.setattr(pool.PostgresSession, "usable", lambda _session: True)
     monkeypatch.setattr(connection.RedisConnection, "is_quiet", lambda _connection: True)
     monkeypatch.setattr(connection.AsyncRedisConnection, "is_quiet", _always)
     return open_place(request.param, request, tmp_path)

@@ -49,10 +49,10 @@ from semel.commands import (
 )
 from semel.lifecycle import Status
 from semel.locks import Ticket
-from semel.stores.postgres import PostgresStore, ddl, housekeeper, migrate, phrases, problems, schema
-from semel.stores.postgres.address import Address
+from semel.stores.postgres import PostgresStore, background, ddl, migrate, prepared, problems, schema
+from semel.stores.postgres.address import PostgresAddress
 from semel.stores.postgres.errors import unreachable
-from semel.stores.postgres.store import WORTH_A_MARK
+from semel.stores.postgres.store import WORTH_SUBSCRIBING
 from semel.tables import COUNTERS, DOCUMENTS, JOURNAL, LEDGER
 from semel.tables.seeds import SUPPORT_STATE
 from semel.testing import FakeClock, FaultProxy
@@ -419,7 +419,7 @@ def test_a_server_that_has_no_connection_left_says_what_to_lower(url, name, admi
     ],
 )
 def test_a_server_that_takes_no_connection_now_is_told_by_its_words(url, words, said):
-    told = unreachable(psycopg.OperationalError(words), Address.from_url(url))
+    told = unreachable(psycopg.OperationalError(words), PostgresAddress.from_url(url))
     assert type(told) is errors.StoreUnavailable
     assert said in str(told)
 
@@ -620,13 +620,13 @@ def test_whoever_is_interrupted_while_he_waits_takes_his_write_back(url, mine, a
 
 def names(store):
     """The statements that the session of a store knows by name."""
-    line = store._pool.take(Ticket())
-    rows = line.connection.execute("SELECT name FROM pg_prepared_statements", prepare=False).fetchall()
-    store._pool.give(line)
+    session = store._pool.take(Ticket())
+    rows = session.connection.execute("SELECT name FROM pg_prepared_statements", prepare=False).fetchall()
+    store._pool.give(session)
     return {name for (name,) in rows}
 
 
-def test_a_statement_that_is_said_often_is_given_a_name(store):
+def test_a_statement_that_is_executed_often_is_prepared(store):
     for number in range(7):
         assert len(names(store)) == (number > 5)
         assert store.execute(Put(THINGS, "key", thing(text=f"{number}"))).now
@@ -638,15 +638,15 @@ def test_a_session_that_has_forgotten_the_names_is_told_again_and_writes_once(ur
         added = Add(THINGS, "key", "count", 1, {}, {"gone_at": After(LONG)})
         store.execute(added)
         known = names(store)
-        line = store._pool.take(Ticket())
-        line.connection.execute("DEALLOCATE ALL")
-        store._pool.give(line)
+        session = store._pool.take(Ticket())
+        session.connection.execute("DEALLOCATE ALL")
+        store._pool.give(session)
         assert store.execute(added).item["count"] == 2
         assert names(store) & known
 
 
 def test_a_session_is_given_so_many_names_and_no_more(url, monkeypatch):
-    monkeypatch.setattr(phrases, "MOST", 4)
+    monkeypatch.setattr(prepared, "MOST", 4)
     with closing(PostgresStore(url + "&prepare_threshold=0", env="test", tables=TABLES)) as store:
         for attributes in ({}, {"text": "a"}, {"count": 1}, {"text": "b", "count": 2}, {"flag": True}):
             assert store.execute(Put(THINGS, "key", thing(**attributes))).now
@@ -1145,14 +1145,14 @@ def test_a_server_that_ends_the_session_leaves_no_half(url, store, mine, admin, 
     assert [item["id"] for item in store.execute(Query(THINGS)).items] == ["b"]
 
 
-def test_a_line_that_says_no_more_is_lost(store, monkeypatch):
-    def silence(_line):
+def test_a_connection_that_says_no_more_is_lost(store, monkeypatch):
+    def silence(_pgconn):
         yield from ()
         return []
 
     store.execute(Get(LEDGER, "key"))
     with monkeypatch.context() as patch:
-        patch.setattr(phrases, "fetch_many", silence)
+        patch.setattr(prepared, "fetch_many", silence)
         with pytest.raises(errors.StoreOutcomeUnknown):
             store.execute(charge(1))
     assert type(store.execute(Transact(()))) is Applied
@@ -1218,9 +1218,9 @@ def trips_of(named, command):
 def test_names_that_a_session_has_forgotten_are_given_again_and_nothing_is_written_twice(named):
     store, _ = named
     assert trips_of(named, charge(0)) == 1
-    line = store._pool.take(Ticket())
-    line.connection.execute("DEALLOCATE ALL")
-    store._pool.give(line)
+    session = store._pool.take(Ticket())
+    session.connection.execute("DEALLOCATE ALL")
+    store._pool.give(session)
     # Told that it is unknown, then as text, and the next time by its name again.
     assert [trips_of(named, charge(number)) for number in range(1, 4)] == [2, 1, 1]
     assert charged(store) == whole(range(4))
@@ -1230,9 +1230,9 @@ def test_names_that_a_session_was_given_by_somebody_else_are_learned(named):
     """One at a time, as the server says no more than that."""
     store, _ = named
     assert trips_of(named, charge(0)) == 1
-    line = store._pool.take(Ticket())
-    line.phrases._names.clear()
-    store._pool.give(line)
+    session = store._pool.take(Ticket())
+    session.prepared._names.clear()
+    store._pool.give(session)
     trips = [trips_of(named, charge(number)) for number in range(1, 10)]
     assert trips == [2] * 5 + [1] * 4
     assert charged(store) == whole(range(10))
@@ -1311,7 +1311,7 @@ def test_a_query_by_an_index_uses_it(store, admin, name, query, index, mode):
         f"SELECT {values}, {end}, {person} FROM {many}"
     )
     admin.execute(f"ANALYZE {name}.semel_{query.table.name}")
-    statement, [_, *values] = store._clerk.plan(query.table).query(query, None)
+    statement, [_, *values] = store._steps.plan(query.table).query(query, None)
     plan = explained(admin, name, statement, values, mode)
     assert re.search(rf'Index Scan( Backward)? using "?{index}"? ', plan), plan
     assert "Seq Scan" not in plan
@@ -1444,15 +1444,15 @@ def until_listening(store, id):
     """Look until the row says that somebody waits for it."""
 
     def awaited():
-        store.execute(Watch(LEDGER, id, WORTH_A_MARK))
-        return store._housekeeper.listening and awaited_by(store, id)
+        store.execute(Watch(LEDGER, id, WORTH_SUBSCRIBING))
+        return store._background.listening and awaited_by(store, id)
 
     assert until(awaited)
 
 
 def awaited_by(store, id):
     with psycopg.connect(store._address.conninfo, application_name="a test") as connection:
-        name = store._clerk.plan(LEDGER)._readings.name
+        name = store._steps.plan(LEDGER)._reads.name
         return connection.execute(f"SELECT _bell FROM {name} WHERE id = %s", [id]).fetchone() == (1,)
 
 
@@ -1476,7 +1476,7 @@ def test_a_waiter_in_another_process_is_woken_by_the_completion(url, s, name, ad
 
 
 def test_a_listener_that_lost_its_connection_comes_back(store, admin, name, monkeypatch):
-    monkeypatch.setattr(housekeeper, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(background, "RETRY_SECONDS", 0.01)
     store.execute(Put(LEDGER, "key", {"expires_at": After(LONG)}))
     until_listening(store, "key")
     terminate(admin, name)
@@ -1501,11 +1501,11 @@ def test_behind_a_pooler_nothing_is_asked_of_a_session(url, admin):
         with ThreadPoolExecutor(1) as threads:
             seen = threads.submit(store.execute, Watch(THINGS, "key", 0.01))
             assert seen.result().item["text"] == "old"
-        assert not store._housekeeper.listening
-        line = store._pool.take(Ticket())
-        assert line.connection.execute("SELECT count(*) FROM pg_prepared_statements").fetchone() == (0,)
-        assert line.connection.execute("SHOW statement_timeout").fetchone() == ("0",)
-        store._pool.give(line)
+        assert not store._background.listening
+        session = store._pool.take(Ticket())
+        assert session.connection.execute("SELECT count(*) FROM pg_prepared_statements").fetchone() == (0,)
+        assert session.connection.execute("SHOW statement_timeout").fetchone() == ("0",)
+        store._pool.give(session)
 
 
 @pytest.mark.situation(35)

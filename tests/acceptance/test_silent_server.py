@@ -140,11 +140,11 @@ def test_a_limit_that_is_none_is_refused_on_every_store(url, wrong):
 def test_the_limit_is_ten_seconds_where_nobody_says_otherwise():
     from semel.aws.pool import Limits
     from semel.stores.dynamodb.url import parse as dynamodb
-    from semel.stores.postgres.address import Address as Postgres
+    from semel.stores.postgres.address import PostgresAddress
     from semel.stores.redis.address import parse as redis
     from semel.stores.sqlite.file import File
 
-    postgres = Postgres.from_url("postgresql://h/db")
+    postgres = PostgresAddress.from_url("postgresql://h/db")
     limits = (dynamodb("dynamodb://"), redis("redis://h"), postgres, File.from_url("sqlite:///a.db"))
     assert {ANSWER_SECONDS, timeout_of(None), *(each.timeout for each in limits)} == {10.0}
     assert Limits() == Limits(connect_timeout=10.0, read_timeout=10.0)

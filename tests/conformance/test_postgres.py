@@ -38,7 +38,7 @@ class TestPostgres(StoreConformance):
 
 
 class TestPostgresPrepared(TestPostgres):
-    """The same where every statement goes the way that statements go which are used often."""
+    """Every statement is prepared, as those are which are used often."""
 
     def make_store(self, clock: Clock) -> Store:
         return PostgresStore(f"{self.url}&prepare_threshold=0", env="test", clock=clock, tables=TABLES)

@@ -9,21 +9,21 @@ import pytest
 from semel import errors
 from semel.clock import Clock
 from semel.stores.postgres import PostgresStore, ddl
-from semel.stores.postgres.address import Address
-from semel.stores.postgres.clerk import Collision, Trip
+from semel.stores.postgres.address import PostgresAddress
 from semel.stores.postgres.errors import MEANINGS, translated, unreachable
-from semel.stores.postgres.forms import channel
 from semel.stores.postgres.schema import QUERIES
+from semel.stores.postgres.statements import channel
+from semel.stores.postgres.steps import RoundTrip, TransactionConflict
 from semel.tables import LEDGER
 from semel.testing.conformance import TABLES
 
 URL = "postgresql://user:s3cret@db.example:6543/shop"
-READING = Trip([], commits=False)
-WRITING = Trip([], commits=True)
+READING = RoundTrip([], commits=False)
+WRITING = RoundTrip([], commits=True)
 
 
 def test_an_address_is_read_from_a_url():
-    address = Address.from_url(f"{URL}?schema=semel&pool_size=3&sslmode=require&connect_timeout=2")
+    address = PostgresAddress.from_url(f"{URL}?schema=semel&pool_size=3&sslmode=require&connect_timeout=2")
     assert (address.schema, address.pool_size, address.prepare_threshold) == ("semel", 3, 5)
     given = psycopg.conninfo.conninfo_to_dict(address.conninfo)
     assert (given["host"], given["port"], given["dbname"], given["password"]) == (
@@ -37,17 +37,17 @@ def test_an_address_is_read_from_a_url():
 
 
 def test_both_schemes_are_the_same():
-    assert Address.from_url(URL) == Address.from_url(URL.replace("postgresql:", "postgres:"))
+    assert PostgresAddress.from_url(URL) == PostgresAddress.from_url(URL.replace("postgresql:", "postgres:"))
 
 
 def test_what_libpq_decodes_is_decoded_once():
-    address = Address.from_url("postgresql://u:p%40ss%25@h/d?application_name=a%26b")
+    address = PostgresAddress.from_url("postgresql://u:p%40ss%25@h/d?application_name=a%26b")
     given = psycopg.conninfo.conninfo_to_dict(address.conninfo)
     assert (given["password"], given["application_name"]) == ("p@ss%", "a&b")
 
 
 def test_behind_a_pooler_nothing_is_asked_of_a_session():
-    address = Address.from_url(f"{URL}?prepare_threshold=none")
+    address = PostgresAddress.from_url(f"{URL}?prepare_threshold=none")
     assert address.prepare_threshold is None
     assert not address.keeps_sessions
     assert "options" not in psycopg.conninfo.conninfo_to_dict(address.conninfo)
@@ -75,7 +75,7 @@ def test_a_url_that_is_wrong_is_refused_with_a_right_one(url):
 
 
 def test_no_password_is_shown():
-    address = Address.from_url(f"{URL}?schema=semel")
+    address = PostgresAddress.from_url(f"{URL}?schema=semel")
     assert "s3cret" not in repr(address)
     assert address.shown == "postgresql://user@db.example:6543/shop?schema=semel"
     assert "s3cret" not in str(unreachable(psycopg.OperationalError("refused"), address))
@@ -87,7 +87,7 @@ def test_making_a_store_connects_to_nothing():
 
 def server_said(code):
     """An error with a code of the server's."""
-    return type("Said", (psycopg.Error,), {"sqlstate": code})("it said so")
+    return type("AdaptedStatement", (psycopg.Error,), {"sqlstate": code})("it said so")
 
 
 @pytest.mark.parametrize(
@@ -100,9 +100,9 @@ def server_said(code):
         ("08006", WRITING, errors.StoreOutcomeUnknown),
         ("25P03", WRITING, errors.StoreOutcomeUnknown),
         ("57014", WRITING, errors.StoreUnavailable),
-        ("57014", Trip([], commits=True, partial=True), errors.StoreOutcomeUnknown),
-        ("40P01", WRITING, Collision),
-        ("40001", Trip([], commits=True, partial=True), Collision),
+        ("57014", RoundTrip([], commits=True, partial=True), errors.StoreOutcomeUnknown),
+        ("40P01", WRITING, TransactionConflict),
+        ("40001", RoundTrip([], commits=True, partial=True), TransactionConflict),
         ("53100", WRITING, errors.StoreUnavailable),
         ("25006", WRITING, errors.StoreUnavailable),
         ("42P01", WRITING, errors.TableMissing),
@@ -117,7 +117,7 @@ def server_said(code):
 )
 def test_what_an_error_means(code, trip, kind):
     """A write is in doubt only where nobody can know: the server said nothing, or something went before."""
-    told = translated(server_said(code), Address.from_url(URL), trip)
+    told = translated(server_said(code), PostgresAddress.from_url(URL), trip)
     assert type(told) is kind
     assert "db.example:6543/shop" in str(told)
 
@@ -139,7 +139,7 @@ def test_what_an_error_means(code, trip, kind):
     ],
 )
 def test_why_there_is_no_connection(words, kind):
-    told = unreachable(psycopg.OperationalError(words), Address.from_url(URL))
+    told = unreachable(psycopg.OperationalError(words), PostgresAddress.from_url(URL))
     assert type(told) is kind
     assert "db.example:6543/shop" in str(told)
 

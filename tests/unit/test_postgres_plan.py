@@ -32,10 +32,10 @@ from semel.commands import (
 )
 from semel.errors import UsageError
 from semel.stores.postgres.conditions import Clauses, shape_of
-from semel.stores.postgres.layout import Layout
-from semel.stores.postgres.plan import Plan
-from semel.stores.postgres.values import Cells, array, number, text
-from semel.stores.postgres.writings import REFUSED
+from semel.stores.postgres.layout import PostgresLayout
+from semel.stores.postgres.plan import PostgresPlan
+from semel.stores.postgres.values import Parameters, array, number, text
+from semel.stores.postgres.writes import REFUSED
 from semel.tables import JOURNAL, LEDGER, Index, Kind, Table
 from semel.testing.conformance import ENTRIES, LINES, NOTES, THINGS
 
@@ -44,7 +44,7 @@ ITEM = {"text": "new", "gone_at": After(60)}
 
 @pytest.fixture
 def plan():
-    return Plan(THINGS)
+    return PostgresPlan(THINGS)
 
 
 def sql(plan, command):
@@ -91,10 +91,10 @@ def test_no_value_is_part_of_the_text(plan):
 
 def test_names_are_quoted():
     odd = Table(name='o"dd', partition='k"ey', attributes={'a"b': Kind.TEXT}, expires="gone")
-    form, _ = Plan(odd, 's"chema').write(Put(odd, "k", {'a"b': "x", "gone": 1}, ABSENT))
-    assert '"s""chema"."semel_o""dd"' in form.one.decode()
-    assert '"a""b"' in form.one.decode()
-    assert '"k""ey" text COLLATE "C" NOT NULL' in Layout(odd).definition()
+    template, _ = PostgresPlan(odd, 's"chema').write(Put(odd, "k", {'a"b': "x", "gone": 1}, ABSENT))
+    assert '"s""chema"."semel_o""dd"' in template.one.decode()
+    assert '"a""b"' in template.one.decode()
+    assert '"k""ey" text COLLATE "C" NOT NULL' in PostgresLayout(odd).definition()
 
 
 def test_the_time_is_read_once(plan):
@@ -151,15 +151,15 @@ def test_what_needs_an_item_never_makes_one(plan):
 def test_a_condition_as_a_clause(condition, clause, values):
     given: list = []
     shape = shape_of(condition, given)
-    cells = Cells()
-    assert Clauses(THINGS.kinds, cells).write(shape) == clause
-    assert [convert(given[place]) for _, place, convert in cells.sources if convert] == values
+    parameters = Parameters()
+    assert Clauses(THINGS.kinds, parameters).write(shape) == clause
+    assert [convert(given[place]) for _, place, convert in parameters.sources if convert] == values
 
 
 def test_a_listing_repeats_the_words_of_its_index():
     """The server has to see that a value is not the usual one, which the index leaves out."""
-    ledger = Plan(LEDGER)
-    [index] = [line for name, line in Layout(LEDGER).indexes().items() if "status" in name]
+    ledger = PostgresPlan(LEDGER)
+    [index] = [line for name, line in PostgresLayout(LEDGER).indexes().items() if "status" in name]
     words = re.search(r"WHERE (.*);", index)
     assert words
     statement, _ = ledger.query(Query(LEDGER, where=Equals("status", "FAILED")), None)
@@ -178,7 +178,7 @@ def test_what_cannot_be_compared_is_refused(plan):
 
 
 def test_a_page_of_an_index_has_its_partition_its_bounds_and_its_order():
-    entries = Plan(ENTRIES)
+    entries = PostgresPlan(ENTRIES)
     query = Query(ENTRIES, "x", low=1, high=2, index="text-due", reverse=True)
     statement, values = entries.query(query, None)
     text = statement.decode()
@@ -190,7 +190,7 @@ def test_a_page_of_an_index_has_its_partition_its_bounds_and_its_order():
 
 
 def test_a_page_of_an_index_goes_on_after_its_cursor():
-    entries = Plan(ENTRIES)
+    entries = PostgresPlan(ENTRIES)
     row = {"owner": "o", "place": "p", "due": 30.5, "text": "x", "gone_at": 1}
     after = cursor(ENTRIES, row, ENTRIES.index("text-due"))
     statement, values = entries.query(Query(ENTRIES, "x", index="text-due", after=after), None)
@@ -199,7 +199,7 @@ def test_a_page_of_an_index_goes_on_after_its_cursor():
 
 
 def test_each_index_has_a_statement_of_its_own():
-    entries = Plan(ENTRIES)
+    entries = PostgresPlan(ENTRIES)
     texts = {entries.query(Query(ENTRIES, "x", index=index), None)[0] for index in ("", "text", "text-due")}
     assert len(texts) == 3
 
@@ -214,7 +214,7 @@ def test_each_index_has_a_statement_of_its_own():
 )
 def test_a_query_of_another_kind_is_refused(asked, said):
     with pytest.raises(UsageError, match=said):
-        Plan(ENTRIES).query(Query(ENTRIES, **asked), None)
+        PostgresPlan(ENTRIES).query(Query(ENTRIES, **asked), None)
 
 
 # All or none
@@ -228,10 +228,10 @@ def test_a_write_of_several_fails_where_it_is_refused(plan):
         Add(THINGS, "a", "count", 1, {}, {"gone_at": 1}),
         Delete(THINGS, "a"),
     ):
-        form, _ = plan.write(command)
-        statement = form.firm.decode()
+        template, _ = plan.write(command)
+        statement = template.or_fail.decode()
         assert f"THEN '{REFUSED}' ELSE '1' END)::int" in statement
-        assert REFUSED not in form.one.decode()
+        assert REFUSED not in template.one.decode()
         assert "pg_notify" in statement
         assert statement.count("transaction_timestamp()") == 1
 
@@ -303,15 +303,15 @@ def test_an_item_that_does_not_fit_is_refused(plan, item, said):
 
 def test_a_key_of_another_kind_is_refused():
     with pytest.raises(UsageError, match="'number' holds number"):
-        Plan(LINES).write(Put(LINES, "a", {}, None, "1"))
+        PostgresPlan(LINES).write(Put(LINES, "a", {}, None, "1"))
     with pytest.raises(UsageError, match="'place' holds text, not NoneType"):
-        Plan(NOTES).get(Get(NOTES, "a"), None)
+        PostgresPlan(NOTES).get(Get(NOTES, "a"), None)
     with pytest.raises(UsageError, match="'place' holds text, not int"):
-        Plan(NOTES).query(Query(NOTES, "a", low=1), None)
+        PostgresPlan(NOTES).query(Query(NOTES, "a", low=1), None)
 
 
 def test_an_item_that_may_stay_stays():
-    statement = Plan(LINES).write(Put(LINES, "a", {"text": "x"}, None, 1))[0].one.decode()
+    statement = PostgresPlan(LINES).write(Put(LINES, "a", {"text": "x"}, None, 1))[0].one.decode()
     assert "'Infinity'::float8" in statement
 
 
@@ -402,33 +402,33 @@ def test_the_rows_of_many_are_told_apart_by_their_keys(plan):
 
 
 def test_numbers_find_their_rows():
-    lines = Plan(LINES)
+    lines = PostgresPlan(LINES)
     write = Update(LINES, "a", {"text": "x"}, PRESENT, 9)
     made = (5.0, False, None, "a", 9.0, *[None] * (len(lines._columns) - 2))
     assert lines.answers([write], [made]) == [made]
 
 
-# Layout
+# PostgresLayout
 
 
 @pytest.mark.parametrize("table", [LEDGER, THINGS, NOTES, LINES])
 def test_texts_compare_by_their_bytes(table):
     """On a server of any language: a key is bytes, and a page goes on where the one before ended."""
-    for line in Layout(table).definition().splitlines():
+    for line in PostgresLayout(table).definition().splitlines():
         if re.search(r'^ +"\w+" text\b(?!\[)', line):
             assert 'COLLATE "C"' in line
-    assert re.search(r'"(id|owner)" text COLLATE "C" NOT NULL', Layout(table).definition())
+    assert re.search(r'"(id|owner)" text COLLATE "C" NOT NULL', PostgresLayout(table).definition())
 
 
 def test_the_end_of_a_life_is_indexed():
-    assert '("gone_at")' in Layout(THINGS).indexes()["semel_conformance_things_gone_at"]
+    assert '("gone_at")' in PostgresLayout(THINGS).indexes()["semel_conformance_things_gone_at"]
 
 
 def test_an_index_has_only_rows_that_have_its_attributes():
     """So a claim that names nobody costs nothing for being found by nobody's name."""
-    subject = Layout(LEDGER).indexes()["semel_ledger_subject"]
+    subject = PostgresLayout(LEDGER).indexes()["semel_ledger_subject"]
     assert subject.endswith('("subject", "id") WHERE "subject" IS NOT NULL;')
-    both = Layout(JOURNAL).indexes()["semel_journal_actor-at"]
+    both = PostgresLayout(JOURNAL).indexes()["semel_journal_actor-at"]
     assert '("actor", "at", "owner", "entry") WHERE "actor" IS NOT NULL AND "at" IS NOT NULL;' in both
 
 
@@ -442,10 +442,10 @@ def test_an_index_over_the_key_has_every_row():
         expires="gone",
         indexes=(Index(name="swapped", partition="b", sort="a"), Index(name="c", partition="c", sort="b")),
     )
-    assert Layout(table).indexes()["semel_t_swapped"].endswith('("b", "a");')
-    assert Layout(table).indexes()["semel_t_c"].endswith('("c", "b", "a") WHERE "c" IS NOT NULL;')
+    assert PostgresLayout(table).indexes()["semel_t_swapped"].endswith('("b", "a");')
+    assert PostgresLayout(table).indexes()["semel_t_c"].endswith('("c", "b", "a") WHERE "c" IS NOT NULL;')
 
 
 def test_names_longer_than_postgresql_keeps_are_cut_here():
     long = Table(name="n" * 60, partition="id", attributes={}, expires="gone_at")
-    assert all(len(name) <= 63 for name in Layout(long).indexes())
+    assert all(len(name) <= 63 for name in PostgresLayout(long).indexes())

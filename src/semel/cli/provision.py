@@ -155,10 +155,10 @@ def stack_of(apps: list[Deployment], env: str, table: list[str] | None) -> str:
 def sql(tables: tuple[Table, ...], env: str, url: str) -> str:
     """The tables as PostgreSQL has them, in the schema that a URL names."""
     require("psycopg", "postgres")
-    from semel.stores.postgres.address import Address
+    from semel.stores.postgres.address import PostgresAddress
     from semel.stores.postgres.schema import ddl
 
-    return ddl(tables, env, Address.from_url(url).schema)
+    return ddl(tables, env, PostgresAddress.from_url(url).schema)
 
 
 def region(url: str) -> str:

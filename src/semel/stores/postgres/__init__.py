@@ -1,12 +1,12 @@
 """The store in a PostgreSQL database: for every machine that reaches it, also inside a caller's transaction.
 
-`values`, `conditions`, `forms`, `readings`, `writings` and `plan` are pure: commands as SQL, rows as items.
-`clerk` has what is said to the server to carry a command out, and does no I/O either; `guest` has what is
-said otherwise in a transaction of the caller's, and `refusers` where to look before a try. `pool` has the
-connections, and carries that talk out, `limits` ends what is waited for too long, and `phrases` is its short
-way for what is said often, or together. `within` does so on a connection of the caller's. `housekeeper` hears
-of writes and removes what has expired. `layout` and `schema` make and check the tables. `address` reads the
-URL, `errors` translates those of the driver. `store` puts them together.
+Pure are `values`, `conditions`, `statements`, `reads` and `writes`, which make SQL, `plan`, which makes
+statements of the commands on one table and items of its rows, and `steps`, which says in what round trips a
+command is carried out. `pool` has the sessions and makes the round trips; `connection` limits how long an
+answer is waited for, and `prepared` executes prepared statements below the driver's cursor. `within` is the
+store on a connection of the caller's. `background` is the thread that listens for notifications and reaps
+what has expired. `layout` and `schema` make and check the tables. `address` reads the URL, `errors`
+translates those of the driver. `store` puts them together.
 """
 
 from semel.extras import require

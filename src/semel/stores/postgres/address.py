@@ -10,7 +10,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from semel.errors import InvalidOption
 from semel.sockets import ANSWER_SECONDS, timeout_of
-from semel.stores.postgres.limits import AsyncConnection, Connection
+from semel.stores.postgres.connection import AsyncPostgresConnection, PostgresConnection
 
 SCHEMES = ("postgresql://", "postgres://")
 FORM = "postgresql://user:password@host:5432/database, with options such as ?sslmode=require&pool_size=10"
@@ -36,11 +36,11 @@ DEFAULTS: dict[str, Any] = {
 
 
 # The driver prepares nothing by itself. What it has prepared it has the session forget after a ROLLBACK, and
-# in a pipeline that may come after it has prepared the next, which is then forgotten too. See `phrases`.
+# in a pipeline that may come after it has prepared the next, which is then forgotten too. See `prepared`.
 NEVER = None
 
 
-class Address(msgspec.Struct, frozen=True):
+class PostgresAddress(msgspec.Struct, frozen=True):
     """A database, and the schema in it."""
 
     conninfo: str
@@ -53,10 +53,10 @@ class Address(msgspec.Struct, frozen=True):
     """How long a connection, and each answer, is waited for."""
 
     def __repr__(self) -> str:
-        return f"Address({self.place!r})"
+        return f"PostgresAddress({self.place!r})"
 
     @classmethod
-    def from_url(cls, url: str) -> "Address":
+    def from_url(cls, url: str) -> "PostgresAddress":
         """The address of a URL such as `postgresql://user:password@host/database?schema=semel`."""
         base, _, query = url.partition("?")
         options = dict(parse_qsl(query, keep_blank_values=True))
@@ -101,13 +101,15 @@ class Address(msgspec.Struct, frozen=True):
 
     def connect(self) -> psycopg.Connection[Any]:
         """A connection on which every statement is a transaction of its own."""
-        connection = Connection.connect(self.conninfo, autocommit=True, prepare_threshold=NEVER)
+        connection = PostgresConnection.connect(self.conninfo, autocommit=True, prepare_threshold=NEVER)
         connection.limit = self.timeout
         return connection
 
     async def aconnect(self) -> psycopg.AsyncConnection[Any]:
-        """The same, for the running loop."""
-        connection = await AsyncConnection.connect(self.conninfo, autocommit=True, prepare_threshold=NEVER)
+        """A connection for the running loop, on which every statement is a transaction of its own."""
+        connection = await AsyncPostgresConnection.connect(
+            self.conninfo, autocommit=True, prepare_threshold=NEVER
+        )
         connection.limit = self.timeout
         return connection
 

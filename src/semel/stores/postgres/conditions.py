@@ -16,11 +16,11 @@ from semel.commands import (
     Present,
 )
 from semel.errors import UsageError
-from semel.stores.postgres.values import WHEN, Cells, quoted
+from semel.stores.postgres.values import WHEN, Parameters, quoted
 from semel.stores.shared import PYTHON_TYPES
 from semel.tables import Kind
 
-Shape: TypeAlias = tuple[Any, ...]
+StatementShape: TypeAlias = tuple[Any, ...]
 Values: TypeAlias = list[Any]
 
 # Nearly every record ends with this value, and nobody lists those by it: its index leaves them out. A query
@@ -29,12 +29,12 @@ USUAL = {"status": "COMPLETED"}
 UNUSUAL = {name: f"{quoted(name)} <> '{value}'" for name, value in USUAL.items()}
 
 
-def shape_of(condition: Condition, values: Values) -> Shape:
+def shape_of(condition: Condition, values: Values) -> StatementShape:
     """What decides the text of a condition; its values are added to the list."""
     return _SHAPES[type(condition)](condition, values)
 
 
-def _equals(condition: Equals, values: Values) -> Shape:
+def _equals(condition: Equals, values: Values) -> StatementShape:
     values.append(condition.value)
     return Equals, condition.attribute, type(condition.value), _unusual(condition)
 
@@ -43,21 +43,21 @@ def _unusual(condition: Equals) -> bool:
     return condition.value != USUAL.get(condition.attribute, condition.value)
 
 
-def _one_of(condition: OneOf, values: Values) -> Shape:
+def _one_of(condition: OneOf, values: Values) -> StatementShape:
     values.extend(condition.values)
     return OneOf, condition.attribute, tuple(map(type, condition.values))
 
 
-def _valued(condition: AtMost | Begins, values: Values) -> Shape:
+def _valued(condition: AtMost | Begins, values: Values) -> StatementShape:
     values.append(condition.value)
     return type(condition), condition.attribute, type(condition.value)
 
 
-def _several(condition: AllOf | AnyOf, values: Values) -> Shape:
+def _several(condition: AllOf | AnyOf, values: Values) -> StatementShape:
     return type(condition), tuple([_SHAPES[type(each)](each, values) for each in condition.conditions])
 
 
-_SHAPES: dict[type, Callable[[Any, Values], Shape]] = {
+_SHAPES: dict[type, Callable[[Any, Values], StatementShape]] = {
     Absent: lambda _condition, _values: (Absent,),
     Present: lambda _condition, _values: (Present,),
     Equals: _equals,
@@ -73,12 +73,12 @@ _SHAPES: dict[type, Callable[[Any, Values], Shape]] = {
 class Clauses:
     """Writes a shape as a clause on the row `o`, of an item that is there; its time is `n.now`."""
 
-    def __init__(self, kinds: dict[str, Kind], cells: Cells) -> None:
+    def __init__(self, kinds: dict[str, Kind], parameters: Parameters) -> None:
         self._kinds = kinds
-        self._cells = cells
+        self._parameters = parameters
         self._place = 0
 
-    def write(self, shape: Shape) -> str:
+    def write(self, shape: StatementShape) -> str:
         """The clause; it takes its values in the order in which `shape_of` has listed them."""
         match shape:
             case (kind,) if kind is Absent:
@@ -132,7 +132,7 @@ class Clauses:
         place, self._place = self._place, self._place + 1
         if kind is None or not issubclass(kept, PYTHON_TYPES[kind]):
             return None
-        return self._cells.value(kind, kept, WHEN, place)
+        return self._parameters.value(kind, kept, WHEN, place)
 
 
 def _joined(word: str, nothing: str, clauses: list[str]) -> str:

@@ -5,16 +5,16 @@ import re
 import psycopg
 
 from semel import errors
-from semel.stores.postgres.address import Address, connect_seconds
-from semel.stores.postgres.clerk import Collision, Objection, Trip
-from semel.stores.postgres.forms import PREFIX
-from semel.stores.postgres.limits import NoAnswer
+from semel.stores.postgres.address import PostgresAddress, connect_seconds
+from semel.stores.postgres.connection import AnswerTimeout
+from semel.stores.postgres.statements import PREFIX
+from semel.stores.postgres.steps import ConditionFailed, RoundTrip, TransactionConflict
 
 # What reaches the server by way of a connection.
 DRIVER_ERRORS = (psycopg.Error, OSError)
 
 
-NO_EFFECT = Trip([], commits=False)
+NO_EFFECT = RoundTrip([], commits=False)
 
 PROVISION = "run semel provision beside the service's semel.toml, or with its --url and its --env"
 TABLE = re.compile(rf'relation "(?:\w+\.)?{PREFIX}([\w-]+)" does not exist')
@@ -46,8 +46,8 @@ MEANINGS: dict[str, tuple[type[errors.SemelError], str]] = {
     "25P02": (errors.UsageError, "the transaction has failed before: roll it back"),
     "26000": (errors.StoreError, POOLER),
     "42P05": (errors.StoreError, POOLER),
-    "40001": (Collision, "another transaction came in between"),
-    "40P01": (Collision, "two transactions were waiting for each other"),
+    "40001": (TransactionConflict, "another transaction came in between"),
+    "40P01": (TransactionConflict, "two transactions were waiting for each other"),
     "55P03": (errors.StoreUnavailable, "a lock could not be had: is a transaction left open?"),
     "57014": (
         errors.StoreUnavailable,
@@ -70,8 +70,8 @@ UNNAMED = errors.StoreError, "it answered with an error"
 # After these the session is gone: nobody can tell how far it came.
 LOST_CLASSES = ("08", "57P", "58", "25P03", "25P04")
 
-# What `writings.MADE` fails with. Anything else that does is found when it is looked up who objected.
-OBJECTION = "22P02"
+# What `writes.MADE` fails with. Anything else that does is found when the refusals are looked up.
+CONDITION_FAILED = "22P02"
 
 # Of a connection that the server refuses, the driver has only the words.
 REFUSALS = {
@@ -85,43 +85,47 @@ UNREACHED = "cannot be reached: see that it runs, and that host, port and firewa
 SILENT = "{0} within {1:g} s; timeout= in the URL says how long is waited"
 
 
-def unreachable(error: Exception, address: Address) -> errors.SemelError:
+def unreachable(error: Exception, address: PostgresAddress) -> errors.SemelError:
     """Why there is no connection. Nothing was sent."""
     words = str(error).strip()
     for pattern, code in REFUSALS.items():
         if re.search(pattern, words):
-            return _told(*MEANINGS[code], words, address)
+            return _error(*MEANINGS[code], words, address)
     if isinstance(error, psycopg.errors.ConnectionTimeout):
         silent = SILENT.format("there was no connection", connect_seconds(address.timeout))
-        return _told(errors.StoreUnavailable, f"{silent}. It {UNREACHED}", words, address)
-    return _told(errors.StoreUnavailable, UNREACHED, words, address)
+        return _error(errors.StoreUnavailable, f"{silent}. It {UNREACHED}", words, address)
+    return _error(errors.StoreUnavailable, UNREACHED, words, address)
 
 
 def broken(error: Exception) -> bool:
     """Whether the connection is gone, and another may do: not where the server is silent."""
     code = getattr(error, "sqlstate", None) or "08000"
-    return not isinstance(error, NoAnswer) and code.startswith(LOST_CLASSES)
+    return not isinstance(error, AnswerTimeout) and code.startswith(LOST_CLASSES)
 
 
-def translated(error: Exception, address: Address, trip: Trip = NO_EFFECT) -> errors.SemelError:
-    """What an error on a trip means."""
+def translated(
+    error: Exception, address: PostgresAddress, round_trip: RoundTrip = NO_EFFECT
+) -> errors.SemelError:
+    """What an error on a round trip means."""
     code: str = getattr(error, "sqlstate", None) or "08000"
     words = str(error).strip()
-    if trip.daring and code == OBJECTION:
-        return Objection(words)
+    if round_trip.undone_if_refused and code == CONDITION_FAILED:
+        return ConditionFailed(words)
     lost = code.startswith(LOST_CLASSES)
     kind, advice = LOST if lost else MEANINGS.get(code) or CLASSES.get(code[:2]) or UNNAMED
     if code == "42P01" and (named := TABLE.search(words)):
         advice += f" and --table {named[1]}"
-    if isinstance(error, NoAnswer):
+    if isinstance(error, AnswerTimeout):
         advice = SILENT.format("it has not answered", address.timeout)
-    doubtful = trip.partial and kind is errors.StoreUnavailable
-    if doubtful or (lost and trip.commits):
-        return _told(
+    doubtful = round_trip.partial and kind is errors.StoreUnavailable
+    if doubtful or (lost and round_trip.commits):
+        return _error(
             errors.StoreOutcomeUnknown, f"{advice}: the write may or may not be made", words, address
         )
-    return _told(kind, advice, words, address)
+    return _error(kind, advice, words, address)
 
 
-def _told(kind: type[errors.SemelError], advice: str, words: str, address: Address) -> errors.SemelError:
+def _error(
+    kind: type[errors.SemelError], advice: str, words: str, address: PostgresAddress
+) -> errors.SemelError:
     return kind(f"PostgreSQL at {address.place}: {advice} ({words})")

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from semel.errors import WrongSchema
 from semel.stores.postgres.conditions import UNUSUAL
-from semel.stores.postgres.forms import BELL, PREFIX
+from semel.stores.postgres.statements import BELL, PREFIX
 from semel.stores.postgres.values import COLUMN_TYPES, quoted
 from semel.tables import Table
 
@@ -13,24 +13,24 @@ from semel.tables import Table
 LONGEST_NAME = 63
 
 
-class Change(NamedTuple):
+class SchemaChange(NamedTuple):
     """A statement, and what it does, as a sentence."""
 
     what: str
     sql: str
 
 
-class Found(NamedTuple):
+class Catalog(NamedTuple):
     """What of the tables is there: the types of their columns, by table and column, and the indexes."""
 
     columns: dict[str, dict[str, str]]
     indexes: set[str]
 
 
-NOTHING = Found({}, set())
+NOTHING = Catalog({}, set())
 
 
-class Layout:
+class PostgresLayout:
     """One table."""
 
     def __init__(self, table: Table) -> None:
@@ -75,26 +75,26 @@ class Layout:
         on = f"{quoted(self.title)} ({_listed(tuple(dict.fromkeys(columns)))}){where}"
         return title, f"CREATE INDEX IF NOT EXISTS {quoted(title)} ON {on};"
 
-    def missing(self, found: Found) -> list[str]:
+    def missing(self, found: Catalog) -> list[str]:
         """The columns that are not there."""
         there = found.columns.get(self.title, {})
         return [name for name in self.columns() if name not in there]
 
-    def mistaken(self, found: Found) -> dict[str, str]:
+    def mistaken(self, found: Catalog) -> dict[str, str]:
         """The columns that are there with another type than they should have, and that type."""
         there = found.columns.get(self.title, {})
         return {name: there[name] for name, kind in self.columns().items() if there.get(name, kind) != kind}
 
-    def changes(self, found: Found) -> Iterator[Change]:
+    def changes(self, found: Catalog) -> Iterator[SchemaChange]:
         """What there is to do."""
         if self.title not in found.columns:
-            yield Change(f"made table {self.title}", self.definition())
+            yield SchemaChange(f"made table {self.title}", self.definition())
         else:
             for name in self.missing(found):
-                yield Change(f"added column {name} to table {self.title}", self._addition(name))
+                yield SchemaChange(f"added column {name} to table {self.title}", self._addition(name))
         for index, statement in self.indexes().items():
             if index not in found.indexes:
-                yield Change(f"made index {index}", statement)
+                yield SchemaChange(f"made index {index}", statement)
 
     def _addition(self, name: str) -> str:
         kind = self._types.get(name, "smallint NOT NULL DEFAULT 0")

@@ -20,21 +20,22 @@ from semel.commands import (
     cursor,
     place_of,
 )
-from semel.stores.postgres.conditions import Shape, Values, shape_of
-from semel.stores.postgres.forms import Form, Statement
-from semel.stores.postgres.readings import Readings
+from semel.stores.postgres.conditions import StatementShape, Values, shape_of
+from semel.stores.postgres.reads import ReadStatements
+from semel.stores.postgres.statements import PostgresStatement, StatementTemplate
 from semel.stores.postgres.values import UNPACK, check_kind
-from semel.stores.postgres.writings import Writings, endless
+from semel.stores.postgres.writes import WriteStatements, endless
 from semel.tables import Kind, Table
 
-Row: TypeAlias = tuple[Any, ...]
+PostgresRow: TypeAlias = tuple[Any, ...]
+PostgresRows: TypeAlias = list[PostgresRow]
 
 NOTHING: Item = {}
 # A write answers with the time, whether it was made, and whether it rang, before the columns of an item.
 BEFORE = 3
 
 
-class Plan:
+class PostgresPlan:
     """Everything about one table that does not change from command to command."""
 
     def __init__(self, table: Table, schema: str | None = None) -> None:
@@ -43,22 +44,22 @@ class Plan:
         self._columns = tuple(self._kinds)
         self._numbers = tuple(name for name, kind in self._kinds.items() if kind is Kind.NUMBER)
         self._unpacked = tuple((name, UNPACK[kind]) for name, kind in self._kinds.items() if kind in UNPACK)
-        self._readings = readings = Readings(table, schema)
-        self._get, self._mark = readings.get(), readings.mark()
-        self._rows, self._lock = readings.rows(), readings.lock()
-        self._reap = readings.reap()
-        writings = Writings(table, schema)
-        self._make: dict[type, Callable[[Any, Shape], Form]] = {
-            Put: writings.put,
-            Update: writings.update,
-            Add: writings.add,
-            Delete: writings.delete,
+        self._reads = reads = ReadStatements(table, schema)
+        self._get, self._subscribe = reads.get(), reads.subscribe()
+        self._rows, self._lock = reads.rows(), reads.lock()
+        self._reap = reads.reap()
+        writes = WriteStatements(table, schema)
+        self._make: dict[type, Callable[[Any, StatementShape], StatementTemplate]] = {
+            Put: writes.put,
+            Update: writes.update,
+            Add: writes.add,
+            Delete: writes.delete,
         }
-        self._forms: dict[Shape, Form] = {}
+        self._templates: dict[StatementShape, StatementTemplate] = {}
 
     # Items
 
-    def item(self, row: Row) -> Item | None:
+    def item(self, row: PostgresRow) -> Item | None:
         """The columns of a row as an item; None where there is no row. What has no value is no attribute."""
         if row[0] is None:
             return None
@@ -72,14 +73,14 @@ class Plan:
                 item[name] = unpack(item[name])
         return item
 
-    def place(self, row: Row) -> Row:
+    def place(self, row: PostgresRow) -> PostgresRow:
         """The key of an item, from the columns of its row."""
         return row[: len(self.table.key)]
 
     # Writing
 
-    def write(self, command: Write) -> tuple[Form, list[Any]]:
-        """The form of a write, and its values."""
+    def write(self, command: Write) -> tuple[StatementTemplate, list[Any]]:
+        """The statement of a write, and its values."""
         when: Values = []
         condition = () if command.when is None else shape_of(command.when, when)
         kind = type(command)
@@ -95,12 +96,12 @@ class Plan:
             tuple(map(type, once.values())),
             condition,
         )
-        form = self._forms.get(shape)
-        if form is None:
-            form = self._forms[shape] = self._make[kind](command, condition)
-        return form, form.values((command.key, command.sort, by), item, once, when)
+        template = self._templates.get(shape)
+        if template is None:
+            template = self._templates[shape] = self._make[kind](command, condition)
+        return template, template.values((command.key, command.sort, by), item, once, when)
 
-    def reply(self, command: Write, row: Row) -> Applied | Refused | None:
+    def reply(self, command: Write, row: PostgresRow) -> Applied | Refused | None:
         """The reply to a write; None where what was read is older than what refused it, and it is sent again.
 
         A statement reads rows as they were when it began, and may have waited for somebody's write since.
@@ -118,11 +119,11 @@ class Plan:
             raise endless(self.table)
         return None
 
-    def answers(self, writes: list[Write], rows: list[Row]) -> list[Row]:
+    def answers(self, writes: list[Write], rows: list[PostgresRow]) -> list[PostgresRow]:
         """The row of each of many writes, whose statement tells apart what was made and what was there."""
-        nothing: Row = ()
-        there: dict[Row, Row] = {}
-        made: dict[Row, Row] = {}
+        nothing: PostgresRow = ()
+        there: dict[PostgresRow, PostgresRow] = {}
+        made: dict[PostgresRow, PostgresRow] = {}
         for row in rows:
             if row[BEFORE] is None:
                 nothing = row
@@ -138,27 +139,27 @@ class Plan:
 
     # Reading
 
-    def get(self, command: Get | Watch, now: float | None) -> Statement:
+    def get(self, command: Get | Watch, now: float | None) -> PostgresStatement:
         """The statement that reads one item."""
         return self._get.one, [now, *self._get.values(self._named(command))]
 
-    def mark(self, command: Watch, now: float | None) -> Statement:
+    def subscribe(self, command: Watch, now: float | None) -> PostgresStatement:
         """The statement that reads one item, and asks to be told of the next write to it."""
-        return self._mark.one, [now, *self._mark.values(self._named(command))]
+        return self._subscribe.one, [now, *self._subscribe.values(self._named(command))]
 
-    def rows(self, writes: list[Write]) -> Statement:
+    def rows(self, writes: list[Write]) -> PostgresStatement:
         """The statement that reads the rows of several writes."""
         return self._rows.many(None, [self._rows.values(self._named(write)) for write in writes])
 
-    def lock(self, writes: list[Write]) -> Statement:
-        """The same, which keeps others from changing them."""
+    def lock(self, writes: list[Write]) -> PostgresStatement:
+        """The statement that reads the rows of several writes, and keeps others from changing them."""
         return self._lock.many(None, [self._lock.values(self._named(write)) for write in writes])
 
-    def reap(self, limit: int, now: float | None) -> Statement:
+    def reap(self, limit: int, now: float | None) -> PostgresStatement:
         """The statement that deletes up to so many expired rows."""
         return self._reap.one, [now, limit]
 
-    def query(self, query: Query, now: float | None) -> Statement:
+    def query(self, query: Query, now: float | None) -> PostgresStatement:
         """The statement that reads a page, and one item more."""
         index = self.table.index(query.index)
         place = [] if query.after is None else place_of(self.table, query.after, index)
@@ -166,19 +167,19 @@ class Plan:
         where = () if query.where is None else shape_of(query.where, when)
         asked = tuple(map(type, (query.key, query.low, query.high)))
         shape = (Query, query.index, *asked, bool(place), query.reverse, where)
-        form = self._forms.get(shape)
-        if form is None:
-            form = self._forms[shape] = self._readings.query(query, place, where)
+        template = self._templates.get(shape)
+        if template is None:
+            template = self._templates[shape] = self._reads.query(query, place, where)
         head = (query.key, query.low, query.high, query.limit + 1, *place)
-        return form.one, [now, *form.values(head, NOTHING, NOTHING, when)]
+        return template.one, [now, *template.values(head, NOTHING, NOTHING, when)]
 
-    def page(self, query: Query, rows: list[Row]) -> Page:
+    def page(self, query: Query, rows: list[PostgresRow]) -> Page:
         """The page of a query's rows."""
         items = [item for row in rows if (item := self.item(row[1:])) is not None]
         page, index = tuple(items[: query.limit]), self.table.index(query.index)
         return Page(rows[0][0], page, cursor(self.table, page[-1], index) if len(items) > len(page) else None)
 
-    def _named(self, command: Get | Watch | Write) -> Row:
+    def _named(self, command: Get | Watch | Write) -> PostgresRow:
         named = (command.key, command.sort)[: len(self.table.key)]
         for name, value in zip(self.table.key, named, strict=True):
             check_kind(name, self._kinds[name], value)

@@ -21,22 +21,23 @@ from semel.clock import Clock
 from semel.errors import StoreClosed, StoreThrottled
 from semel.locks import Event, Places, Ticket
 from semel.sockets import ear
-from semel.stores.postgres.address import Address
-from semel.stores.postgres.clerk import Collision, Objection, Rows, Talk, Trip
+from semel.stores.postgres.address import PostgresAddress
 from semel.stores.postgres.errors import DRIVER_ERRORS, broken, translated, unreachable
-from semel.stores.postgres.forms import Statement
-from semel.stores.postgres.phrases import Phrases
+from semel.stores.postgres.plan import PostgresRows
+from semel.stores.postgres.prepared import PreparedStatements
+from semel.stores.postgres.statements import PostgresStatement
+from semel.stores.postgres.steps import ConditionFailed, RoundTrip, RoundTrips, TransactionConflict
 
 T = TypeVar("T")
 C = TypeVar("C", bound=psycopg.Connection[Any] | psycopg.AsyncConnection[Any])
 
 IDLE = TransactionStatus.IDLE
-# The longest pause after a collision; at random, so that the two do not meet again.
+# The longest pause after a conflict; at random, so that the two do not meet again.
 PAUSE_SECONDS = 0.05
 
 
-class Line(Generic[C]):
-    """A connection with a cursor, which remembers how values are adapted, and an ear for a farewell."""
+class PostgresSession(Generic[C]):
+    """A connection with its cursor and its prepared statements."""
 
     def __init__(self, connection: C, clock: Clock) -> None:
         self.clock = clock
@@ -44,80 +45,80 @@ class Line(Generic[C]):
         self.use(connection)
 
     def use(self, connection: C) -> None:
-        """Go on by another connection."""
+        """Go on with another connection."""
         self.connection = connection
         kind: Any = RawCursor if isinstance(connection, psycopg.Connection) else AsyncRawCursor
         self.cursor = kind(connection, row_factory=tuple_row)
-        self.phrases: Phrases | None = None
-        self._speaks = ear(connection.fileno())
+        self.prepared: PreparedStatements | None = None
+        self._readable = ear(connection.fileno())
 
     def usable(self) -> bool:
         """Whether nothing came in while it was idle: a server that ends a session says so, or hangs up."""
-        return not self._speaks(0)
+        return not self._readable(0)
 
-    def settled(self) -> bool:
-        """Whether the last conversation is over, so that another may begin."""
+    def idle(self) -> bool:
+        """Whether no statement and no transaction is under way."""
         return self.connection.pgconn.transaction_status == IDLE
 
-    def fluent(self, sql: bytes) -> Phrases | None:
-        """The phrases of the session, where this statement is one and may be said now."""
-        phrases = self.phrases
-        return phrases if phrases and phrases.familiar(sql) and self.settled() else None
+    def prepared_for(self, sql: bytes) -> PreparedStatements | None:
+        """The prepared statements, where this is to be one and may be executed as such now."""
+        prepared = self.prepared
+        return prepared if prepared and prepared.worthwhile(sql) and self.idle() else None
 
     def drop(self) -> None:
-        """Hang up, without waiting for anything."""
+        """Close it without waiting for anything."""
         self.connection.pgconn.finish()
 
 
-class Lines(Generic[C]):
-    """The lines that are open, and those of them that are idle."""
+class SessionPool(Generic[C]):
+    """The sessions that are open, and those of them that are idle."""
 
-    def __init__(self, address: Address, clock: Clock) -> None:
+    def __init__(self, address: PostgresAddress, clock: Clock) -> None:
         self.address = address
         self.clock = clock
         self.closed = False
-        self._idle: deque[Line[C]] = deque()
-        # One that a signal has taken from the hands of its thread is hung up as nobody has it any more.
-        self._open: weakref.WeakSet[Line[C]] = weakref.WeakSet()
+        self._idle: deque[PostgresSession[C]] = deque()
+        # One that a signal has taken from its thread is closed as nobody has it any more.
+        self._open: weakref.WeakSet[PostgresSession[C]] = weakref.WeakSet()
 
     def drop_all(self) -> None:
-        """Hang up on every line, whatever it is doing."""
+        """Close every session, whatever it is doing."""
         self.closed = True
-        for line in list(self._open):
-            self._drop(line)
+        for session in list(self._open):
+            self._drop(session)
 
-    def _waiting(self) -> Line[C] | None:
-        """An idle line that still works; one that has gone dead meanwhile is let go, and nobody notices."""
+    def _take_idle(self) -> PostgresSession[C] | None:
+        """An idle session that still works; one that has broken meanwhile is closed, and nobody notices."""
         while True:
             try:
-                line = self._idle.pop()
+                session = self._idle.pop()
             except IndexError:
                 return None
-            if line.usable():
-                return line
-            self._drop(line)
+            if session.usable():
+                return session
+            self._drop(session)
 
-    def _connected(self, connection: C, line: Line[C] | None = None) -> Line[C]:
-        """A line by a new connection, or the one there was with a new connection."""
-        if line is None:
-            line = Line(connection, self.clock)
+    def _connected(self, connection: C, session: PostgresSession[C] | None = None) -> PostgresSession[C]:
+        """A session by a new connection, or the one there was with a new connection."""
+        if session is None:
+            session = PostgresSession(connection, self.clock)
         else:
-            line.drop()
-            line.use(connection)
-        line.phrases = Phrases(connection, self.address.prepare_threshold)
-        weakref.finalize(line, connection.pgconn.finish).atexit = False
-        self._open.add(line)
-        return line
+            session.drop()
+            session.use(connection)
+        session.prepared = PreparedStatements(connection, self.address.prepare_threshold)
+        weakref.finalize(session, connection.pgconn.finish).atexit = False
+        self._open.add(session)
+        return session
 
-    def _put(self, line: Line[C]) -> None:
-        if line.settled() and not self.closed:
-            self._idle.append(line)
+    def _put(self, session: PostgresSession[C]) -> None:
+        if session.idle() and not self.closed:
+            self._idle.append(session)
         else:
-            self._drop(line)
+            self._drop(session)
 
-    def _drop(self, line: Line[C]) -> None:
-        line.drop()
-        self._open.discard(line)
+    def _drop(self, session: PostgresSession[C]) -> None:
+        session.drop()
+        self._open.discard(session)
 
     def _check_open(self) -> None:
         if self.closed:
@@ -130,37 +131,37 @@ class Lines(Generic[C]):
         )
 
 
-class Pool(Lines[psycopg.Connection[Any]]):
-    """Lines for threads, each for as long as its holder's ticket is held."""
+class PostgresPool(SessionPool[psycopg.Connection[Any]]):
+    """Sessions for threads, each for as long as its holder's ticket is held."""
 
-    def __init__(self, address: Address, clock: Clock) -> None:
+    def __init__(self, address: PostgresAddress, clock: Clock) -> None:
         super().__init__(address, clock)
         self._places = Places(address.pool_size)
 
-    def take(self, ticket: Ticket) -> Line[psycopg.Connection[Any]]:
-        """A line that is the caller's until it is given back."""
+    def take(self, ticket: Ticket) -> PostgresSession[psycopg.Connection[Any]]:
+        """A session that is the caller's until it is given back."""
         if not self._places.enter(ticket, self.address.timeout):
             self._refuse()
         try:
-            line = self._waiting() or self._connected(self._connect())
-            line.ticket = ticket
+            session = self._take_idle() or self._connected(self._connect())
+            session.ticket = ticket
         except BaseException:
             self._places.leave(ticket)
             raise
-        return line
+        return session
 
-    def give(self, line: Line[psycopg.Connection[Any]]) -> None:
-        """Put a line back; one in the middle of something is let go, and the server undoes what was begun."""
-        self._put(line)
-        if line.ticket is not None:
-            self._places.leave(line.ticket)
+    def give(self, session: PostgresSession[psycopg.Connection[Any]]) -> None:
+        """Put a session back; one that is not idle is closed, and the server undoes what it began."""
+        self._put(session)
+        if session.ticket is not None:
+            self._places.leave(session.ticket)
 
-    def renew(self, line: Line[psycopg.Connection[Any]]) -> None:
-        """Give a line that broke another connection."""
-        self._connected(self._connect(), line)
+    def renew(self, session: PostgresSession[psycopg.Connection[Any]]) -> None:
+        """Give a session that broke another connection."""
+        self._connected(self._connect(), session)
 
     def close(self) -> None:
-        """Hang up on idle lines; the others are let go when they are given back."""
+        """Close idle sessions; the others are closed when they are given back."""
         self.closed = True
         while self._idle:
             self._drop(self._idle.pop())
@@ -173,21 +174,21 @@ class Pool(Lines[psycopg.Connection[Any]]):
             raise unreachable(error, self.address) from error
 
 
-class AsyncPool(Lines[psycopg.AsyncConnection[Any]]):
-    """Lines for the tasks of one event loop."""
+class AsyncPostgresPool(SessionPool[psycopg.AsyncConnection[Any]]):
+    """Sessions for the tasks of one event loop."""
 
-    def __init__(self, address: Address, clock: Clock) -> None:
+    def __init__(self, address: PostgresAddress, clock: Clock) -> None:
         super().__init__(address, clock)
         self._room = asyncio.Semaphore(address.pool_size)
 
-    async def take(self) -> Line[psycopg.AsyncConnection[Any]]:
-        """A line that is the caller's until it is given back."""
+    async def take(self) -> PostgresSession[psycopg.AsyncConnection[Any]]:
+        """A session that is the caller's until it is given back."""
         if self._room.locked():
             await self._queue()
         else:
             await self._room.acquire()
         try:
-            return self._waiting() or self._connected(await self._connect())
+            return self._take_idle() or self._connected(await self._connect())
         except BaseException:
             self._room.release()
             raise
@@ -199,14 +200,14 @@ class AsyncPool(Lines[psycopg.AsyncConnection[Any]]):
         except TimeoutError:
             self._refuse()
 
-    def give(self, line: Line[psycopg.AsyncConnection[Any]]) -> None:
-        """Put a line back; one in the middle of something is let go, and the server undoes what was begun."""
-        self._put(line)
+    def give(self, session: PostgresSession[psycopg.AsyncConnection[Any]]) -> None:
+        """Put a session back; one that is not idle is closed, and the server undoes what it began."""
+        self._put(session)
         self._room.release()
 
-    async def renew(self, line: Line[psycopg.AsyncConnection[Any]]) -> None:
-        """Give a line that broke another connection."""
-        self._connected(await self._connect(), line)
+    async def renew(self, session: PostgresSession[psycopg.AsyncConnection[Any]]) -> None:
+        """Give a session that broke another connection."""
+        self._connected(await self._connect(), session)
 
     async def _connect(self) -> psycopg.AsyncConnection[Any]:
         self._check_open()
@@ -216,77 +217,82 @@ class AsyncPool(Lines[psycopg.AsyncConnection[Any]]):
             raise unreachable(error, self.address) from error
 
 
-# Talk, carried out
+# RoundTrips, carried out
 
 
-def converse(
-    line: Line[psycopg.Connection[Any]],
-    talk: Talk[T],
-    trip: Trip,
-    address: Address,
-    renew: Callable[[Line[psycopg.Connection[Any]]], None] | None = None,
+def run(
+    session: PostgresSession[psycopg.Connection[Any]],
+    steps: RoundTrips[T],
+    address: PostgresAddress,
+    renew: Callable[[PostgresSession[psycopg.Connection[Any]]], None] | None = None,
+    round_trip: RoundTrip | None = None,
 ) -> T:
-    """Carry talk out, from its first trip on.
+    """Make round trips, from the first one on, which may have been asked for already.
 
-    A reading on a line that turns out to be broken is said once more, where `renew` gives it a connection.
+    One that only reads is made once more where its connection turns out to be broken and `renew` gives the
+    session another.
     """
+    round_trip = round_trip or next(steps)
     while True:
         try:
-            trip = talk.send(_ask(line, trip.statements))
+            round_trip = steps.send(_send(session, round_trip.statements))
         except StopIteration as end:
             value: T = end.value
             return value
         except DRIVER_ERRORS as error:
-            if renew is not None and not trip.commits and broken(error):
-                renew(line)
+            if renew is not None and not round_trip.commits and broken(error):
+                renew(session)
                 renew = None
                 continue
-            told = translated(error, address, trip)
-            if isinstance(told, Collision):
-                line.clock.wait(Event(), random.uniform(0, PAUSE_SECONDS))
-            elif not isinstance(told, Objection):
-                raise told from error
-            trip = talk.throw(told)
+            failure = translated(error, address, round_trip)
+            if isinstance(failure, TransactionConflict):
+                session.clock.wait(Event(), random.uniform(0, PAUSE_SECONDS))
+            elif not isinstance(failure, ConditionFailed):
+                raise failure from error
+            round_trip = steps.throw(failure)
 
 
-async def aconverse(
-    line: Line[psycopg.AsyncConnection[Any]],
-    talk: Talk[T],
-    trip: Trip,
-    address: Address,
-    renew: Callable[[Line[psycopg.AsyncConnection[Any]]], Awaitable[None]] | None = None,
+async def arun(
+    session: PostgresSession[psycopg.AsyncConnection[Any]],
+    steps: RoundTrips[T],
+    address: PostgresAddress,
+    renew: Callable[[PostgresSession[psycopg.AsyncConnection[Any]]], Awaitable[None]] | None = None,
+    round_trip: RoundTrip | None = None,
 ) -> T:
-    """Carry talk out in the same way, awaiting the answers."""
+    """Make round trips as `run` does, awaiting their answers."""
+    round_trip = round_trip or next(steps)
     while True:
         try:
-            trip = talk.send(await _aask(line, trip.statements))
+            round_trip = steps.send(await _asend(session, round_trip.statements))
         except StopIteration as end:
             value: T = end.value
             return value
         except DRIVER_ERRORS as error:
-            if renew is not None and not trip.commits and broken(error):
-                await renew(line)
+            if renew is not None and not round_trip.commits and broken(error):
+                await renew(session)
                 renew = None
                 continue
-            told = translated(error, address, trip)
-            if isinstance(told, Collision):
-                await line.clock.wait_async(asyncio.Event(), random.uniform(0, PAUSE_SECONDS))
-            elif not isinstance(told, Objection):
-                raise told from error
-            trip = talk.throw(told)
+            failure = translated(error, address, round_trip)
+            if isinstance(failure, TransactionConflict):
+                await session.clock.wait_async(asyncio.Event(), random.uniform(0, PAUSE_SECONDS))
+            elif not isinstance(failure, ConditionFailed):
+                raise failure from error
+            round_trip = steps.throw(failure)
 
 
-def _ask(line: Line[psycopg.Connection[Any]], statements: list[Statement]) -> list[Rows]:
+def _send(
+    session: PostgresSession[psycopg.Connection[Any]], statements: list[PostgresStatement]
+) -> list[PostgresRows]:
     if len(statements) == 1:
         sql, values = statements[0]
-        if values is not None and (phrases := line.fluent(sql)):
-            return [line.connection.wait(phrases.say(sql, values))]
-        line.cursor.execute(sql, values, binary=True)
-        return [[] if values is None else line.cursor.fetchall()]
-    if line.phrases:
-        return line.connection.wait(line.phrases.say_together(statements))
-    cursors = [RawCursor(line.connection, row_factory=tuple_row) for _ in statements]
-    with line.connection.pipeline():
+        if values is not None and (prepared := session.prepared_for(sql)):
+            return [session.connection.wait(prepared.execute(sql, values))]
+        session.cursor.execute(sql, values, binary=True)
+        return [[] if values is None else session.cursor.fetchall()]
+    if session.prepared:
+        return session.connection.wait(session.prepared.execute_together(statements))
+    cursors = [RawCursor(session.connection, row_factory=tuple_row) for _ in statements]
+    with session.connection.pipeline():
         for cursor, (sql, values) in zip(cursors, statements, strict=True):
             cursor.execute(sql, values, binary=True)
     return [
@@ -295,17 +301,19 @@ def _ask(line: Line[psycopg.Connection[Any]], statements: list[Statement]) -> li
     ]
 
 
-async def _aask(line: Line[psycopg.AsyncConnection[Any]], statements: list[Statement]) -> list[Rows]:
+async def _asend(
+    session: PostgresSession[psycopg.AsyncConnection[Any]], statements: list[PostgresStatement]
+) -> list[PostgresRows]:
     if len(statements) == 1:
         sql, values = statements[0]
-        if values is not None and (phrases := line.fluent(sql)):
-            return [await line.connection.wait(phrases.say(sql, values))]
-        await line.cursor.execute(sql, values, binary=True)
-        return [[] if values is None else await line.cursor.fetchall()]
-    if line.phrases:
-        return await line.connection.wait(line.phrases.say_together(statements))
-    cursors = [AsyncRawCursor(line.connection, row_factory=tuple_row) for _ in statements]
-    async with line.connection.pipeline():
+        if values is not None and (prepared := session.prepared_for(sql)):
+            return [await session.connection.wait(prepared.execute(sql, values))]
+        await session.cursor.execute(sql, values, binary=True)
+        return [[] if values is None else await session.cursor.fetchall()]
+    if session.prepared:
+        return await session.connection.wait(session.prepared.execute_together(statements))
+    cursors = [AsyncRawCursor(session.connection, row_factory=tuple_row) for _ in statements]
+    async with session.connection.pipeline():
         for cursor, (sql, values) in zip(cursors, statements, strict=True):
             await cursor.execute(sql, values, binary=True)
     return [

@@ -12,12 +12,12 @@ from psycopg import RawCursor
 from semel import errors
 from semel.clock import Clock
 from semel.model import PROVISION, Problem
-from semel.stores.postgres.address import Address
-from semel.stores.postgres.clerk import Talk, Trip
+from semel.stores.postgres.address import PostgresAddress
 from semel.stores.postgres.errors import DRIVER_ERRORS, translated, unreachable
-from semel.stores.postgres.forms import PREFIX, Statement, qualified
-from semel.stores.postgres.layout import NOTHING, Found, Layout
-from semel.stores.postgres.pool import Line, converse
+from semel.stores.postgres.layout import NOTHING, Catalog, PostgresLayout
+from semel.stores.postgres.pool import PostgresSession, run
+from semel.stores.postgres.statements import PREFIX, PostgresStatement, qualified
+from semel.stores.postgres.steps import RoundTrip, RoundTrips
 from semel.stores.postgres.values import literal, quoted
 from semel.tables import OWN, Table
 
@@ -42,10 +42,10 @@ QUERIES = _queries()
 MIGRATIONS = _migrations()
 
 
-class State(NamedTuple):
+class SchemaState(NamedTuple):
     """What was found in a database."""
 
-    found: Found
+    found: Catalog
     meta: dict[str, str] | None
     encoding: str
     forbidden: list[tuple[str, str]]
@@ -61,11 +61,11 @@ class State(NamedTuple):
         return (self.meta or {}).get("environment")
 
 
-def inspect(layouts: Sequence[Layout], schema: str | None) -> Talk[State]:
+def inspect(layouts: Sequence[PostgresLayout], schema: str | None) -> RoundTrips[SchemaState]:
     """Look at a database. No question fails because something is missing, which would end a transaction."""
     titles = [*(layout.title for layout in layouts), META]
     names = [qualified(title, schema) for title in titles]
-    columns, indexes, forbidden, encoding = yield _trip(
+    columns, indexes, forbidden, encoding = yield _round_trip(
         ("columns", [titles, names]),
         ("indexes", [names]),
         ("privileges", [titles[:-1], names[:-1]]),
@@ -76,18 +76,20 @@ def inspect(layouts: Sequence[Layout], schema: str | None) -> Talk[State]:
         there.setdefault(title, {})[name] = kind
     meta: dict[str, str] | None = None
     if META in there:
-        [rows] = yield Trip([(QUERIES["meta"].format(meta=names[-1]).encode(), [])], commits=False)
+        [rows] = yield RoundTrip([(QUERIES["meta"].format(meta=names[-1]).encode(), [])], commits=False)
         meta = dict(rows)
     indexed = {name for (name,) in indexes}
-    return State(Found(there, indexed), meta, encoding[0][0], [(title, may) for title, may in forbidden])
+    return SchemaState(
+        Catalog(there, indexed), meta, encoding[0][0], [(title, may) for title, may in forbidden]
+    )
 
 
-def _trip(*asked: tuple[str, list[Any]]) -> Trip:
-    statements: list[Statement] = [(QUERIES[name].encode(), values) for name, values in asked]
-    return Trip(statements, commits=False)
+def _round_trip(*asked: tuple[str, list[Any]]) -> RoundTrip:
+    statements: list[PostgresStatement] = [(QUERIES[name].encode(), values) for name, values in asked]
+    return RoundTrip(statements, commits=False)
 
 
-def opened(state: State, layouts: Sequence[Layout], env: str, address: Address) -> None:
+def check(state: SchemaState, layouts: Sequence[PostgresLayout], env: str, address: PostgresAddress) -> None:
     """Refuse to work on what is not as it should be."""
     if state.encoding != "UTF8":
         raise errors.WrongSchema(_misencoded(state).what)
@@ -104,11 +106,11 @@ def opened(state: State, layouts: Sequence[Layout], env: str, address: Address) 
         problem.what for layout in layouts for problem in _misfits(layout, state, remedy, address.schema)
     ]
     if wrong or state.version < len(MIGRATIONS):
-        told = "; ".join(wrong) or f"schema {state.version} is older than {len(MIGRATIONS)}"
-        raise errors.WrongSchema(f"PostgreSQL at {address.place}: {told}; {remedy}")
+        reasons = "; ".join(wrong) or f"schema {state.version} is older than {len(MIGRATIONS)}"
+        raise errors.WrongSchema(f"PostgreSQL at {address.place}: {reasons}; {remedy}")
 
 
-def _provision(address: Address, env: str, layouts: Iterable[Layout] = ()) -> str:
+def _provision(address: PostgresAddress, env: str, layouts: Iterable[PostgresLayout] = ()) -> str:
     """The command that makes these tables; semel's own it makes unasked."""
     named = [layout.table.name for layout in layouts if layout.table not in OWN]
     tables = "".join(f" --table {name}" for name in named)
@@ -120,14 +122,16 @@ def _provision(address: Address, env: str, layouts: Iterable[Layout] = ()) -> st
 
 def problems(url: str, env: str, tables: Iterable[Table] = ()) -> list[Problem]:
     """What is wrong with a database, as far as semel is concerned."""
-    address = Address.from_url(url)
+    address = PostgresAddress.from_url(url)
     layouts = layouts_of(tables)
     with _connected(address) as connection:
         state = _inspected(connection, layouts, address, address.schema)
     return list(_problems(state, layouts, env, address))
 
 
-def _problems(state: State, layouts: Sequence[Layout], env: str, address: Address) -> Iterator[Problem]:
+def _problems(
+    state: SchemaState, layouts: Sequence[PostgresLayout], env: str, address: PostgresAddress
+) -> Iterator[Problem]:
     if state.encoding != "UTF8":
         yield _misencoded(state)
     if state.version > len(MIGRATIONS):
@@ -151,7 +155,9 @@ def _problems(state: State, layouts: Sequence[Layout], env: str, address: Addres
         yield Problem(f"the role may not {privilege} in {title}", grant)
 
 
-def _misfits(layout: Layout, state: State, remedy: str, schema: str | None) -> Iterator[Problem]:
+def _misfits(
+    layout: PostgresLayout, state: SchemaState, remedy: str, schema: str | None
+) -> Iterator[Problem]:
     """What a table lacks, or has otherwise."""
     if layout.title not in state.found.columns:
         yield Problem(f"table {layout.title} is missing", remedy)
@@ -167,7 +173,7 @@ def _misfits(layout: Layout, state: State, remedy: str, schema: str | None) -> I
         )
 
 
-def _misencoded(state: State) -> Problem:
+def _misencoded(state: SchemaState) -> Problem:
     return Problem(
         f"the database is encoded in {state.encoding}, and semel needs UTF8",
         "create another: createdb -E UTF8 -T template0 ...",
@@ -185,18 +191,18 @@ def migrate(
     `target` is a URL, whose `schema=` counts, or a connection. Others may be doing the same at the same time.
     """
     if isinstance(target, str):
-        address = Address.from_url(target)
+        address = PostgresAddress.from_url(target)
         with _connected(address) as connection:
             return _migrated(connection, env, layouts_of(tables), address, address.schema)
-    address = Address("", f"{target.info.host}:{target.info.port}/{target.info.dbname}")
+    address = PostgresAddress("", f"{target.info.host}:{target.info.port}/{target.info.dbname}")
     return _migrated(target, env, layouts_of(tables), address, schema)
 
 
 def _migrated(
     connection: "psycopg.Connection[Any]",
     env: str,
-    layouts: Sequence[Layout],
-    address: Address,
+    layouts: Sequence[PostgresLayout],
+    address: PostgresAddress,
     schema: str | None,
 ) -> list[str]:
     try:
@@ -208,8 +214,8 @@ def _migrated(
 def _migrations_made(
     connection: "psycopg.Connection[Any]",
     env: str,
-    layouts: Sequence[Layout],
-    address: Address,
+    layouts: Sequence[PostgresLayout],
+    address: PostgresAddress,
     schema: str | None,
 ) -> Iterator[str]:
     if schema is not None:
@@ -233,7 +239,7 @@ def _migrations_made(
                 yield change.what
 
 
-def _check_stamp(state: State, env: str) -> None:
+def _check_stamp(state: SchemaState, env: str) -> None:
     if state.version > len(MIGRATIONS):
         raise errors.SchemaTooNew(state.version, len(MIGRATIONS))
     if state.environment not in (None, env):
@@ -266,14 +272,16 @@ def _asked(connection: "psycopg.Connection[Any]", name: str, values: list[Any]) 
 
 
 def _inspected(
-    connection: "psycopg.Connection[Any]", layouts: Sequence[Layout], address: Address, schema: str | None
-) -> State:
-    talk = inspect(layouts, schema)
-    return converse(Line(connection, Clock()), talk, next(talk), address)
+    connection: "psycopg.Connection[Any]",
+    layouts: Sequence[PostgresLayout],
+    address: PostgresAddress,
+    schema: str | None,
+) -> SchemaState:
+    return run(PostgresSession(connection, Clock()), inspect(layouts, schema), address)
 
 
 @contextmanager
-def _connected(address: Address) -> "Iterator[psycopg.Connection[Any]]":
+def _connected(address: PostgresAddress) -> "Iterator[psycopg.Connection[Any]]":
     try:
         connection = address.connect()
     except DRIVER_ERRORS as error:
@@ -297,6 +305,6 @@ def _statement(name: str) -> str:
     return QUERIES[name] + ";"
 
 
-def layouts_of(tables: Iterable[Table]) -> list[Layout]:
+def layouts_of(tables: Iterable[Table]) -> list[PostgresLayout]:
     """The layouts of semel's own tables and of these."""
-    return [Layout(table) for table in {table.name: table for table in (*OWN, *tables)}.values()]
+    return [PostgresLayout(table) for table in {table.name: table for table in (*OWN, *tables)}.values()]

@@ -10,13 +10,12 @@ from semel.commands import Found, Get, Query, Stored, Time, Watch
 from semel.errors import StoreClosed
 from semel.locks import Ticket
 from semel.loops import PerLoop
-from semel.stores.postgres.address import Address
-from semel.stores.postgres.clerk import Clerk, Talk
-from semel.stores.postgres.guest import Guest
-from semel.stores.postgres.housekeeper import Housekeeper
-from semel.stores.postgres.pool import AsyncPool, Pool, aconverse, converse
-from semel.stores.postgres.schema import inspect, layouts_of, opened
-from semel.stores.postgres.within import Within
+from semel.stores.postgres.address import PostgresAddress
+from semel.stores.postgres.background import BackgroundWorker
+from semel.stores.postgres.pool import AsyncPostgresPool, PostgresPool, arun, run
+from semel.stores.postgres.schema import check, inspect, layouts_of
+from semel.stores.postgres.steps import PostgresSteps, RoundTrips
+from semel.stores.postgres.within import PostgresWithin, StepsWithin
 from semel.stores.servertime import ServerTime
 from semel.stores.shared import STORES, made, place_named
 from semel.stores.waiting import WaitingRoom
@@ -27,10 +26,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# To ask to be told is to write. After a shorter wait it is likelier that the work is done before that pays.
-WORTH_A_MARK = 0.03
+# To ask for a notification is to write. After a shorter wait the work is likely to be done before it pays.
+WORTH_SUBSCRIBING = 0.03
 
-READINGS = frozenset({Get, Query, Time})
+READS = frozenset({Get, Query, Time})
 
 
 class PostgresStore:
@@ -38,7 +37,7 @@ class PostgresStore:
 
     def __init__(
         self,
-        address: Address | str,
+        address: PostgresAddress | str,
         *,
         env: str = "dev",
         clock: Clock | None = None,
@@ -47,10 +46,10 @@ class PostgresStore:
     ) -> None:
         self.overflow = overflow
         self._clock = clock or Clock()
-        self._address = address if isinstance(address, Address) else Address.from_url(address)
+        self._address = address if isinstance(address, PostgresAddress) else PostgresAddress.from_url(address)
         self._env = env
         self._layouts = layouts_of(tables)
-        self._clerk = Clerk(self._address.schema, self._clock.imposed)
+        self._steps = PostgresSteps(self._address.schema, self._clock.imposed)
         self._time = ServerTime(self._clock)
         self._checked = False
         self._connect()
@@ -58,9 +57,9 @@ class PostgresStore:
 
     def _connect(self) -> None:
         self._room = WaitingRoom(self._clock)
-        self._pool = Pool(self._address, self._clock)
-        self._pools = PerLoop(self._new_pool, _hang_up, AsyncPool.drop_all)
-        self._housekeeper = Housekeeper(self._address, self._clock, self._room.ring, self._reaping)
+        self._pool = PostgresPool(self._address, self._clock)
+        self._pools = PerLoop(self._new_pool, _hang_up, AsyncPostgresPool.drop_all)
+        self._background = BackgroundWorker(self._address, self._clock, self._room.ring, self._reap)
 
     def __repr__(self) -> str:
         return f"<PostgresStore {self._address.shown}>"
@@ -68,7 +67,7 @@ class PostgresStore:
     @classmethod
     def from_url(cls, url: str, *, env: str, clock: Clock) -> "PostgresStore":
         """`postgresql://user:password@host:port/database`; the first command connects."""
-        return cls(Address.from_url(url), env=env, clock=clock)
+        return cls(PostgresAddress.from_url(url), env=env, clock=clock)
 
     # The three ways to ask
 
@@ -78,7 +77,7 @@ class PostgresStore:
             return self._watch(command)
         reply = self.at_once(command)
         if reply is None:
-            reply = self._told(self._clerk.talk(command))
+            reply = self._run(self._steps.of(command))
             self._answered(command, reply)
         return reply
 
@@ -87,28 +86,28 @@ class PostgresStore:
         return self._time.tell() if type(command) is Time else None
 
     async def aexecute(self, command: Stored) -> Any:
-        """The same as `execute`, awaited."""
+        """Carry the command out on a connection of the running loop and answer it."""
         if type(command) is Watch:
             return await self._awatch(command)
         reply = self.at_once(command)
         if reply is None:
-            reply = await self._atold(self._clerk.talk(command))
+            reply = await self._arun(self._steps.of(command))
             self._answered(command, reply)
         return reply
 
-    def within(self, connection: "psycopg.Connection[Any] | psycopg.AsyncConnection[Any]") -> Within:
+    def within(self, connection: "psycopg.Connection[Any] | psycopg.AsyncConnection[Any]") -> PostgresWithin:
         """This store inside the transaction of a connection of the caller's, sync or async.
 
         What it writes is committed, or rolled back, together with what the caller writes there.
         """
-        clerk, clock, time = Guest(self._clerk), self._clock, self._time
-        store = Within(connection, clerk, self._opening, self._address, clock=clock, time=time)
+        steps, clock, time = StepsWithin(self._steps), self._clock, self._time
+        store = PostgresWithin(connection, steps, self._checking, self._address, clock=clock, time=time)
         store.overflow = self.overflow
         return store
 
     def reap(self, limit: int = 500) -> int:
         """Remove up to so many expired items now; it is done in the background too, as more is written."""
-        return self._told(self._reaping(limit))
+        return self._run(self._reap(limit))
 
     async def leave(self) -> None:
         """Close the connections of the running loop."""
@@ -116,93 +115,93 @@ class PostgresStore:
 
     def close(self) -> None:
         """Close every connection; what another thread is about ends with its statement."""
-        self._housekeeper.stop()
+        self._background.stop()
         self._pool.close()
         self._pools.drop_all()
         STORES.discard(self)
 
-    def _new_pool(self) -> AsyncPool:
+    def _new_pool(self) -> AsyncPostgresPool:
         if self._pool.closed:
             raise StoreClosed("the store was closed")
-        return AsyncPool(self._address, self._clock)
+        return AsyncPostgresPool(self._address, self._clock)
 
-    # Talking to the server
+    # Round trips
 
-    def _told(self, talk: Talk[T]) -> T:
-        talk = talk if self._checked else self._opening(talk)
-        trip = next(talk)  # what is wrong with a command is said before anything is sent
+    def _run(self, steps: RoundTrips[T]) -> T:
+        steps = steps if self._checked else self._checking(steps)
+        first = next(steps)  # what is wrong with a command is raised before anything is sent
         ticket = Ticket()
         with ticket.held:
-            line = (pool := self._pool).take(ticket)
+            session = (pool := self._pool).take(ticket)
             try:
-                return converse(line, talk, trip, self._address, pool.renew)
+                return run(session, steps, self._address, pool.renew, first)
             finally:
-                pool.give(line)
+                pool.give(session)
 
-    async def _atold(self, talk: Talk[T]) -> T:
-        talk = talk if self._checked else self._opening(talk)
-        trip = next(talk)
-        line = await (pool := self._pools.here()).take()
+    async def _arun(self, steps: RoundTrips[T]) -> T:
+        steps = steps if self._checked else self._checking(steps)
+        first = next(steps)
+        session = await (pool := self._pools.here()).take()
         try:
-            return await aconverse(line, talk, trip, self._address, pool.renew)
+            return await arun(session, steps, self._address, pool.renew, first)
         finally:
-            pool.give(line)
+            pool.give(session)
 
-    def _opening(self, talk: Talk[T]) -> Talk[T]:
-        """The talk, after the database was found to be as it should be; which is looked at once."""
+    def _checking(self, steps: RoundTrips[T]) -> RoundTrips[T]:
+        """Round trips that begin with a check of the database, which is made once."""
         if not self._checked:
             state = yield from inspect(self._layouts, self._address.schema)
-            opened(state, self._layouts, self._env, self._address)
+            check(state, self._layouts, self._env, self._address)
             self._checked = True
-        return (yield from talk)
+        return (yield from steps)
 
-    # Answers, waiting and tidying
+    # Answers, waiting and reaping
 
     def _watch(self, command: Watch) -> Found:
-        self._housekeeper.listen()
+        self._background.listen()
         look = self._look(command)
-        return self._room.watch(place_named(command), command.seconds, lambda: self._told(look()))
+        return self._room.watch(place_named(command), command.seconds, lambda: self._run(look()))
 
     async def _awatch(self, command: Watch) -> Found:
-        self._housekeeper.listen()
+        self._background.listen()
         read = self._look(command)
 
         async def look() -> Found:
-            return await self._atold(read())
+            return await self._arun(read())
 
         return await self._room.awatch(place_named(command), command.seconds, look)
 
-    def _look(self, command: Watch) -> Callable[[], Talk[Found]]:
-        """How an item is read after the wait: who waited in vain asks to be told of the next write too."""
+    def _look(self, command: Watch) -> Callable[[], RoundTrips[Found]]:
+        """How an item is read after the wait: who waited in vain asks to be notified of the next write."""
         end = self._clock.monotonic() + command.seconds / 2
 
-        def look() -> Talk[Found]:
-            in_vain = command.seconds >= WORTH_A_MARK and self._clock.monotonic() >= end
-            told = in_vain and self._housekeeper.listening
-            return self._clerk.mark(command) if told else self._clerk.look(command)
+        def look() -> RoundTrips[Found]:
+            in_vain = command.seconds >= WORTH_SUBSCRIBING and self._clock.monotonic() >= end
+            subscribes = in_vain and self._background.listening
+            return self._steps.subscribe(command) if subscribes else self._steps.read(command)
 
         return look
 
     def _answered(self, command: Any, reply: Any) -> None:
-        """Note the time; of what was written tell whoever waits in this process, and the housekeeper."""
+        """Note the time; wake whoever waits in this process for what was written, and count it."""
         self._time.hear(reply)
-        if type(command) in READINGS:
+        if type(command) in READS:
             return
         for write in made(command, reply):
-            self._housekeeper.owe()
+            self._background.count_write()
             self._room.ring(place_named(write))
 
-    def _reaping(self, limit: int) -> Talk[int]:
-        return self._clerk.reap([layout.table for layout in self._layouts], limit)
+    def _reap(self, limit: int) -> RoundTrips[int]:
+        return self._steps.reap([layout.table for layout in self._layouts], limit)
 
     # A fork
 
     def begin_anew(self) -> Any:
         """In a forked child: the connections are the parent's, and ending one here would end its session."""
-        inherited = self._pool, self._pools, self._housekeeper
+        inherited = self._pool, self._pools, self._background
         self._connect()
         return inherited
 
 
-async def _hang_up(pool: AsyncPool) -> None:
+async def _hang_up(pool: AsyncPostgresPool) -> None:
     pool.drop_all()

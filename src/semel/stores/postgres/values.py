@@ -1,4 +1,4 @@
-"""Values on their way to PostgreSQL and back: types, conversions, and the cells that carry them."""
+"""Values on their way to PostgreSQL and back: types, conversions, and the parameters that carry them."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
@@ -110,35 +110,35 @@ def check_kind(name: str, kind: Kind, value: Any) -> None:
 HEAD, ITEM, ONCE, WHEN = range(4)
 
 
-class Cells:
-    """What a statement is told: each value is a column `v.p0`, `v.p1`, ... of the relation `v`."""
+class Parameters:
+    """The values of a statement: each is a column `v.p0`, `v.p1`, ... of the relation `v`."""
 
     def __init__(self) -> None:
         self.types: list[str] = []
         self.sources: list[tuple[int, Any, Convert | None]] = []
 
     def value(self, kind: Kind, kept: type, part: int, place: Any) -> str:
-        """A cell for a value of this kind and Python type, which is found at a place of a part."""
+        """The column of a value of this kind and Python type, which is found at a place of a part."""
         if kept is After:
-            return f"(n.now + {self._cell('float8', part, place, seconds)})"
+            return f"(n.now + {self._column('float8', part, place, seconds)})"
         # Making bytes of bytes would copy them, and a result may be large.
         convert = None if kept is bytes else CONVERSIONS.get(kind)
-        return self._cell(SENT_AS[kind], part, place, convert) + CASTS.get(kind, "")
+        return self._column(SENT_AS[kind], part, place, convert) + CASTS.get(kind, "")
 
     def count(self, place: int) -> str:
         """A whole number of the head, for a statement of one command: as a limit it has to be a parameter."""
-        self._cell("bigint", HEAD, place, None)
+        self._column("bigint", HEAD, place, None)
         return f"${len(self.types) + 1}::bigint"
 
-    def _cell(self, sent_as: str, part: int, place: Any, convert: Convert | None) -> str:
+    def _column(self, sent_as: str, part: int, place: Any, convert: Convert | None) -> str:
         self.types.append(sent_as)
         self.sources.append((part, place, convert))
         return f"v.p{len(self.types) - 1}"
 
     def one(self) -> str:
         """`v` with the values of one command. The first parameter of every statement is the time."""
-        cells = [f"${place}::{kind} AS p{place - 2}" for place, kind in enumerate(self.types, 2)]
-        return f"v AS NOT MATERIALIZED (SELECT {', '.join(cells)})"
+        parameters = [f"${place}::{kind} AS p{place - 2}" for place, kind in enumerate(self.types, 2)]
+        return f"v AS NOT MATERIALIZED (SELECT {', '.join(parameters)})"
 
     def many(self, shared: Sequence[bool], keyed: int) -> str:
         """`v` with the values of many commands, in the order of their keys; shared ones are sent once."""
@@ -147,10 +147,10 @@ class Cells:
         # Behind the SELECT the server cannot see how long they are, takes them for short, and uses indexes.
         lists = [f"(SELECT ${name[3:]}::{kind}[])" for name, kind in typed if name[0] == "x"]
         row = ", ".join(name[2:] for name in names if name[0] == "x")
-        cells = [f"{name}::{kind} AS p{place}" for place, (name, kind) in enumerate(typed)]
+        parameters = [f"{name}::{kind} AS p{place}" for place, (name, kind) in enumerate(typed)]
         order = [f'{name}::text COLLATE "C"' if kind == "text" else name for name, kind in typed[:keyed]]
         return (
-            f"v AS MATERIALIZED (SELECT {', '.join(cells)} "
+            f"v AS MATERIALIZED (SELECT {', '.join(parameters)} "
             f"FROM unnest({', '.join(lists)}) AS x({row}) ORDER BY {', '.join(order)})"
         )
 

@@ -7,11 +7,20 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from semel.clock import Clock
-from semel.commands import Found, Stored, Time, Watch
+from semel.commands import Applied, Cancelled, Found, Stored, Time, Transact, Watch, Write
 from semel.errors import UsageError
-from semel.stores.postgres.address import Address
-from semel.stores.postgres.clerk import Clerk, Talk, Trip
-from semel.stores.postgres.pool import Line, aconverse, converse
+from semel.stores.postgres.address import PostgresAddress
+from semel.stores.postgres.pool import PostgresSession, arun, run
+from semel.stores.postgres.statements import ASK_TIME, PostgresStatement
+from semel.stores.postgres.steps import (
+    TRIES,
+    PostgresSteps,
+    RoundTrip,
+    RoundTrips,
+    RowsByKey,
+    by_table,
+    contended,
+)
 from semel.stores.servertime import ServerTime
 from semel.stores.waiting import WaitingRoom
 
@@ -20,8 +29,50 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+SAVEPOINT: PostgresStatement = b"SAVEPOINT semel", None
+RELEASE: PostgresStatement = b"RELEASE SAVEPOINT semel", None
+UNDO: PostgresStatement = b"ROLLBACK TO SAVEPOINT semel", None
 
-class Within:
+
+class StepsWithin(PostgresSteps):
+    """The round trips in a transaction of the caller's.
+
+    An error of the server's would end it, so rows are locked and conditions checked before anything is
+    written.
+    """
+
+    def __init__(self, outside: PostgresSteps) -> None:
+        super().__init__(outside._schema, outside._imposed)
+        self._plans = outside._plans
+
+    def _transact(self, command: Transact) -> RoundTrips[Applied | Cancelled]:
+        prepared = self._in_order(command)
+        for _ in range(TRIES):
+            now, found = yield from self._locked([write for write, _, _ in prepared])
+            refusals = self._check_conditions(command, found, now)
+            if any(refusals):
+                yield RoundTrip([RELEASE], commits=False)  # nothing was written
+                return Cancelled(now, refusals)
+            answers = yield RoundTrip(
+                [(template.one, [now, *values]) for _, template, values in prepared], commits=False
+            )
+            # What was not there could not be locked, and may be there now.
+            if all(row[1] is not None for [row] in answers):
+                yield RoundTrip([RELEASE], commits=False)
+                return Applied(now)
+            yield RoundTrip([UNDO], commits=False)
+        raise contended()
+
+    def _locked(self, writes: list[Write]) -> RoundTrips[tuple[float, RowsByKey]]:
+        """The time, and the rows that the writes are about, which nobody else changes from now on."""
+        tables = by_table(writes)
+        locks = [self.plan(several[0].table).lock(several) for several in tables.values()]
+        time: PostgresStatement = ASK_TIME, [self._imposed()]
+        _, *answers, [[now]] = yield RoundTrip([SAVEPOINT, *locks, time], commits=False)
+        return now, self._rows_by_key(tables, answers)
+
+
+class PostgresWithin:
     """A store whose writes belong to the transaction that is open on a connection. It ends none itself.
 
     Sync and async connections serve; each is asked in its own way, by `execute` or by `aexecute`.
@@ -30,17 +81,17 @@ class Within:
     def __init__(
         self,
         connection: "psycopg.Connection[Any] | psycopg.AsyncConnection[Any]",
-        clerk: Clerk,
-        opening: "Callable[[Talk[Any]], Talk[Any]]",
-        address: Address,
+        steps: StepsWithin,
+        checked: "Callable[[RoundTrips[Any]], RoundTrips[Any]]",
+        address: PostgresAddress,
         *,
         clock: Clock,
         time: ServerTime,
     ) -> None:
         self.overflow: Overflow | None = None
         self._connection = connection
-        self._clerk = clerk
-        self._opening = opening
+        self._steps = steps
+        self._checked = checked
         self._address = address
         self._clock = clock
         self._time = time
@@ -50,11 +101,11 @@ class Within:
         """Carry the command out and answer it."""
         if isinstance(command, Watch):
             return self._room.watch(
-                command.key, command.seconds, lambda: self._told(self._clerk.look(command))
+                command.key, command.seconds, lambda: self._run(self._steps.read(command))
             )
         reply = self.at_once(command)
         if reply is None:
-            reply = self._told(self._clerk.talk(command))
+            reply = self._run(self._steps.of(command))
             self._time.hear(reply)
         return reply
 
@@ -63,42 +114,37 @@ class Within:
         return self._time.tell() if type(command) is Time else None
 
     async def aexecute(self, command: Stored) -> Any:
-        """The same as `execute`, awaited."""
+        """Carry the command out on an async connection and answer it."""
         if isinstance(command, Watch):
             return await self._awatch(command)
         reply = self.at_once(command)
         if reply is None:
-            reply = await self._atold(self._clerk.talk(command))
+            reply = await self._arun(self._steps.of(command))
             self._time.hear(reply)
         return reply
 
     async def _awatch(self, command: Watch) -> Found:
         async def look() -> Found:
-            return await self._atold(self._clerk.look(command))
+            return await self._arun(self._steps.read(command))
 
         return await self._room.awatch(command.key, command.seconds, look)
 
     def close(self) -> None:
         """Nothing: the connection is the caller's."""
 
-    def _told(self, talk: Talk[T]) -> T:
+    def _run(self, steps: RoundTrips[T]) -> T:
         if not isinstance(self._connection, psycopg.Connection):
             raise UsageError("this connection belongs to asyncio: await the methods of an AsyncLedger on it")
         self._check_transaction()
-        talk, trip = self._begun(talk)
-        return converse(Line(self._connection, self._clock), talk, trip, self._address)
+        steps = _uncommitted(self._checked(steps))
+        return run(PostgresSession(self._connection, self._clock), steps, self._address)
 
-    async def _atold(self, talk: Talk[T]) -> T:
+    async def _arun(self, steps: RoundTrips[T]) -> T:
         if not isinstance(self._connection, psycopg.AsyncConnection):
             raise UsageError("this connection is no asyncio's: use the methods of a Ledger on it")
         self._check_transaction()
-        talk, trip = self._begun(talk)
-        return await aconverse(Line(self._connection, self._clock), talk, trip, self._address)
-
-    def _begun(self, talk: Talk[T]) -> tuple[Talk[T], Trip]:
-        """The talk and its first trip. Whatever is said here takes effect when the caller commits."""
-        talk = _uncommitted(self._opening(talk))
-        return talk, next(talk)
+        steps = _uncommitted(self._checked(steps))
+        return await arun(PostgresSession(self._connection, self._clock), steps, self._address)
 
     def _check_transaction(self) -> None:
         idle = self._connection.pgconn.transaction_status == TransactionStatus.IDLE
@@ -108,13 +154,13 @@ class Within:
             )
 
 
-def _uncommitted(talk: Talk[T]) -> Talk[T]:
-    """The same talk, of which nothing has taken effect if the connection is lost."""
-    trip = next(talk)
+def _uncommitted(steps: RoundTrips[T]) -> RoundTrips[T]:
+    """Round trips of which nothing has taken effect if the connection is lost, as the caller commits."""
+    round_trip = next(steps)
     while True:
-        answers = yield Trip(trip.statements, commits=False)
+        answers = yield RoundTrip(round_trip.statements, commits=False)
         try:
-            trip = talk.send(answers)
+            round_trip = steps.send(answers)
         except StopIteration as end:
             value: T = end.value
             return value

@@ -10,15 +10,15 @@ from typing import TypeAlias
 
 from semel.commands import Add, Delete, Item, Put, Update, Write, holds
 from semel.errors import UsageError
-from semel.stores.postgres.conditions import Clauses, Shape
-from semel.stores.postgres.forms import BELL, Form, Tabled, channel
-from semel.stores.postgres.values import HEAD, ITEM, ONCE, Cells, check, check_kind, literal, quoted
+from semel.stores.postgres.conditions import Clauses, StatementShape
+from semel.stores.postgres.statements import BELL, StatementTemplate, TableSQL, channel
+from semel.stores.postgres.values import HEAD, ITEM, ONCE, Parameters, check, check_kind, literal, quoted
 from semel.tables import Kind, Table
 
 # What is written to each column, as SQL.
-Changes: TypeAlias = dict[str, str]
+ColumnChanges: TypeAlias = dict[str, str]
 # A step, once it is known from where it has its values: from `v`, or from those of them that were locked.
-Step: TypeAlias = Callable[[str], str]
+WriteClause: TypeAlias = Callable[[str], str]
 
 FOREVER = "'Infinity'::float8"
 NULL = "NULL"
@@ -31,55 +31,59 @@ MADE = f"(CASE WHEN w._rings IS NULL THEN '{REFUSED}' ELSE '1' END)::int"
 LONGEST_NOTE = 7999
 
 
-class Writings(Tabled):
-    """Makes the forms that write to a table.
+class WriteStatements(TableSQL):
+    """Makes the statements that write to a table.
 
     Their rows begin with the time, with whether somebody waited for what was written, which is NULL where
-    nothing was, and with whether that was told; then come the columns of an item.
+    nothing was, and with whether they were notified; then come the columns of an item.
     """
 
     def __init__(self, table: Table, schema: str | None) -> None:
         super().__init__(table, schema)
         self._channel = literal(channel(schema))
 
-    def put(self, command: Put, when: Shape) -> Form:
+    def put(self, command: Put, when: StatementShape) -> StatementTemplate:
         """Writes a whole item."""
-        cells = self._key(command)
-        changes = self._changes(cells, ITEM, command.item)
+        parameters = self._key(command)
+        changes = self._changes(parameters, ITEM, command.item)
         if self.table.expires not in changes:
             changes[self.table.expires] = self._end()
         others = {name: NULL for name in self.kinds if name not in changes and name not in self.table.key}
         fresh = _fresh(command)
-        allowing = self._allowing(cells, when, fresh)
+        allowing = self._allowing(parameters, when, fresh)
         step = self._updating(changes | others, allowing)
-        return self._form(cells, allowing, step, self._inserting(changes) if fresh else None)
+        return self._template(parameters, allowing, step, self._inserting(changes) if fresh else None)
 
-    def update(self, command: Update, when: Shape) -> Form:
-        """Changes attributes of an item."""
-        cells = self._key(command)
-        changes = self._changes(cells, ITEM, command.set)
-        allowing = self._allowing(cells, when)
-        return self._form(cells, allowing, self._updating(changes, allowing))
+    def update(self, command: Update, when: StatementShape) -> StatementTemplate:
+        """ColumnChanges attributes of an item."""
+        parameters = self._key(command)
+        changes = self._changes(parameters, ITEM, command.set)
+        allowing = self._allowing(parameters, when)
+        return self._template(parameters, allowing, self._updating(changes, allowing))
 
-    def delete(self, command: Delete, when: Shape) -> Form:
+    def delete(self, command: Delete, when: StatementShape) -> StatementTemplate:
         """Removes an item."""
-        cells = self._key(command)
-        allowing = self._allowing(cells, when)
-        told = self._told(ringing=1)
-        return self._form(
-            cells,
+        parameters = self._key(command)
+        allowing = self._allowing(parameters, when)
+        returned = self._returning(ringing=1)
+        return self._template(
+            parameters,
             allowing,
-            lambda values: f"DELETE FROM {self.name} o USING n, {values} WHERE {allowing} RETURNING {told}",
+            lambda values: (
+                f"DELETE FROM {self.name} o USING n, {values} WHERE {allowing} RETURNING {returned}"
+            ),
         )
 
-    def add(self, command: Add, when: Shape) -> Form:
+    def add(self, command: Add, when: StatementShape) -> StatementTemplate:
         """Adds to a number of an item that is there, or begins one; answers with the whole item."""
-        cells = self._key(command)
-        kept, begun = self._sums(cells, command)
+        parameters = self._key(command)
+        kept, begun = self._sums(parameters, command)
         fresh = _fresh(command) and self.table.expires in begun
-        allowing = self._allowing(cells, when, fresh)
+        allowing = self._allowing(parameters, when, fresh)
         if not fresh:
-            return self._form(cells, allowing, self._updating(kept, allowing, whole=True), whole=True)
+            return self._template(
+                parameters, allowing, self._updating(kept, allowing, whole=True), whole=True
+            )
         either = {
             name: f"CASE WHEN {self.alive} THEN {kept.get(name, f'o.{quoted(name)}')} "
             f"ELSE {begun.get(name, NULL)} END"
@@ -87,40 +91,40 @@ class Writings(Tabled):
             if name not in self.table.key
         }
         step = self._updating(either, allowing, whole=True)
-        return self._form(cells, allowing, step, self._inserting(begun, whole=True), whole=True)
+        return self._template(parameters, allowing, step, self._inserting(begun, whole=True), whole=True)
 
     # Values
 
-    def _key(self, command: Write) -> Cells:
-        """Cells that begin with the key."""
-        cells = Cells()
+    def _key(self, command: Write) -> Parameters:
+        """Parameters that begin with the key."""
+        parameters = Parameters()
         for place, name in enumerate(self.table.key):
             check_kind(name, self.kinds[name], (command.key, command.sort)[place])
-            cells.value(self.kinds[name], str, HEAD, place)
-        return cells
+            parameters.value(self.kinds[name], str, HEAD, place)
+        return parameters
 
-    def _changes(self, cells: Cells, part: int, item: Item) -> Changes:
+    def _changes(self, parameters: Parameters, part: int, item: Item) -> ColumnChanges:
         """What an item says of each column; the key is the command's own."""
         check(self.table.name, self.kinds, item)
-        changes: Changes = {}
+        changes: ColumnChanges = {}
         for name, value in item.items():
             if name in self.table.key:
                 continue
             if value is not None:
-                changes[name] = cells.value(self.kinds[name], type(value), part, name)
+                changes[name] = parameters.value(self.kinds[name], type(value), part, name)
             else:
                 changes[name] = self._end() if name == self.table.expires else NULL
         return changes
 
-    def _sums(self, cells: Cells, command: Add) -> tuple[Changes, Changes]:
+    def _sums(self, parameters: Parameters, command: Add) -> tuple[ColumnChanges, ColumnChanges]:
         """What an `Add` makes of an item that is there, and what of none."""
         sum_of = command.attribute
         if self.kinds.get(sum_of) is not Kind.NUMBER:
             raise UsageError(f"table {self.table.name} has no number {sum_of!r} to add to")
-        always = self._changes(cells, ITEM, command.set)
+        always = self._changes(parameters, ITEM, command.set)
         given = {name: value for name, value in command.once.items() if value is not None}
-        once = self._changes(cells, ONCE, given)
-        by = cells.value(Kind.NUMBER, float, HEAD, 2)
+        once = self._changes(parameters, ONCE, given)
+        by = parameters.value(Kind.NUMBER, float, HEAD, 2)
         kept = {name: f"coalesce(o.{quoted(name)}, {value})" for name, value in once.items()} | always
         begun = {name: value for name, value in (once | always).items() if value != NULL}
         kept[sum_of] = f"{kept.get(sum_of, f'coalesce(o.{quoted(sum_of)}, 0)')} + {by}"
@@ -137,43 +141,48 @@ class Writings(Tabled):
 
     # Steps
 
-    def _allowing(self, cells: Cells, when: Shape, fresh: bool = False) -> str:
+    def _allowing(self, parameters: Parameters, when: StatementShape, fresh: bool = False) -> str:
         """Which row is written: one for which the condition holds, or also one whose time is up."""
-        holding = Clauses(self.kinds, cells).write(when) if when else "TRUE"
+        holding = Clauses(self.kinds, parameters).write(when) if when else "TRUE"
         if fresh:
             return f"{self.here} AND (o.{self.expires} <= n.now OR {holding})"
         return f"{self.here} AND {self.alive} AND {holding}"
 
-    def _updating(self, changes: Changes, allowing: str, whole: bool = False) -> Step:
+    def _updating(self, changes: ColumnChanges, allowing: str, whole: bool = False) -> WriteClause:
         rung = f"{BELL} = CASE WHEN o.{BELL} = 1 THEN 2 ELSE 0 END"
         sets = ", ".join([*(f"{quoted(name)} = {value}" for name, value in changes.items()), rung])
-        told = self._told(ringing=2, whole=whole)
+        returned = self._returning(ringing=2, whole=whole)
         return lambda values: (
-            f"UPDATE {self.name} o SET {sets} FROM n, {values} WHERE {allowing} RETURNING {told}"
+            f"UPDATE {self.name} o SET {sets} FROM n, {values} WHERE {allowing} RETURNING {returned}"
         )
 
-    def _inserting(self, changes: Changes, whole: bool = False) -> str:
+    def _inserting(self, changes: ColumnChanges, whole: bool = False) -> str:
         given = {name: value for name, value in changes.items() if value != NULL}
         names = ", ".join(map(quoted, (*self.table.key, *given)))
-        cells = ", ".join([*(f"v.p{place}" for place in range(self.keyed)), *given.values()])
+        parameters = ", ".join([*(f"v.p{place}" for place in range(self.keyed)), *given.values()])
         # Not where a row is: one that somebody is changing would be waited for.
         return (
-            f"INSERT INTO {self.name} AS o ({names}) SELECT {cells} FROM n, v "
+            f"INSERT INTO {self.name} AS o ({names}) SELECT {parameters} FROM n, v "
             f"WHERE NOT EXISTS (SELECT FROM {self.name} o WHERE {self.here}) "
-            f"ON CONFLICT DO NOTHING RETURNING {self._told(ringing=2, whole=whole)}"
+            f"ON CONFLICT DO NOTHING RETURNING {self._returning(ringing=2, whole=whole)}"
         )
 
-    def _told(self, ringing: int, whole: bool = False) -> str:
+    def _returning(self, ringing: int, whole: bool = False) -> str:
         """What a step tells of a row that it wrote: its key, and whether somebody waits for it."""
         keys = [f"o.{quoted(name)} AS _k{place}" for place, name in enumerate(self.table.key)]
-        told = ", ".join([*keys, f"o.{BELL} = {ringing} AS _rings"])
-        return f"{told}, {self.columns('o')}" if whole else told
+        returned = ", ".join([*keys, f"o.{BELL} = {ringing} AS _rings"])
+        return f"{returned}, {self.columns('o')}" if whole else returned
 
     # Whole statements
 
-    def _form(
-        self, cells: Cells, allowing: str, step: Step, insert: str | None = None, whole: bool = False
-    ) -> Form:
+    def _template(
+        self,
+        parameters: Parameters,
+        allowing: str,
+        step: WriteClause,
+        insert: str | None = None,
+        whole: bool = False,
+    ) -> StatementTemplate:
         rest = ", w AS (SELECT * FROM s0)"
         if insert is not None:
             rest = f", s1 AS ({insert}), w AS (SELECT * FROM s0 UNION ALL SELECT * FROM s1)"
@@ -182,7 +191,7 @@ class Writings(Tabled):
         firm = (
             f", s0 AS ({step('v')}){rest} SELECT n.now, {self._ringing()}, {MADE} FROM n LEFT JOIN w ON TRUE"
         )
-        return Form(cells, self.keyed, one, many, firm)
+        return StatementTemplate(parameters, self.keyed, one, many, firm)
 
     def _answer(self, whole: bool) -> str:
         """One row: what was made, or else what was in the way."""
@@ -199,7 +208,7 @@ class Writings(Tabled):
         return f", l AS MATERIALIZED (SELECT v.* FROM n, v CROSS JOIN LATERAL ({row}) x)"
 
     def _answers(self, whole: bool) -> str:
-        """Rows of what was there, of what was made, and one of nothing, which tells the time.
+        """PostgresRows of what was there, of what was made, and one of nothing, which tells the time.
 
         They are not joined here: taking them for few, the server would compare each with each.
         """

@@ -1,4 +1,4 @@
-"""Connections that wait for an answer no longer than they are told.
+"""Connections that wait for an answer only so long.
 
 The driver has a limit for connecting only. Afterwards it would wait for as long as the other side keeps the
 connection open, which is for ever where something stands between that accepts and never answers.
@@ -13,11 +13,11 @@ from psycopg.abc import PQGen
 T = TypeVar("T")
 
 
-class NoAnswer(psycopg.OperationalError):
-    """The server has been silent for too long; what it was told may have been done."""
+class AnswerTimeout(psycopg.OperationalError):
+    """The server has been silent for too long; what was sent to it may have been done."""
 
 
-class Connection(psycopg.Connection[Any]):
+class PostgresConnection(psycopg.Connection[Any]):
     """A connection of the driver's, with a limit for each answer."""
 
     limit = float("inf")
@@ -27,7 +27,7 @@ class Connection(psycopg.Connection[Any]):
         return super().wait(limited(gen, self.limit), *args, **kwargs)
 
 
-class AsyncConnection(psycopg.AsyncConnection[Any]):
+class AsyncPostgresConnection(psycopg.AsyncConnection[Any]):
     """A connection of the driver's for asyncio, with a limit for each answer."""
 
     limit = float("inf")
@@ -38,14 +38,14 @@ class AsyncConnection(psycopg.AsyncConnection[Any]):
 
 
 def limited(gen: PQGen[T], seconds: float) -> PQGen[T]:
-    """The same steps; the driver sends nothing from time to time while nothing comes."""
+    """A generator of the driver's, ended after so long; the driver wakes it now and then if nothing comes."""
     end = monotonic() + seconds
     try:
         state = next(gen)
         while True:
             ready = yield state
             if not ready and monotonic() >= end:
-                raise NoAnswer(f"no answer within {seconds:g} s")
+                raise AnswerTimeout(f"no answer within {seconds:g} s")
             state = gen.send(ready)
     except StopIteration as ended:
         value: T = ended.value

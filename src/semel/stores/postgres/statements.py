@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, TypeAlias
 
-from semel.stores.postgres.values import Cells, quoted
+from semel.stores.postgres.values import Parameters, quoted
 from semel.tables import Kind, Table
 
-Statement: TypeAlias = tuple[bytes, list[Any] | None]
+PostgresStatement: TypeAlias = tuple[bytes, list[Any] | None]
 
 # The schema may be the caller's own, with tables of his own.
 PREFIX = "semel_"
@@ -25,32 +25,32 @@ TIME_OF_ALL = "coalesce($1::float8, extract(epoch FROM transaction_timestamp()):
 ASK_TIME = f"SELECT {TIME}".encode()
 
 
-class Form:
+class StatementTemplate:
     """A statement for every command of one shape."""
 
     def __init__(
-        self, cells: Cells, keyed: int, body: str, body_of_many: str = "", body_of_firm: str = ""
+        self, parameters: Parameters, keyed: int, body: str, body_of_many: str = "", body_or_fail: str = ""
     ) -> None:
-        self._cells = cells
+        self._parameters = parameters
         self._keyed = keyed
         self._body_of_many = body_of_many or body
-        self._body_of_firm = body_of_firm or body
+        self._body_or_fail = body_or_fail or body
         self._many: dict[tuple[bool, ...], bytes] = {}
-        self.one = _whole(cells.one(), body)
+        self.one = _whole(parameters.one(), body)
 
     @cached_property
-    def firm(self) -> bytes:
+    def or_fail(self) -> bytes:
         """The statement for one write of several: it fails where the write is refused, and they all do."""
-        return _whole(self._cells.one(), self._body_of_firm, TIME_OF_ALL)
+        return _whole(self._parameters.one(), self._body_or_fail, TIME_OF_ALL)
 
     def values(self, *parts: Any) -> list[Any]:
-        """The values of a command, in the order of the cells."""
+        """The values of a command, in the order of its parameters."""
         return [
             parts[part][place] if convert is None else convert(parts[part][place])
-            for part, place, convert in self._cells.sources
+            for part, place, convert in self._parameters.sources
         ]
 
-    def many(self, now: float | None, rows: Sequence[Sequence[Any]]) -> Statement:
+    def many(self, now: float | None, rows: Sequence[Sequence[Any]]) -> PostgresStatement:
         """The statement for the values of many commands."""
         columns = list(zip(*rows, strict=True))
         # A status, a token or a span of time is mostly the same in all of them. The key is not.
@@ -58,17 +58,17 @@ class Form:
         shared[0] = False
         sql = self._many.get(tuple(shared))
         if sql is None:
-            sql = _whole(self._cells.many(shared, self._keyed), self._body_of_many)
+            sql = _whole(self._parameters.many(shared, self._keyed), self._body_of_many)
             self._many[tuple(shared)] = sql
-        told = [column[0] if alike else list(column) for column, alike in zip(columns, shared, strict=True)]
-        return sql, [now, *told]
+        sent = [column[0] if alike else list(column) for column, alike in zip(columns, shared, strict=True)]
+        return sql, [now, *sent]
 
 
 def _whole(values: str, body: str, time: str = TIME) -> bytes:
     return f"WITH n AS MATERIALIZED (SELECT {time} AS now), {values}{body}".encode()
 
 
-class Tabled:
+class TableSQL:
     """One table, as clauses know it."""
 
     def __init__(self, table: Table, schema: str | None) -> None:

@@ -1,4 +1,4 @@
-"""The housekeeper: a thread with a connection of its own, which hears of writes and removes what has expired.
+"""A thread with a connection of its own, which listens for notifications and reaps what has expired.
 
 It is started by the first who waits for an item, or once so much was written that some may have expired.
 """
@@ -18,11 +18,11 @@ from semel.clock import Clock
 from semel.commands import Sort
 from semel.errors import SemelError
 from semel.locks import Event
-from semel.stores.postgres.address import Address
-from semel.stores.postgres.clerk import Talk
+from semel.stores.postgres.address import PostgresAddress
 from semel.stores.postgres.errors import DRIVER_ERRORS
-from semel.stores.postgres.forms import channel
-from semel.stores.postgres.pool import Line, converse
+from semel.stores.postgres.pool import PostgresSession, run
+from semel.stores.postgres.statements import channel
+from semel.stores.postgres.steps import RoundTrips
 from semel.stores.postgres.values import quoted
 
 # How long after a lost connection another one is tried; whoever waits looks by himself meanwhile.
@@ -30,111 +30,110 @@ RETRY_SECONDS = 1.0
 # For every row that is written up to two expired ones are removed, so that a store that is only ever written
 # stays as small as what is alive in it; so many at a time, which takes a few milliseconds.
 REAPED_PER_WRITE = 2
-BITE = 500
-# A store that is closed waits for a bite to be finished, and not for a server that does not answer.
-FAREWELL_SECONDS = 5.0
+REAP_BATCH = 500
+# A store that is closed waits for a batch to be finished, and not for a server that does not answer.
+STOP_SECONDS = 5.0
 
 
-class Housekeeper:
-    """Rings for those who wait, and reaps."""
+class BackgroundWorker:
+    """Wakes those who wait for an item, and reaps."""
 
     def __init__(
         self,
-        address: Address,
+        address: PostgresAddress,
         clock: Clock,
         ring: Callable[[tuple[str, str, Sort]], None],
-        reap: Callable[[int], Talk[int]],
+        reap: Callable[[int], RoundTrips[int]],
     ) -> None:
         self.listening = False
         self._address = address
         self._clock = clock
         self._ring = ring
         self._reap = reap
-        self._owed = 0
-        self._hiring = threading.RLock()
+        self._due = 0
+        self._starting = threading.RLock()
         self._thread: threading.Thread | None = None
         self._stopping = Event()
-        self._bell: socket.socket | None = None
+        self._wakeup: socket.socket | None = None
 
     def listen(self) -> None:
-        """Hear of writes from now on, where a connection can."""
+        """Listen for notifications from now on, where a connection can."""
         if self._thread is None and self._address.keeps_sessions:
-            self._hire()
+            self._start()
 
-    def owe(self) -> None:
+    def count_write(self) -> None:
         """A row was written."""
-        self._owed += REAPED_PER_WRITE
-        if self._owed >= BITE:
-            self._hire()
+        self._due += REAPED_PER_WRITE
+        if self._due >= REAP_BATCH:
+            self._start()
             self._wake()
 
     def stop(self) -> None:
         """End the thread; no other is started."""
-        with self._hiring:
+        with self._starting:
             self._stopping.set()
         self._wake()
         if self._thread is not None:
-            self._thread.join(FAREWELL_SECONDS)
-        if self._bell is not None:
-            self._bell.close()
+            self._thread.join(STOP_SECONDS)
+        if self._wakeup is not None:
+            self._wakeup.close()
 
-    def _hire(self) -> None:
+    def _start(self) -> None:
         if self._thread is None and not self._stopping.is_set():
             threading.Thread(target=self._run, name="semel-postgres", daemon=True).start()
 
     def _wake(self) -> None:
-        if self._bell is not None:
-            with suppress(OSError):  # a bell that can take no more rings has been rung often enough
-                self._bell.send(b"!")
+        if self._wakeup is not None:
+            with suppress(OSError):  # one that can take no more bytes has been sent enough
+                self._wakeup.send(b"!")
 
     # In the thread
 
     def _run(self) -> None:
         # Here, and not where it is started: a signal may come between any two lines there.
-        with self._hiring:
+        with self._starting:
             if self._thread is not None or self._stopping.is_set():
                 return
             self._thread = threading.current_thread()
-            self._bell, ear = socket.socketpair()
-            self._bell.setblocking(False)
-        self._keep_house(ear)
+            self._wakeup, woken = socket.socketpair()
+            self._wakeup.setblocking(False)
+        self._serve(woken)
 
-    def _keep_house(self, ear: socket.socket) -> None:
-        with ear:
+    def _serve(self, woken: socket.socket) -> None:
+        with woken:
             while not self._stopping.is_set():
-                # There is nobody to be told. Who waits looks by himself, and what has expired is not there.
+                # There is nobody to raise it to. Who waits looks by himself, and what has expired is dead.
                 with suppress(*DRIVER_ERRORS, SemelError):
-                    self._serve(ear)
+                    self._listen(woken)
                 self._stopping.wait(RETRY_SECONDS * random.uniform(0.5, 1.0))
 
-    def _serve(self, ear: socket.socket) -> None:
+    def _listen(self, woken: socket.socket) -> None:
         with closing(self._address.connect()) as connection, selectors.DefaultSelector() as selector:
             selector.register(connection.fileno(), selectors.EVENT_READ)
-            selector.register(ear, selectors.EVENT_READ)
+            selector.register(woken, selectors.EVENT_READ)
             try:
                 if self._address.keeps_sessions:
                     connection.execute(f"LISTEN {quoted(channel(self._address.schema))}".encode())
                     self.listening = True
                 while not self._stopping.is_set():
-                    self._look_after(connection)
-                    if any(key.fileobj is ear for key, _ in selector.select()):
-                        ear.recv(4096)
+                    self._poll(connection)
+                    if any(key.fileobj is woken for key, _ in selector.select()):
+                        woken.recv(4096)
             finally:
                 self.listening = False
 
-    def _look_after(self, connection: "psycopg.Connection[Any]") -> None:
-        self._tidy(connection)
+    def _poll(self, connection: "psycopg.Connection[Any]") -> None:
+        self._reap_if_due(connection)
         for notify in connection.notifies(timeout=0):
-            self._hear(notify.payload)
+            self._notified(notify.payload)
 
-    def _hear(self, note: str) -> None:
+    def _notified(self, payload: str) -> None:
         with suppress(msgspec.DecodeError, ValueError):  # anybody may use the channel
-            table, key, *sort = msgspec.json.decode(note, type=list[str | int | float])
+            table, key, *sort = msgspec.json.decode(payload, type=list[str | int | float])
             self._ring((str(table), str(key), sort[0] if sort else None))  # type: ignore[arg-type]
 
-    def _tidy(self, connection: "psycopg.Connection[Any]") -> None:
-        if self._owed < BITE:
+    def _reap_if_due(self, connection: "psycopg.Connection[Any]") -> None:
+        if self._due < REAP_BATCH:
             return
-        self._owed = 0
-        talk = self._reap(BITE)
-        converse(Line(connection, self._clock), talk, next(talk), self._address)
+        self._due = 0
+        run(PostgresSession(connection, self._clock), self._reap(REAP_BATCH), self._address)

@@ -3,26 +3,26 @@
 from collections.abc import Iterator
 
 from semel.commands import Bound, Query, ordering
-from semel.stores.postgres.conditions import Clauses, Shape
-from semel.stores.postgres.forms import BELL, Form, Tabled
-from semel.stores.postgres.values import HEAD, Cells, check_kind, quoted
+from semel.stores.postgres.conditions import Clauses, StatementShape
+from semel.stores.postgres.statements import BELL, StatementTemplate, TableSQL
+from semel.stores.postgres.values import HEAD, Parameters, check_kind, quoted
 from semel.tables import Index
 
 
-class Readings(Tabled):
-    """Makes the forms that read a table. The first column of their rows is the time, but for `lock`."""
+class ReadStatements(TableSQL):
+    """Makes the statements that read a table. The first column of their rows is the time, but for `lock`."""
 
-    def get(self) -> Form:
+    def get(self) -> StatementTemplate:
         """Reads one item."""
-        return self._form(
+        return self._template(
             self._key(),
             f" SELECT n.now, {self.columns('o')} FROM n CROSS JOIN v "
             f"LEFT JOIN {self.name} o ON {self.here} AND {self.alive}",
         )
 
-    def mark(self) -> Form:
-        """Reads one item, and has the next write to it tell that it was written."""
-        return self._form(
+    def subscribe(self) -> StatementTemplate:
+        """Reads one item, and has the next write to it notify whoever waits."""
+        return self._template(
             self._key(),
             f", m AS (UPDATE {self.name} o SET {BELL} = 1 FROM n, v WHERE {self.here} AND {self.alive} "
             f"AND o.{BELL} <> 1 RETURNING {self.columns('o')}) SELECT n.now, {self.columns('o', 'm')} "
@@ -30,74 +30,74 @@ class Readings(Tabled):
             f"ON m.{quoted(self.table.partition)} IS NULL AND {self.here} AND {self.alive}",
         )
 
-    def rows(self, locking: str = "") -> Form:
+    def rows(self, locking: str = "") -> StatementTemplate:
         """Reads many rows, expired ones too."""
-        return self._form(
+        return self._template(
             self._key(), f" SELECT {self.columns('o')} FROM v JOIN {self.name} o ON {self.here}{locking}"
         )
 
-    def lock(self) -> Form:
+    def lock(self) -> StatementTemplate:
         """Reads many rows, expired ones too, in the order of their keys, and locks them."""
         return self.rows(f" ORDER BY {self.order('o')} FOR UPDATE OF o")
 
-    def reap(self) -> Form:
+    def reap(self) -> StatementTemplate:
         """Deletes some expired rows, passing over those that somebody is writing; counts them."""
-        cells = Cells()
+        parameters = Parameters()
         key = ", ".join(quoted(name) for name in self.table.key)
         expired = (
             f"SELECT {key} FROM {self.name} WHERE {self.expires} <= (SELECT now FROM n) "
-            f"ORDER BY {self.expires} LIMIT {cells.count(0)} FOR UPDATE SKIP LOCKED"
+            f"ORDER BY {self.expires} LIMIT {parameters.count(0)} FOR UPDATE SKIP LOCKED"
         )
-        return self._form(
-            cells,
+        return self._template(
+            parameters,
             f", d AS (DELETE FROM {self.name} o USING n WHERE o.{self.expires} <= n.now "
             f"AND ({self.order('o')}) IN ({expired}) RETURNING 1) SELECT count(*) FROM d",
         )
 
-    def query(self, query: Query, place: list[str | float], where: Shape) -> Form:
+    def query(self, query: Query, place: list[str | float], where: StatementShape) -> StatementTemplate:
         """Reads a page, and one item more where there is one. The head is (key, low, high, limit, *place)."""
-        cells, index = Cells(), self.table.index(query.index)
+        parameters, index = Parameters(), self.table.index(query.index)
         order = ordering(self.table, index)
-        clauses = [self.alive, *self._bounds(cells, query, index)]
+        clauses = [self.alive, *self._bounds(parameters, query, index)]
         if place:
-            beyond = [cells.value(self.kinds[name], str, HEAD, at) for at, name in enumerate(order, 4)]
+            beyond = [parameters.value(self.kinds[name], str, HEAD, at) for at, name in enumerate(order, 4)]
             clauses.append(
                 f"({self.order('o', '', order)}) {'<' if query.reverse else '>'} ({', '.join(beyond)})"
             )
         if where:
-            clauses.append(Clauses(self.kinds, cells).write(where))
+            clauses.append(Clauses(self.kinds, parameters).write(where))
         direction = " DESC" if query.reverse else ""
         rows = (
             f"SELECT {self.columns('o')} FROM {self.name} o, v WHERE {' AND '.join(clauses)} "
-            f"ORDER BY {self.order('o', direction, order)} LIMIT {cells.count(3)}"
+            f"ORDER BY {self.order('o', direction, order)} LIMIT {parameters.count(3)}"
         )
         again = self.order("r", direction, order)
-        return self._form(
-            cells, f" SELECT n.now, r.* FROM n LEFT JOIN LATERAL ({rows}) r ON TRUE ORDER BY {again}"
+        return self._template(
+            parameters, f" SELECT n.now, r.* FROM n LEFT JOIN LATERAL ({rows}) r ON TRUE ORDER BY {again}"
         )
 
-    def _bounds(self, cells: Cells, query: Query, index: Index | None) -> Iterator[str]:
+    def _bounds(self, parameters: Parameters, query: Query, index: Index | None) -> Iterator[str]:
         """Which partition of the table, or of an index, and what part of it."""
         by = self.table if index is None else index
         if query.key is not None:
-            yield self._bound(cells, by.partition, "=", 0, query.key)
+            yield self._bound(parameters, by.partition, "=", 0, query.key)
         if by.sort is None:
             return
         if index is not None:
             yield f"o.{quoted(by.sort)} IS NOT NULL"
         for operator, place, value in ((">=", 1, query.low), ("<=", 2, query.high)):
             if value is not None:
-                yield self._bound(cells, by.sort, operator, place, value)
+                yield self._bound(parameters, by.sort, operator, place, value)
 
-    def _bound(self, cells: Cells, name: str, operator: str, place: int, value: Bound) -> str:
+    def _bound(self, parameters: Parameters, name: str, operator: str, place: int, value: Bound) -> str:
         check_kind(name, self.kinds[name], value)
-        return f"o.{quoted(name)} {operator} {cells.value(self.kinds[name], type(value), HEAD, place)}"
+        return f"o.{quoted(name)} {operator} {parameters.value(self.kinds[name], type(value), HEAD, place)}"
 
-    def _key(self) -> Cells:
-        cells = Cells()
+    def _key(self) -> Parameters:
+        parameters = Parameters()
         for place, name in enumerate(self.table.key):
-            cells.value(self.kinds[name], str, HEAD, place)
-        return cells
+            parameters.value(self.kinds[name], str, HEAD, place)
+        return parameters
 
-    def _form(self, cells: Cells, body: str) -> Form:
-        return Form(cells, self.keyed, body)
+    def _template(self, parameters: Parameters, body: str) -> StatementTemplate:
+        return StatementTemplate(parameters, self.keyed, body)

@@ -1,0 +1,339 @@
+"""Which statements carry a command out, in which round trips: generators that do no I/O themselves."""
+
+from collections import defaultdict
+from collections.abc import Callable, Generator, Hashable, Iterable
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+from semel.commands import (
+    Add,
+    Applied,
+    Batch,
+    Cancelled,
+    Delete,
+    Found,
+    Get,
+    Many,
+    Page,
+    Put,
+    Query,
+    Refused,
+    Time,
+    Transact,
+    Update,
+    Watch,
+    Write,
+    alive,
+)
+from semel.errors import StoreError, StoreThrottled, UsageError
+from semel.stores.postgres.plan import PostgresPlan, PostgresRow, PostgresRows
+from semel.stores.postgres.statements import ASK_TIME, PostgresStatement, StatementTemplate
+from semel.tables import Table
+
+T = TypeVar("T")
+
+# Each time somebody else's write came in between, so somebody has got on; so often in a row is no accident.
+TRIES = 20
+# A statement that writes so many rows takes some tens of milliseconds, and its locks are held as long.
+ROWS = 2000
+# One refusal may be half of a race, and the next try succeed; two are most likely followed by a third.
+LIKELY_REFUSALS = 2
+# Then all counts are forgotten, and found out anew.
+MOST_COUNTS = 1000
+
+
+class RoundTrip(NamedTuple):
+    """Statements that are sent together."""
+
+    statements: list[PostgresStatement]
+    commits: bool
+    """They take effect by themselves, and may have done so if no answer comes."""
+    partial: bool = False
+    """Something has taken effect before: whatever fails now, the command was not left undone."""
+    undone_if_refused: bool = False
+    """It fails, and nothing of it takes effect, where one of its writes is refused."""
+
+
+class TransactionConflict(StoreThrottled):
+    """The server gave up a round trip for another transaction; thrown into the generator, which may go on."""
+
+
+class ConditionFailed(StoreError):
+    """A write was refused, so the server has undone its round trip; thrown into the generator too."""
+
+
+# By table and key.
+RowsByKey: TypeAlias = dict[tuple[Any, ...], PostgresRow]
+# The answer to a round trip is the rows of each of its statements.
+RoundTrips: TypeAlias = Generator[RoundTrip, list[PostgresRows], T]
+
+
+class BatchWrite(NamedTuple):
+    """A write of a batch: its place there, and its statement."""
+
+    place: int
+    write: Write
+    template: StatementTemplate
+    values: list[Any]
+
+
+class RefusalCounts:
+    """How many transactions in a row each item has refused, as a cap that is full refuses them.
+
+    There another try would most likely be in vain, and each leaves an error in the server's log: so the items
+    are read first.
+    """
+
+    def __init__(self) -> None:
+        self._refused: dict[Hashable, int] = {}
+
+    def likely(self, places: Iterable[Hashable]) -> bool:
+        """Whether one of them will most likely refuse."""
+        refused = self._refused
+        return bool(refused) and any(refused.get(place, 0) >= LIKELY_REFUSALS for place in places)
+
+    def add(self, places: Iterable[Hashable], refusals: Iterable[object]) -> None:
+        """Count those that have refused; None stands for one that has not."""
+        for place, refusal in zip(places, refusals, strict=True):
+            if refusal is None:
+                self._refused.pop(place, None)
+            else:
+                self._refused[place] = self._refused.get(place, 0) + 1
+        if len(self._refused) > MOST_COUNTS:
+            self._refused.clear()
+
+    def clear(self, places: Iterable[Hashable]) -> None:
+        """Forget the counts of items that have not refused."""
+        if self._refused:
+            for place in places:
+                self._refused.pop(place, None)
+
+
+# Whatever the default of the database is. Under a stricter one each of two writers who meet would begin anew.
+BEGIN: PostgresStatement = b"BEGIN ISOLATION LEVEL READ COMMITTED", None
+# Everything in it is read as it was at one moment, and nothing is locked or waited for.
+SNAPSHOT: PostgresStatement = b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", None
+COMMIT: PostgresStatement = b"COMMIT", None
+
+
+class PostgresSteps:
+    """Knows the tables, and turns commands into round trips."""
+
+    def __init__(self, schema: str | None, imposed: Callable[[], float | None]) -> None:
+        self._schema = schema
+        self._imposed = imposed
+        self._plans: dict[str, PostgresPlan] = {}
+        self._refusal_counts = RefusalCounts()
+        self._steps: dict[type, Callable[[Any], RoundTrips[Any]]] = {
+            Get: self.read,
+            Put: self._write,
+            Update: self._write,
+            Add: self._write,
+            Delete: self._write,
+            Query: self._query,
+            Transact: self._transact,
+            Batch: self._batch,
+            Time: self._time,
+        }
+
+    def of(self, command: Any) -> RoundTrips[Any]:
+        """The round trips that carry a command out; the value of the generator is its reply."""
+        return self._steps[type(command)](command)
+
+    def plan(self, table: Table) -> PostgresPlan:
+        """The plan of a table."""
+        plan = self._plans.get(table.name)
+        if plan is None:
+            plan = self._plans.setdefault(table.name, PostgresPlan(table, self._schema))
+        if plan.table is not table and plan.table != table:
+            raise UsageError(f"this store has another table named {table.name!r}")
+        return plan
+
+    # Reading
+
+    def read(self, command: Get | Watch) -> RoundTrips[Found]:
+        """Read an item."""
+        plan = self.plan(command.table)
+        return (yield from self._found(plan, plan.get(command, self._imposed())))
+
+    def subscribe(self, command: Watch) -> RoundTrips[Found]:
+        """Read an item, and ask to be told of the next write to it."""
+        plan = self.plan(command.table)
+        return (yield from self._found(plan, plan.subscribe(command, self._imposed())))
+
+    def _found(self, plan: PostgresPlan, statement: PostgresStatement) -> RoundTrips[Found]:
+        [[row]] = yield RoundTrip([statement], commits=False)
+        return Found(row[0], plan.item(row[1:]))
+
+    def _query(self, command: Query) -> RoundTrips[Page]:
+        plan = self.plan(command.table)
+        [rows] = yield RoundTrip([plan.query(command, self._imposed())], commits=False)
+        return plan.page(command, rows)
+
+    def _time(self, _command: Time) -> RoundTrips[Found]:
+        [[[now]]] = yield RoundTrip([(ASK_TIME, [self._imposed()])], commits=False)
+        return Found(now, None)
+
+    # Writing
+
+    def _write(self, command: Write) -> RoundTrips[Applied | Refused]:
+        plan = self.plan(command.table)
+        template, values = plan.write(command)
+        round_trip = RoundTrip([(template.one, [self._imposed(), *values])], commits=True)
+        for _ in range(TRIES):
+            try:
+                [[row]] = yield round_trip
+            except TransactionConflict:
+                continue
+            reply = plan.reply(command, row)
+            if reply is not None:
+                return reply
+        raise contended()
+
+    def _batch(self, command: Batch) -> RoundTrips[Many]:
+        replies: list[Any] = [None] * len(command.writes)
+        waiting = [
+            BatchWrite(place, write, *self.plan(write.table).write(write))
+            for place, write in enumerate(command.writes)
+        ]
+        partial = False
+        for _ in range(TRIES + len(waiting)):
+            first, later = _first_of_each_key(waiting)
+            batches = self._batches(first)
+            try:
+                answers = yield RoundTrip(
+                    [statement for statement, _ in batches], commits=True, partial=partial
+                )
+            except TransactionConflict:
+                continue
+            partial = True
+            for (_, batch), rows in zip(batches, answers, strict=True):
+                plan = self.plan(batch[0].write.table)
+                for each, row in zip(batch, plan.answers([e.write for e in batch], rows), strict=True):
+                    replies[each.place] = plan.reply(each.write, row)
+            waiting = [each for each in first if replies[each.place] is None] + later
+            if not waiting:
+                return Many(tuple(replies))
+        raise contended()
+
+    def _batches(self, writes: "list[BatchWrite]") -> "list[tuple[PostgresStatement, list[BatchWrite]]]":
+        """Writes of one shape share a statement."""
+        alike: dict[StatementTemplate, list[BatchWrite]] = defaultdict(list)
+        for each in writes:
+            alike[each.template].append(each)
+        now = self._imposed()
+        return [
+            (
+                template.many(now, [each.values for each in several[start : start + ROWS]]),
+                several[start : start + ROWS],
+            )
+            for template, several in alike.items()
+            for start in range(0, len(several), ROWS)
+        ]
+
+    # Several writes, all or none
+
+    def _transact(self, command: Transact) -> RoundTrips[Applied | Cancelled]:
+        """Write everything in one round trip, of which the server undoes all if one write is refused.
+
+        Only then is it looked up what has refused which; or before, where a refusal is to be expected.
+        """
+        prepared = self._in_order(command)
+        places = [_place(write) for write in command.writes]
+        look = self._refusal_counts.likely(places)
+        for _ in range(TRIES):
+            if look:
+                now, refusals = yield from self._refusals(command)
+                self._refusal_counts.add(places, refusals)
+                if any(refusals):
+                    return Cancelled(now, refusals)
+            try:
+                _, [row], *_ = yield self._all_or_nothing(prepared)
+            except (TransactionConflict, ConditionFailed) as undone:
+                look = type(undone) is ConditionFailed
+            else:
+                self._refusal_counts.clear(places)
+                return Applied(row[0])
+        raise contended()
+
+    def _all_or_nothing(self, prepared: list[tuple[Write, StatementTemplate, list[Any]]]) -> RoundTrip:
+        now = self._imposed()
+        writes = [(template.or_fail, [now, *values]) for _, template, values in prepared]
+        return RoundTrip(
+            [BEGIN, *(writes or [(ASK_TIME, [now])]), COMMIT], commits=True, undone_if_refused=True
+        )
+
+    def _refusals(self, command: Transact) -> RoundTrips[tuple[float, tuple[Refused | None, ...]]]:
+        """The time, and what refuses each of the writes, as it was at that moment."""
+        tables = by_table(command.writes)
+        rows = [self.plan(several[0].table).rows(several) for several in tables.values()]
+        time: PostgresStatement = ASK_TIME, [self._imposed()]
+        _, [[now]], *answers, _ = yield RoundTrip([SNAPSHOT, time, *rows, COMMIT], commits=False)
+        return now, self._check_conditions(command, self._rows_by_key(tables, answers), now)
+
+    def _in_order(self, command: Transact) -> list[tuple[Write, StatementTemplate, list[Any]]]:
+        """The writes with their statements, in the order of their places.
+
+        Everybody locks in this order, so that nobody waits for somebody who waits for him.
+        """
+        prepared = [(write, *self.plan(write.table).write(write)) for write in command.writes]
+        prepared.sort(key=lambda each: _place(each[0]))
+        return prepared
+
+    def _rows_by_key(self, tables: Iterable[str], answers: list[PostgresRows]) -> RowsByKey:
+        return {
+            (name, *self._plans[name].place(row)): row
+            for name, rows in zip(tables, answers, strict=True)
+            for row in rows
+        }
+
+    def _check_conditions(
+        self, command: Transact, found: RowsByKey, now: float
+    ) -> tuple[Refused | None, ...]:
+        return tuple(self._refusal(write, found.get(_place(write)), now) for write in command.writes)
+
+    def _refusal(self, write: Write, row: PostgresRow | None, now: float) -> Refused | None:
+        plan = self.plan(write.table)
+        item = None if row is None else alive(write.table, plan.item(row), now)
+        return plan.refusal(write, item, now)
+
+    # Reaping
+
+    def reap(self, tables: Iterable[Table], limit: int) -> RoundTrips[int]:
+        """Delete up to so many expired rows; how many there were."""
+        reaped = 0
+        for table in tables:
+            statement = self.plan(table).reap(limit - reaped, self._imposed())
+            [[[count]]] = yield RoundTrip([statement], commits=True)
+            reaped += count
+        return reaped
+
+
+def _first_of_each_key(writes: list[BatchWrite]) -> tuple[list[BatchWrite], list[BatchWrite]]:
+    """Those that can be made at once, and those that have to come after one of them."""
+    first: list[BatchWrite] = []
+    later: list[BatchWrite] = []
+    seen: set[Any] = set()
+    for each in writes:
+        name = _place(each.write)
+        (later if name in seen else first).append(each)
+        seen.add(name)
+    return first, later
+
+
+def _place(write: Write) -> tuple[Any, ...]:
+    if write.table.sort is None:
+        return write.table.name, write.key
+    return write.table.name, write.key, write.sort
+
+
+def by_table(writes: Iterable[Write]) -> dict[str, list[Write]]:
+    """The writes by the names of their tables."""
+    tables: dict[str, list[Write]] = defaultdict(list)
+    for write in writes:
+        tables[write.table.name].append(write)
+    return tables
+
+
+def contended() -> StoreThrottled:
+    """The error of an item that others write all the time."""
+    return StoreThrottled(f"other writes came in between {TRIES} times in a row; try again later")
