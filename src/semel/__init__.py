@@ -47,6 +47,7 @@ from semel.errors import (
     VersionConflict,
     WriteUnderWay,
     WrongEnvironment,
+    WrongReply,
     WrongSchema,
 )
 from semel.events import Event, Events, What
@@ -156,6 +157,7 @@ __all__ = [
     "What",
     "WriteUnderWay",
     "WrongEnvironment",
+    "WrongReply",
     "WrongSchema",
     "connect",
     "current_run",

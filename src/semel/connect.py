@@ -2,14 +2,14 @@
 
 import functools
 import os
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import msgspec
 
 from semel import errors
 from semel.clock import Clock
 from semel.codecs import COMPRESS_OVER, MAX_BYTES, Codec, Encryption, Overflow
-from semel.drive import Store, leave
+from semel.drive import Limiting, Reporting, Store, StoreType, leave
 from semel.events import Events, Listener
 from semel.facades import AsyncLedger, Ledger
 from semel.flow import Service
@@ -23,6 +23,8 @@ from semel.sealing import Sealing
 from semel.seldom import Seldom
 
 if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
     from semel.erasure import Erasure, ErasureSteps, Told
     from semel.gate import GateSteps, Rule
     from semel.redact import Digest, Redactor
@@ -53,17 +55,21 @@ STORES = {
     "redis": ("semel.stores.redis", "RedisStore"),
     "rediss": ("semel.stores.redis", "RedisStore"),
 }
+# Where other packages name the stores that they bring: the entry point's name is the URL scheme.
+ENTRY_POINTS = "semel.stores"
 
 
 def connect(
-    url: str | os.PathLike[str] = "memory:",
+    url: str | os.PathLike[str] | None = None,
     *,
+    store: Store | None = None,
     env: str = "dev",
     scope: str = "",
     secret: bytes | None = None,
     encryption: Encryption | None = None,
     overflow: Overflow | None = None,
     max_result_bytes: int | None = None,
+    codec: Codec | None = None,
     horizon: Seconds | None = None,
     redact: "Redactor | None" = None,
     on_event: Listener | None = None,
@@ -71,39 +77,50 @@ def connect(
 ) -> "Semel":
     """Open a store by its URL: `memory:`, `sqlite:///file.db`, `dynamodb:`, `postgresql:` or `redis:`.
 
-    A path, such as `Path("file.db")`, is that of an SQLite file.
+    A path, such as `Path("file.db")`, is that of an SQLite file. Without a URL the store is in memory, or it
+    is the `store` that is given instead.
 
     `env` and `scope` are part of every key: environments and tenants do not see each other's. `secret` makes
     fingerprints that cannot be guessed from outside. Results larger than `max_result_bytes` go to `overflow`.
+    A `codec` of your own says how results are written, in place of `encryption` and `max_result_bytes`.
     `horizon` is how long whoever calls goes on retrying; a shorter `ttl` is refused. `redact` takes what is
     personal out of errors, journal entries and logged details before they are kept.
     """
+    if store is not None and url is not None:
+        raise errors.InvalidOption("connect takes a store's URL or a store, not both")
     clock = clock or Clock()
-    store = open_store(_url_of(url), env=env, clock=clock)
-    if overflow is not None:
-        store.overflow = overflow
-    events = Events()
-    if on_event is not None:
-        events.listen(on_event)
-    room = _room(store, max_result_bytes)
-    compress_over = room if getattr(store, "plain_results", False) else COMPRESS_OVER
-    codec = Codec(max_bytes=room, compress_over=compress_over, encryption=encryption)
     return Semel(
-        store,
+        open_store(_url_of(url), env=env, clock=clock) if store is None else store,
         env=env,
         scope=scope,
-        codec=codec,
-        events=events,
         secret=secret,
-        redact=redact,
-        clock=clock,
+        encryption=encryption,
+        overflow=overflow,
+        max_result_bytes=max_result_bytes,
+        codec=codec,
         horizon=horizon,
+        redact=redact,
+        on_event=on_event,
+        clock=clock,
     )
+
+
+def _codec(
+    given: Codec | None, store: Store, encryption: Encryption | None, max_result_bytes: int | None
+) -> Codec:
+    """What writes results: the caller's own, or one by what this store can keep."""
+    if given is not None:
+        if encryption is not None or max_result_bytes is not None:
+            raise errors.InvalidOption("a codec has its own encryption and max_bytes: give it those")
+        return given
+    room = _room(store, max_result_bytes)
+    plain = isinstance(store, Limiting) and store.plain_results
+    return Codec(max_bytes=room, compress_over=room if plain else COMPRESS_OVER, encryption=encryption)
 
 
 def _room(store: Store, asked: int | None) -> int:
     """How large a result may be in this store."""
-    room: int | None = getattr(store, "room", None)
+    room = store.room if isinstance(store, Limiting) else None
     if asked is None:
         return min(MAX_BYTES, room or MAX_BYTES)
     if room is not None and asked > room:
@@ -113,11 +130,16 @@ def _room(store: Store, asked: int | None) -> int:
     return asked
 
 
-def _url_of(given: str | os.PathLike[str]) -> str:
+def _url_of(given: str | os.PathLike[str] | None) -> str:
+    if given is None:
+        return "memory:"
     if isinstance(given, str):
         return given
     if not isinstance(given, os.PathLike):
-        raise errors.InvalidOption(f"connect takes a store's URL, or a Path, not {type(given).__name__}")
+        raise errors.InvalidOption(
+            f"connect takes a store's URL, or a Path, not {type(given).__name__}; "
+            "a store of your own is connect(store=...)"
+        )
     from urllib.parse import quote
 
     return f"sqlite:///{quote(os.fspath(given).replace(os.sep, '/'))}"
@@ -125,20 +147,38 @@ def _url_of(given: str | os.PathLike[str]) -> str:
 
 def open_store(url: str, *, env: str, clock: Clock) -> Store:
     """The store of a URL."""
+    scheme, colon, _ = url.partition(":")
+    kind = _store_type(scheme) if colon else None
+    if kind is None:
+        raise _no_store(url, scheme)
+    return kind.from_url(url, env=env, clock=clock)
+
+
+def _store_type(scheme: str) -> StoreType | None:
+    """The class of store that a URL scheme names, of semel's own or of an installed package's."""
     from importlib import import_module
 
-    scheme, colon, _ = url.partition(":")
-    if scheme not in STORES or not colon:
-        known = ", ".join(f"{name}:" for name in STORES)
-        # A password may be in it, wherever the mistake is.
-        shown = url if "@" not in url else f"{scheme}:***@{url.rpartition('@')[2]}"
-        raise errors.InvalidOption(
-            f"{shown!r} names no store; a store's URL begins with one of {known}; "
-            "a file of SQLite is sqlite:///file.db"
-        )
-    module, name = STORES[scheme]
-    store: Store = getattr(import_module(module), name).from_url(url, env=env, clock=clock)
-    return store
+    if scheme in STORES:
+        module, name = STORES[scheme]
+        return cast("StoreType", getattr(import_module(module), name))
+    found = _entry_points().get(scheme)
+    return None if found is None else cast("StoreType", found.load())
+
+
+def _entry_points() -> "dict[str, EntryPoint]":
+    from importlib.metadata import entry_points
+
+    return {found.name: found for found in entry_points(group=ENTRY_POINTS)}
+
+
+def _no_store(url: str, scheme: str) -> errors.InvalidOption:
+    known = ", ".join(f"{name}:" for name in (*STORES, *sorted(_entry_points().keys() - STORES)))
+    # A password may be in it, wherever the mistake is.
+    shown = url if "@" not in url else f"{scheme}:***@{url.rpartition('@')[2]}"
+    return errors.InvalidOption(
+        f"{shown!r} names no store; a store's URL begins with one of {known}; a file of SQLite is "
+        f"sqlite:///file.db; a package brings another by an entry point {scheme!r} of {ENTRY_POINTS!r}"
+    )
 
 
 def _checked(secret: bytes | None) -> bytes | None:
@@ -148,6 +188,16 @@ def _checked(secret: bytes | None) -> bytes | None:
             f"a secret is bytes that nobody can guess, such as 32 from secrets.token_bytes(32), not {what}"
         )
     return secret
+
+
+def _events(on_event: Listener | None, redact: "Redactor | None", clock: Clock) -> Events:
+    events = Events()
+    if on_event is not None:
+        events.listen(on_event)
+    if redact is not None:
+        events.scrub = redact.text
+    events.seldom = Seldom(clock)
+    return events
 
 
 class Shared(msgspec.Struct, frozen=True):
@@ -168,7 +218,7 @@ class Shared(msgspec.Struct, frozen=True):
 
 
 class Semel:
-    """A ledger and what stands on it."""
+    """A ledger and what stands on it; its options are those of `connect`."""
 
     def __init__(
         self,
@@ -176,23 +226,26 @@ class Semel:
         *,
         env: str = "dev",
         scope: str = "",
-        codec: Codec | None = None,
-        events: Events | None = None,
         secret: bytes | None = None,
-        redact: "Redactor | None" = None,
-        clock: Clock | None = None,
+        encryption: Encryption | None = None,
+        overflow: Overflow | None = None,
+        max_result_bytes: int | None = None,
+        codec: Codec | None = None,
         horizon: Seconds | None = None,
+        redact: "Redactor | None" = None,
+        on_event: Listener | None = None,
+        clock: Clock | None = None,
     ) -> None:
-        clock, events = clock or Clock(), events or Events()
-        if redact is not None:
-            events.scrub = redact.text
-        events.seldom = Seldom(clock)
-        store.on_error = events.failed  # type: ignore[attr-defined]  # drive looks for it
+        clock = clock or Clock()
+        events = _events(on_event, redact, clock)
+        cast("Reporting", store).on_error = events.failed
+        if overflow is not None:
+            store.overflow = overflow
         self._open(
             Shared(
                 store,
                 env,
-                codec or Codec(),
+                _codec(codec, store, encryption, max_result_bytes),
                 events,
                 _checked(secret),
                 redact,
@@ -229,7 +282,7 @@ class Semel:
             horizon=shared.horizon,
             subjects=realm.subject,
             clock=shared.clock,
-            clear_details=getattr(store, "spreads_details", False),
+            clear_details=isinstance(store, Limiting) and store.spreads_details,
             rescue=shared.heart.rescue,
         )
         self._realm = realm
@@ -242,13 +295,13 @@ class Semel:
         return f"<Semel on {self.store!r}, env {self.env!r}, scope {self.scope!r}>"
 
     def scoped(self, scope: str) -> "Semel":
-        """The same store for another tenant, whose keys are its own."""
+        """This store for another tenant, whose keys are its own."""
         other = object.__new__(Semel)
         other._open(self._shared, scope)
         return other
 
     def through(self, door: str) -> "Semel":
-        """The same, whose events say that it came in by this door."""
+        """This ledger for a door: its events say that what happens came in by it."""
         other = object.__new__(Semel)
         shared = msgspec.structs.replace(self._shared, events=self.events.through(door))
         other._open(shared, self.scope)
@@ -385,7 +438,7 @@ class Semel:
 
 
 class AsyncSemel:
-    """The same, awaitable, on the same store."""
+    """A ledger and what stands on it, for `await`: what `Semel.aio` is, on the same store."""
 
     def __init__(self, sync: Semel) -> None:
         self._sync = sync
@@ -446,7 +499,7 @@ class AsyncSemel:
         return await AsyncEraser(self._sync._eraser_steps, self._sync.store).forget_subject(person, told=told)
 
     def scoped(self, scope: str) -> "AsyncSemel":
-        """The same store for another tenant, whose keys are its own."""
+        """This store for another tenant, whose keys are its own."""
         return self._sync.scoped(scope).aio
 
     async def close(self) -> None:

@@ -6,22 +6,38 @@ Everything that decides is a generator of commands (see `commands`). `drive` ans
 
 import threading
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from semel.clock import Clock
 from semel.commands import (
+    Add,
+    Applied,
+    Batch,
     Call,
+    Cancelled,
+    Delete,
     Discard,
     Fetch,
+    Found,
+    Get,
+    Many,
+    Page,
     Pause,
+    Put,
+    Query,
     Raised,
+    Refused,
     Returned,
     Stash,
     Steps,
     Stored,
+    Time,
+    Transact,
+    Update,
     Watch,
+    allowed,
 )
-from semel.errors import StoreError, UsageError
+from semel.errors import StoreError, UsageError, WrongReply
 from semel.tables import Table
 
 if TYPE_CHECKING:
@@ -33,12 +49,17 @@ T = TypeVar("T")
 
 
 class Store(Protocol):
-    """An interpreter of commands."""
+    """An interpreter of commands: what every store has.
+
+    What only some stores have is in the protocols after this one, each a capability by itself: `Leaving`,
+    `Reaping`, `Joining`, `Glancing`, `Limiting`. A store has one by having its members.
+    """
 
     overflow: "Overflow | None"
+    """Where results go that are too large for an item; `Semel` sets it."""
 
     def execute(self, command: Stored) -> Any:
-        """Carry the command out and answer it."""
+        """Carry the command out and answer it, with one of the replies that `REPLIES` names."""
         ...
 
     def at_once(self, command: Stored) -> Any | None:
@@ -46,23 +67,81 @@ class Store(Protocol):
         ...
 
     async def aexecute(self, command: Stored) -> Any:
-        """Carry the command out and answer it."""
+        """Carry the command out and answer it, while the event loop goes on with other tasks."""
         ...
 
     def close(self) -> None:
-        """Let go of connections and files."""
+        """Let go of connections and files; every command afterwards raises `StoreClosed`."""
+        ...
+
+
+class StoreType(Protocol):
+    """The class of a store that `connect` can open: what an entry point of the group `semel.stores` names."""
+
+    def from_url(self, url: str, *, env: str, clock: Clock) -> Store:
+        """The store at a URL, for one environment; a class method."""
+        ...
+
+
+ErrorListener: TypeAlias = Callable[[StoreError, str], object]
+
+
+@runtime_checkable
+class Reporting(Protocol):
+    """A store with somebody to tell of its errors. Not a store's to have: `Semel` makes every store one."""
+
+    on_error: ErrorListener
+    """Called by the drivers with each error of the store's, and the key that it was about."""
+
+
+@runtime_checkable
+class Leaving(Protocol):
+    """A store with connections that belong to an event loop."""
+
+    async def leave(self) -> None:
+        """Let go of what belongs to the running event loop."""
         ...
 
 
 async def leave(store: Store) -> None:
     """Let a store go of what belongs to the running event loop, where it has connections that do."""
-    if hasattr(store, "leave"):
+    if isinstance(store, Leaving):
         await store.leave()
+
+
+@runtime_checkable
+class Reaping(Protocol):
+    """A store that removes expired items when it is told to."""
+
+    def reap(self, limit: int = 500) -> int:
+        """Remove up to so many expired items of the tables in use, and say how many it were."""
+        ...
+
+
+@runtime_checkable
+class Limiting(Protocol):
+    """A store whose items are limited in size, or stand in a table that other programs read too."""
+
+    @property
+    def room(self) -> int:
+        """How many bytes a result may have; what is larger goes to the overflow."""
+        ...
+
+    @property
+    def plain_results(self) -> bool:
+        """Whether others read the results too, as JSON in a text; such are not compressed."""
+        ...
+
+    @property
+    def spreads_details(self) -> bool:
+        """Whether a record's details stand in attributes of their own, which others read too."""
+        ...
 
 
 Glance: TypeAlias = Callable[[str], tuple[Any, ...] | None]
 
 
+@runtime_checkable
 class Glancing(Protocol):
     """A store that can look at an item without a lock and without waiting.
 
@@ -78,19 +157,77 @@ class Glancing(Protocol):
         ...
 
 
+@runtime_checkable
 class Joining(Protocol):
     """A store that can write inside a transaction of the caller's."""
 
     def within(self, connection: Any) -> Store:
-        """The same store on this connection, whose transaction is the caller's to end."""
+        """A store that writes on this connection, whose transaction is the caller's to end."""
         ...
 
 
 def joined(store: Store, connection: Any) -> Store:
     """The store inside the transaction of a connection of the caller's."""
-    if not hasattr(store, "within"):
-        raise UsageError("this store has no transaction to share with you; SQLite and PostgreSQL have")
-    return cast("Joining", store).within(connection)
+    if not isinstance(store, Joining):
+        raise UsageError(f"{store!r} has no transaction to share with you; SQLite and PostgreSQL have")
+    return store.within(connection)
+
+
+# What a store may answer to each command, the usual answer first.
+REPLIES: dict[type, tuple[type, ...]] = {
+    Get: (Found,),
+    Watch: (Found,),
+    Time: (Found,),
+    Put: (Applied, Refused),
+    Update: (Applied, Refused),
+    Delete: (Applied, Refused),
+    Add: (Applied, Refused),
+    Query: (Page,),
+    Transact: (Applied, Cancelled),
+    Batch: (Many,),
+}
+# Answers that can only be right; every other one is looked at, since steps would go on asking for ever.
+SETTLED: dict[type, type] = {kind: REPLIES[kind][0] for kind in (Get, Watch, Time, Put, Update, Delete)}
+
+
+def checked(store: Store, command: Stored, reply: Any) -> Any:
+    """The answer of a store, if it is one that a store may give to this command."""
+    if type(reply) is SETTLED.get(type(command)):
+        return reply
+    problem = _problem(command, reply)
+    if problem is not None:
+        raise WrongReply(f"{store!r} answered {_named(command)} with {problem}: that store has a bug")
+    return reply
+
+
+def _named(command: Stored) -> str:
+    """The kind of a command and its tables; a key may be personal."""
+    writes = command.writes if isinstance(command, Transact | Batch) else (command,)
+    tables = {write.table.name for write in writes if not isinstance(write, Time)}
+    return f"{type(command).__name__} on {', '.join(sorted(tables))}" if tables else type(command).__name__
+
+
+def _problem(command: Stored, reply: Any) -> str | None:
+    """What is wrong with an answer; None where nothing is."""
+    if type(reply) not in REPLIES[type(command)]:
+        return f"{type(reply).__name__}, which is none of its replies"
+    match command, reply:
+        case Batch(writes), Many(replies):
+            if len(replies) != len(writes):
+                return f"{len(replies)} replies to {len(writes)} writes"
+            return next(filter(None, map(_problem, writes, replies)), None)
+        case Transact(writes), Cancelled(refusals=refusals):
+            if len(refusals) != len(writes) or not any(refusals):
+                return "a cancellation that does not say which of the writes was refused"
+            pairs = zip(writes, refusals, strict=True)
+            return next(filter(None, (_problem(*pair) for pair in pairs if pair[1] is not None)), None)
+        case Query(after=str(after)), Page(after=next_page) if after == next_page:
+            return "a page that begins where the one before it began"
+        case Add(), Applied(item=None):
+            return "no item, which the reply to an addition has"
+        case ((Put() | Update() | Add() | Delete()), Refused(now, None)) if allowed(command, None, now):
+            return "a refusal in which nothing stands in the way, though its condition allows that"
+    return None
 
 
 def drive(steps: Steps[T], store: Store) -> T:
@@ -126,7 +263,7 @@ def advance(  # noqa: C901 - one case for each kind of command
                     failed = None
                 kind = type(command)
                 if kind not in OUTSIDE:
-                    reply = execute(command)
+                    reply = checked(store, command, execute(command))
                 elif kind is not Call:
                     reply = _outside(command, store)
                 elif work is None:
@@ -178,6 +315,8 @@ async def aadvance(  # noqa: C901 - one case for each kind of command
                 elif kind in OUTSIDE or (reply := store.at_once(command)) is None:
                     task, cancelled = await _finished(command, store, cancelled)
                     reply = task.result()
+                if kind not in OUTSIDE:
+                    checked(store, command, reply)
             except BaseException as error:  # noqa: BLE001 - the steps decide, whatever it is
                 _tell(store, command, error)
                 command = steps.throw(error)
@@ -191,7 +330,7 @@ async def aadvance(  # noqa: C901 - one case for each kind of command
 
 def _tell(store: Store, command: Any, error: BaseException) -> None:
     """Let whoever listens know that the store did not do as asked."""
-    if isinstance(error, StoreError) and hasattr(store, "on_error"):
+    if isinstance(error, StoreError) and isinstance(store, Reporting):
         store.on_error(error, getattr(command, "key", ""))
 
 

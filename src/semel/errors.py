@@ -29,6 +29,7 @@ SemelError
 │   ├── TableMissing        the table, or the database, is not there
 │   ├── QueueMissing        there is no queue at that URL
 │   ├── WrongSchema         the table is there, and is not as it should be
+│   ├── WrongReply          the store answered what no store may answer to that command
 │   ├── NotPermitted        the store knows the caller, and does not let it do that
 │   ├── WrongEnvironment    the store belongs to another environment
 │   ├── SchemaTooNew        written by a newer semel
@@ -270,6 +271,10 @@ class QueueMissing(StoreError):
 
 class WrongSchema(StoreError):
     """The table is there, and is not as it should be."""
+
+
+class WrongReply(StoreError):
+    """The store answered what no store may answer to that command: the store has a bug."""
 
 
 class NotPermitted(StoreError):

@@ -898,9 +898,7 @@ def test_a_store_that_is_down_stops_the_work_by_default() -> None:
 @pytest.mark.seed("A4")
 def test_running_open_is_explicit_and_counted() -> None:
     heard: list[semel.Event] = []
-    events = semel.Events()
-    events.listen(heard.append)
-    s = semel.Semel(Down(), events=events)
+    s = semel.Semel(Down(), on_event=heard.append)
     work = s.once("k", on_store_error="open")(lambda: semel.current_run().protected)
     assert work() is False
     assert [event.what for event in heard] == [semel.What.STORE_ERROR, semel.What.RAN_OPEN]
@@ -911,9 +909,7 @@ def test_asking_whether_a_key_is_done_fails_open_only_where_the_caller_says_so(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     heard: list[semel.Event] = []
-    events = semel.Events()
-    events.listen(heard.append)
-    s = semel.Semel(Down(), events=events)
+    s = semel.Semel(Down(), on_event=heard.append)
     closed: tuple[dict[str, Any], ...] = ({}, {"on_store_error": "closed"})
     for word in closed:
         with pytest.raises(semel.StoreUnavailable):

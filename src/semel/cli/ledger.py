@@ -24,6 +24,7 @@ from semel.cli.opening import (
     tell_more,
     unreached,
 )
+from semel.drive import Reaping
 
 app = typer.Typer(no_args_is_help=True, help="Look into a ledger, and settle what needs a person.")
 
@@ -150,12 +151,11 @@ def drop_result(key: KeyText, *, where: Where) -> None:
 def reap(*, where: Where) -> None:
     """Remove what has expired, from a store that does not do so by itself."""
     with connected(where) as s:
-        reaper = getattr(s.store, "reap", None)
-        if reaper is None:
+        if not isinstance(s.store, Reaping):
             raise errors.UsageError("this store needs no reaping: it removes by itself what has expired")
         s.ledger.list(limit=1)  # a store reaps the tables that are in use, and by now none is
         removed = 0
-        while bite := reaper():
+        while bite := s.store.reap():
             removed += bite
         typer.echo(f"Removed {number(removed, 'expired record')}.")
 
