@@ -8,16 +8,17 @@ import pytest
 
 import semel
 from semel.apps import sections
-from semel.apps.finding import APPS, deployment
+from semel.apps.finding import APPS, deployment, find
 from semel.apps.keyfile import Secrets
-from semel.apps.ledgers import LEDGERS, binding, tables_of
+from semel.apps.ledgers import binding, tables_of
 from semel.apps.sections import Store
 from semel.codecs import Encryption
 from semel.service.house import House
 from semel.stores.dynamodb.layout import title
 from semel.tables import DOCUMENTS, INBOX, JOURNAL, LEDGER, OWN
-from semel.tables.seeds import ACTIVITIES, MESSAGES, QUILL, RESPONSE_COUNTERS
+from semel.tables.seeds import ACTIVITIES, MESSAGES, PROBE, QUILL, RESPONSE_COUNTERS
 from tests.places import CREDENTIALS
+from tests.service.echo import Echo
 from tests.service.kit import told
 
 SECRET = "a secret of the tests, 32 bytes."
@@ -98,6 +99,16 @@ def test_in_dynamodb_each_app_of_the_seeds_has_its_own_ledger_and_others_have_a_
     assert binding("household", Store(url="dynamodb://x?layout=quill"), Secrets()).url == "dynamodb://x"
 
 
+class Mine(Echo):
+    ledger_table = PROBE
+
+
+def test_an_app_of_ones_own_has_the_ledger_that_its_class_names() -> None:
+    for url, named in (("dynamodb:", ("dynamodb://?layout=probe", "")), ("memory:", ("memory:", "mine"))):
+        bound = binding("mine", Store(url=url), Secrets(), {"at": f"{__name__}:Mine"})
+        assert (bound.url, bound.scope) == named
+
+
 def test_elsewhere_apps_share_the_store_and_each_has_its_scope() -> None:
     for url in ("sqlite:///semel.db", "postgresql://localhost/shop", "redis://localhost"):
         assert [binding(app, Store(url=url), Secrets()).scope for app in (*APPS, "mine", "")] == [
@@ -122,7 +133,7 @@ def test_what_others_read_as_json_is_not_encrypted_and_everything_else_is() -> N
 
 @pytest.mark.parametrize("app", APPS)
 def test_in_dynamodb_the_tables_of_an_app_are_those_of_its_deployment(app: str) -> None:
-    assert LEDGERS[app] is deployment(app).ledger
+    assert find(app).facts.ledger_table is deployment(app).ledger
     told = deployment(app)
     assert tables_of(app, "dynamodb:", queued=True) == told.tables
     waiting = (INBOX,) if told.queue else ()

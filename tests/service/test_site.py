@@ -323,12 +323,20 @@ def test_an_apps_own_api_asks_for_its_right(tmp_path: Path) -> None:
 def test_every_problem_is_published_where_its_type_says(client: TestClient) -> None:
     told = client.get("/problems").json()
     assert told.keys() > PROBLEMS.keys()
-    assert {"key-missing", "broker-unavailable"} <= told.keys()
+    assert "key-missing" in told
     assert told["claim-lost"] == {
         "type": "/problems#claim-lost",
         "status": 409,
         "title": "The claim is no longer the caller's; nothing was written",
     }
+
+
+def test_the_problems_of_an_app_are_published_where_it_runs(client: TestClient, tmp_path: Path) -> None:
+    assert "broker-unavailable" not in client.get("/problems").json()
+    with served('[apps.probe]\ntoken = "a-token-of-the-probe"', tmp_path) as probing:
+        told = probing.get("/problems").json()
+    assert told["broker-unavailable"]["title"] == "The broker cannot be reached"
+    assert told.keys() > PROBLEMS.keys()
 
 
 def test_what_is_not_there_or_asked_wrongly_is_a_problem_too(client: TestClient) -> None:

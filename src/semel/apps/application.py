@@ -13,6 +13,7 @@ from semel.connect import Semel
 from semel.doors.inbox import Inbox, Message
 from semel.doors.webhooks import Answer, Headers
 from semel.policy import Options
+from semel.tables import Table
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
@@ -92,6 +93,10 @@ class Facts(msgspec.Struct, frozen=True):
 
     needs_secret: bool = False
     """Whether it needs `semel.secret`: it names persons by hashes that nobody else can make."""
+    ledger_table: Table | None = None
+    """The table that is its ledger in DynamoDB; without one it has a scope of its name in the store's."""
+    problem_types: Mapping[str, tuple[int, str]] = {}
+    """The problems that only it answers with, each with its status and title; the service publishes them."""
 
 
 def facts_of(kind: type) -> Facts:

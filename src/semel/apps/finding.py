@@ -12,6 +12,7 @@ from semel.apps.application import Application, Facts, facts_of
 from semel.apps.importing import imported
 from semel.apps.settings import naming, wrong
 from semel.errors import InvalidOption
+from semel.tables import Table
 
 if TYPE_CHECKING:
     from semel.provision.deployment import Deployment
@@ -70,6 +71,11 @@ def find(name: str, at: str = "") -> Found:
         return Found(name, kind, facts_of(kind))
     except msgspec.ValidationError as error:
         raise wrong(name, "at", f"{at}: {error}") from error
+
+
+def own_ledger(name: str, section: Mapping[str, Any]) -> Table | None:
+    """The table that an application has for its ledger in DynamoDB; None where it shares the store's."""
+    return find(name, section.get("at", "")).facts.ledger_table if is_known(name, section) else None
 
 
 def deployment(name: str, at: str = "") -> "Deployment":

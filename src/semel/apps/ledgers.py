@@ -1,12 +1,13 @@
 """Which ledger an application has: one answer for the service, its functions on Lambda, and every command.
 
-In DynamoDB the applications of the seeds keep the tables that their systems had before, each a ledger of its
-own. Everywhere else, and for every other application, the store is shared, and each has a scope of its name.
+In DynamoDB an application may have a table of its own for its ledger, which its class names as
+`ledger_table`.
+Everywhere else, and for every other application, the store is shared, and each has a scope of its name.
 """
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import msgspec
@@ -17,20 +18,6 @@ from semel.apps.sections import Store
 from semel.codecs import Encryption
 from semel.connect import Semel
 from semel.tables import INBOX, LEDGER, OWN, Form, Table
-from semel.tables.seeds import PROBE, QUILL, SUPPORT_EVENTS
-
-# The tables that are ledgers in DynamoDB, by the applications whose they are.
-LEDGERS: Final[dict[str, Table]] = {
-    "quill": QUILL,
-    "support": SUPPORT_EVENTS,
-    "household": LEDGER,
-    "probe": PROBE,
-}
-
-
-def own_ledger(app: str) -> Table | None:
-    """The table that is an application's ledger in DynamoDB; None where it has none of its own."""
-    return LEDGERS.get(app)
 
 
 class Binding(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,7 +51,7 @@ def binding(
     return Binding(
         url=url,
         env=store.env,
-        scope=scope_of(app, store.url),
+        scope=app if _own_ledger(app, store.url, section) is None else "",
         secret=secrets.secret,
         encryption=None if plain else secrets.encryption,
     )
@@ -72,7 +59,7 @@ def binding(
 
 def url_of(app: str, url: str, section: Mapping[str, Any] = MappingProxyType({})) -> str:
     """The URL of an application's store: in DynamoDB it names the tables that are not semel's own."""
-    url = _with_ledger(app, url)
+    url = _with_ledger(url, _own_ledger(app, url, section))
     if not section.get("tables"):
         return url
     # Only where it is needed: a function's cold start has better things to do.
@@ -81,10 +68,9 @@ def url_of(app: str, url: str, section: Mapping[str, Any] = MappingProxyType({})
     return located(url, app, section)
 
 
-def _with_ledger(app: str, url: str) -> str:
-    """A URL that names the table which is the application's ledger."""
-    table = own_ledger(app)
-    if table is None or not in_dynamodb(url) or ledger_at(url).name == table.name:
+def _with_ledger(url: str, table: Table | None) -> str:
+    """A URL of DynamoDB that names this table as the ledger."""
+    if table is None or ledger_at(url).name == table.name:
         return url
     parts = urlsplit(url)
     query = dict(parse_qsl(parts.query, keep_blank_values=True)) | {"layout": table.name}
@@ -95,9 +81,14 @@ def _with_ledger(app: str, url: str) -> str:
     return f"dynamodb://{parts.netloc}" + (f"?{urlencode(query)}" if query else "")
 
 
-def scope_of(app: str, url: str) -> str:
-    """The scope of an application's keys; a ledger of its own needs none."""
-    return "" if in_dynamodb(url) and own_ledger(app) is not None else app
+def _own_ledger(app: str, url: str, section: Mapping[str, Any]) -> Table | None:
+    """The table that is only this application's ledger; None where it shares the store's."""
+    if not app or not in_dynamodb(url):
+        return None
+    # Only where it is needed: in other stores a command need not import the application.
+    from semel.apps.finding import own_ledger
+
+    return own_ledger(app, section)
 
 
 def ledger_at(url: str) -> Table:

@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn
 
 from semel import errors
-from semel.apps.ledgers import in_dynamodb, ledger_at, own_ledger
+from semel.apps.finding import own_ledger
+from semel.apps.ledgers import in_dynamodb, ledger_at
 from semel.apps.reading import Given, read, store_of
 from semel.cli import views
 from semel.cli.opening import (
@@ -150,9 +151,11 @@ def _of_its_app(name: str, where: Where, given: Given) -> Where:
     """An inbox that has an app's name is the app's, where the settings have such an app."""
     if name in sections(given, "apps"):
         return msgspec.structs.replace(where, app=name)
-    url, ledger = store_of(given).url, own_ledger(name)
-    scoped = bool(os.environ.get("SEMEL_SCOPE"))
-    if ledger is not None and not scoped and in_dynamodb(url) and ledger_at(url).name != ledger.name:
+    url = store_of(given).url
+    if os.environ.get("SEMEL_SCOPE") or not in_dynamodb(url):
+        return where
+    ledger = own_ledger(name, {})
+    if ledger is not None and ledger_at(url).name != ledger.name:
         # What was given up stays so in the app's own ledger, and a message that is put back comes to nothing.
         raise errors.UsageError(
             f"{name} has a ledger of its own in DynamoDB: say --app {name}; or --scope, for an inbox of yours"

@@ -1,5 +1,6 @@
 """The house: what is open while the service, or its workers alone, run."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -30,6 +31,8 @@ class Mounted(msgspec.Struct, frozen=True):
     """It has messages to be worked on, and does not do everything at once."""
     s: Semel
     """Its ledger, and what stands on it."""
+    problem_types: Mapping[str, tuple[int, str]]
+    """Those that only it answers with."""
 
 
 class House:
@@ -98,7 +101,8 @@ class House:
         inbox_settings = self.settings.inbox.get(name, Inbox())
         s = self._connect(name)
         inbox = self._inbox(s, name, inbox_settings)
-        return Mounted(name, found.kind(s, inbox, chosen), inbox, inbox_settings, found.works, s)
+        app = found.kind(s, inbox, chosen)
+        return Mounted(name, app, inbox, inbox_settings, found.works, s, found.facts.problem_types)
 
     def _inbox(self, s: Semel, name: str, chosen: Inbox) -> Any:
         try:

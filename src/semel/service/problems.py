@@ -1,7 +1,7 @@
 """Problems by RFC 9457: every refusal of the service, by name, and which error of semel's is which."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from itertools import chain
 from typing import Any, Final, Literal, TypeAlias
@@ -9,7 +9,6 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from semel import errors
-from semel.apps.probe import replies as probe
 from semel.doors.http import answers
 
 # Where they are published, and what `type` begins with.
@@ -164,10 +163,10 @@ KINDS: Final[Iterable[tuple[type[errors.SemelError], Kind]]] = (
 )
 
 
-def published() -> dict[str, Any]:
-    """All of them, as they are served at their home: those of requests with an Idempotency-Key as well."""
+def published(*own: Mapping[str, tuple[int, str]]) -> dict[str, Any]:
+    """All of them, as they are served at their home: those of idempotent requests and of apps as well."""
     known: Iterable[tuple[str, tuple[int, str]]] = chain(
-        answers.PROBLEMS.items(), probe.OWN.items(), PROBLEMS.items()
+        answers.PROBLEMS.items(), *(each.items() for each in own), PROBLEMS.items()
     )
     return {
         kind: {"type": f"{HOME}#{kind}", "status": status, "title": title} for kind, (status, title) in known

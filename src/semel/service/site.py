@@ -107,7 +107,7 @@ def _about(house: House, tokens: Tokens) -> APIRouter:
     @routes.get(HOME)
     async def every_problem() -> dict[str, dict[str, Any]]:
         """Every problem that an answer may name as its type."""
-        return published()
+        return published(*(one.problem_types for one in house.apps))
 
     return routes
 

@@ -32,6 +32,7 @@ from semel.periods import Day
 from semel.policy import Keep, OnError, Options
 from semel.running import Run
 from semel.state import Gate
+from semel.tables import LEDGER
 from semel.tables.seeds import ACTIVITIES, MESSAGES, RESPONSE_COUNTERS
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ class Household:
     """The helper on one store."""
 
     settings_type = Settings
+    ledger_table = LEDGER
 
     def __init__(self, s: Semel, inbox: Inbox, settings: Settings) -> None:
         self.s, self._inbox = s, inbox

@@ -7,10 +7,12 @@ from semel import errors
 from semel.apps.probe.embedded import Embedded
 from semel.apps.probe.hook import Hook, Operation
 from semel.apps.probe.orders import Consume, Errand, OrderFailed, Produce, Report
+from semel.apps.probe.replies import OWN
 from semel.apps.probe.settings import Settings, checked
 from semel.apps.settings import naming
 from semel.connect import Semel
 from semel.policy import OnError, Options
+from semel.tables.seeds import PROBE
 
 if TYPE_CHECKING:
     from semel.doors.inbox import Inbox
@@ -47,6 +49,8 @@ class Probe:
     """Produces and consumes messages, each request once; nothing of it waits in an inbox."""
 
     settings_type = Settings
+    ledger_table = PROBE
+    problem_types = OWN
 
     def __init__(self, s: Semel, inbox: "Inbox | None" = None, settings: Settings | None = None) -> None:
         self.settings = settings = checked(settings or Settings())

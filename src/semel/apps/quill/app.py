@@ -34,6 +34,7 @@ from semel.ledger import lasting
 from semel.model import Claimed, Failed, OnLapsed, Replay
 from semel.policy import Options
 from semel.running import current_run
+from semel.tables.seeds import QUILL
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
@@ -128,6 +129,7 @@ class Quill:
     """Takes deliveries, and handles what is left of them."""
 
     settings_type = Settings
+    ledger_table = QUILL
 
     def __init__(self, s: Semel, inbox: Inbox, settings: Settings) -> None:
         self.settings = checked(settings)

@@ -23,7 +23,7 @@ from semel.lifecycle import Status
 from semel.policy import Options
 from semel.redact import Redactor
 from semel.running import current_run
-from semel.tables.seeds import SUPPORT_STATE
+from semel.tables.seeds import SUPPORT_EVENTS, SUPPORT_STATE
 from semel.transaction import Transaction
 
 if TYPE_CHECKING:
@@ -68,6 +68,7 @@ class Support:
 
     settings_type = Settings
     needs_secret = True
+    ledger_table = SUPPORT_EVENTS
 
     def __init__(self, s: Semel, inbox: Inbox, settings: Settings) -> None:
         check(settings)
