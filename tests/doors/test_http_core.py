@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 import semel
 from semel.doors import wsgi
-from semel.doors.http import ANYONE, KEPT_HEADERS, Answer, Idempotency, Kept, Request, Ticket, pages
-from semel.doors.http.answers import PROBLEMS, NotKept, Recording, problem, replayed
+from semel.doors.http import ANYONE, KEPT_HEADERS, HTTPResponse, Idempotency, Kept, Request, Ticket, pages
 from semel.doors.http.exchange import Exchange
 from semel.doors.http.field import BadField, read_key, read_seconds
 from semel.doors.http.policy import Asked
 from semel.doors.http.publish import key_pattern, policy_document
+from semel.doors.http.responses import PROBLEMS, NotKept, Recording, problem, replayed
 from semel.running import CURRENT
 from semel.stores.memory import MemoryStore
 from semel.testing import FakeClock, Faulty
@@ -78,9 +78,9 @@ def admitted(idempotency: Idempotency, request: Request | None = None) -> Ticket
     return ticket
 
 
-def turned_away(idempotency: Idempotency, request: Request) -> Answer:
+def turned_away(idempotency: Idempotency, request: Request) -> HTTPResponse:
     answer = idempotency.admit(request)
-    assert isinstance(answer, Answer), answer
+    assert isinstance(answer, HTTPResponse), answer
     return answer
 
 
@@ -90,14 +90,14 @@ def begun(idempotency: Idempotency, request: Request | None = None, body: bytes 
     return exchange
 
 
-def asked(idempotency: Idempotency, request: Request | None = None, body: bytes = b"{}") -> Answer:
+def asked(idempotency: Idempotency, request: Request | None = None, body: bytes = b"{}") -> HTTPResponse:
     """The answer to a request whose handler does not get to run."""
     answer = Exchange(idempotency, admitted(idempotency, request)).begin(body)
     assert answer is not None
     return answer
 
 
-def told(answer: Answer) -> dict[str, Any]:
+def told(answer: HTTPResponse) -> dict[str, Any]:
     """What a problem says, by the rules that all problems keep."""
     headers = {name.lower(): value for name, value in reversed(answer.headers)}
     assert headers["content-type"] == "application/problem+json"
@@ -111,11 +111,11 @@ def told(answer: Answer) -> dict[str, Any]:
     return found
 
 
-def kind(answer: Answer) -> str:
+def kind(answer: HTTPResponse) -> str:
     return str(told(answer)["type"]).rpartition("#")[2]
 
 
-def header(answer: Answer, name: str) -> list[str]:
+def header(answer: HTTPResponse, name: str) -> list[str]:
     return [value for key, value in answer.headers if key.lower() == name.lower()]
 
 
@@ -977,7 +977,7 @@ def test_an_application_that_begins_anew_after_its_head_was_sent_is_told_so(s: s
 # The policy's own pages
 
 
-def page_of(idempotency: Idempotency, path: str = WELL_KNOWN, **more: Any) -> Answer | Asked | None:
+def page_of(idempotency: Idempotency, path: str = WELL_KNOWN, **more: Any) -> HTTPResponse | Asked | None:
     return idempotency.page(request_of(None, method=more.pop("method", "GET"), path=path, **more))
 
 
@@ -985,7 +985,7 @@ def token_of(key: str) -> str:
     return base64.urlsafe_b64encode(key.encode()).decode().rstrip("=")
 
 
-def status_page(idempotency: Idempotency, url: str, native: Any = None) -> Answer:
+def status_page(idempotency: Idempotency, url: str, native: Any = None) -> HTTPResponse:
     page = pages.page_of(idempotency, request_of(None, method="GET", path=url, native=native))
     assert page is not None
     return page
@@ -996,7 +996,7 @@ def test_the_policy_is_published_as_it_is_kept(s: semel.Semel) -> None:
         s, expiry=(60, 3600), strict=True, ttl=7200, keep=lambda status: status in (200, 201, 404)
     )
     page = page_of(idempotency, "/app" + WELL_KNOWN, root="/app")
-    assert isinstance(page, Answer)
+    assert isinstance(page, HTTPResponse)
     assert page.status == 200
     document = json.loads(page.body)
     assert document == policy_document(idempotency, "/app")

@@ -23,9 +23,9 @@ from examples.payments_api import create_app
 from semel.doors.asgi import IdempotencyMiddleware
 from semel.doors.fastapi import idempotent_route, publish
 from semel.doors.http import ANYONE, Idempotency
-from semel.doors.http.answers import PROBLEMS
 from semel.doors.http.field import BadField, read_key
 from semel.doors.http.publish import describe, key_pattern, policy_document
+from semel.doors.http.responses import PROBLEMS
 
 NORTH = {"Authorization": "Bearer token-of-north"}
 ORDER = {"cents": 4200, "currency": "eur"}

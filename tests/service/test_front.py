@@ -11,13 +11,14 @@ import pytest
 from fastapi.testclient import TestClient
 
 from semel import errors
-from semel.doors.http.answers import Answer as PairsAnswer
+from semel.doors.http.problems import ProblemDetails
+from semel.doors.http.responses import HTTPResponse
 from semel.redact import Redactor
 from semel.service import logs
 from semel.service.front import Front, Routes
 from semel.service.house import House
 from semel.service.metrics import Metrics
-from semel.service.problems import Problem
+from semel.service.problems import problem
 from semel.service.settings import Service
 from tests.service.kit import ALL_TOKENS, bearer, client_of, opened, problem_of, register
 
@@ -57,8 +58,8 @@ class Words:
     def name(self, authorization: str) -> str | None:
         return authorization.removeprefix("Bearer ") or None
 
-    def unknown(self, *, sent: bool) -> Problem:
-        return Problem("not-authenticated", "sent" if sent else "not sent")
+    def unknown(self, *, sent: bool) -> ProblemDetails:
+        return problem("not-authenticated", "sent" if sent else "not sent")
 
 
 async def ask(
@@ -277,7 +278,7 @@ def test_a_hook_that_fails_is_answered_with_a_problem_that_tells_no_secret(
 
 
 def test_a_hook_may_answer_with_headers_in_pairs() -> None:
-    front = front_of(None, {"/hook": Answers(PairsAnswer(201, [("Location", "/x")], b"ok"))})
+    front = front_of(None, {"/hook": Answers(HTTPResponse(201, [("Location", "/x")], b"ok"))})
     told = asyncio.run(ask(front, b"{}", path="/hook"))
     assert (told["status"], told["headers"][b"location"], told["body"]) == (201, b"/x", b"ok")
 

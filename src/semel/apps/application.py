@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 import msgspec
 
 from semel.connect import Semel
+from semel.doors.http.problems import ProblemTypes
 from semel.doors.inbox import Inbox, Message
 from semel.doors.webhooks import Answer, Headers
 from semel.policy import Options
@@ -95,7 +96,7 @@ class Facts(msgspec.Struct, frozen=True):
     """Whether it needs `semel.secret`: it names persons by hashes that nobody else can make."""
     ledger_table: Table | None = None
     """The table that is its ledger in DynamoDB; without one it has a scope of its name in the store's."""
-    problem_types: Mapping[str, tuple[int, str]] = {}
+    problem_types: ProblemTypes = {}
     """The problems that only it answers with, each with its status and title; the service publishes them."""
 
 

@@ -21,13 +21,13 @@ from semel.connect import Semel
 from semel.doors.aws_lambda import Lambda
 from semel.doors.aws_lambda.attempts import remaining
 from semel.doors.aws_lambda.proxy import Event, Response, body_of, pairs_of, request_of, respond
-from semel.doors.http.answers import Answer
+from semel.doors.http.responses import HTTPResponse
 from semel.doors.inbox.sqs import SQSInbox
 from semel.doors.inbox.worker import MAX_ATTEMPTS
 from semel.doors.queues.messages import Taken
 from semel.doors.sqs.broker import dead_letter
 from semel.doors.sqs.message import Message
-from semel.doors.webhooks import Answer as Reply
+from semel.doors.webhooks import Answer
 from semel.errors import InvalidOption
 from semel.redact import Redactor
 from semel.telemetry.emf import Emf
@@ -81,15 +81,15 @@ class Functions:
             raise InvalidOption(f"give {self._name}'s worker a time-out of 30 seconds: it has {left:.0f}")
         return self._worker(event, context)
 
-    def _received(self, event: Event) -> Reply:
+    def _received(self, event: Event) -> Answer:
         request = request_of(event)
         hook = self._app.hooks.get(request.path.removeprefix(request.root))
         if hook is None:
-            return Reply.problem(404)
+            return Answer.problem(404)
         if request.method != "POST":
-            return Reply.problem(405, {"Allow": "POST"})
+            return Answer.problem(405, {"Allow": "POST"})
         url = _address(event) + request.path + (f"?{request.query}" if request.query else "")
-        received: Reply = hook.receive(pairs_of(event), body_of(event), method="POST", url=url)
+        received: Answer = hook.receive(pairs_of(event), body_of(event), method="POST", url=url)
         return received
 
     def close(self) -> None:
@@ -177,8 +177,8 @@ def _bury(queue: Queue, record: dict[str, Any], taken: Taken) -> None:
     queue.call("SendMessage", dead_letter(message, taken, fifo=queue.fifo).entry(), write=True)
 
 
-def _answer(reply: Reply) -> Answer:
-    return Answer(reply.status, list(reply.headers.items()), reply.body)
+def _answer(reply: Answer) -> HTTPResponse:
+    return HTTPResponse(reply.status, list(reply.headers.items()), reply.body)
 
 
 def _address(event: Event) -> str:

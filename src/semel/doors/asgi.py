@@ -7,10 +7,10 @@ first and sent then; one that streams goes to the client as it comes, and only i
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from semel.doors.http.answers import Answer, NotKept
 from semel.doors.http.exchange import Exchange
 from semel.doors.http.pages import apage_of
 from semel.doors.http.policy import Idempotency, Request, Ticket
+from semel.doors.http.responses import HTTPResponse, NotKept
 
 if TYPE_CHECKING:
     import asyncio
@@ -94,7 +94,7 @@ class Conversation:
         self._gone = False
         self._over: asyncio.Event | None = None
 
-    async def begin(self, request: Request) -> Answer | None:
+    async def begin(self, request: Request) -> HTTPResponse | None:
         """Claim the key of a request; an answer says that it does not run, and None that it may."""
         ticket = self._idempotency.admit(request)
         if not isinstance(ticket, Ticket):
@@ -204,7 +204,7 @@ class Conversation:
         self._start, self._gone = None, True
         return await respond(exchange.refuse(problem, begun=True), self._send)
 
-    async def _failed(self, error: BaseException) -> Answer | None:
+    async def _failed(self, error: BaseException) -> HTTPResponse | None:
         if not self._is_open():
             return None
         exchange: Exchange = self._exchange  # type: ignore[assignment]  # it is open
@@ -237,7 +237,7 @@ def request_of(scope: Scope, native: Any) -> Request:
     )
 
 
-async def respond(answer: Answer, send: Send, *, head: bool = False) -> None:
+async def respond(answer: HTTPResponse, send: Send, *, head: bool = False) -> None:
     """Send an answer."""
     headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in answer.headers]
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})

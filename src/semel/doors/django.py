@@ -42,11 +42,11 @@ from django.views.decorators.http import require_safe
 
 from semel import errors
 from semel.doors import wsgi
-from semel.doors.http.answers import Answer
 from semel.doors.http.exchange import Exchange
 from semel.doors.http.field import read_length
 from semel.doors.http.pages import page_of
 from semel.doors.http.policy import Idempotency
+from semel.doors.http.responses import HTTPResponse
 from semel.doors.http.streams import begun
 
 V = TypeVar("V", bound=Callable[..., Any])
@@ -272,7 +272,7 @@ def admit(
     ticket = idempotency.admit(wsgi.request_of(request.META, native or request))
     if ticket is None:
         return None
-    if isinstance(ticket, Answer):
+    if isinstance(ticket, HTTPResponse):
         return response_of(ticket)
     body = read(request, idempotency.max_body)
     if body is None:
@@ -339,7 +339,7 @@ def kept(exchange: Exchange, response: HttpResponseBase, room: int) -> HttpRespo
     return _in_pieces(response, pieces)
 
 
-def response_of(answer: Answer) -> HttpResponse:
+def response_of(answer: HTTPResponse) -> HttpResponse:
     """An answer as Django's response, which has one line for each name of a header."""
     headers: dict[str, str] = {}
     for name, value in answer.headers:

@@ -21,10 +21,10 @@ from fastapi.concurrency import iterate_in_threadpool, run_in_threadpool
 from fastapi.routing import APIRoute
 
 from semel.doors import asgi
-from semel.doors.http.answers import Answer
 from semel.doors.http.pages import apage_of
 from semel.doors.http.policy import Idempotency
 from semel.doors.http.publish import EXTENSION, describe, summary
+from semel.doors.http.responses import HTTPResponse
 from semel.running import CURRENT, Run
 
 Endpoint = Callable[..., Any]
@@ -193,7 +193,7 @@ def _faces(endpoint: Endpoint) -> tuple[Any, ...]:
     return endpoint, plain, getattr(plain, "__call__", None)  # noqa: B004 - its kind matters, not its presence
 
 
-def _response(answer: Answer, *, head: bool = False) -> Response:
+def _response(answer: HTTPResponse, *, head: bool = False) -> Response:
     response = Response(b"" if head else answer.body, answer.status)
     # All of them as they are: a name may be there twice.
     response.raw_headers = [

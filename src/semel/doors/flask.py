@@ -23,10 +23,10 @@ from flask.typing import ResponseReturnValue
 
 from semel import errors
 from semel.doors import wsgi
-from semel.doors.http.answers import Answer
 from semel.doors.http.exchange import Exchange
 from semel.doors.http.pages import page_of
 from semel.doors.http.policy import Idempotency
+from semel.doors.http.responses import HTTPResponse
 from semel.doors.http.streams import begun
 
 P = ParamSpec("P")
@@ -74,7 +74,7 @@ def _claim(idempotency: Idempotency) -> Exchange | Response | None:
     ticket = idempotency.admit(wsgi.request_of(request.environ, request))
     if ticket is None:
         return None
-    if isinstance(ticket, Answer):
+    if isinstance(ticket, HTTPResponse):
         return _response(ticket)
     body = _body(request, idempotency.max_body)
     if body is None:
@@ -147,7 +147,7 @@ def _streamed(exchange: Exchange, response: Response) -> Response:
     return response
 
 
-def _response(answer: Answer) -> Response:
+def _response(answer: HTTPResponse) -> Response:
     response = current_app.response_class(answer.body, answer.status, answer.headers)
     if all(name.lower() != "content-type" for name, _ in answer.headers):
         del response.headers["Content-Type"]

@@ -11,11 +11,11 @@ from itertools import chain
 from operator import length_hint
 from typing import Any, Final, Self, TypeAlias
 
-from semel.doors.http.answers import WITHOUT_BODY, Answer
 from semel.doors.http.exchange import Exchange
 from semel.doors.http.field import read_length
 from semel.doors.http.pages import page_of
 from semel.doors.http.policy import Idempotency, Request
+from semel.doors.http.responses import WITHOUT_BODY, HTTPResponse
 
 Environ: TypeAlias = dict[str, Any]
 StartResponse: TypeAlias = Callable[..., Any]
@@ -46,7 +46,7 @@ class IdempotencyMiddleware:
         ticket = idempotency.admit(request_of(environ, environ))
         if ticket is None:
             return self.app(environ, start_response)
-        if isinstance(ticket, Answer):
+        if isinstance(ticket, HTTPResponse):
             return respond(ticket, start_response)
         body = read(environ, idempotency.max_body)
         if body is None:
@@ -197,13 +197,13 @@ def request_of(environ: Environ, native: Any) -> Request:
     return Request(environ["REQUEST_METHOD"], path, environ.get("QUERY_STRING", ""), found, native, root)
 
 
-def _page(idempotency: Idempotency, environ: Environ) -> Answer | None:
+def _page(idempotency: Idempotency, environ: Environ) -> HTTPResponse | None:
     if not idempotency.may_have_page(environ["REQUEST_METHOD"], environ.get("PATH_INFO", "")):
         return None
     return page_of(idempotency, request_of(environ, environ))
 
 
-def respond(answer: Answer, start_response: StartResponse, *, head: bool = False) -> Iterable[bytes]:
+def respond(answer: HTTPResponse, start_response: StartResponse, *, head: bool = False) -> Iterable[bytes]:
     """Send an answer."""
     start_response(f"{answer.status} {_phrase(answer.status)}", list(answer.headers))
     return [b"" if head else answer.body]

@@ -7,12 +7,12 @@ from fastapi import FastAPI
 
 from semel.service.front import HEALTH
 from semel.service.house import House
-from semel.service.problems import Kind
+from semel.service.problems import ServiceProblemType
 from semel.service.v1.openapi import PROBLEM, SCHEMA, problems
 
 METHODS: Final = frozenset({"get", "put", "post", "delete"})
 # What may be said to any request, before an operation sees it or in its place.
-OF_ALL: Final[tuple[Kind, ...]] = (
+OF_ALL: Final[tuple[ServiceProblemType, ...]] = (
     "invalid-request",
     "body-too-large",
     "internal",
@@ -21,9 +21,9 @@ OF_ALL: Final[tuple[Kind, ...]] = (
     "stopping",
 )
 # To one that has a body; and to whoever watches over the service, who is never turned away.
-OF_BODIES: Final[tuple[Kind, ...]] = ("body-too-slow", "not-json")
-OF_HEALTH: Final[tuple[Kind, ...]] = ("internal", "unavailable", "timed-out", "stopping")
-OF_HOOKS: Final[tuple[Kind, ...]] = (
+OF_BODIES: Final[tuple[ServiceProblemType, ...]] = ("body-too-slow", "not-json")
+OF_HEALTH: Final[tuple[ServiceProblemType, ...]] = ("internal", "unavailable", "timed-out", "stopping")
+OF_HOOKS: Final[tuple[ServiceProblemType, ...]] = (
     *OF_ALL,
     "not-authenticated",
     "body-too-slow",
@@ -58,7 +58,7 @@ def _described(document: dict[str, Any], house: House) -> dict[str, Any]:
     return document
 
 
-def _add(operation: dict[str, Any], kinds: tuple[Kind, ...]) -> None:
+def _add(operation: dict[str, Any], kinds: tuple[ServiceProblemType, ...]) -> None:
     """Add the problems that an operation does not name by itself."""
     if "requestBody" in operation:
         kinds = (*kinds, *OF_BODIES)

@@ -20,10 +20,11 @@ import msgspec
 
 from semel import errors
 from semel.doors.http.field import read_length
+from semel.doors.http.problems import ProblemDetails
 from semel.ledger import random_token
 from semel.service import logs
 from semel.service.metrics import Metrics
-from semel.service.problems import STOPPING, Problem, Trouble, later, problem_of, trouble
+from semel.service.problems import STOPPING, Trouble, later, problem, problem_of, trouble
 from semel.service.settings import Service
 from semel.service.shares import Arrivals, Budget, Crowded
 
@@ -61,7 +62,7 @@ class Callers(Protocol):
     def name(self, authorization: str) -> str | None:
         """Whose token a request shows; None where it is nobody's."""
 
-    def unknown(self, *, sent: bool) -> Problem:
+    def unknown(self, *, sent: bool) -> ProblemDetails:
         """What is said to nobody."""
 
 
@@ -116,9 +117,9 @@ class Exchange:
         await self._send({"type": "http.response.start", "status": status, "headers": head})
         await self._send({"type": "http.response.body", "body": body})
 
-    async def refuse(self, problem: Problem) -> None:
+    async def refuse(self, problem: ProblemDetails) -> None:
         """Answer with a problem."""
-        await self.answer(problem.status, problem.head(), problem.body())
+        await self.answer(problem.status, dict(problem.all_headers()), problem.body())
 
 
 class Routes:
@@ -145,10 +146,10 @@ class Routes:
         return self.NOWHERE
 
 
-INTERNAL: Final = Problem("internal", "the log says why, under this request's id")
+INTERNAL: Final = problem("internal", "the log says why, under this request's id")
 
 
-def told_problem(error: errors.SemelError, id: str) -> Problem:
+def told_problem(error: errors.SemelError, id: str) -> ProblemDetails:
     """What an error of semel's is to the client; one that is the service's own trouble is logged."""
     problem = problem_of(error)
     if problem.status >= 500:
@@ -241,7 +242,7 @@ class Front:
     async def _deliver(self, hook: Hook, scope: Scope, receive: Receive, exchange: Exchange) -> None:
         path: str = scope["path"]
         if scope["method"] != "POST":
-            raise Trouble(Problem("wrong-method", "deliveries are sent by POST", (("Allow", "POST"),)))
+            raise Trouble(problem("wrong-method", "deliveries are sent by POST", [("Allow", "POST")]))
         query = scope["query_string"]
         url = f"{self._address}{path}" + (f"?{query.decode('latin-1')}" if query else "")
         headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
@@ -298,7 +299,7 @@ class Front:
         # Not `asyncio.timeout`: a write under way is finished first, and the client need not wait for it.
         exchange.timer = asyncio.get_running_loop().call_later(wait, self._give_up, exchange, task, problem)
 
-    def _give_up(self, exchange: Exchange, task: "asyncio.Task[Any] | None", problem: Problem) -> None:
+    def _give_up(self, exchange: Exchange, task: "asyncio.Task[Any] | None", problem: ProblemDetails) -> None:
         """Answer in place of a request, and let it end as soon as it can."""
         exchange.given_up = True
         refusal = asyncio.ensure_future(exchange.refuse(problem))
@@ -350,7 +351,7 @@ def _measured(receive: Receive, limit: int) -> Receive:
     return measured
 
 
-def _unread(problem: Problem) -> Receive:
+def _unread(problem: ProblemDetails) -> Receive:
     """A body that nobody is to wait for, as it is not known who sends it."""
 
     async def unread() -> MutableMapping[str, Any]:

@@ -1,6 +1,5 @@
 """The house: what is open while the service, or its workers alone, run."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -11,6 +10,7 @@ from semel.apps.keyfile import secrets_of
 from semel.apps.ledgers import binding, ledger_at
 from semel.apps.reading import Given
 from semel.connect import Semel
+from semel.doors.http.problems import ProblemTypes
 from semel.keys import prefix
 from semel.redact import Redactor
 from semel.service.applications import Applications
@@ -31,7 +31,7 @@ class Mounted(msgspec.Struct, frozen=True):
     """It has messages to be worked on, and does not do everything at once."""
     s: Semel
     """Its ledger, and what stands on it."""
-    problem_types: Mapping[str, tuple[int, str]]
+    problem_types: ProblemTypes
     """Those that only it answers with."""
 
 

@@ -1,21 +1,24 @@
 """Problems by RFC 9457: every refusal of the service, by name, and which error of semel's is which."""
 
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from itertools import chain
 from typing import Any, Final, Literal, TypeAlias
 
-import msgspec
-
 from semel import errors
-from semel.doors.http import answers
+from semel.doors.http import responses
+from semel.doors.http.problems import (
+    UNAVAILABLE,
+    ProblemDetails,
+    ProblemTypes,
+    problem_details,
+    retry_after,
+)
 
 # Where they are published, and what `type` begins with.
 HOME: Final = "/problems"
-MEDIA: Final = "application/problem+json"
 
-Kind: TypeAlias = Literal[
+ServiceProblemType: TypeAlias = Literal[
     "invalid-request",
     "key-malformed",
     "claim-malformed",
@@ -44,7 +47,7 @@ Kind: TypeAlias = Literal[
 ]
 
 # Each problem's status and title; they are published at its type's address.
-PROBLEMS: Final[dict[Kind, tuple[int, str]]] = {
+PROBLEMS: Final[dict[ServiceProblemType, tuple[int, str]]] = {
     "invalid-request": (400, "The request is not as this operation takes it"),
     "key-malformed": (400, "The key is empty, too long, or not printable"),
     "claim-malformed": (400, "This names no claim, charge or decision that was given out here"),
@@ -78,51 +81,29 @@ LAST: Final = 253402300799
 RETRY_AFTER: Final = 1.0
 
 
-class Problem(msgspec.Struct, frozen=True):
-    """One refusal, whole."""
-
-    kind: Kind
-    detail: str
-    headers: tuple[tuple[str, str], ...] = ()
-    more: dict[str, Any] = {}
-
-    @property
-    def status(self) -> int:
-        """The status it is answered with."""
-        return int(self.more.get("status", PROBLEMS[self.kind][0]))
-
-    def told(self) -> dict[str, Any]:
-        """Its body."""
-        status, title = PROBLEMS[self.kind]
-        told = {"type": f"{HOME}#{self.kind}", "title": title, "status": status, "detail": self.detail}
-        return told | self.more
-
-    def body(self) -> bytes:
-        """Its body as JSON."""
-        return msgspec.json.encode(self.told())
-
-    def head(self) -> dict[str, str]:
-        """Its headers, without the length."""
-        return {"Content-Type": MEDIA, "Cache-Control": "no-store", **dict(self.headers)}
+def problem(
+    name: ServiceProblemType, detail: str, headers: Iterable[tuple[str, str]] = (), **more: Any
+) -> ProblemDetails:
+    """A problem of the service, and what more there is to tell."""
+    return problem_details(PROBLEMS, name, HOME, detail, headers, **more)
 
 
 class Trouble(Exception):
     """Raised to answer with a problem."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: ProblemDetails) -> None:
         super().__init__(problem.detail)
         self.problem = problem
 
 
-def trouble(kind: Kind, detail: str, **more: Any) -> Trouble:
-    """The same in one word."""
-    return Trouble(Problem(kind, detail, more=more))
+def trouble(kind: ServiceProblemType, detail: str, **more: Any) -> Trouble:
+    """The error to raise for a problem."""
+    return Trouble(problem(kind, detail, **more))
 
 
-def later(kind: Kind, detail: str, seconds: float = RETRY_AFTER, **more: Any) -> Problem:
+def later(kind: ServiceProblemType, detail: str, seconds: float = RETRY_AFTER, **more: Any) -> ProblemDetails:
     """A problem that may be gone in so many seconds."""
-    wait = (("Retry-After", str(max(1, math.ceil(seconds)))),)
-    return Problem(kind, detail, wait, {"retry_after": round(max(0.0, seconds), 3), **more})
+    return problem(kind, detail, [retry_after(seconds)], retry_after=round(max(0.0, seconds), 3), **more)
 
 
 STOPPING: Final = later("stopping", "another process, or this one after its restart, will answer")
@@ -133,26 +114,27 @@ def moment(seconds: float) -> str:
     return datetime.fromtimestamp(min(max(seconds, 0.0), LAST), UTC).isoformat(timespec="milliseconds")
 
 
-def problem_of(error: errors.SemelError) -> Problem:
+def problem_of(error: errors.SemelError) -> ProblemDetails:
     """What an error of semel's is to whoever asked over HTTP."""
     match error:
         case errors.InProgress():
             return later("in-progress", str(error), error.retry_after, attempt=error.attempt)
         case errors.CapReached():
-            more = {"used": error.used, "cap": error.cap, "resets_at": moment(error.resets_at)}
-            return Problem("cap-reached", f"it stands at {error.used} of {error.cap}", more=more)
-        case errors.StoreUnavailable() | errors.StoreThrottled() | errors.StoreOutcomeUnknown():
-            # What the store said is for the log: it may name hosts and files.
-            return later("unavailable", f"{type(error).__name__}: send the same request again")
+            used, cap, resets_at = error.used, error.cap, moment(error.resets_at)
+            detail = f"it stands at {used} of {cap}"
+            return problem("cap-reached", detail, used=used, cap=cap, resets_at=resets_at)
         case errors.ShuttingDown() | errors.StoreClosed():
             return STOPPING
+    if isinstance(error, UNAVAILABLE):
+        # What the store said is for the log: it may name hosts and files.
+        return later("unavailable", f"{type(error).__name__}: send the same request again")
     for kind, word in KINDS:
         if isinstance(error, kind):
-            return Problem(word, str(error))
-    return Problem("internal", f"{type(error).__name__}; the log has the rest, under this request's id")
+            return problem(word, str(error))
+    return problem("internal", f"{type(error).__name__}; the log has the rest, under this request's id")
 
 
-KINDS: Final[Iterable[tuple[type[errors.SemelError], Kind]]] = (
+KINDS: Final[Iterable[tuple[type[errors.SemelError], ServiceProblemType]]] = (
     (errors.InvalidKey, "key-malformed"),
     (errors.PayloadChanged, "payload-changed"),
     (errors.OutcomeUnknown, "outcome-unknown"),
@@ -163,10 +145,10 @@ KINDS: Final[Iterable[tuple[type[errors.SemelError], Kind]]] = (
 )
 
 
-def published(*own: Mapping[str, tuple[int, str]]) -> dict[str, Any]:
+def published(*own: ProblemTypes) -> dict[str, Any]:
     """All of them, as they are served at their home: those of idempotent requests and of apps as well."""
     known: Iterable[tuple[str, tuple[int, str]]] = chain(
-        answers.PROBLEMS.items(), *(each.items() for each in own), PROBLEMS.items()
+        responses.PROBLEMS.items(), *(each.items() for each in own), PROBLEMS.items()
     )
     return {
         kind: {"type": f"{HOME}#{kind}", "status": status, "title": title} for kind, (status, title) in known

@@ -4,8 +4,9 @@ import asyncio
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from semel.doors.http.problems import MEDIA_TYPE
 from semel.service.heads import HEAD_SECONDS, MAX_HEAD_BYTES, PIECE_BYTES
-from semel.service.problems import MEDIA, Problem
+from semel.service.problems import problem
 
 
 class Protocol(HttpToolsProtocol):
@@ -85,8 +86,8 @@ class Protocol(HttpToolsProtocol):
         """Refuse what is no request that anybody could answer, and read on no more."""
         if self.transport.is_closing():
             return
-        body = Problem("invalid-request", msg).body()
-        head = f"content-type: {MEDIA}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        body = problem("invalid-request", msg).body()
+        head = f"content-type: {MEDIA_TYPE}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
         self.transport.write(STATUS_LINE[400] + head.encode() + body)
         self.transport.close()
 

@@ -15,13 +15,14 @@ from starlette.exceptions import HTTPException
 
 from semel import errors
 from semel.apps import Shows
+from semel.doors.http.problems import ProblemDetails
 from semel.drive import leave
 from semel.service import health, pages, v1
 from semel.service.described import described
 from semel.service.front import ID, INTERNAL, Front, Routes, told_problem
 from semel.service.house import House
 from semel.service.metrics import CONTENT_TYPE
-from semel.service.problems import HOME, Kind, Problem, Trouble, published
+from semel.service.problems import HOME, ServiceProblemType, Trouble, problem, published
 from semel.service.tokens import Tokens, anybody
 from semel.service.v1.openapi import PROBLEM, problems
 
@@ -168,27 +169,27 @@ def _mount_apps(app: FastAPI, house: House, tokens: Tokens) -> None:
 
 def _answer_with_problems(app: FastAPI) -> None:
     async def told(request: Request, error: Exception) -> Response:
-        problem = _problem(error, request)
-        return Response(problem.body(), problem.status, problem.head())
+        details = _problem(error, request)
+        return Response(details.body(), details.status, dict(details.all_headers()))
 
     # The last is raised again after it was answered, and so is logged by the front.
     for kind in (Trouble, errors.SemelError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, told)
 
 
-STATUS: Final[dict[int, Kind]] = {404: "no-such-page", 405: "wrong-method"}
+STATUS: Final[dict[int, ServiceProblemType]] = {404: "no-such-page", 405: "wrong-method"}
 
 
-def _problem(error: Any, request: Request) -> Problem:
+def _problem(error: Any, request: Request) -> ProblemDetails:
     match error:
         case Trouble():
             return error.problem
         case errors.SemelError():
             return told_problem(error, request.scope.get(ID, ""))
         case RequestValidationError() if _is_unread(error, request):
-            return Problem("not-json", "send it with the header -H 'Content-Type: application/json'")
+            return problem("not-json", "send it with the header -H 'Content-Type: application/json'")
         case RequestValidationError():
-            return Problem("invalid-request", "see errors", more={"errors": [*map(_wrong, error.errors())]})
+            return problem("invalid-request", "see errors", errors=[*map(_wrong, error.errors())])
         case HTTPException(__cause__=Trouble() as cause):
             # FastAPI's word for whatever goes wrong while it reads a body.
             return cause.problem
@@ -205,11 +206,11 @@ def _is_unread(error: RequestValidationError, request: Request) -> bool:
     return bool(whole) and not says
 
 
-def _of_an_app(error: HTTPException) -> Problem:
+def _of_an_app(error: HTTPException) -> ProblemDetails:
     """What an app's own routes refuse keeps its status."""
     kind = STATUS.get(error.status_code, "invalid-request" if error.status_code < 500 else "internal")
-    headers = tuple((error.headers or {}).items())
-    return Problem(kind, str(error.detail), headers, {"status": error.status_code})
+    headers = (error.headers or {}).items()
+    return problem(kind, str(error.detail), headers, status=error.status_code)
 
 
 def _wrong(one: dict[str, Any]) -> dict[str, str]:

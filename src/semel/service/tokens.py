@@ -14,8 +14,9 @@ from semel import errors
 from semel.apps.reading import Given
 from semel.apps.settings import SHORTEST
 from semel.connect import Semel
+from semel.doors.http.problems import ProblemDetails
 from semel.service.house import House
-from semel.service.problems import Problem, Trouble
+from semel.service.problems import Trouble, problem
 from semel.service.settings import Right, Token
 
 DIGEST: Final = re.compile(r"[0-9a-fA-F]{64}")
@@ -68,7 +69,7 @@ class Tokens:
         caller = self.caller(presented) if scheme.lower() == "bearer" else None
         return None if caller is None else caller.name
 
-    def unknown(self, *, sent: bool) -> Problem:
+    def unknown(self, *, sent: bool) -> ProblemDetails:
         """What is said to nobody."""
         return _unknown(known=bool(self._known), sent=sent)
 
@@ -91,20 +92,20 @@ class Tokens:
         return asks
 
 
-def _unknown(*, known: bool, sent: bool) -> Problem:
+def _unknown(*, known: bool, sent: bool) -> ProblemDetails:
     detail = "send Authorization: Bearer with a token of the settings"
     if not known:
         detail = "no token is set up: add a section [tokens.NAME] to the settings"
     elif sent:
         detail = "no such token is set up"
     told = 'Bearer realm="semel"' + (', error="invalid_token"' if sent else "")
-    return Problem("not-authenticated", detail, (("WWW-Authenticate", told),))
+    return problem("not-authenticated", detail, [("WWW-Authenticate", told)])
 
 
-def _lacks(caller: Caller, right: Right) -> Problem:
+def _lacks(caller: Caller, right: Right) -> ProblemDetails:
     told = f'Bearer realm="semel", error="insufficient_scope", scope="{right}"'
     detail = f"the token {caller.name!r} lacks the scope {right!r}"
-    return Problem("not-permitted", detail, (("WWW-Authenticate", told),), {"scope": right})
+    return problem("not-permitted", detail, [("WWW-Authenticate", told)], scope=right)
 
 
 def _digest(name: str, token: Token, given: Given) -> bytes:

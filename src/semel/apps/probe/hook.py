@@ -17,8 +17,8 @@ from semel.apps.probe.settings import Settings
 from semel.commands import Raised
 from semel.connect import Semel
 from semel.doors.http import field
-from semel.doors.http.answers import Answer, Kind, Pairs, problem
-from semel.doors.webhooks import Answer as Reply
+from semel.doors.http.responses import HTTPResponse, Pairs, ProblemType, problem
+from semel.doors.webhooks import Answer
 from semel.doors.webhooks.reading import Headers, values
 from semel.events import What
 from semel.once import Block
@@ -40,7 +40,7 @@ class Operation(msgspec.Struct, frozen=True):
 class Turned(Exception):
     """A request that is turned away before anything is claimed."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: HTTPResponse) -> None:
         super().__init__()
         self.answer = answer
 
@@ -55,7 +55,7 @@ class Hook:
         self._options: Options = {"lease": settings.lease, "on_busy": "raise", **operation.options}
         self._block(settings.record_ttl)  # what cannot work is said at the start
 
-    def receive(self, headers: Headers, body: bytes, *, method: str = "POST", url: str = "") -> Reply:
+    def receive(self, headers: Headers, body: bytes, *, method: str = "POST", url: str = "") -> Answer:
         """Carry out a request, or give the answer that the same one has had."""
         try:
             key, ttl, order = self._admit(headers, body, method)
@@ -69,7 +69,7 @@ class Hook:
         errand.settle(not isinstance(done, Raised))
         return as_reply(answer_to(done, repeats=self._options["on_lapsed"] == "rerun"))
 
-    async def areceive(self, headers: Headers, body: bytes, *, method: str = "POST", url: str = "") -> Reply:
+    async def areceive(self, headers: Headers, body: bytes, *, method: str = "POST", url: str = "") -> Answer:
         """The same, awaitable: in a thread, where brokers and their answers are waited for."""
         receive = partial(self.receive, headers, body, method=method, url=url)
         context = contextvars.copy_context()
@@ -126,5 +126,5 @@ def _key(text: str | None) -> str:
         raise _turned("key-malformed", f"An Idempotency-Key cannot be used unless {bad}.") from None
 
 
-def _turned(kind: Kind, detail: str, headers: Pairs | None = None) -> Turned:
+def _turned(kind: ProblemType, detail: str, headers: Pairs | None = None) -> Turned:
     return Turned(problem(kind, BASE, detail, headers))

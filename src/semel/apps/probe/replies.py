@@ -1,6 +1,5 @@
 """What the probe answers: reports, and problems in the form that every door of HTTP gives them."""
 
-import math
 from typing import Any, Final
 
 import msgspec
@@ -8,8 +7,19 @@ import msgspec
 from semel import errors
 from semel.apps.probe.orders import OrderFailed
 from semel.commands import Raised
-from semel.doors.http.answers import PROBLEMS, Answer, Kept, Kind, Pairs, problem, replayed
-from semel.doors.webhooks import Answer as Reply
+from semel.doors.http.problems import UNAVAILABLE, problem_details, retry_after
+from semel.doors.http.responses import (
+    PROBLEMS,
+    HTTPResponse,
+    Kept,
+    Pairs,
+    problem,
+    problem_later,
+    problem_of,
+    problem_response,
+    replayed,
+)
+from semel.doors.webhooks import Answer
 from semel.once import Done
 
 # What the types of problems begin with: as in all of the service, where they are published.
@@ -34,7 +44,7 @@ JSON: Final = [("Content-Type", "application/json")]
 AGAIN: Final = "Try again, with the same key."
 
 
-def answer_to(done: Done, *, repeats: bool) -> Answer:
+def answer_to(done: Done, *, repeats: bool) -> HTTPResponse:
     """The answer to what came of a request; `repeats` where a doubtful one may simply be sent again."""
     if isinstance(done, Raised):
         return _refusal(done.error, repeats)
@@ -42,65 +52,53 @@ def answer_to(done: Done, *, repeats: bool) -> Answer:
     kept = Kept(200, JSON, text=body.decode())
     if done.record is not None:
         return replayed(kept, done.record.expires_at, BASE)
-    return Answer(kept.status, kept.headers, body)
+    return HTTPResponse(kept.status, kept.headers, body)
 
 
-def _refusal(error: BaseException, repeats: bool) -> Answer:
+def _refusal(error: BaseException, repeats: bool) -> HTTPResponse:
     match error:
         case errors.FailedBefore():
             return problem("failed-before", BASE, error.error_message)
-        case errors.PayloadChanged():
-            detail = "Use a new key for a new request, or send the payload of the first time."
-            return problem("payload-changed", BASE, detail)
         case errors.OutcomeUnknown() | errors.SendOutcomeUnknown():
             return _in_doubt(repeats)
-        case errors.ResultNotKept(reason=reason) | errors.ResultUnreadable(reason=reason):
-            return problem("result-not-kept", BASE, f"It will not run again ({reason}).")
         case errors.BrokerUnavailable():
-            pause = [("Retry-After", str(LONGEST_PAUSE))]
+            pause = [retry_after(LONGEST_PAUSE)]
             return own_problem("broker-unavailable", AGAIN, pause, retry_after=LONGEST_PAUSE)
         case errors.BrokerError() | errors.InvalidPayload() | OrderFailed():
             return problem("failed-before", BASE, str(error))
-    return _later(error)
+    return problem_of(error, BASE) or _later(error)
 
 
-def _later(error: BaseException) -> Answer:
+def _later(error: BaseException) -> HTTPResponse:
     match error:
         case errors.InProgress(retry_after=left):
-            return _come_back("in-progress", min(max(left, 1), LONGEST_PAUSE), "Somebody is at it.")
+            return problem_later("in-progress", BASE, "Somebody is at it.", min(left, LONGEST_PAUSE))
         case errors.ClaimLost():
-            return _come_back("in-progress", 1, "Another attempt at it has taken over.")
-        case errors.StoreUnavailable() | errors.StoreThrottled() | errors.StoreOutcomeUnknown():
-            return _come_back("unavailable", LONGEST_PAUSE, AGAIN)
+            return problem_later("in-progress", BASE, "Another attempt at it has taken over.", 1)
         case errors.ShuttingDown():
-            return _come_back("unavailable", 1, f"This server is stopping. {AGAIN}")
+            return problem_later("unavailable", BASE, f"This server is stopping. {AGAIN}", 1)
+    if isinstance(error, UNAVAILABLE):
+        return problem_later("unavailable", BASE, AGAIN, LONGEST_PAUSE)
     raise error
 
 
-def _in_doubt(repeats: bool) -> Answer:
+def _in_doubt(repeats: bool) -> HTTPResponse:
     if repeats:
         detail = f"Some messages may be there. {AGAIN} They are then sent under the ids that they had."
-        return _come_back("outcome-unknown", LONGEST_PAUSE, detail)
+        return problem_later("outcome-unknown", BASE, detail, LONGEST_PAUSE)
     detail = "Some messages may be there. Somebody has to find out, and to settle it in the ledger."
     return problem("outcome-unknown", BASE, detail)
 
 
-def _come_back(kind: Kind, seconds: float, detail: str) -> Answer:
-    pause = math.ceil(seconds)
-    return problem(kind, BASE, detail, [("Retry-After", str(pause))], retry_after=pause)
-
-
-def own_problem(name: str, detail: str, headers: Pairs | None = None, **more: Any) -> Answer:
+def own_problem(name: str, detail: str, headers: Pairs | None = None, **more: Any) -> HTTPResponse:
     """A problem of the probe's own."""
-    status, title = OWN[name]
-    own = {"type": f"{BASE}#{name}", "title": title, "status": status}
-    return problem("unavailable", BASE, detail, headers, **own, **more)
+    return problem_response(problem_details(OWN, name, BASE, detail, headers or (), **more), BASE)
 
 
-def as_reply(answer: Answer) -> Reply:
+def as_reply(answer: HTTPResponse) -> Answer:
     """An answer as hooks give it."""
     headers = {name: value for name, value in answer.headers if name.lower() not in LEFT_OUT}
-    return Reply(answer.status, headers, answer.body)
+    return Answer(answer.status, headers, answer.body)
 
 
 # The server counts by itself what it sends, and not every one of them publishes problems.

@@ -26,6 +26,7 @@ from semel.apps.quill.star import OtherTables, Star
 from semel.apps.settings import OwnFunctionFailed
 from semel.aws.errors import ServiceError
 from semel.connect import Semel
+from semel.doors.http.problems import retry_after
 from semel.doors.inbox import Inbox, Message
 from semel.doors.webhooks import ALOWARE, HUBSPOT, Answer, Headers, Notice, Opening, Provider
 from semel.errors import InvalidOption, Later, SemelError, StoreError
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 THREADS: Final = 16
 
 # What failed may do better soon.
-RETRY_AFTER: Final = "10"
+RETRY_AFTER: Final = 10
 
 HOOKS: Final[dict[str, tuple[str, Provider]]] = {
     "/webhooks/aloware": ("aloware_token", ALOWARE),
@@ -274,7 +275,7 @@ class Quill:
             self._queue(later)
         except (SemelError, ServiceError) as error:
             self._warn(What.STORE_ERROR, "a delivery could not be kept", error)
-            return Answer.problem(503, {"Retry-After": RETRY_AFTER})
+            return Answer.problem(503, dict([retry_after(RETRY_AFTER)]))
         counts.queued = len(later)
         return Answer.json(200, counts)
 
@@ -365,7 +366,7 @@ class Hook:
         read = self._quill.read(self._opening, notices)
         answer = self._quill.take(read.facts, read.counts)
         # Once the function is mended these are facts: until then their sender keeps them.
-        return Answer.problem(503, {"Retry-After": RETRY_AFTER}) if read.broken else answer
+        return Answer.problem(503, dict([retry_after(RETRY_AFTER)])) if read.broken else answer
 
     async def areceive(self, headers: Headers, body: bytes, *, method: str = "POST", url: str = "") -> Answer:
         """The same, awaitable."""

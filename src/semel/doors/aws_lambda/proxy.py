@@ -12,10 +12,10 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from semel.doors.aws_lambda.attempts import remaining, within
-from semel.doors.http.answers import Answer, Pairs
 from semel.doors.http.exchange import Exchange
 from semel.doors.http.pages import page_of
 from semel.doors.http.policy import Idempotency, Request
+from semel.doors.http.responses import HTTPResponse, Pairs
 
 Event: TypeAlias = dict[str, Any]
 Response: TypeAlias = dict[str, Any]
@@ -33,11 +33,13 @@ def answer(idempotency: Idempotency, handle: Callable[[Event, Any], Any], event:
         page = page_of(idempotency, request)
         if page is None:
             return handle(event, context)
-        return respond(page if request.method != "HEAD" else Answer(page.status, page.headers, b""), event)
+        return respond(
+            page if request.method != "HEAD" else HTTPResponse(page.status, page.headers, b""), event
+        )
     ticket = idempotency.admit(request)
     if ticket is None:
         return handle(event, context)
-    if isinstance(ticket, Answer):
+    if isinstance(ticket, HTTPResponse):
         return respond(ticket, event)
     body = body_of(event)
     if len(body) > idempotency.max_body:
@@ -130,7 +132,7 @@ def pairs_of(response: Response) -> Pairs:
     return pairs + [(name, str(value)) for name, values in several.items() for value in values]
 
 
-def respond(answer: Answer, event: Event) -> Response:
+def respond(answer: HTTPResponse, event: Event) -> Response:
     """An answer in the shape that whoever sent this event understands."""
     around = event["requestContext"]
     response: Response = {"statusCode": answer.status, **_body(answer.body)}

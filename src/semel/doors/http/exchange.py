@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from semel import errors
-from semel.doors.http.answers import Answer, Pairs
+from semel.doors.http.responses import HTTPResponse, Pairs
 from semel.running import Run, leave
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Exchange:
         self.is_open = False
         """Whether the run has begun, and not ended."""
 
-    def begin(self, body: bytes) -> Answer | None:
+    def begin(self, body: bytes) -> HTTPResponse | None:
         """Claim the key; an answer says that the handler does not run, and None that it may."""
         running = self._block(body)
         try:
@@ -40,7 +40,7 @@ class Exchange:
         self._running, self.is_open = running, True
         return None
 
-    async def abegin(self, body: bytes) -> Answer | None:
+    async def abegin(self, body: bytes) -> HTTPResponse | None:
         """The same, awaitable."""
         running = self._block(body)
         try:
@@ -50,7 +50,7 @@ class Exchange:
         self._running, self.is_open = running, True
         return None
 
-    def keep(self, status: int, headers: Pairs, body: bytes) -> Answer | None:
+    def keep(self, status: int, headers: Pairs, body: bytes) -> HTTPResponse | None:
         """A whole response; an answer is to be sent in its place."""
         try:
             self._record(status, headers, body)
@@ -60,7 +60,7 @@ class Exchange:
             raise
         return None if problem is None else self.refuse(problem, begun=True)
 
-    async def akeep(self, status: int, headers: Pairs, body: bytes) -> Answer | None:
+    async def akeep(self, status: int, headers: Pairs, body: bytes) -> HTTPResponse | None:
         """The same, awaitable."""
         try:
             self._record(status, headers, body)
@@ -93,12 +93,12 @@ class Exchange:
                 self.end(error)
             raise
 
-    def fail(self, error: BaseException) -> Answer | None:
+    def fail(self, error: BaseException) -> HTTPResponse | None:
         """The handler raised this; an answer is to be sent in its place."""
         problem = self.end(error)
         return self.refuse(problem) if isinstance(problem, errors.ClaimLost) else None
 
-    async def afail(self, error: BaseException) -> Answer | None:
+    async def afail(self, error: BaseException) -> HTTPResponse | None:
         """The same, awaitable."""
         problem = await self.aend(error)
         return self.refuse(problem) if isinstance(problem, errors.ClaimLost) else None
@@ -132,7 +132,7 @@ class Exchange:
             return problem
         return None
 
-    def refuse(self, error: errors.SemelError, *, begun: bool = False) -> Answer:
+    def refuse(self, error: errors.SemelError, *, begun: bool = False) -> HTTPResponse:
         """The answer to what stood in the way: of beginning, or of writing it down."""
         return self._idempotency.refuse(self.ticket, error, begun=begun)
 

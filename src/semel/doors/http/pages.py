@@ -1,11 +1,11 @@
 """The policy's own pages: what is promised, and how it stands with a request."""
 
 from semel import errors
-from semel.doors.http.answers import Answer
 from semel.doors.http.policy import Asked, Idempotency, Request
+from semel.doors.http.responses import HTTPResponse
 
 
-def page_of(idempotency: Idempotency, request: Request) -> Answer | None:
+def page_of(idempotency: Idempotency, request: Request) -> HTTPResponse | None:
     """The page that is asked for; None where it is the application's own."""
     page = idempotency.page(request)
     if not isinstance(page, Asked):
@@ -16,7 +16,7 @@ def page_of(idempotency: Idempotency, request: Request) -> Answer | None:
         return idempotency.refuse_page(page, error)
 
 
-async def apage_of(idempotency: Idempotency, request: Request) -> Answer | None:
+async def apage_of(idempotency: Idempotency, request: Request) -> HTTPResponse | None:
     """The same, awaitable."""
     page = idempotency.page(request)
     if not isinstance(page, Asked):

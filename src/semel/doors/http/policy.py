@@ -5,7 +5,6 @@ here, and nothing here reads or sends.
 """
 
 import base64
-import math
 from collections.abc import Callable, Collection, Mapping
 from hashlib import sha256
 from typing import Any, Final, Literal, TypeAlias, Unpack
@@ -16,16 +15,19 @@ import msgspec
 from semel import errors
 from semel.connect import Semel
 from semel.doors.http import field
-from semel.doors.http.answers import (
+from semel.doors.http.problems import UNAVAILABLE
+from semel.doors.http.responses import (
     KEPT_HEADERS,
     NEVER_KEPT,
-    Answer,
+    HTTPResponse,
     Kept,
-    Kind,
     NotKept,
     Pairs,
+    ProblemType,
     Recording,
     problem,
+    problem_later,
+    problem_of,
     replayed,
 )
 from semel.events import What
@@ -147,7 +149,7 @@ class Idempotency:
         # Some servers pass on what the client wrote, and frameworks take it for the same.
         return method in self.methods or method.upper() in self.methods
 
-    def admit(self, request: Request) -> Ticket | Answer | None:
+    def admit(self, request: Request) -> Ticket | HTTPResponse | None:
         """The ticket of a request, or why it gets none; None where it is not protected at all."""
         text = request.headers.get("idempotency-key")
         if text is None and not self.required:
@@ -176,7 +178,7 @@ class Idempotency:
             pass  # the application may accept it all the same, and its bytes tell it from any other
         return self.s.digest(ticket.query.encode("utf-8", "surrogateescape") + b"\n" + body).sha256
 
-    def too_large(self, base: str) -> Answer:
+    def too_large(self, base: str) -> HTTPResponse:
         """The answer to a body that is longer than is allowed."""
         return self.turn_away("body-too-large", base, f"It may have {self.max_body} bytes.")
 
@@ -186,7 +188,7 @@ class Idempotency:
 
     # Answers out
 
-    def refuse(self, ticket: Ticket, error: BaseException, *, begun: bool = False) -> Answer:
+    def refuse(self, ticket: Ticket, error: BaseException, *, begun: bool = False) -> HTTPResponse:
         """The answer to a request that did not get to run, or, if it had begun, could not be written down."""
         if isinstance(error, errors.AlreadyDone):
             return replayed(error.result, error.record.expires_at, ticket.base)
@@ -195,13 +197,10 @@ class Idempotency:
         base = ticket.base
         match error:
             case errors.InProgress(retry_after=left):
-                pause = math.ceil(min(max(left, 1), LONGEST_PAUSE))
+                pause = min(left, LONGEST_PAUSE)
                 return self._come_back("in-progress", ticket, pause, "Ask again, or ask for its status.")
             case errors.ClaimLost() | errors.Reentered():
                 return self._come_back("in-progress", ticket, 1, "Another attempt at it has taken over.")
-            case errors.PayloadChanged():
-                detail = "Use a new key for a new request, or send the payload of the first time."
-                return problem("payload-changed", base, detail)
             case errors.OutcomeUnknown():
                 detail = "An attempt vanished, and its effect may have happened. It has to be settled."
                 return problem(
@@ -209,11 +208,12 @@ class Idempotency:
                 )
             case errors.FailedBefore():
                 return problem("failed-before", base, "Every attempt that it is allowed was made.")
-            case errors.ResultNotKept(reason=reason) | errors.ResultUnreadable(reason=reason):
-                return problem("result-not-kept", base, f"It will not run again ({reason}).")
-        raise error
+        answer = problem_of(error, base)
+        if answer is None:
+            raise error
+        return answer
 
-    def turn_away(self, kind: Kind, base: str, detail: str) -> Answer:
+    def turn_away(self, kind: ProblemType, base: str, detail: str) -> HTTPResponse:
         """The answer to a request that has no key, or none that can be used."""
         self.s.events.emit(What.REFUSED, "", detail=kind)
         return problem(kind, base, detail)
@@ -228,7 +228,7 @@ class Idempotency:
         """Whether it is worth asking for a page: nearly every request is told from one by this."""
         return method in ("GET", "HEAD") and self.well_known in path
 
-    def page(self, request: Request) -> "Answer | Asked | None":
+    def page(self, request: Request) -> "HTTPResponse | Asked | None":
         """The policy, or a question about the status of a request; None where it is another page."""
         before, found, rest = request.path.removeprefix(request.root).partition(self.well_known)
         if before or not found or rest[:1] not in ("", "/") or request.method not in ("GET", "HEAD"):
@@ -248,7 +248,7 @@ class Idempotency:
         except _Turned as turned:
             return self.turn_away(turned.kind, base, str(turned))
 
-    def refuse_page(self, asked: "Asked", error: errors.SemelError) -> Answer:
+    def refuse_page(self, asked: "Asked", error: errors.SemelError) -> HTTPResponse:
         """The answer to such a question when the ledger cannot tell."""
         if isinstance(error, errors.UsageError):
             return problem("no-such-key", asked.base, "The address of a status comes with the answer 409.")
@@ -256,7 +256,7 @@ class Idempotency:
             return self._unavailable(asked.base, error)
         raise error
 
-    def status(self, asked: "Asked", record: Record | None) -> Answer:
+    def status(self, asked: "Asked", record: Record | None) -> HTTPResponse:
         """What is known about a request."""
         if record is None:
             return problem("no-such-key", asked.base, "It was never received, or it is no longer remembered.")
@@ -341,25 +341,22 @@ class Idempotency:
         self._block("", shortest)  # what ends before the other side stops retrying is refused here
         return shortest, longest
 
-    def _come_back(self, kind: Kind, ticket: Ticket, pause: int, detail: str) -> Answer:
-        headers = [("Retry-After", str(pause)), *self._status_link(ticket)]
-        return problem(kind, ticket.base, detail, headers, status_url=ticket.url, retry_after=pause)
+    def _come_back(self, kind: ProblemType, ticket: Ticket, pause: float, detail: str) -> HTTPResponse:
+        link = self._status_link(ticket)
+        return problem_later(kind, ticket.base, detail, pause, link, status_url=ticket.url)
 
     def _status_link(self, ticket: Ticket) -> Pairs:
         return [("Link", f'<{ticket.url}>; rel="status"; type="application/json"')]
 
     def _unavailable(
         self, base: str, error: errors.StoreError | errors.ShuttingDown, *, begun: bool = False
-    ) -> Answer:
+    ) -> HTTPResponse:
         pause, why = STORE_PAUSE, "Whether it was done is not known." if begun else "Nothing was begun."
         if isinstance(error, errors.ShuttingDown):
             pause, why = 1, "This server is stopping."
-        elif not isinstance(
-            error, errors.StoreUnavailable | errors.StoreThrottled | errors.StoreOutcomeUnknown
-        ):
+        elif not isinstance(error, UNAVAILABLE):
             raise error
-        detail = f"{why} Try again, with the same key."
-        return problem("unavailable", base, detail, [("Retry-After", str(pause))], retry_after=pause)
+        return problem_later("unavailable", base, f"{why} Try again, with the same key.", pause)
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -380,7 +377,7 @@ STATUSES: Final = {
 
 
 class _Turned(Exception):
-    def __init__(self, kind: Kind, detail: str) -> None:
+    def __init__(self, kind: ProblemType, detail: str) -> None:
         super().__init__(detail)
         self.kind = kind
 
@@ -398,14 +395,14 @@ def _short(text: str, longest: int = LONGEST_PART) -> str:
     return HASHED + sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _json(status: int, told: Any, cache: str) -> Answer:
+def _json(status: int, told: Any, cache: str) -> HTTPResponse:
     body = msgspec.json.encode(told)
     headers = [
         ("Content-Type", "application/json"),
         ("Content-Length", str(len(body))),
         ("Cache-Control", cache),
     ]
-    return Answer(status, headers, body)
+    return HTTPResponse(status, headers, body)
 
 
 def _decoded(token: str) -> str | None:

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from semel import errors
-from semel.doors.http.answers import EXPIRES, NOT_KEPT, PROBLEMS, REPLAYED, Kind
 from semel.doors.http.field import EXPIRY, KEY
 from semel.doors.http.policy import STATUSES, Idempotency
+from semel.doors.http.problems import MEDIA_TYPE, problem_schema
+from semel.doors.http.responses import EXPIRES, NOT_KEPT, PROBLEMS, REPLAYED, ProblemType
 
 DRAFT = "https://datatracker.ietf.org/doc/draft-ietf-httpapi-idempotency-key-header/07/"
 
 EXTENSION: Final = "x-idempotency"
-PROBLEM_JSON: Final = "application/problem+json"
 PROBLEM: Final = {"$ref": "#/components/schemas/IdempotencyProblem"}
 
 # Of what may be sent as a key this is what everybody understands alike; `read_key` takes a little more.
@@ -176,26 +176,26 @@ def _parameters(idempotency: Idempotency) -> list[dict[str, Any]]:
     return found
 
 
-def _problems(idempotency: Idempotency) -> dict[int, list[Kind]]:
+def _problems(idempotency: Idempotency) -> dict[int, list[ProblemType]]:
     """The problems that a protected operation may answer with, by status."""
-    never: set[Kind] = {"no-such-key"}
+    never: set[ProblemType] = {"no-such-key"}
     if not idempotency.required:
         never.add("key-missing")
     if not idempotency.has_owners:
         never.add("not-authenticated")
-    found: dict[int, list[Kind]] = defaultdict(list)
+    found: dict[int, list[ProblemType]] = defaultdict(list)
     for kind, (status, _) in PROBLEMS.items():
         if kind not in never:
             found[status].append(kind)
     return found
 
 
-def _add_problem(response: dict[str, Any], kinds: list[Kind]) -> None:
+def _add_problem(response: dict[str, Any], kinds: list[ProblemType]) -> None:
     """Say that a response may be one of these problems, beside what it is already."""
     titles = ". ".join(PROBLEMS[kind][1] for kind in kinds)
     before = response.get("description", "")
     response["description"] = f"{before}. {titles}" if before else titles
-    response.setdefault("content", {})[PROBLEM_JSON] = {"schema": PROBLEM}
+    response.setdefault("content", {})[MEDIA_TYPE] = {"schema": PROBLEM}
     headers = response.setdefault("headers", {})
     headers.setdefault(
         "Link", _header("The published policy, and where the status of the key can be asked for.")
@@ -206,7 +206,7 @@ def _add_problem(response: dict[str, Any], kinds: list[Kind]) -> None:
         )
 
 
-RETRIED: Final[frozenset[Kind]] = frozenset({"in-progress", "unavailable"})
+RETRIED: Final[frozenset[ProblemType]] = frozenset({"in-progress", "unavailable"})
 
 
 def _give_again(response: dict[str, Any]) -> None:
@@ -216,7 +216,7 @@ def _give_again(response: dict[str, Any]) -> None:
     headers[EXPIRES] = _header("Until when it is given again, as an HTTP date.")
     if "content" in response:
         headers[NOT_KEPT] = _header("There where the body was too large to be kept.", enum=["not-kept"])
-        response["content"].setdefault(PROBLEM_JSON, {"schema": PROBLEM})
+        response["content"].setdefault(MEDIA_TYPE, {"schema": PROBLEM})
 
 
 def _may_be_kept(idempotency: Idempotency, status: str) -> bool:
@@ -270,26 +270,18 @@ def _json(description: str, schema: dict[str, Any]) -> dict[str, Any]:
     return {"description": description, "content": {"application/json": {"schema": schema}}}
 
 
-def _refused(kind: Kind) -> dict[str, Any]:
+def _refused(kind: ProblemType) -> dict[str, Any]:
     response: dict[str, Any] = {}
     _add_problem(response, [kind])
     return response
 
 
-PROBLEM_SCHEMA: Final[dict[str, Any]] = {
-    "type": "object",
-    "title": "IdempotencyProblem",
-    "description": "A problem by RFC 9457; its type is an anchor in the published policy.",
-    "required": ["type", "title", "status", "detail"],
-    "properties": {
-        "type": {"type": "string", "format": "uri-reference"},
-        "title": {"type": "string"},
-        "status": {"type": "integer"},
-        "detail": {"type": "string"},
-        "status_url": {"type": "string", "format": "uri-reference"},
-        "retry_after": {"type": "integer"},
-    },
-}
+PROBLEM_SCHEMA: Final = problem_schema(
+    "IdempotencyProblem",
+    "A problem by RFC 9457; its type is an anchor in the published policy.",
+    status_url={"type": "string", "format": "uri-reference"},
+    retry_after={"type": "integer"},
+)
 
 STATUS_SCHEMA: Final[dict[str, Any]] = {
     "type": "object",

@@ -5,8 +5,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from semel.doors.http.answers import Pairs
 from semel.doors.http.exchange import Exchange
+from semel.doors.http.responses import Pairs
 from semel.running import CURRENT, Run
 
 

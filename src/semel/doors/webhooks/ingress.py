@@ -6,6 +6,7 @@ from typing import Protocol, TypeAlias, TypeVar, runtime_checkable
 import msgspec
 
 from semel.connect import Semel
+from semel.doors.http.problems import retry_after
 from semel.doors.webhooks.opening import Answer, Opening
 from semel.doors.webhooks.providers import Provider, Secrets
 from semel.doors.webhooks.reading import Headers, Notice, values
@@ -17,7 +18,7 @@ from semel.mailbox import Message
 T = TypeVar("T")
 
 # An inbox that takes nothing now may take it soon.
-RETRY_AFTER = "10"
+RETRY_AFTER = 10
 
 # What a sender says who wants to know what became of it (RFC 7240).
 PREFERENCE = "return=representation"
@@ -203,7 +204,7 @@ class Ingress:
         name = type(error).__name__
         detail = f"a delivery could not be accepted: {name}: {error}"
         self._s.events.warn(What.STORE_ERROR, "", detail=detail, cause=name)
-        return Answer.problem(503, {"Retry-After": RETRY_AFTER})
+        return Answer.problem(503, dict([retry_after(RETRY_AFTER)]))
 
 
 def _is_asked(headers: Headers) -> bool:

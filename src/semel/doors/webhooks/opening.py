@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from semel.connect import Semel
+from semel.doors.http.problems import MEDIA_TYPE, ProblemDetails
 from semel.doors.webhooks.providers import Provider, Secrets
 from semel.doors.webhooks.reading import Headers, Notice
 from semel.errors import BadSignature, InvalidKey
@@ -30,8 +31,8 @@ class Answer(msgspec.Struct, frozen=True):
     @classmethod
     def problem(cls, status: int, headers: dict[str, str] | None = None) -> "Answer":
         """An answer that says no more than its status."""
-        problem = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status}
-        return cls.json(status, problem, {"Content-Type": "application/problem+json"} | (headers or {}))
+        problem = ProblemDetails(title=HTTPStatus(status).phrase, status=status)
+        return cls(status, {"Content-Type": MEDIA_TYPE} | (headers or {}), problem.body())
 
 
 class Opening:

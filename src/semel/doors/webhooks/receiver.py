@@ -8,13 +8,13 @@ What becomes of each event is decided by `semel.doors.queues.messages`; here it 
 """
 
 import inspect
-import math
 from collections.abc import Callable, Generator
 from typing import Any, Final, Literal, TypeAlias, Unpack
 
 import msgspec
 
 from semel.connect import Semel
+from semel.doors.http.problems import retry_after
 from semel.doors.queues.messages import Handler, Taken, Verdict
 from semel.doors.webhooks.opening import Answer, Opening
 from semel.doors.webhooks.providers import Provider, Secrets
@@ -221,7 +221,7 @@ def _summed_up(told: list[Told], waits: list[float]) -> Answer:
     summary = Summary(received=len(told), duplicates=duplicates, events=told, **counts)
     if any(one.redeliver for one in told):
         # What was merely deferred may come at once.
-        return Answer.json(503, summary, {"Retry-After": str(math.ceil(max([1, *waits])))})
+        return Answer.json(503, summary, dict([retry_after(max([1, *waits]))]))
     return Answer.json(200, summary)
 
 

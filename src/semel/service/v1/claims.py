@@ -7,7 +7,7 @@ from fastapi import APIRouter, Depends, Response
 from semel.drive import adrive
 from semel.model import MISSING, Busy, Claimed, Failed, Failure, Mismatch, Outcome, Replay, Unknown
 from semel.service.house import House
-from semel.service.problems import Problem, Trouble, later, moment, trouble
+from semel.service.problems import Trouble, later, moment, trouble
 from semel.service.tokens import Caller, Tokens
 from semel.service.v1 import rules
 from semel.service.v1.handles import claim_handle, claim_of
@@ -139,7 +139,7 @@ def _told(outcome: Outcome, begun: float) -> ClaimedTold | ReplayTold:
         case Failed():
             error = {"type": outcome.failure.type, "message": outcome.failure.message}
             more = {"error": error, "attempt": outcome.record.attempt}
-            raise Trouble(Problem("failed-before", f"at attempt {outcome.record.attempt}", more=more))
+            raise trouble("failed-before", f"at attempt {outcome.record.attempt}", **more)
         case Mismatch():
             raise trouble("payload-changed", "use another key, or send the payload of the first time")
         case Unknown():

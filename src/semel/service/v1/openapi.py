@@ -7,24 +7,17 @@ from typing import Any, Final
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
 
-from semel.service.problems import MEDIA, PROBLEMS, Kind
+from semel.doors.http.problems import MEDIA_TYPE, problem_schema
+from semel.service.problems import PROBLEMS, ServiceProblemType
 from semel.service.tokens import BEARER
 
-SCHEMA: Final = {
-    "type": "object",
-    "title": "Problem",
-    "description": "A problem by RFC 9457; what else it has is told with its type.",
-    "required": ["type", "title", "status", "detail"],
-    "properties": {
-        "type": {"type": "string", "description": "Which problem it is: stable, and listed at /problems."},
-        "title": {"type": "string"},
-        "status": {"type": "integer"},
-        "detail": {"type": "string", "description": "What is wrong this time."},
-        "retry_after": {"type": "number", "description": "In so many seconds it may be gone."},
-    },
-}
-PROBLEM: Final = {MEDIA: {"schema": {"$ref": "#/components/schemas/Problem"}}}
-COMMON: Final[tuple[Kind, ...]] = (
+SCHEMA: Final = problem_schema(
+    "Problem",
+    "A problem by RFC 9457: its type is stable, and listed at /problems with what else it has.",
+    retry_after={"type": "number", "description": "In so many seconds it may be gone."},
+)
+PROBLEM: Final = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+COMMON: Final[tuple[ServiceProblemType, ...]] = (
     "invalid-request",
     "not-authenticated",
     "not-permitted",
@@ -37,7 +30,9 @@ COMMON: Final[tuple[Kind, ...]] = (
 )
 
 
-def problems(*kinds: Kind, common: tuple[Kind, ...] = COMMON) -> dict[int | str, dict[str, Any]]:
+def problems(
+    *kinds: ServiceProblemType, common: tuple[ServiceProblemType, ...] = COMMON
+) -> dict[int | str, dict[str, Any]]:
     """The answers of an operation that may have these problems, and those that every one may have."""
     told: dict[int | str, dict[str, Any]] = {}
     for kind in (*common, *kinds):

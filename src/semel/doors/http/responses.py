@@ -1,4 +1,4 @@
-"""Answers: problems by RFC 9457, and responses as they are kept and given again."""
+"""Responses: problems of requests with an `Idempotency-Key`, and what is kept and given again."""
 
 from collections.abc import Iterable
 from typing import Any, Final, Literal, TypeAlias
@@ -7,6 +7,7 @@ import msgspec
 
 from semel import errors
 from semel.doors.http.field import read_length
+from semel.doors.http.problems import ProblemDetails, problem_details, retry_after
 
 Pairs: TypeAlias = list[tuple[str, str]]
 
@@ -45,7 +46,7 @@ NEVER_KEPT: Final = frozenset(
     {"authentication-info", "authorization", "proxy-authorization", "set-cookie", "set-cookie2"}
 )
 
-Kind: TypeAlias = Literal[
+ProblemType: TypeAlias = Literal[
     "key-missing",
     "key-malformed",
     "expiry-malformed",
@@ -61,7 +62,7 @@ Kind: TypeAlias = Literal[
 ]
 
 # Each problem's status and title; they are published with the policy.
-PROBLEMS: Final[dict[Kind, tuple[int, str]]] = {
+PROBLEMS: Final[dict[ProblemType, tuple[int, str]]] = {
     "key-missing": (400, "Idempotency-Key is missing"),
     "key-malformed": (400, "Idempotency-Key is malformed"),
     "expiry-malformed": (400, "Idempotency-Expiry-Seconds is not allowed as given"),
@@ -77,7 +78,7 @@ PROBLEMS: Final[dict[Kind, tuple[int, str]]] = {
 }
 
 
-class Answer(msgspec.Struct, frozen=True):
+class HTTPResponse(msgspec.Struct, frozen=True):
     """A response, whole."""
 
     status: int
@@ -103,31 +104,50 @@ class Kept(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.data
 
 
-def problem(kind: Kind, base: str, detail: str, headers: Pairs | None = None, **more: Any) -> Answer:
-    """A problem of this kind, and what more there is to tell; `base` is where the policy is published."""
-    status, title = PROBLEMS[kind]
-    told = {"type": f"{base}#{kind}", "title": title, "status": status, "detail": detail, **more}
-    body = msgspec.json.encode(told)
-    return Answer(
-        told["status"],
-        [
-            ("Content-Type", "application/problem+json"),
-            ("Content-Language", "en"),
-            ("Content-Length", str(len(body))),
-            ("Link", f'<{base}>; rel="describedby"; type="application/json"'),
-            ("Cache-Control", "no-store"),
-            *(headers or ()),
-        ],
-        body,
-    )
+def problem(
+    name: ProblemType, base: str, detail: str, headers: Pairs | None = None, **more: Any
+) -> HTTPResponse:
+    """A problem of this type, and what more there is to tell; `base` is where the policy is published."""
+    return problem_response(problem_details(PROBLEMS, name, base, detail, headers or (), **more), base)
 
 
-def replayed(kept: Kept, expires_at: float, base: str) -> Answer:
+def problem_later(
+    name: ProblemType, base: str, detail: str, seconds: float, headers: Pairs | None = None, **more: Any
+) -> HTTPResponse:
+    """A problem that may be gone in so many seconds."""
+    wait = retry_after(seconds)
+    return problem(name, base, detail, [wait, *(headers or ())], **more, retry_after=int(wait[1]))
+
+
+def problem_of(error: BaseException, base: str) -> HTTPResponse | None:
+    """What an error means to every client alike; None where that depends on what was asked."""
+    match error:
+        case errors.PayloadChanged():
+            detail = "Use a new key for a new request, or send the payload of the first time."
+            return problem("payload-changed", base, detail)
+        case errors.ResultNotKept(reason=reason) | errors.ResultUnreadable(reason=reason):
+            return problem("result-not-kept", base, f"It will not run again ({reason}).")
+    return None
+
+
+def problem_response(details: ProblemDetails, base: str) -> HTTPResponse:
+    """The response that tells a problem, and where the policy is published."""
+    body = details.body()
+    headers = [
+        ("Content-Language", "en"),
+        ("Content-Length", str(len(body))),
+        ("Link", f'<{base}>; rel="describedby"; type="application/json"'),
+        *details.all_headers(),
+    ]
+    return HTTPResponse(details.status, headers, body)
+
+
+def replayed(kept: Kept, expires_at: float, base: str) -> HTTPResponse:
     """A kept response, given again."""
     headers = [(REPLAYED, "true"), (EXPIRES, _http_date(expires_at))]
     body = kept.body
     if body is not None:
-        return Answer(kept.status, [*kept.headers, *_length(kept.status, body), *headers], body)
+        return HTTPResponse(kept.status, [*kept.headers, *_length(kept.status, body), *headers], body)
     # The status still tells how it ended: a client that took this for a failure might do it all again.
     headers.append((NOT_KEPT, "not-kept"))
     headers += [pair for pair in kept.headers if pair[0].lower() not in ABOUT_THE_BODY]
