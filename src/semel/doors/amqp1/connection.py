@@ -216,9 +216,9 @@ class ConnectionLoop:
 
     def _tell(self, broker: BrokerConnection, listener: Any) -> None:
         for name, about in broker.events():
-            told = getattr(listener, name, None)
-            if told is not None and not broker.closed:
-                told(broker, about)
+            callback = getattr(listener, name, None)
+            if callback is not None and not broker.closed:
+                callback(broker, about)
 
     def _until(self, tick: float | None) -> float | None:
         """How long to wait at most."""

@@ -3,7 +3,7 @@
 import base64
 import hashlib
 import re
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from math import ceil
 from typing import Any, Unpack
@@ -92,8 +92,8 @@ class SQSInbox:
         """The message in the body of a delivery, of a consumer's or of a Lambda function's."""
         envelope = msgspec.json.decode(body, type=Envelope)
         sealed = Body(base64.b64decode(envelope.body), envelope.encoding)
-        told = self._box.steps.unsealed(envelope.key, sealed)
-        return Message(envelope.key, told, envelope.group, deliveries)
+        content = self._box.steps.unsealed(envelope.key, sealed)
+        return Message(envelope.key, content, envelope.group, deliveries)
 
     def worker(
         self,
@@ -140,8 +140,7 @@ class SQSInbox:
             "WaitTimeSeconds": 0,
             "MessageSystemAttributeNames": ["All"],
         }
-        told = self._queue.call("ReceiveMessage", asked).get("Messages") or []
-        return [read(one, self._queue.name) for one in told]
+        return _received(self._queue, asked)
 
     def _readable(self, received: list[Delivery]) -> list[Other]:
         """Those that have no group, whose order is to be kept; the rest is let go."""
@@ -155,21 +154,17 @@ class SQSInbox:
                 continue  # whoever comes to it puts it aside
         known = {other.held.receipt for other in others}
         rest = [one for one in received if one.receipt not in known]
-        self._of_each("ChangeMessageVisibilityBatch", rest, {"VisibilityTimeout": 0})
+        _call_for_each(self._queue, "ChangeMessageVisibilityBatch", rest, VisibilityTimeout=0)
         return others
 
     def settle(self, others: Iterable[Other]) -> None:
         """These are done."""
-        self._of_each("DeleteMessageBatch", [other.held for other in others], {})
+        _call_for_each(self._queue, "DeleteMessageBatch", [other.held for other in others])
 
     def give_back(self, others: Iterable[Other], seconds: float = 0.0) -> None:
         """These are not: they can be received again after so many seconds."""
-        span = {"VisibilityTimeout": ceil(seconds)}
-        self._of_each("ChangeMessageVisibilityBatch", [other.held for other in others], span)
-
-    def _of_each(self, operation: str, held: list[Delivery], more: dict[str, Any]) -> None:
-        for start in range(0, len(held), BATCH):
-            self._queue.call(operation, {"Entries": _entries(held[start : start + BATCH], more)})
+        given = [other.held for other in others]
+        _call_for_each(self._queue, "ChangeMessageVisibilityBatch", given, VisibilityTimeout=ceil(seconds))
 
     def survey(self) -> Survey:
         """About how many messages wait, which is all that SQS tells."""
@@ -186,9 +181,9 @@ class SQSInbox:
     def dead(self, limit: int = 100) -> list[Dead]:
         """Messages that nobody could handle; of each group the first ten at most."""
         with closing(self._dead_letters(limit)) as letters:
-            return [self._told(one) for one in letters]
+            return [self._dead_of(one) for one in letters]
 
-    def _told(self, one: Delivery) -> Dead:
+    def _dead_of(self, one: Delivery) -> Dead:
         """What is known of a dead letter; why it died the ledger knows best."""
         envelope, why = _envelope(one), one.attributes.get("semel-error")
         error = str(why.value) if why is not None else ""
@@ -244,20 +239,14 @@ class SQSInbox:
                     "MessageSystemAttributeNames": ["All"],
                     "MessageAttributeNames": ["All"],
                 }
-                told = queue.call("ReceiveMessage", asked).get("Messages") or []
-                new = [one for one in (read(one, queue.name) for one in told) if one.id not in seen]
+                new = [one for one in _received(queue, asked) if one.id not in seen]
                 if not new:
                     return
                 seen |= {one.id: one for one in new}
                 yield from new
         finally:
-            self._show(list(seen.values()))
-
-    def _show(self, letters: list[Delivery]) -> None:
-        """Let everybody see these again; what is gone by now is passed over."""
-        for start in range(0, len(letters), BATCH):
-            entries = _entries(letters[start : start + BATCH], {"VisibilityTimeout": 0})
-            self._dead_queue.call("ChangeMessageVisibilityBatch", {"Entries": entries})
+            # What is gone by now is passed over.
+            _call_for_each(queue, "ChangeMessageVisibilityBatch", list(seen.values()), VisibilityTimeout=0)
 
     def close(self) -> None:
         """Let go of connections."""
@@ -266,15 +255,24 @@ class SQSInbox:
             self._dead.close()
 
 
-def _entries(letters: Sequence[Delivery], more: dict[str, Any]) -> list[dict[str, Any]]:
-    return [{"Id": str(number), "ReceiptHandle": one.receipt, **more} for number, one in enumerate(letters)]
+def _received(queue: Queue, request: dict[str, Any]) -> list[Delivery]:
+    response = queue.call("ReceiveMessage", request)
+    return [read(one, queue.name) for one in response.get("Messages") or []]
+
+
+def _call_for_each(queue: Queue, operation: str, deliveries: list[Delivery], **more: Any) -> None:
+    """Ask one thing of several deliveries, ten in a request."""
+    for start in range(0, len(deliveries), BATCH):
+        batch = enumerate(deliveries[start : start + BATCH])
+        entries = [{"Id": str(number), "ReceiptHandle": one.receipt, **more} for number, one in batch]
+        queue.call(operation, {"Entries": entries})
 
 
 def _about(queue: Queue) -> int:
     """About how many messages are in a queue, those that somebody has in hand included."""
     names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
-    told = queue.call("GetQueueAttributes", {"AttributeNames": names})["Attributes"]
-    return sum(int(told[name]) for name in names)
+    attributes = queue.call("GetQueueAttributes", {"AttributeNames": names})["Attributes"]
+    return sum(int(attributes[name]) for name in names)
 
 
 def _envelope(delivery: Delivery) -> Envelope | None:

@@ -176,8 +176,8 @@ def dead_letter(message: Message, taken: Taken, *, fifo: bool) -> Outgoing:
         attributes=message.attributes,
     )
     room = ATTRIBUTES - len(message.attributes.keys() - why.keys())
-    told = dict(list(why.items())[:room])
-    full = msgspec.structs.replace(plain, attributes={**message.attributes, **told})
+    fitting = dict(list(why.items())[:room])
+    full = msgspec.structs.replace(plain, attributes={**message.attributes, **fitting})
     return full if full.size <= MAX_BYTES else plain
 
 

@@ -33,14 +33,14 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.json.decode(self.body)
 
 
-def read(told: dict[str, Any], queue: str) -> Message:
-    """A message as SQS tells it."""
-    system: dict[str, str] = told.get("Attributes") or {}
+def read(response: dict[str, Any], queue: str) -> Message:
+    """A message of a response of SQS."""
+    system: dict[str, str] = response.get("Attributes") or {}
     sent = system.get("SentTimestamp")
-    attributes = told.get("MessageAttributes") or {}
+    attributes = response.get("MessageAttributes") or {}
     return Message(
-        id=told["MessageId"],
-        body=told["Body"],
+        id=response["MessageId"],
+        body=response["Body"],
         queue=queue,
         attributes={name: Attribute.read(one) for name, one in attributes.items()},
         group=system.get("MessageGroupId"),
@@ -48,7 +48,7 @@ def read(told: dict[str, Any], queue: str) -> Message:
         sequence=system.get("SequenceNumber"),
         deliveries=int(system.get("ApproximateReceiveCount", 1)),
         sent_at=None if sent is None else int(sent) / 1000,
-        receipt=told["ReceiptHandle"],
+        receipt=response["ReceiptHandle"],
     )
 
 
