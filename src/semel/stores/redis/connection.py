@@ -5,10 +5,14 @@
 - `asyncio.Connection._reader` and `._writer`: they are let go of from another thread, or where the loop is
   closed already, for which redis-py has no call.
 
-redis-py's own pools were tried, with their retries off. They send once too, as all retries are in its
-clients above them. But an exchange with its replies, which costs 0.33 of the processor time of
-`Redis.execute_command` here, costs 0.69 of it by `ConnectionPool`, and 0.47 by connections of redis-py in a
-pool of ours (redis-py 8.1, Python 3.11): a replay would be 1.5 to 1.7 times what bare redis-py takes.
+redis-py's own pool was tried for threads, with its retries off. It sends once too, and the tests of lost
+replies pass: all retries are in redis-py's clients, above its connections. But it costs too much processor
+time, counted in that of the same script by `Redis.execute_command` (redis-py 8.1, Python 3.11):
+
+                                                      one exchange   a replay   a first call, of two
+    the socket itself                                     0.3           1.4            1.2
+    `send_packed_command`, `read_response`, our pool      0.5           1.7            1.5
+    the same, by `redis.ConnectionPool`                   0.7           2.0            1.9
 """
 
 import contextlib
