@@ -108,7 +108,7 @@ def test_a_value_of_another_kind_is_refused(index, key, low):
 def test_a_number_with_more_digits_than_a_float_has_is_refused(item):
     """Lua would round it, and then nothing would lead to the item."""
     with pytest.raises(UsageError, match=r"beyond 2\*\*53 keep it as text"):
-        PLAN.step(Put(ENTRIES, "a", {"text": "x", **item, **END}, None, "p"))
+        PLAN.planned_write(Put(ENTRIES, "a", {"text": "x", **item, **END}, None, "p"))
 
 
 def test_what_cannot_be_compared_has_no_index():
@@ -123,7 +123,7 @@ def test_an_index_may_be_by_the_sort_key():
     plan = RedisPlan(table, "p")
     put = Put(table, "a", {"gone_at": 9}, None, "s")
     assert plan.indexes.touched(put)
-    assert plan.step(put).entries == (IndexEntry(b"p:n/by-place:{s}", '["a","s"]'),)
+    assert plan.planned_write(put).entries == (IndexEntry(b"p:n/by-place:{s}", '["a","s"]'),)
     assert not plan.indexes.touched(Update(table, "a", {"text": "x"}, sort="s"))
     assert plan.indexes.touched(Add(table, "a", "count", 1, {}, {"gone_at": 9}, None, "s"))
 
@@ -160,7 +160,7 @@ def test_a_claim_without_a_subject_costs_no_byte_more():
 
 
 def test_a_put_with_the_attributes_of_an_index_brings_its_entries_along():
-    step = PLAN.step(Put(ENTRIES, "a", {"text": "x", "due": 5, **END}, None, "s"))
+    step = PLAN.planned_write(Put(ENTRIES, "a", {"text": "x", "due": 5, **END}, None, "s"))
     keys, order = told(step)
     assert keys == (
         b"p:conformance_entries:{a}:s",
@@ -178,7 +178,7 @@ def test_a_put_with_the_attributes_of_an_index_brings_its_entries_along():
 
 
 def test_entries_in_other_slots_are_made_before_and_are_not_in_the_run():
-    step = PLAN.step(Put(ENTRIES, "x", {"text": "x", "count": 7, **END}, None, "s"))
+    step = PLAN.planned_write(Put(ENTRIES, "x", {"text": "x", "count": 7, **END}, None, "s"))
     manner = WriteSettings(cluster=True)
     keys, order = told(step, manner)
     assert keys[2:] == (
@@ -211,7 +211,7 @@ def test_entries_in_other_slots_are_made_before_and_are_not_in_the_run():
 )
 def test_a_write_that_does_not_tell_where_to_is_asked_first(write):
     assert PLAN.indexes.touched(write)
-    step = PLAN.step(write)
+    step = PLAN.planned_write(write)
     assert (step.still, step.entries) == (NEVER, ())
 
 
@@ -228,7 +228,7 @@ VERSIONED = msgspec.structs.replace(ENTRIES, attributes=ENTRIES.attributes | {"v
     ids=["update", "add"],
 )
 def test_a_write_that_names_every_attribute_and_the_end_is_sure(write):
-    step = RedisPlan(write.table, "p").step(write)
+    step = RedisPlan(write.table, "p").planned_write(write)
     assert step.still is None
     assert [entry.member for entry in step.entries] == ['x\0\0["a","s"]', '["a","s"]']
 
@@ -237,7 +237,7 @@ def test_a_moment_by_which_an_item_is_found_is_told_beforehand():
     """The script that enters it and the one that writes it would each have a now of its own."""
     write = Put(ENTRIES, "a", {"text": "x", "due": NOW, **END}, None, "s")
     assert PLAN.indexes.undated(write)
-    step = PLAN.step(write, 50.0)
+    step = PLAN.planned_write(write, 50.0)
     assert step.write.item == {"text": "x", "due": 50.0, **END}
     assert step.entries[0].member == in_order(50) + '\0\0["a","s"]'
     add = Add(ENTRIES, "a", "count", 1, {"due": After(1)}, {"due": After(2), **END}, None, "s")
@@ -247,7 +247,7 @@ def test_a_moment_by_which_an_item_is_found_is_told_beforehand():
 
 def test_a_write_that_was_answered_with_its_item_is_made_if_that_has_not_moved():
     before = {"owner": "a", "place": "s", "text": "x", "gone_at": 90.0}
-    step = PLAN.step_from(Update(ENTRIES, "a", {"due": 5}, sort="s"), before, 50.0)
+    step = PLAN.planned_write_from(Update(ENTRIES, "a", {"due": 5}, sort="s"), before, 50.0)
     assert [entry.key for entry in step.entries] == [
         b"p:conformance_entries/text-due:{x}",
         b"p:conformance_entries/text:{x}",
@@ -257,7 +257,7 @@ def test_a_write_that_was_answered_with_its_item_is_made_if_that_has_not_moved()
         "all",
         [("equals", "text", "x"), ("lacks", "due"), ("lacks", "count"), ("equals", "gone_at", 90.0)],
     )
-    absent = PLAN.step_from(Add(ENTRIES, "a", "count", 1, {"text": "x"}, END, None, "s"), None, 50.0)
+    absent = PLAN.planned_write_from(Add(ENTRIES, "a", "count", 1, {"text": "x"}, END, None, "s"), None, 50.0)
     assert absent.still == ("absent",)
     assert absent.end == 59.0
     assert len(absent.entries) == 2
@@ -265,7 +265,7 @@ def test_a_write_that_was_answered_with_its_item_is_made_if_that_has_not_moved()
 
 def test_an_item_that_leaves_every_index_has_nothing_kept_for_it():
     before = {"owner": "a", "place": "s", "due": 5, "gone_at": 90.0}
-    _, order = told(PLAN.step_from(Update(ENTRIES, "a", {"gone_at": 500.0}, sort="s"), before, 50.0))
+    _, order = told(PLAN.planned_write_from(Update(ENTRIES, "a", {"gone_at": 500.0}, sort="s"), before, 50.0))
     assert order["gone"] == ["@"]
     assert "entered" not in order
 
@@ -273,7 +273,7 @@ def test_an_item_that_leaves_every_index_has_nothing_kept_for_it():
 def test_an_item_whose_place_cannot_be_read_is_reported():
     before = {"owner": "a", "place": "s", "due": b"soon", "gone_at": 90.0}
     with pytest.raises(RecordCorrupt, match="'due' is no number"):
-        PLAN.step_from(Update(ENTRIES, "a", {"text": "x"}, sort="s"), before, 50.0)
+        PLAN.planned_write_from(Update(ENTRIES, "a", {"text": "x"}, sort="s"), before, 50.0)
     assert not BY_TIME.leads_to(before | {"text": "x"}, IndexEntry(b"k", "m"))
 
 
@@ -285,10 +285,10 @@ def test_what_the_script_keeps_in_an_item_is_nobodys_attribute():
 @pytest.mark.seed("H8")
 def test_the_indexes_of_the_seeds_can_be_kept():
     activity = Put(ACTIVITIES, "dev//chat", {"userId": 7, "timestamp": 1.5}, None, "01J")
-    assert RedisPlan(ACTIVITIES, "p").step(activity).entries[0].key == (
+    assert RedisPlan(ACTIVITIES, "p").planned_write(activity).entries[0].key == (
         b"p:household-activities/userId-timestamp-index:{7}"
     )
     entry = Put(JOURNAL, "dev//chat", {"actor": "dev//ann", "at": 1.5, "expires_at": 9}, None, "01J")
-    assert [each.key for each in RedisPlan(JOURNAL, "p").step(entry).entries] == [
+    assert [each.key for each in RedisPlan(JOURNAL, "p").planned_write(entry).entries] == [
         b"p:journal/actor-at:{dev//ann}"
     ]

@@ -162,31 +162,31 @@ class Interpreter(Router):
     def _write(self, command: Write) -> Requests[Applied | Refused]:
         plan = self.plan(command.table)
         if plan.indexes.touched(command):
-            steps = yield from self._steps((command,))
+            planned = yield from self._planned((command,))
         else:  # as nearly every write, and by the shortest way
             call = write_command((plan,), (PlannedWrite(command),), self._imposed(), self._settings)
             now, [outcome] = outcomes((yield from self.one(call, writes=True)))
             if not outcome.again:
                 return _answered(plan, command, now, outcome)
-            steps = [plan.step_from(command, _item(plan, command, outcome), now)]
-        now, [outcome] = yield from self._made((command,), steps)
+            planned = [plan.planned_write_from(command, _item(plan, command, outcome), now)]
+        now, [outcome] = yield from self._made((command,), planned)
         return _answered(plan, command, now, outcome)
 
     # Writes
 
     def _made(
-        self, writes: Sequence[Write], steps: list[PlannedWrite], together: bool = False
+        self, writes: Sequence[Write], planned: list[PlannedWrite], together: bool = False
     ) -> Requests[tuple[float, list[ScriptOutcome]]]:
         """Make writes in one call, planning those anew whose items have moved in an index meanwhile."""
         plans = self._plans_of(writes)
         for _ in range(ATTEMPTS):
-            [call] = yield from self._calls([(plans, steps)], together)
+            [call] = yield from self._calls([(plans, planned)], together)
             now, found = outcomes((yield from self.one(call, writes=True)))
             if not any(outcome.again for outcome in found):
                 return now, found
             for place, (plan, write, outcome) in enumerate(zip(plans, writes, found, strict=True)):
                 if outcome.again:
-                    steps[place] = plan.step_from(write, _item(plan, write, outcome), now)
+                    planned[place] = plan.planned_write_from(write, _item(plan, write, outcome), now)
         raise StoreThrottled(
             f"{ATTEMPTS} times somebody else moved {writes[0].key!r} in an index of table "
             f"{writes[0].table.name} first; nothing was written"
@@ -195,15 +195,15 @@ class Interpreter(Router):
     def _plans_of(self, writes: Sequence[Write]) -> list[RedisPlan]:
         return [self.plan(write.table) for write in writes]
 
-    def _steps(self, writes: Sequence[Write]) -> Requests[list[PlannedWrite]]:
-        steps = []
+    def _planned(self, writes: Sequence[Write]) -> Requests[list[PlannedWrite]]:
+        planned = []
         for plan, write in zip(self._plans_of(writes), writes, strict=True):
             if not plan.indexes.touched(write):
-                steps.append(PlannedWrite(write))
+                planned.append(PlannedWrite(write))
                 continue
             now = (yield from self._time(Time())).now if plan.indexes.undated(write) else None
-            steps.append(plan.step(write, now))
-        return steps
+            planned.append(plan.planned_write(write, now))
+        return planned
 
     def _calls(self, groups: Sequence[WriteGroup], together: bool = False) -> Requests[list[RedisCommand]]:
         """Calls of the script, sent once indexes in other slots lead to what they will leave."""
@@ -229,7 +229,7 @@ class Interpreter(Router):
         places, groups = self._groups(command.writes), []
         for group in places:
             writes = [command.writes[place] for place in group]
-            groups.append((self._plans_of(writes), (yield from self._steps(writes))))
+            groups.append((self._plans_of(writes), (yield from self._planned(writes))))
         replies = yield from self.send((yield from self._calls(groups)), writes=True)
         answers: dict[int, Applied | Refused] = {}
         again: list[int] = []
@@ -267,8 +267,8 @@ class Interpreter(Router):
             return Applied((yield from self._now()))
         if self.address.cluster:
             self._refuse_apart(command.writes)
-        steps = yield from self._steps(command.writes)
-        now, found = yield from self._made(command.writes, steps, together=True)
+        planned = yield from self._planned(command.writes)
+        now, found = yield from self._made(command.writes, planned, together=True)
         if all(outcome.made for outcome in found):
             return Applied(now)
         refusals = []

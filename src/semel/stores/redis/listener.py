@@ -126,19 +126,17 @@ class RedisListener:
     def _next_timeout(self) -> float:
         """How long to wait before something is to be done; who has not looked yet is woken again."""
         with self._lock:
-            waited_for = [subscription for subscription in self._channels.values() if subscription.waiters]
-        news = [subscription.place for subscription in waited_for if subscription.news]
+            waited_for = [each for each in self._channels.values() if each.waiters]
+        news = [each.place for each in waited_for if each.news]
         for place in news:
             self._wake_waiters(place)
         if news:
             return WAKE_SECONDS
-        return (
-            RETRY_SECONDS if any(subscription.node is None for subscription in waited_for) else LINGER_SECONDS
-        )
+        return RETRY_SECONDS if any(each.node is None for each in waited_for) else LINGER_SECONDS
 
     def _unsubscribed(self) -> list[bytes]:
         with self._lock:
-            return [channel for channel, subscription in self._channels.items() if subscription.node is None]
+            return [channel for channel, each in self._channels.items() if each.node is None]
 
     def _update(self, selector: selectors.BaseSelector) -> None:
         """Subscribe to what is new, and no longer to what nobody has waited for of late."""
@@ -146,11 +144,7 @@ class RedisListener:
             self._send(selector, 0, channel)
         now = time.monotonic()
         with self._lock:
-            over = [
-                name
-                for name, subscription in self._channels.items()
-                if not subscription.waiters and subscription.until < now
-            ]
+            over = [name for name, each in self._channels.items() if not each.waiters and each.until < now]
         for channel in over:
             self._send(selector, 1, channel)
             with self._lock:

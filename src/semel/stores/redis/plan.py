@@ -181,7 +181,7 @@ class RedisPlan:
 
     # Writing
 
-    def step(self, command: Write, now: float | None = None) -> "PlannedWrite":
+    def planned_write(self, command: Write, now: float | None = None) -> "PlannedWrite":
         """A write that may move its item in an index; where it alone does not tell where to, it is asked."""
         known = self.indexes.known(command)  # type: ignore[arg-type]  # a Delete touches nothing
         if known is None:
@@ -192,7 +192,7 @@ class RedisPlan:
         end = (known or {}).get(self.table.expires)
         return PlannedWrite(command, self.indexes.entries(known or {}), FOREVER if end is None else end)
 
-    def step_from(self, command: Write, before: Item | None, now: float) -> "PlannedWrite":
+    def planned_write_from(self, command: Write, before: Item | None, now: float) -> "PlannedWrite":
         """A write that is made only if its item still has the places in the indexes that it had."""
         self._refuse_unreadable(command, before or {})
         command = self.indexes.dated(command, now)

@@ -22,17 +22,17 @@ def write_command(
     binary: Binary = []
     keys: list[bytes] = []
     writes = []
-    for plan, step in zip(plans, planned, strict=True):
-        keys += plan.keys(step.write)
-        write = plan.arguments(step.write, binary)
-        if step.entries:
+    for plan, each in zip(plans, planned, strict=True):
+        keys += plan.keys(each.write)
+        write = plan.arguments(each.write, binary)
+        if each.entries:
             write.entered = True
-            near = [entry for entry in step.entries if not _apart(entry, keys[0], settings)]
+            near = [entry for entry in each.entries if not _apart(entry, keys[0], settings)]
             write.entries = [(len(keys) + 1 + 3 * place, entry.member) for place, entry in enumerate(near)]
             keys += [key for entry in near for key in keys_of(entry.key)]
-        if step.still is not None:
-            write.still = step.still
-            if step.still != NEVER and not step.entries:
+        if each.still is not None:
+            write.still = each.still
+            if each.still != NEVER and not each.entries:
                 write.gone = (*write.gone, KEPT)  # no index leads to it any more
         writes.append(write)
     arguments = ENCODER.encode(ScriptBatch(writes, settings.publish, now, together, settings.confirm, late))
@@ -48,11 +48,11 @@ def index_commands(
 ) -> list[RedisCommand]:
     """The entries that lie in other slots than the writes they lead to, each in a call of its own."""
     commands = []
-    for plan, step in zip(plans, planned, strict=True):
+    for plan, each in zip(plans, planned, strict=True):
         expires = plan.table.expires
-        for entry in step.entries:
+        for entry in each.entries:
             if _apart(entry, call.key, settings):
-                write = ScriptWrite("enter", expires, set={expires: step.end}, entries=[(1, entry.member)])
+                write = ScriptWrite("enter", expires, set={expires: each.end}, entries=[(1, entry.member)])
                 arguments = ENCODER.encode(ScriptBatch([write], settings.publish, now))
                 commands.append(RedisCommand(entry.key, (b"3", *keys_of(entry.key), arguments), WRITE))
     return commands
