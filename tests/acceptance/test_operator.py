@@ -14,7 +14,7 @@ from fastapi.testclient import TestClient
 
 import semel
 from semel.service.health import nothing
-from semel.stores.sqlite.file import File
+from semel.stores.sqlite.address import SQLiteFile
 from tests.acceptance.desk import (
     APPS,
     SECRET,
@@ -207,7 +207,7 @@ def test_a_disk_without_room_is_noticed_before_a_write_fails(
     local: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert local.run("provision").code == 0
-    monkeypatch.setattr(File, "room", lambda _: 4096)
+    monkeypatch.setattr(SQLiteFile, "room", lambda _: 4096)
     checked = local.run("provision", "--check")
     assert checked.code == 1
     assert checked.out.splitlines()[0].endswith("semel.db is on is full, but for 4,096 bytes")

@@ -142,10 +142,10 @@ def test_the_limit_is_ten_seconds_where_nobody_says_otherwise():
     from semel.stores.dynamodb.url import parse as dynamodb
     from semel.stores.postgres.address import PostgresAddress
     from semel.stores.redis.address import parse as redis
-    from semel.stores.sqlite.file import File
+    from semel.stores.sqlite.address import SQLiteFile
 
     postgres = PostgresAddress.from_url("postgresql://h/db")
-    limits = (dynamodb("dynamodb://"), redis("redis://h"), postgres, File.from_url("sqlite:///a.db"))
+    limits = (dynamodb("dynamodb://"), redis("redis://h"), postgres, SQLiteFile.from_url("sqlite:///a.db"))
     assert {ANSWER_SECONDS, timeout_of(None), *(each.timeout for each in limits)} == {10.0}
     assert Limits() == Limits(connect_timeout=10.0, read_timeout=10.0)
     # The server gives a statement up before its answer is given up here.

@@ -8,7 +8,7 @@ from semel.clock import Clock
 from semel.commands import Query
 from semel.drive import Store
 from semel.stores.sqlite import SQLiteStore
-from semel.stores.sqlite.within import Within
+from semel.stores.sqlite.within import SQLiteWithin
 from semel.testing import StoreConformance
 from semel.testing.conformance import (
     TABLES,
@@ -34,7 +34,7 @@ class TestSQLite(InFile, StoreConformance):
         return SQLiteStore.from_url(f"sqlite:///{self.path}", env="test", clock=clock)
 
 
-class Joined(Within):
+class Joined(SQLiteWithin):
     """A store in a transaction of a caller's, who has his own way with rows and texts, and rolls it back."""
 
     def __init__(self, store: SQLiteStore, path: str) -> None:
@@ -43,7 +43,7 @@ class Joined(Within):
         connection = sqlite3.connect(path, isolation_level=None)
         connection.row_factory, connection.text_factory = sqlite3.Row, bytes
         connection.execute("BEGIN")
-        super().__init__(connection, store._clerk, store._join, store._time, store._file)
+        super().__init__(connection, store._interpreter, store._join, store._time, store._file)
         self._store = store
 
     def close(self) -> None:

@@ -53,9 +53,10 @@ from semel.commands import (
 from semel.commands import Time as TellTime
 from semel.lifecycle import Status
 from semel.stores.memory import MemoryStore
-from semel.stores.sqlite import SQLiteStore, file, turns, writer
+from semel.stores.sqlite import SQLiteStore, groupcommit, lock, schema
 from semel.stores.sqlite import store as store_module
-from semel.stores.sqlite.plan import Plan, after_prefix, select
+from semel.stores.sqlite.address import SQLiteFile
+from semel.stores.sqlite.plan import SQLitePlan, after_prefix, select
 from semel.tables import COUNTERS, DOCUMENTS, JOURNAL, LEDGER, OWN, Index, Kind, Table
 from semel.tables.seeds import TABLES as SEEDS
 from tests.amounts import amount
@@ -103,7 +104,7 @@ class Time(Clock):
 @pytest.fixture(autouse=True)
 def nobody_wakes_up_by_himself(monkeypatch):
     """Whoever is not woken waits until the test's time is up."""
-    monkeypatch.setattr("semel.stores.sqlite.writer.PATROL_SECONDS", 3600)
+    monkeypatch.setattr("semel.stores.sqlite.groupcommit.PATROL_SECONDS", 3600)
 
 
 @pytest.fixture
@@ -158,14 +159,14 @@ def statements(store):
 def queued(store):
     """How many wait for their reply, or for the lead."""
     return sum(
-        not job.leading and type(job.command) is not writer.Nothing for job in list(store._writer._queue)
+        not job.leading and type(job.command) is not groupcommit.NoWrite for job in list(store._writer._queue)
     )
 
 
 @contextmanager
 def leading(store):
     """Be the one who leads, and lead nobody."""
-    job = writer.Job(writer.Nothing())
+    job = groupcommit.QueuedWrite(groupcommit.NoWrite())
     job.thread = 0
     with job.held:
         store._writer._queue = {job: None} | store._writer._queue
@@ -190,19 +191,19 @@ def leading(store):
 )
 def test_a_url_that_names_no_file_is_refused_with_the_right_form(url):
     with pytest.raises(errors.InvalidOption, match=r"sqlite:///relative/path\.db.*memory:"):
-        file.File.from_url(url)
+        SQLiteFile.from_url(url)
 
 
 def test_a_url_is_relative_with_three_slashes_and_absolute_with_four(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert file.File.from_url("sqlite:///a/b.db").path == str(tmp_path / "a/b.db")
-    assert file.File.from_url("sqlite:////a/b%20c.db").path == "/a/b c.db"
+    assert SQLiteFile.from_url("sqlite:///a/b.db").path == str(tmp_path / "a/b.db")
+    assert SQLiteFile.from_url("sqlite:////a/b%20c.db").path == "/a/b c.db"
 
 
 @pytest.mark.parametrize("query", ["synchronous=off", "mode=ro", "synchronous=full&x=1", "synchronous="])
 def test_an_unknown_option_is_refused(query):
     with pytest.raises(errors.InvalidOption, match="synchronous=normal"):
-        file.File.from_url("sqlite:///a.db?" + query)
+        SQLiteFile.from_url("sqlite:///a.db?" + query)
 
 
 @pytest.mark.parametrize(("query", "level"), [("", 2), ("?synchronous=full", 2), ("?synchronous=normal", 1)])
@@ -225,8 +226,8 @@ def is_next(path):
 
 
 def test_who_has_just_written_gets_behind_who_waits(path, monkeypatch):
-    monkeypatch.setattr(turns, "COURTESY_SECONDS", 60.0)
-    monkeypatch.setattr(turns, "TURN_SECONDS", 0.0)
+    monkeypatch.setattr(lock, "COURTESY_SECONDS", 60.0)
+    monkeypatch.setattr(lock, "TURN_SECONDS", 0.0)
     with semel.connect(f"sqlite:///{path}") as one, semel.connect(f"sqlite:///{path}") as other:
         assert one.ledger.check_and_set("a")
         with closing(sqlite3.connect(path, isolation_level=None)) as busy, ThreadPoolExecutor(2) as pool:
@@ -247,7 +248,7 @@ def test_a_process_that_is_frozen_when_it_is_next_holds_up_nobody(path):
 
 def test_a_file_that_was_moved_away_is_written_no_more_until_it_is_back(tmp_path, monkeypatch):
     """Else a second process would make another file, and both would let the same work run."""
-    monkeypatch.setattr(writer, "SURE_SECONDS", 0.0)
+    monkeypatch.setattr(groupcommit, "SURE_SECONDS", 0.0)
     here, away = tmp_path / "semel.db", tmp_path / "away.db"
     with semel.connect(f"sqlite:///{here}") as s:
         assert s.ledger.check_and_set("a") is True
@@ -336,14 +337,14 @@ def test_a_file_of_a_newer_schema_is_refused(path):
 
 
 def test_two_environments_that_open_a_new_file_at_once_do_not_share_it(path, monkeypatch):
-    begin = file.transaction
+    begin = schema.transaction
 
     def overtaken(connection):
-        monkeypatch.setattr(file, "transaction", begin)
+        monkeypatch.setattr(schema, "transaction", begin)
         SQLiteStore(path, env="prod").close()
         return begin(connection)
 
-    monkeypatch.setattr(file, "transaction", overtaken)
+    monkeypatch.setattr(schema, "transaction", overtaken)
     with pytest.raises(errors.WrongEnvironment):
         SQLiteStore(path, env="dev")
     SQLiteStore(path, env="prod").close()
@@ -365,7 +366,7 @@ def test_a_file_of_an_older_schema_is_brought_up_to_date_with_what_is_in_it(path
         store.execute(Update(LEDGER, "old", {"result": b"new"}))
         assert store.execute(Get(LEDGER, "old")).item["result"] == b"new"
     with closing(bare(path)) as connection:
-        assert file._meta(connection) == (1, "dev")
+        assert schema._meta(connection) == (1, "dev")
 
 
 EARLIER = """
@@ -435,12 +436,12 @@ def test_migrations_run_in_order_each_in_a_transaction_of_its_own(path):
 
     with closing(bare(path)) as connection:
         with pytest.raises(sqlite3.OperationalError, match="no"):
-            file.prepare(connection, "dev", (step("one"), step("two"), fails))
-        assert file._meta(connection) == (2, "dev")
+            schema.prepare(connection, "dev", (step("one"), step("two"), fails))
+        assert schema._meta(connection) == (2, "dev")
         tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         assert tables == {"semel_meta", "step_one", "step_two"}
-        file.prepare(connection, "dev", (step("one"), step("two"), step("three")))
-        assert file._meta(connection) == (3, "dev")
+        schema.prepare(connection, "dev", (step("one"), step("two"), step("three")))
+        assert schema._meta(connection) == (3, "dev")
     assert ran == ["one", "two", "three"]
 
 
@@ -455,7 +456,7 @@ def test_the_change_to_wal_is_tried_again_where_two_processes_make_it_at_once(pa
             return super().execute(sql, *values)
 
     with closing(sqlite3.connect(path, factory=Contested)) as connection:
-        file._use_wal(connection, 10)
+        schema._use_wal(connection, 10)
         assert connection.refusals == 0
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
@@ -540,7 +541,7 @@ def test_the_callers_own_tables_may_live_in_the_same_file(path, clock):
 
 def explained(path, query):
     """How SQLite says that it will find the rows."""
-    sql, values = select(Plan(query.table), query, 0.0)
+    sql, values = select(SQLitePlan(query.table), query, 0.0)
     with closing(bare(path)) as connection:
         return "; ".join(row[3] for row in connection.execute("EXPLAIN QUERY PLAN " + sql, values))
 
@@ -557,7 +558,7 @@ def test_a_query_of_a_partition_is_a_range_of_the_primary_key_and_no_sort(path, 
     store.execute(note("a", "1"))
     query = Query(NOTES, "a", low="1", high="8", after='["a","3"]')
     assert explained(path, query) == "SEARCH semel_notes USING PRIMARY KEY (owner=? AND at>? AND at<?)"
-    sql, _ = select(Plan(NOTES), query, 0.0)
+    sql, _ = select(SQLitePlan(NOTES), query, 0.0)
     assert ' AND ("at") > (?) AND +"at" >= ? AND "at" <= ? ORDER BY "at"' in sql
 
 
@@ -827,7 +828,7 @@ def test_a_value_that_only_sqlite_finds_too_large_fails_alone(path, store, clock
 
 
 def test_a_transaction_takes_no_more_than_its_share(store, clock, monkeypatch):
-    monkeypatch.setattr("semel.stores.sqlite.writer.SHARED", 4)
+    monkeypatch.setattr("semel.stores.sqlite.groupcommit.SHARED", 4)
     told = statements(store)
     replies = together(store, clock, [mark(f"k{number}") for number in range(10)])
     assert {type(reply) for reply in replies} == {Applied}
@@ -855,7 +856,7 @@ def test_a_transaction_that_is_cancelled_says_for_each_write_what_was_in_the_way
 
 def test_a_file_locked_for_too_long_is_unavailable_to_all_who_wait(path, clock, monkeypatch):
     with (
-        closing(SQLiteStore(file.File(str(path), timeout=0), clock=clock)) as store,
+        closing(SQLiteStore(SQLiteFile(str(path), timeout=0), clock=clock)) as store,
         closing(bare(path)) as other,
     ):
         other.execute("BEGIN IMMEDIATE")
@@ -962,10 +963,10 @@ def test_an_interrupted_follower_takes_its_command_back(path, store, clock):
 
 
 def test_a_follower_whose_leader_vanished_does_not_wait_for_ever(path, store, monkeypatch):
-    monkeypatch.setattr("semel.stores.sqlite.writer.PATROL_SECONDS", 0.001)
+    monkeypatch.setattr("semel.stores.sqlite.groupcommit.PATROL_SECONDS", 0.001)
     store.execute(mark("a"))
     with ThreadPoolExecutor(1) as threads:
-        gone = writer.Job(mark("gone"))
+        gone = groupcommit.QueuedWrite(mark("gone"))
         with gone.held:
             store._writer._queue[gone] = None
             follower = threads.submit(store.execute, mark("k"))
@@ -977,7 +978,7 @@ def test_a_follower_whose_leader_vanished_does_not_wait_for_ever(path, store, mo
 
 def test_who_may_have_been_written_by_a_leader_that_vanished_is_told_so(path, store):
     store.execute(mark("a"))
-    others = writer.Job(mark("k"))
+    others = groupcommit.QueuedWrite(mark("k"))
     with others.held:
         store._writer._committing = [others]
         assert type(store.execute(mark("b"))) is Applied
@@ -1480,7 +1481,7 @@ def test_the_stores_own_writes_wait_for_the_caller_and_hold_nothing_that_he_need
 
 def test_who_writes_past_his_own_transaction_is_told_of_within(path, clock, monkeypatch):
     with (
-        closing(SQLiteStore(file.File(str(path), timeout=0), clock=clock)) as store,
+        closing(SQLiteStore(SQLiteFile(str(path), timeout=0), clock=clock)) as store,
         closing(bare(path)) as connection,
     ):
         connection.execute("BEGIN IMMEDIATE")
@@ -1703,7 +1704,7 @@ def pages(store, query):
 @pytest.fixture(scope="module")
 def lasting(tmp_path_factory):
     """A store for many examples, since making a file takes longer than most of them."""
-    place = file.File(str(tmp_path_factory.mktemp("lasting") / "semel.db"), "normal")
+    place = SQLiteFile(str(tmp_path_factory.mktemp("lasting") / "semel.db"), "normal")
     with closing(SQLiteStore(place, clock=Time())) as store:
         yield store
 

@@ -74,10 +74,10 @@ def _long_enough(secret: bytes, what: str, setting: tuple[str, ...], given: Give
 
 def _own(url: str, given: Given, looking: bool) -> bytes | None:
     """The secret in the file beside the database, which is made if there is none, and never written over."""
-    from semel.stores.sqlite.file import File
+    from semel.stores.sqlite.address import SQLiteFile
 
     try:
-        file = File.from_url(url)
+        file = SQLiteFile.from_url(url)
     except errors.UsageError as error:
         raise given.wrong(("semel", "url"), str(error)) from error
     file.check()

@@ -176,9 +176,9 @@ def _check_file(url: str) -> None:
     """Refuse an SQLite file that is not there, or that holds no ledger: opening it would put one there."""
     if not url.startswith("sqlite:"):
         return
-    from semel.stores.sqlite.file import File
+    from semel.stores.sqlite.address import SQLiteFile
 
-    path = Path(File.from_url(url).path)
+    path = Path(SQLiteFile.from_url(url).path)
     if not path.is_file():
         raise errors.StoreUnavailable(f"there is no file {path}")
     with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:

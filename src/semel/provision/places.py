@@ -105,10 +105,10 @@ class SQLite:
     """Tables in a file, which whoever opens it makes."""
 
     def __init__(self, place: Place) -> None:
-        from semel.stores.sqlite.file import File
+        from semel.stores.sqlite.address import SQLiteFile
 
         self._place = place
-        self._file = File.from_url(place.url)
+        self._file = SQLiteFile.from_url(place.url)
         self._path = Path(self._file.path)
 
     def provision(self, say: Say) -> list[str]:
@@ -129,7 +129,8 @@ class SQLite:
             return [Problem(f"{self._path} cannot be read: {error}", "name another file with --url")]
 
     def _wrong(self, connection: sqlite3.Connection) -> Iterator[Problem]:
-        from semel.stores.sqlite.file import LEAST_ROOM, META, MIGRATIONS
+        from semel.stores.sqlite.address import LEAST_ROOM
+        from semel.stores.sqlite.schema import META, MIGRATIONS
 
         if (room := self._file.room()) < LEAST_ROOM:
             what = f"the disk that {self._path} is on is full, but for {room:,} bytes"

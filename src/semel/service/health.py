@@ -90,12 +90,12 @@ class Pulse:
             raise errors.TableMissing(f"not every table is there ({names}): run: semel provision{config}")
 
     async def _check_file(self) -> None:
-        from semel.stores.sqlite.file import LEAST_ROOM, File
+        from semel.stores.sqlite.address import LEAST_ROOM, SQLiteFile
 
         # An open file can be read and written though it is gone, and nobody else sees what is written there.
         if _identity(self._url) != self._file:
             raise errors.StoreUnavailable("its file was moved or replaced: put it back, or start anew")
-        room = File.from_url(self._url).room()
+        room = SQLiteFile.from_url(self._url).room()
         if room < LEAST_ROOM:
             raise errors.StoreUnavailable(f"its disk is full, but for {room:,} bytes: make room there")
         s = self._house.s
@@ -123,10 +123,10 @@ def _identity(url: str) -> tuple[int, int] | None:
     """Which file an SQLite database is in now; None where it is gone, or where the store is no file."""
     if not url.startswith("sqlite:"):
         return None
-    from semel.stores.sqlite.file import File
+    from semel.stores.sqlite.address import SQLiteFile
 
     try:
-        found = Path(File.from_url(url).path).stat()
+        found = Path(SQLiteFile.from_url(url).path).stat()
     except FileNotFoundError:
         return None
     return found.st_dev, found.st_ino

@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from semel.apps.support.orders import Order
-from semel.stores.sqlite.file import File
+from semel.stores.sqlite.address import SQLiteFile
 
 ALOWARE: Final = "sample-token-of-aloware"
 HUBSPOT: Final = "sample-token-of-hubspot"
@@ -36,7 +36,7 @@ LOST, FLAKY, UNKNOWN = "9", "7", "0"
 
 def settings(url: str) -> dict[str, Any]:
     """Settings with which every app runs, without any account."""
-    star = str(Path(File.from_url(url).path).with_name("quill.db"))
+    star = str(Path(SQLiteFile.from_url(url).path).with_name("quill.db"))
     return {
         "semel": {"url": url},
         # What fails here fails on purpose, and the line of figures tells it.

@@ -19,7 +19,7 @@ from semel.events import Event, What, digest
 from semel.service import sample
 from semel.service.house import House
 from semel.service.settings import Service
-from semel.stores.sqlite.file import File
+from semel.stores.sqlite.address import SQLiteFile
 
 PAUSE_SECONDS: Final = 0.4
 STATUS_SECONDS: Final = 5.0
@@ -135,7 +135,7 @@ class Traffic:
     # What is said
 
     def _introduce(self) -> None:
-        database = Path(File.from_url(self._house.settings.semel.url).path)
+        database = Path(SQLiteFile.from_url(self._house.settings.semel.url).path)
         kept = f"in {database}"
         if database.parent.name.startswith("semel-sample-"):
             kept += ", and gone when this stops; --url sqlite:///sample.db keeps it"

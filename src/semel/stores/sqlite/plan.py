@@ -23,8 +23,8 @@ from semel.errors import UsageError
 from semel.stores.shared import PYTHON_TYPES
 from semel.tables import Index, Kind, Table
 
-Row: TypeAlias = tuple[Any, ...]
-Clause: TypeAlias = tuple[str, tuple[Any, ...]]
+SQLiteRow: TypeAlias = tuple[Any, ...]
+SQLClause: TypeAlias = tuple[str, tuple[Any, ...]]
 
 # The file may be the caller's own, with tables of his own.
 PREFIX = "semel_"
@@ -54,7 +54,7 @@ UNPACK: dict[Kind, Callable[[Any], Any]] = {
 USUAL = {"status": "COMPLETED"}
 
 
-class Plan:
+class SQLitePlan:
     """Everything about one table that does not change from command to command."""
 
     def __init__(self, table: Table) -> None:
@@ -82,11 +82,11 @@ class Plan:
             f"WHERE {quoted(table.expires)} <= ? ORDER BY {quoted(table.expires)} LIMIT ?)"
         )
 
-    def place(self, command: Get | Watch | Write) -> Row:
+    def place(self, command: Get | Watch | Write) -> SQLiteRow:
         """The parameters that name an item."""
         return (command.key, command.sort) if self.sorted else (command.key,)
 
-    def item(self, row: Row) -> Item:
+    def item(self, row: SQLiteRow) -> Item:
         """A row as an item: an attribute without a value is no attribute."""
         # Every replay comes through here, and strict=True would cost it a tenth of a microsecond.
         item = {name: value for name, value in zip(self.columns, row) if value is not None}  # noqa: B905
@@ -95,7 +95,7 @@ class Plan:
                 item[name] = unpacked(item[name])
         return item
 
-    def row(self, item: Item) -> Row:
+    def row(self, item: Item) -> SQLiteRow:
         """An item as a row that will come back as it is; what SQLite refuses by itself is left to it."""
         row = tuple(map(item.get, self.columns))
         # Items come in few shapes, and each shape is checked once.
@@ -108,7 +108,7 @@ class Plan:
                 raise UsageError(f"{self.columns[place]!r} is not a number, and SQLite would make it NULL")
         return self._pack(row) if self._packed else row
 
-    def _pack(self, row: Row) -> Row:
+    def _pack(self, row: SQLiteRow) -> SQLiteRow:
         packed = list(row)
         for place, pack in self._packed:
             if packed[place] is not None:
@@ -197,7 +197,7 @@ def unusual(attribute: str) -> str:
     return f"{quoted(attribute)} <> '{USUAL[attribute]}'"
 
 
-class Way:
+class AccessPath:
     """How a query gets at its rows: by the primary key, or by an index."""
 
     def __init__(self, table: Table, query: Query) -> None:
@@ -213,47 +213,47 @@ class Way:
         return dict(zip(ordering(table, self.index), place_of(table, after, self.index), strict=True))
 
 
-def select(plan: Plan, query: Query, now: float) -> tuple[str, list[Any]]:
+def select(plan: SQLitePlan, query: Query, now: float) -> tuple[str, list[Any]]:
     """A SELECT of at least the rows asked for, in order; what it cannot say is for `holds` to check."""
-    way = Way(plan.table, query)
+    path = AccessPath(plan.table, query)
     # The + keeps SQLite from choosing the index on expiry, which would find nearly every row.
-    clauses: list[Clause] = [(f"+{quoted(plan.table.expires)} > ?", (now,)), *_range(way, query)]
+    clauses: list[SQLClause] = [(f"+{quoted(plan.table.expires)} > ?", (now,)), *_range(path, query)]
     if query.where is not None:
         # Nor does a filter lead away from the index that was asked for.
-        clauses += _narrowed(query.where, plan.columns, "" if way.index is None else "+")
+        clauses += _narrowed(query.where, plan.columns, "" if path.index is None else "+")
     direction = " DESC" if query.reverse else ""
-    order = ", ".join(quoted(name) + direction for name in (way.order if query.key is None else way.rest))
+    order = ", ".join(quoted(name) + direction for name in (path.order if query.key is None else path.rest))
     where = " AND ".join(text for text, _ in clauses)
     sql = f"SELECT {listed(plan.columns)} FROM {plan.name} WHERE {where} ORDER BY {order}"
     return sql, [value for _, values in clauses for value in values]
 
 
-def _range(way: Way, query: Query) -> Iterator[Clause]:
+def _range(path: AccessPath, query: Query) -> Iterator[SQLClause]:
     """The range of the primary key, or of an index, that a page can come from."""
     if query.key is not None:
-        yield f"{quoted(way.partition)} = ?", (query.key,)
-    if way.after is not None:
-        yield _beyond(way, way.after, query)
-    if way.sort is None:
+        yield f"{quoted(path.partition)} = ?", (query.key,)
+    if path.after is not None:
+        yield _beyond(path, path.after, query)
+    if path.sort is None:
         return
-    if way.index is not None and query.after is query.low is query.high is None:
-        yield f"{quoted(way.sort)} IS NOT NULL", ()
+    if path.index is not None and query.after is query.low is query.high is None:
+        yield f"{quoted(path.sort)} IS NOT NULL", ()
     for operator, value in ((">=", query.low), ("<=", query.high)):
         if value is not None:
             # SQLite begins a range at one bound: the + hides the first page's from a later one.
-            passed = way.after is not None and (operator == "<=") is query.reverse
-            yield f"{'+' if passed else ''}{quoted(way.sort)} {operator} ?", (value,)
+            passed = path.after is not None and (operator == "<=") is query.reverse
+            yield f"{'+' if passed else ''}{quoted(path.sort)} {operator} ?", (value,)
 
 
-def _beyond(way: Way, after: dict[str, Any], query: Query) -> Clause:
+def _beyond(path: AccessPath, after: dict[str, Any], query: Query) -> SQLClause:
     """What comes after the last item of the page before."""
-    names = way.rest if after.get(way.partition, query.key) == query.key else way.order
+    names = path.rest if after.get(path.partition, query.key) == query.key else path.order
     operator = "<" if query.reverse else ">"
     values = tuple(after[name] for name in names)
     return f"({listed(names)}) {operator} ({', '.join('?' * len(values))})", values
 
 
-def _narrowed(condition: Condition, columns: tuple[str, ...], hidden: str) -> Iterator[Clause]:
+def _narrowed(condition: Condition, columns: tuple[str, ...], hidden: str) -> Iterator[SQLClause]:
     """What of a condition an index can be asked, or is not to be; the rest is left out."""
     match condition:
         case AllOf(conditions):

@@ -34,13 +34,15 @@ from semel.commands import (
 from semel.drive import Glance
 from semel.errors import StoreClosed, StoreUnavailable, TableMissing, UsageError
 from semel.stores.shared import place_named, tables_of, wake
-from semel.stores.sqlite.clerk import Clerk, Define, Reap, page
-from semel.stores.sqlite.file import File, complete, prepare, translated
-from semel.stores.sqlite.plan import Plan
-from semel.stores.sqlite.readers import Readers
+from semel.stores.sqlite.address import SQLiteFile
+from semel.stores.sqlite.errors import translated
+from semel.stores.sqlite.groupcommit import GroupCommit, QueuedWrite
+from semel.stores.sqlite.interpreter import Define, Reap, SQLiteInterpreter, page
+from semel.stores.sqlite.plan import SQLitePlan
+from semel.stores.sqlite.pool import ReaderPool
+from semel.stores.sqlite.schema import complete, prepare
 from semel.stores.sqlite.time import file_time
-from semel.stores.sqlite.within import Within
-from semel.stores.sqlite.writer import Job, Writer
+from semel.stores.sqlite.within import SQLiteWithin
 from semel.stores.waiting import WaitingRoom
 from semel.stores.workers import Workers
 from semel.tables import OWN, Table
@@ -58,7 +60,7 @@ class SQLiteStore:
 
     def __init__(
         self,
-        file: File | str | Path,
+        file: SQLiteFile | str | Path,
         *,
         env: str = "dev",
         clock: Clock | None = None,
@@ -66,14 +68,14 @@ class SQLiteStore:
     ) -> None:
         self.overflow = overflow
         self._clock = clock or Clock()
-        self._file = file if isinstance(file, File) else File(str(Path(file).absolute()))
+        self._file = file if isinstance(file, SQLiteFile) else SQLiteFile(str(Path(file).absolute()))
         self._closed = False
-        self._plans: dict[str, Plan] = {}
-        self._readers = Readers(self._file)
+        self._plans: dict[str, SQLitePlan] = {}
+        self._readers = ReaderPool(self._file)
         self._row = self._readers.row
         self._now: Callable[[], float] = self._clock.now
-        self._clerk = Clerk(self._plans)
-        self._writer = Writer(self._file, self._clerk, self._time, self._hire, self._ring)
+        self._interpreter = SQLiteInterpreter(self._plans)
+        self._writer = GroupCommit(self._file, self._interpreter, self._time, self._in_thread, self._ring)
         self._carry_out: dict[type, Callable[[Any], Any]] = {
             Get: self._get,
             Put: self._put,
@@ -84,7 +86,7 @@ class SQLiteStore:
             Transact: self._write,
             Batch: self._write,
             Watch: self._watch,
-            Time: self._tell,
+            Time: self._get_time,
         }
         self._begin_anew()
         try:
@@ -96,9 +98,9 @@ class SQLiteStore:
 
     def _begin_anew(self) -> None:
         self._room = WaitingRoom(self._clock)
-        self._hiring = threading.RLock()
+        self._starting = threading.RLock()
         self._pool: ThreadPoolExecutor | None = None
-        self._server = Workers(1, "semel-sqlite")
+        self._worker = Workers(1, "semel-sqlite")
 
     def _prepare(self, env: str) -> None:
         self._file.make()
@@ -124,7 +126,7 @@ class SQLiteStore:
     @classmethod
     def from_url(cls, url: str, *, env: str, clock: Clock) -> "SQLiteStore":
         """`sqlite:///relative/path.db` or `sqlite:////absolute/path.db`."""
-        return cls(File.from_url(url), env=env, clock=clock)
+        return cls(SQLiteFile.from_url(url), env=env, clock=clock)
 
     # The three ways to ask
 
@@ -138,14 +140,14 @@ class SQLiteStore:
             return self._refused(command) if command.table.name in self._plans else None
         if type(command) is Get:
             return self._get(command) if command.table.name in self._plans else None
-        return self._tell(command) if type(command) is Time else None
+        return self._get_time(command) if type(command) is Time else None
 
     async def aexecute(self, command: Stored) -> Any:
-        """The same as `execute`; what takes time is done by the store's own threads."""
+        """Carry the command out and answer it; what takes time is done by the store's own threads."""
         import asyncio
 
         if isinstance(command, Time):
-            return self._tell(command)
+            return self._get_time(command)
         in_thread = asyncio.get_running_loop().run_in_executor
         for table in tables_of(command):
             if table.name not in self._plans:
@@ -166,12 +168,12 @@ class SQLiteStore:
         row, now = self._row, self._clock.now
         return lambda key: row(sql, (key, now()))
 
-    def within(self, connection: sqlite3.Connection) -> Within:
+    def within(self, connection: sqlite3.Connection) -> SQLiteWithin:
         """This store inside the transaction that is open on a connection of the caller's to the same file.
 
         What it writes is committed, or rolled back, together with what the caller writes there.
         """
-        store = Within(connection, self._clerk, self._join, self._time, self._file)
+        store = SQLiteWithin(connection, self._interpreter, self._join, self._time, self._file)
         store.overflow = self.overflow
         return store
 
@@ -185,11 +187,11 @@ class SQLiteStore:
         self._closed = True
         # Where a signal handler closes in the midst of a write, threads would wait for that, and it for them.
         wait = self._writer.close()
-        with self._hiring:
+        with self._starting:
             pool, self._pool = self._pool, None
         if pool is not None:
             pool.shutdown(wait)
-        self._server.stop(wait)
+        self._worker.stop(wait)
         self._readers.close()
         STORES.discard(self)
 
@@ -227,7 +229,7 @@ class SQLiteStore:
         with self._readers.connection() as connection, closing(connection.cursor()) as rows:
             return page(rows, plan, command, self._now())
 
-    def _tell(self, _command: Time) -> Found:
+    def _get_time(self, _command: Time) -> Found:
         if self._closed:
             raise StoreClosed("the store was closed")
         return Found(self._now(), None)
@@ -251,14 +253,14 @@ class SQLiteStore:
             self._learn(table)
         return self._writer.submit(command)
 
-    def _ring(self, job: Job) -> None:
+    def _ring(self, job: QueuedWrite) -> None:
         """Wake whoever waits for what was written."""
         if job.error is None:
             wake(self._room, job.command, job.reply)
 
     # Tables and threads
 
-    def _learn(self, table: Table) -> Plan:
+    def _learn(self, table: Table) -> SQLitePlan:
         """The plan of a table, which is made in the file if this is its first use."""
         if table.name not in self._plans:
             self._lay_out((table,))
@@ -269,13 +271,13 @@ class SQLiteStore:
 
     def _lay_out(self, tables: Iterable[Table]) -> None:
         """Make what the file lacks of these tables, all at once, and know them from here on."""
-        plans = [Plan(table) for table in tables]
+        plans = [SQLitePlan(table) for table in tables]
         if lacking := self._lacking(plans):
             self._writer.submit(Define(lacking))
         for plan in plans:
             self._plans.setdefault(plan.table.name, plan)
 
-    def _lacking(self, plans: Iterable[Plan]) -> tuple[Plan, ...]:
+    def _lacking(self, plans: Iterable[SQLitePlan]) -> tuple[SQLitePlan, ...]:
         with self._readers.connection() as connection:
             return tuple(plan for plan in plans if not complete(connection, plan))
 
@@ -283,7 +285,7 @@ class SQLiteStore:
         """Know a table inside a transaction of the caller's: as that may hold the file, none is made."""
         if self._closed:
             raise StoreClosed("the store was closed")
-        if table.name not in self._plans and self._lacking([Plan(table)]):
+        if table.name not in self._plans and self._lacking([SQLitePlan(table)]):
             raise TableMissing(
                 f"{self._file.path} has no table {table.name} yet, or not all of it, and it cannot be made "
                 "inside your transaction: use it once before you begin, as by reading any item of it"
@@ -292,19 +294,19 @@ class SQLiteStore:
 
     def _threads(self) -> ThreadPoolExecutor:
         """Threads of the store's own: asyncio's are the caller's, who may have filled them."""
-        with self._hiring:
+        with self._starting:
             if self._closed:
                 raise StoreClosed("the store was closed")
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(QUERY_THREADS, thread_name_prefix="semel-sqlite")
             return self._pool
 
-    def _hire(self, work: Callable[[], None]) -> None:
+    def _in_thread(self, work: Callable[[], None]) -> None:
         """Have a thread of the store do this."""
         if self._closed:
             raise StoreClosed("the store was closed")
         try:
-            self._server.do(work)
+            self._worker.do(work)
         except RuntimeError as error:
             raise StoreUnavailable(f"no thread can be started: {error}") from error
 

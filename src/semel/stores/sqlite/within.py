@@ -9,58 +9,59 @@ from typing import TYPE_CHECKING, Any
 from semel.commands import Found, Get, Query, Stored, Time, Watch
 from semel.errors import StoreUnavailable, UsageError
 from semel.stores.shared import tables_of
-from semel.stores.sqlite.clerk import Clerk
-from semel.stores.sqlite.file import BUSY, DRIVER_ERRORS, File, code_of, translated
+from semel.stores.sqlite.address import SQLiteFile
+from semel.stores.sqlite.errors import BUSY, DRIVER_ERRORS, code_of, translated
+from semel.stores.sqlite.interpreter import SQLiteInterpreter
 from semel.tables import Table
 
 if TYPE_CHECKING:
     from semel.codecs import Overflow
 
-READINGS = frozenset({Get, Query})
+READS = frozenset({Get, Query})
 
 # Changes nothing, and makes a transaction that has only read so far the one that writes.
 TAKE_THE_LOCK = "DELETE FROM semel_meta WHERE 0"
 
 
-class Within:
+class SQLiteWithin:
     """A store whose writes belong to the transaction that is open on a connection. It ends none itself.
 
     A file has one writer at a time: from the first write on, everybody else's wait for the caller to end his
-    transaction, this store's own among them, and fail after `File.timeout`. SQLite tells nobody that he has
-    committed; who waits for a key finds out when he next looks, as he does for other processes. How durable
-    a commit is, his connection decides.
+    transaction, this store's own among them, and fail after the timeout of its URL. SQLite tells nobody that
+    he has committed; who waits for a key finds out when he next looks, as he does for other processes. How
+    durable a commit is, his connection decides.
     """
 
     def __init__(
         self,
         connection: sqlite3.Connection,
-        clerk: Clerk,
+        interpreter: SQLiteInterpreter,
         learn: Callable[[Table], Any],
         now: Callable[[], float],
-        file: File,
+        file: SQLiteFile,
     ) -> None:
         self.overflow: Overflow | None = None
         self._connection = connection
-        self._clerk = clerk
+        self._interpreter = interpreter
         self._learn = learn
         self._now = now
         self._file = file
         try:
             self._check_file()
         except sqlite3.Error as error:
-            raise self._told(error) from error
+            raise self._translated(error) from error
 
     def execute(self, command: Stored) -> Any:
         """Carry the command out and answer it."""
         try:
             return self._carry_out(command)
         except DRIVER_ERRORS as error:
-            raise self._told(error) from error
+            raise self._translated(error) from error
 
     at_once = execute
 
     async def aexecute(self, command: Stored) -> Any:
-        """The same, in the caller's own thread: where it holds the file already, nothing is waited for."""
+        """Carry the command out in the caller's own thread: where it holds the file, nobody waits."""
         return self.execute(command)
 
     def close(self) -> None:
@@ -79,14 +80,14 @@ class Within:
         for table in tables_of(command):
             self._learn(table)
         with _plainly(self._connection) as cursor:
-            if type(command) in READINGS:
-                return self._clerk.carry_out(cursor, command, self._now())
+            if type(command) in READS:
+                return self._interpreter.carry_out(cursor, command, self._now())
             cursor.execute(TAKE_THE_LOCK)
-            # Told with the lock held, as it is for every other writer: nobody decides by an earlier time than
+            # Read with the lock held, as it is for every other writer: nobody decides by an earlier time than
             # the one before him.
             now = self._now()
-            reply = self._clerk.carry_out(cursor, command, now)
-            self._clerk.tidy(cursor, now)
+            reply = self._interpreter.carry_out(cursor, command, now)
+            self._interpreter.reap_due(cursor, now)
             return reply
 
     def _check_file(self) -> None:
@@ -101,7 +102,7 @@ class Within:
                 f"{self._file.path}: one transaction is in one file, so connect to that one"
             )
 
-    def _told(self, error: Exception) -> Exception:
+    def _translated(self, error: Exception) -> Exception:
         if isinstance(error, sqlite3.ProgrammingError):
             return UsageError(f"your connection cannot be used here: {error}")
         if code_of(error) in BUSY:

@@ -8,17 +8,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from semel.errors import StoreClosed
-from semel.stores.sqlite.file import DRIVER_ERRORS, File, translated
-from semel.stores.sqlite.plan import Row
+from semel.stores.sqlite.address import SQLiteFile
+from semel.stores.sqlite.errors import DRIVER_ERRORS, translated
+from semel.stores.sqlite.plan import SQLiteRow
 
 # Idle ones beyond this are closed; each holds two file handles and a cache of its own.
 KEPT = 32
 
 
-class Readers:
+class ReaderPool:
     """A pool of cursors. Whoever finds none idle opens another, so nobody waits for anybody."""
 
-    def __init__(self, file: File) -> None:
+    def __init__(self, file: SQLiteFile) -> None:
         self._file = file
         self._closed = False
         self._begin_anew()
@@ -26,11 +27,11 @@ class Readers:
     def _begin_anew(self) -> None:
         self._idle: deque[sqlite3.Cursor] = deque()
         self._kept = 0 if self._closed else KEPT
-        # One that a signal has taken from the hands of its thread is closed as nobody has it any more.
+        # One that a signal has taken from its thread is closed as nobody has it any more.
         self._open: weakref.WeakSet[sqlite3.Connection] = weakref.WeakSet()
         self._opening = threading.RLock()
 
-    def row(self, select: str, place: Row) -> Row | None:
+    def row(self, select: str, place: SQLiteRow) -> SQLiteRow | None:
         """The one row of a place. Every replay is this, so it does nothing that it need not do."""
         idle = self._idle
         try:
@@ -38,7 +39,7 @@ class Readers:
         except IndexError:
             reader = self._another()
         try:
-            row: Row | None = reader.execute(select, place).fetchone()
+            row: SQLiteRow | None = reader.execute(select, place).fetchone()
         except BaseException as error:
             self._dropped(reader, error)
             raise

@@ -1,4 +1,4 @@
-"""The writer: writes that come at the same time share a transaction, and so one wait for the disk.
+"""Group commit: writes that come at the same time share a transaction, and so one wait for the disk.
 
 There is no thread for it. Whoever wants to write puts its command into the queue, and the first one there
 leads: it carries out everything that is queued in one transaction, gives each its reply once that is
@@ -24,9 +24,10 @@ from semel.errors import (
     WriteUnderWay,
 )
 from semel.locks import PATROL_SECONDS, Ticket, ring
-from semel.stores.sqlite.clerk import Clerk
-from semel.stores.sqlite.file import NOT_COMMITTED, File, code_of, doubtful, translated
-from semel.stores.sqlite.turns import Turns
+from semel.stores.sqlite.address import SQLiteFile
+from semel.stores.sqlite.errors import NOT_COMMITTED, code_of, doubtful, translated
+from semel.stores.sqlite.interpreter import SQLiteInterpreter
+from semel.stores.sqlite.lock import FairLock
 
 if TYPE_CHECKING:
     import asyncio
@@ -41,7 +42,7 @@ SURE_SECONDS = 0.002
 ITS_OWN_FAULT = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, sqlite3.Error)
 
 
-class Job(Ticket):
+class QueuedWrite(Ticket):
     """A command on its way through a transaction, and who waits for it: a thread, or a task of a loop."""
 
     __slots__ = ("command", "error", "future", "leading", "loop", "reply", "settled", "thread")
@@ -69,25 +70,25 @@ class Job(Ticket):
         return self.reply
 
 
-class Nothing:
+class NoWrite:
     """The command of whoever stands in the queue for others, or to be alone with the file."""
 
 
-class Writer:
+class GroupCommit:
     """The one connection that writes, and the queue before it."""
 
     def __init__(
         self,
-        file: File,
-        clerk: Clerk,
+        file: SQLiteFile,
+        interpreter: SQLiteInterpreter,
         now: Callable[[], float],
-        hire: Callable[[Callable[[], None]], None],
-        written: Callable[[Job], None],
+        in_thread: Callable[[Callable[[], None]], None],
+        written: Callable[[QueuedWrite], None],
     ) -> None:
         self._file = file
-        self._clerk = clerk
+        self._interpreter = interpreter
         self._now = now
-        self._hire = hire
+        self._in_thread = in_thread
         self._written = written
         self._closed = False
         self._born: tuple[int, int] | None = None
@@ -95,17 +96,17 @@ class Writer:
         self._begin_anew()
 
     def _begin_anew(self) -> None:
-        self._queue: dict[Job, None] = {}
+        self._queue: dict[QueuedWrite, None] = {}
         self._connection: sqlite3.Connection | None = None
-        self._committing: list[Job] | None = None
-        self._turns = Turns(self._file.path, self._file.timeout)
-        self._paused: Job | None = None
+        self._committing: list[QueuedWrite] | None = None
+        self._fair_lock = FairLock(self._file.path, self._file.timeout)
+        self._paused: QueuedWrite | None = None
 
     # Waiting for a reply
 
     def submit(self, command: Any) -> Any:
         """Carry a command out, and answer it once it is durable."""
-        job = Job(command)
+        job = QueuedWrite(command)
         with job.held:
             try:
                 self._check_open()
@@ -124,12 +125,12 @@ class Writer:
         import asyncio
 
         loop = asyncio.get_running_loop()
-        job = Job(command, loop, loop.create_future())
+        job = QueuedWrite(command, loop, loop.create_future())
         with job.held:
             try:
                 self._check_open()
                 self._queue[job] = None
-                self._call_server()
+                self._call_worker()
                 await job.future  # type: ignore[misc]  # it was given above
             finally:
                 self._leave(job)
@@ -139,7 +140,7 @@ class Writer:
         if self._closed:
             raise StoreClosed("the store was closed")
 
-    def _leads(self, job: Job) -> bool:
+    def _leads(self, job: QueuedWrite) -> bool:
         """Whether it is the first thread in the queue; who was torn away is no longer in it."""
         for first in list(self._queue):
             if first is job:
@@ -153,7 +154,7 @@ class Writer:
                 return first.thread == job.thread
         return True
 
-    def _leave(self, job: Job) -> None:
+    def _leave(self, job: QueuedWrite) -> None:
         """Nobody waits for it any more: unless it was begun, it is not made. The next one may lead."""
         self._queue.pop(job, None)
         if self._queue or job.leading:
@@ -165,11 +166,11 @@ class Writer:
             if first.loop is None and first.held.locked():
                 ring(first.bell)
                 return
-        self._call_server()
+        self._call_worker()
 
-    def _call_server(self) -> None:
+    def _call_worker(self) -> None:
         try:
-            self._hire(self._serve)
+            self._in_thread(self._serve)
         except StoreError as error:
             self._refuse(self._waiting(), error)
 
@@ -178,27 +179,27 @@ class Writer:
         if not self._waiting() and self._is_tidy():
             return
         try:
-            self.submit(Nothing())
+            self.submit(NoWrite())
         except StoreError as error:
             self._refuse(self._waiting(), error)
         except BaseException as error:  # noqa: BLE001 - there is no caller here to raise it to
             self._refuse(self._waiting(), StoreUnavailable(f"the store's thread failed: {error!r}"))
 
-    def _waiting(self) -> list[Job]:
+    def _waiting(self) -> list[QueuedWrite]:
         """Those whose commands are to be carried out, as many as share a transaction."""
         return [job for job in list(self._queue) if job.held.locked() and not job.settled][:SHARED]
 
     # One transaction
 
-    def _lead(self, job: Job) -> None:
+    def _lead(self, job: QueuedWrite) -> None:
         """Carry out what is queued and settle it, one way or the other."""
         job.leading = True
         self._mend()
-        if type(job.command) is Nothing and all(type(each.command) is Nothing for each in self._waiting()):
+        if type(job.command) is NoWrite and all(type(each.command) is NoWrite for each in self._waiting()):
             self._settle([job])
             self._end(job)
             return
-        batch: list[Job] = []
+        batch: list[QueuedWrite] = []
         try:
             cursor = self._begin()
             batch = self._waiting()
@@ -220,14 +221,14 @@ class Writer:
             self._settle(batch)
         self._end(job)
 
-    def _end(self, job: Job) -> None:
+    def _end(self, job: QueuedWrite) -> None:
         self._committing = None
         job.leading = False
         if self._closed:
             self._disconnect()
 
     def _mend(self) -> None:
-        """Undo what a leader had begun that was torn away, and tell those whose writes it may have made."""
+        """Undo what an interrupted leader had begun, and fail the writes that it may have made."""
         torn, self._committing = self._committing if not self._undo() else None, None
         if torn is not None:
             left = [job for job in torn if not job.settled]
@@ -247,9 +248,9 @@ class Writer:
         if self._connection is None:
             self._connection = self._file.writer()
             self._born = self._born or self._file.identity()
-            # Who waits stands in line, and does not have SQLite ask at its own intervals.
+            # Who waits does so for the fair lock, and does not have SQLite ask at its own intervals.
             self._connection.execute("PRAGMA busy_timeout = 0")
-        return self._turns.begin(self._connection)
+        return self._fair_lock.begin(self._connection)
 
     def _check_file(self) -> None:
         if self._born not in (None, self._file.identity()):
@@ -259,41 +260,41 @@ class Writer:
                 "back, or start anew"
             )
 
-    def _carry_out(self, cursor: sqlite3.Cursor, batch: list[Job]) -> None:
+    def _carry_out(self, cursor: sqlite3.Cursor, batch: list[QueuedWrite]) -> None:
         # Read once, with the write lock held: no transaction decides by an earlier time than the one before
         # it did, and nothing in this one sees another's write come from the future.
         now = self._now()
         for job in batch:
             try:
                 job.error = None
-                if type(job.command) is not Nothing:
-                    job.reply = self._clerk.carry_out(cursor, job.command, now)
+                if type(job.command) is not NoWrite:
+                    job.reply = self._interpreter.carry_out(cursor, job.command, now)
             except WriteUnderWay:  # of a signal handler
                 raise
             except ITS_OWN_FAULT as error:
                 job.error = translated(error, self._file)
                 if isinstance(error, sqlite3.Error) and not isinstance(job.error, UsageError):
                     raise
-        self._clerk.tidy(cursor, now)
+        self._interpreter.reap_due(cursor, now)
 
-    def _settle(self, batch: list[Job]) -> None:
+    def _settle(self, batch: list[QueuedWrite]) -> None:
         try:
-            # Before the writers are told: whoever is told and then waits is not to be woken by its own write.
+            # Before the writers are answered: who is answered and then waits is not to be woken by its own.
             for job in batch:
-                if type(job.command) is not Nothing:
+                if type(job.command) is not NoWrite:
                     self._written(job)
             settle(batch)
         except BaseException:
             settle(batch)
             raise
 
-    def _fail(self, batch: list[Job], error: Exception) -> None:
-        told = translated if self._committing is None else doubtful
+    def _fail(self, batch: list[QueuedWrite], error: Exception) -> None:
+        meaning = translated if self._committing is None else doubtful
         for job in batch:
             # Each has an error of its own: raised in two threads, one would grow two tracebacks.
-            self._refuse([job], told(error, self._file))
+            self._refuse([job], meaning(error, self._file))
 
-    def _refuse(self, batch: list[Job], error: Exception) -> None:
+    def _refuse(self, batch: list[QueuedWrite], error: Exception) -> None:
         for job in batch:
             job.error = job.error or error
         settle(batch)
@@ -319,14 +320,14 @@ class Writer:
         go of the file when it is over.
         """
         self._closed = True
-        job = Job(Nothing())
+        job = QueuedWrite(NoWrite())
         with job.held:
             try:
                 self._queue[job] = None
                 while not self._leads(job):
                     job.bell.acquire(timeout=PATROL_SECONDS)
                 self._disconnect()
-                self._turns.close()
+                self._fair_lock.close()
             except WriteUnderWay:
                 return False
             finally:
@@ -341,7 +342,7 @@ class Writer:
 
     def pause(self, seconds: float) -> None:
         """Before a fork: wait for the transaction under way and begin none until `resume`."""
-        job = self._paused = Job(Nothing())
+        job = self._paused = QueuedWrite(NoWrite())
         job.held.acquire()
         self._queue[job] = None
         end = time.monotonic() + seconds
@@ -365,14 +366,14 @@ class Writer:
     def abandon(self) -> sqlite3.Connection | None:
         """After a fork, in the child: begin anew; what is still open belongs to the parent."""
         inherited = self._connection
-        self._turns.close()
+        self._fair_lock.close()
         self._begin_anew()
         return inherited
 
 
-def settle(batch: list[Job]) -> None:
+def settle(batch: list[QueuedWrite]) -> None:
     """Tell everyone that waits; telling twice is telling once."""
-    abroad: dict[asyncio.AbstractEventLoop, list[Job]] = {}
+    abroad: dict[asyncio.AbstractEventLoop, list[QueuedWrite]] = {}
     for job in batch:
         job.settled = True
         if job.loop is None:
@@ -386,7 +387,7 @@ def settle(batch: list[Job]) -> None:
             continue
 
 
-def _deliver(jobs: list[Job]) -> None:
+def _deliver(jobs: list[QueuedWrite]) -> None:
     for job in jobs:
         if job.future is not None and not job.future.done():
             job.future.set_result(None)

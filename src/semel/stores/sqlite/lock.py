@@ -1,4 +1,4 @@
-"""Turns: processes that write to one file follow each other, and none goes first again and again.
+"""A fair lock: processes that write to one file follow each other, and none goes first again and again.
 
 SQLite lets whoever asks at the right moment begin. Who finds the file busy asks at ever longer intervals, up
 to a tenth of a second, and a process with much to write asks anew at once: the one starves beside the other.
@@ -32,8 +32,8 @@ RUDE_SECONDS = 5.0
 _never = Event()
 
 
-class Turns:
-    """The line of processes before one file; a process stands in it once."""
+class FairLock:
+    """The queue of processes before one file; a process stands in it once."""
 
     def __init__(self, path: str, patience: float) -> None:
         self._database, self._patience = path, patience
@@ -99,7 +99,7 @@ class Turns:
                 fcntl.flock(self._lock, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """Leave the line."""
+        """Leave the queue."""
         lock, self._lock = self._lock, None
         if lock is not None:
             os.close(lock)

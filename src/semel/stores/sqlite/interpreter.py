@@ -1,4 +1,4 @@
-"""The clerk: carries commands out inside a transaction that somebody else begins and ends."""
+"""Commands, carried out inside a transaction that somebody else begins and ends."""
 
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -29,19 +29,19 @@ from semel.commands import (
     outcome,
 )
 from semel.commands import cursor as next_page
-from semel.stores.sqlite.file import lay_out
-from semel.stores.sqlite.plan import Plan, Row, select
+from semel.stores.sqlite.plan import SQLitePlan, SQLiteRow, select
+from semel.stores.sqlite.schema import lay_out
 
 # For every row written up to two expired ones are removed, so that a store that is only ever written stays
-# as small as what is alive in it; in bites of this many at least, as looking for them costs a little too.
+# as small as what is alive in it; in batches of this many at least, as looking for them costs a little too.
 REAPED_PER_WRITE = 2
-BITE = 64
+REAP_BATCH = 64
 
 
 class Define(msgspec.Struct, frozen=True):
     """Make tables, or what they lack."""
 
-    plans: tuple[Plan, ...]
+    plans: tuple[SQLitePlan, ...]
 
 
 class Reap(msgspec.Struct, frozen=True):
@@ -50,12 +50,12 @@ class Reap(msgspec.Struct, frozen=True):
     limit: int
 
 
-class Clerk:
+class SQLiteInterpreter:
     """Knows the tables, and reads, decides and writes; the decisions are those of `commands`."""
 
-    def __init__(self, plans: dict[str, Plan]) -> None:
+    def __init__(self, plans: dict[str, SQLitePlan]) -> None:
         self._plans = plans
-        self._owed = 0
+        self._due = 0
         self._carry_out: dict[type, Callable[[sqlite3.Cursor, Any, float], Any]] = {
             Get: self._get,
             Query: self._query,
@@ -73,11 +73,11 @@ class Clerk:
         """The reply to one command. Where it raises, it has left nothing behind."""
         return self._carry_out[type(command)](cursor, command, now)
 
-    def tidy(self, cursor: sqlite3.Cursor, now: float) -> None:
+    def reap_due(self, cursor: sqlite3.Cursor, now: float) -> None:
         """Remove what has expired, in proportion to what was written."""
-        if self._owed >= BITE:
-            bite, self._owed = self._owed, 0
-            self._reap(cursor, Reap(bite), now)
+        if self._due >= REAP_BATCH:
+            limit, self._due = self._due, 0
+            self._reap(cursor, Reap(limit), now)
 
     def _get(self, cursor: sqlite3.Cursor, command: Get, now: float) -> Found:
         return Found(now, _alive(cursor, self._plans[command.table.name], command, now))
@@ -91,7 +91,9 @@ class Clerk:
             return Applied(now)
         return self._decide(cursor, plan, command, now)
 
-    def _decide(self, cursor: sqlite3.Cursor, plan: Plan, command: Write, now: float) -> Applied | Refused:
+    def _decide(
+        self, cursor: sqlite3.Cursor, plan: SQLitePlan, command: Write, now: float
+    ) -> Applied | Refused:
         """Read what is there, and write if it allows that."""
         item = _alive(cursor, plan, command, now)
         if not allowed(command, item, now):
@@ -106,15 +108,15 @@ class Clerk:
             cursor.execute(sql, (*[row[place] for place in places], *plan.place(command)))
         else:
             cursor.execute(plan.replace, row)
-        self._owed += REAPED_PER_WRITE
+        self._due += REAPED_PER_WRITE
         return Applied(now, after if type(command) is Add else None)
 
-    def _inserted(self, cursor: sqlite3.Cursor, plan: Plan, command: Put, now: float) -> bool:
+    def _inserted(self, cursor: sqlite3.Cursor, plan: SQLitePlan, command: Put, now: float) -> bool:
         """Whether there was no row at all: then nothing has to be read first, which is how most claims go."""
         if not allowed(command, None, now):
             return False
         after = outcome(command, None, now) or {}
-        self._owed += REAPED_PER_WRITE
+        self._due += REAPED_PER_WRITE
         return cursor.execute(plan.insert, plan.row(after)).rowcount == 1
 
     def _transact(self, cursor: sqlite3.Cursor, command: Transact, now: float) -> Applied | Cancelled:
@@ -135,7 +137,7 @@ class Clerk:
     ) -> Iterator[Applied | Refused]:
         """The replies to writes of which many may be the same but for their keys: marks of a batch are."""
         like: Put | None = None
-        row: Row = ()
+        row: SQLiteRow = ()
         applied = Applied(now)
         for write in writes:
             plan = self._plans[write.table.name]
@@ -145,7 +147,7 @@ class Clerk:
             if like is None:
                 yield self._write(cursor, write, now)
             elif cursor.execute(plan.insert, (write.key, *row[1:])).rowcount == 1:
-                self._owed += REAPED_PER_WRITE
+                self._due += REAPED_PER_WRITE
                 yield applied
             else:
                 yield self._decide(cursor, plan, write, now)
@@ -170,7 +172,7 @@ def _alike(one: Write, other: Put) -> bool:
     return type(one) is Put and one.item is other.item and one.when is other.when and one.table is other.table
 
 
-def page(rows: sqlite3.Cursor, plan: Plan, query: Query, now: float) -> Page:
+def page(rows: sqlite3.Cursor, plan: SQLitePlan, query: Query, now: float) -> Page:
     """A page of items; the cursor is left where the next page begins."""
     items: list[Item] = []
     for row in rows.execute(*select(plan, query, now)):
@@ -183,7 +185,7 @@ def page(rows: sqlite3.Cursor, plan: Plan, query: Query, now: float) -> Page:
     return Page(now, tuple(items), None)
 
 
-def _alive(cursor: sqlite3.Cursor, plan: Plan, command: Get | Write, now: float) -> Item | None:
+def _alive(cursor: sqlite3.Cursor, plan: SQLitePlan, command: Get | Write, now: float) -> Item | None:
     row = cursor.execute(plan.select, plan.place(command)).fetchone()
     return None if row is None or row[plan.expires] <= now else plan.item(row)
 

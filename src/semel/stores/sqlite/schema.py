@@ -1,0 +1,121 @@
+"""The schema of the file: its tables and indexes, its version, and the environment that it belongs to."""
+
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeAlias
+
+from semel import errors
+from semel.sockets import ANSWER_SECONDS
+from semel.stores.sqlite.errors import code_of
+from semel.stores.sqlite.plan import SQLitePlan, quoted
+from semel.tables import LEDGER
+
+# How long after a refusal the change to WAL is tried again: SQLite gives up at once where two change it.
+WAL_RETRY_SECONDS = 0.01
+
+
+def lay_out(connection: sqlite3.Connection, plan: SQLitePlan) -> None:
+    """Make a table, or what it lacks of columns and indexes."""
+    connection.execute(plan.definition())
+    found = _columns(connection, plan)
+    for name in [name for name in plan.columns if name not in found]:
+        connection.execute(f"ALTER TABLE {plan.name} ADD COLUMN {plan.column(name)}")
+    for statement in plan.indexes().values():
+        connection.execute(statement)
+
+
+def complete(connection: sqlite3.Connection, plan: SQLitePlan) -> bool:
+    """Whether the file has all of a table; it may be one that an earlier semel made."""
+    # Only what reads the file makes a connection notice that its schema was changed; a PRAGMA does not.
+    connection.execute("SELECT 1 FROM sqlite_master").fetchone()
+    indexes = {row[1] for row in connection.execute(f"PRAGMA index_list({plan.name})")}
+    return plan.kinds.keys() <= _columns(connection, plan) and plan.indexes().keys() <= indexes
+
+
+def _columns(connection: sqlite3.Connection, plan: SQLitePlan) -> set[str]:
+    return {row[1] for row in connection.execute(f"PRAGMA table_info({plan.name})")}
+
+
+def _lay_out_ledger(connection: sqlite3.Connection) -> None:
+    lay_out(connection, SQLitePlan(LEDGER))
+
+
+Migration: TypeAlias = Callable[[sqlite3.Connection], None]
+
+# The first makes schema 1 of schema 0 (a new file, too), and so on. One that was released is never changed.
+MIGRATIONS: tuple[Migration, ...] = (_lay_out_ledger,)
+
+META = quoted("semel_meta")
+
+
+def prepare(
+    connection: sqlite3.Connection,
+    env: str,
+    migrations: tuple[Migration, ...] = MIGRATIONS,
+    timeout: float = ANSWER_SECONDS,
+) -> None:
+    """Bring the file to the newest schema and stamp it, though others may be doing so at the same time."""
+    _use_wal(connection, timeout)
+    while not _ready(connection, env, len(migrations)):
+        with transaction(connection):
+            # Somebody else may have been faster: look again, now that nobody else can be.
+            if _ready(connection, env, len(migrations)):
+                return
+            _migrate(connection, env, migrations)
+
+
+def _ready(connection: sqlite3.Connection, env: str, newest: int) -> bool:
+    schema, stamped = _meta(connection)
+    if schema > newest:
+        raise errors.SchemaTooNew(schema, newest)
+    if stamped not in (None, env):
+        raise errors.WrongEnvironment(stamped, env)
+    return schema == newest and stamped is not None
+
+
+def _meta(connection: sqlite3.Connection) -> tuple[int, str | None]:
+    """The schema of the file, and the environment it belongs to."""
+    if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'semel_meta'").fetchone():
+        return 0, None
+    found = dict(connection.execute(f"SELECT name, value FROM {META}"))
+    return found.get("schema", 0), found.get("environment")
+
+
+def _migrate(connection: sqlite3.Connection, env: str, migrations: tuple[Migration, ...]) -> None:
+    """One step, in the transaction that is open."""
+    connection.execute(f"CREATE TABLE IF NOT EXISTS {META} (name TEXT PRIMARY KEY, value) WITHOUT ROWID")
+    schema, _ = _meta(connection)
+    if schema < len(migrations):
+        migrations[schema](connection)
+        schema += 1
+    values = [("schema", schema), ("environment", env)]
+    connection.executemany(f"REPLACE INTO {META} VALUES (?, ?)", values)
+
+
+def _use_wal(connection: sqlite3.Connection, timeout: float) -> None:
+    """Turn the file to write-ahead logging, in which readers and a writer do not wait for each other."""
+    if connection.execute("PRAGMA journal_mode").fetchone() == ("wal",):
+        return
+    for _ in range(int(timeout / WAL_RETRY_SECONDS)):
+        try:
+            connection.execute("PRAGMA journal_mode = WAL").fetchone()
+            return
+        except sqlite3.OperationalError as error:
+            if code_of(error) != sqlite3.SQLITE_BUSY:
+                raise
+            threading.Event().wait(WAL_RETRY_SECONDS)
+    connection.execute("PRAGMA journal_mode = WAL").fetchone()
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """All or nothing."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
