@@ -22,8 +22,8 @@ from semel.aws import pool
 from semel.aws.boto import BotoWire
 from semel.aws.credentials import Credentials
 from semel.aws.errors import ServiceError
-from semel.aws.pool import Limits
-from semel.aws.retry import Policy
+from semel.aws.pool import ConnectionLimits
+from semel.aws.retry import RetryPolicy
 from semel.aws.s3 import S3Overflow
 from semel.aws.wire import Wire
 from semel.clock import Clock
@@ -293,7 +293,7 @@ def test_with_credentials_in_the_environment_botocore_is_never_imported(dynoxide
     subprocess.run([sys.executable, "-W", "error", "-c", program], env=environ, check=True)
 
 
-# Lost answers
+# NoResponse answers
 
 
 def get(table, key="a"):
@@ -322,7 +322,9 @@ def test_a_read_whose_answer_is_lost_is_repeated(wire, dynoxide, call):
 
 def test_a_silent_server_is_not_waited_for(wire, dynoxide, call):
     with FaultProxy.before(dynoxide) as proxy:
-        way = wire(proxy.url(dynoxide), limits=Limits(read_timeout=0.1), policy=Policy(tries=2))
+        way = wire(
+            proxy.url(dynoxide), limits=ConnectionLimits(read_timeout=0.1), policy=RetryPolicy(tries=2)
+        )
         proxy.black_hole()
         with pytest.raises(StoreOutcomeUnknown):
             call(way, "DeleteTable", {"TableName": "nowhere"}, write=True)
@@ -576,7 +578,7 @@ def test_there_are_never_more_connections_than_allowed(wire, script):
         return OK
 
     server = script(together)
-    way = wire(server.url, limits=Limits(connections=2))
+    way = wire(server.url, limits=ConnectionLimits(connections=2))
 
     async def ask():
         await asyncio.gather(*(way.acall("PutItem", {}, write=True) for _ in range(8)))
@@ -594,7 +596,11 @@ def test_there_are_never_more_connections_than_allowed(wire, script):
 
 
 def test_whoever_gets_no_connection_is_told_to_allow_for_more(wire, script):
-    way = wire(script(OK).url, limits=Limits(connections=1, read_timeout=0.1), policy=Policy(connects=1))
+    way = wire(
+        script(OK).url,
+        limits=ConnectionLimits(connections=1, read_timeout=0.1),
+        policy=RetryPolicy(connects=1),
+    )
     full = "all 1 connections were in use for 0.1 s: allow for more"
     ticket = Ticket()
     with ticket.held:
@@ -754,7 +760,7 @@ def test_an_interrupted_call_leaves_no_answer_for_the_next_one(wire, script, mon
         def interrupted(_self, _reader):
             raise KeyboardInterrupt
 
-        patch.setattr(pool.Line, "receive", interrupted)
+        patch.setattr(pool.HttpConnection, "receive", interrupted)
         with pytest.raises(KeyboardInterrupt):
             way.call("GetItem", {"it": "first"}, write=False)
     assert way.call("GetItem", {"it": "second"}, write=False) == {"it": "second"}
@@ -770,7 +776,7 @@ def test_a_loop_goes_on_while_credentials_are_fetched(wire, script):
         assert go.wait(10)
         return KEYS
 
-    way._desk.keyring._source = slowly
+    way._session.keyring._source = slowly
 
     async def ask():
         asking = asyncio.create_task(way.acall("PutItem", {}, write=True))

@@ -13,7 +13,7 @@ import pytest
 
 import semel
 from semel import errors
-from semel.aws.servertime import ServerTime
+from semel.aws.time import ServiceTime
 from semel.clock import Clock
 from semel.codecs import Codec
 from semel.commands import (
@@ -327,7 +327,7 @@ def test_a_server_that_is_not_there() -> None:
     store.close()
 
 
-# Lost answers
+# NoResponse answers
 
 
 @pytest.fixture
@@ -450,7 +450,7 @@ class Dated(Counting):
     def __init__(self, url: str, world: World, machine: Machine) -> None:
         super().__init__(url)
         self._world = world
-        self.time = ServerTime(machine)
+        self.time = ServiceTime(machine)
 
     def call(self, operation: str, request: Any, *, write: bool) -> dict[str, Any]:
         sent = self.time.monotonic()

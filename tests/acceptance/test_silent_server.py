@@ -138,8 +138,8 @@ def test_a_limit_that_is_none_is_refused_on_every_store(url, wrong):
 
 
 def test_the_limit_is_ten_seconds_where_nobody_says_otherwise():
-    from semel.aws.pool import Limits
-    from semel.stores.dynamodb.url import parse as dynamodb
+    from semel.aws.pool import ConnectionLimits
+    from semel.stores.dynamodb.address import parse as dynamodb
     from semel.stores.postgres.address import PostgresAddress
     from semel.stores.redis.address import parse as redis
     from semel.stores.sqlite.address import SQLiteFile
@@ -147,6 +147,6 @@ def test_the_limit_is_ten_seconds_where_nobody_says_otherwise():
     postgres = PostgresAddress.from_url("postgresql://h/db")
     limits = (dynamodb("dynamodb://"), redis("redis://h"), postgres, SQLiteFile.from_url("sqlite:///a.db"))
     assert {ANSWER_SECONDS, timeout_of(None), *(each.timeout for each in limits)} == {10.0}
-    assert Limits() == Limits(connect_timeout=10.0, read_timeout=10.0)
+    assert ConnectionLimits() == ConnectionLimits(connect_timeout=10.0, read_timeout=10.0)
     # The server gives a statement up before its answer is given up here.
     assert "statement_timeout=8000ms" in postgres.conninfo

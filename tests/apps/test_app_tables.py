@@ -24,8 +24,8 @@ from semel.errors import InvalidOption
 from semel.provision import iam, stack
 from semel.provision.cloudformation import logical
 from semel.service.house import House
+from semel.stores.dynamodb.address import parse, with_titles
 from semel.stores.dynamodb.layout import title
-from semel.stores.dynamodb.url import parse, with_titles
 from semel.tables import DOCUMENTS, JOURNAL, LEDGER, OWN
 from semel.tables.seeds import ACTIVITIES, MESSAGES, QUILL, RESPONSE_COUNTERS, SUPPORT_AUDIT
 from tests.places import CREDENTIALS

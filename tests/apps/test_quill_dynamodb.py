@@ -20,7 +20,7 @@ from semel.doors.queues.messages import Verdict
 from semel.provision.places import Place as Site
 from semel.provision.places import opened
 from semel.service.settings import settings
-from semel.stores.dynamodb.url import parse
+from semel.stores.dynamodb.address import parse
 from semel.tables import DOCUMENTS, LEDGER
 from semel.testing import FakeClock
 from tests.apps.kit import Place, Service, place  # noqa: F401

@@ -5,7 +5,7 @@ from typing import Any, TypeAlias
 
 from semel.aws.credentials import Credentials
 from semel.aws.errors import ServiceError
-from semel.aws.servertime import ServerTime
+from semel.aws.time import ServiceTime
 from semel.aws.wire import Wire
 from semel.clock import Clock
 from semel.provision.shape import create_request
@@ -25,7 +25,7 @@ class Told:
     """A transport that answers as it was told to, and with nothing where it was not."""
 
     def __init__(self, clock: Clock, *answers: Answer) -> None:
-        self.time = ServerTime(clock)
+        self.time = ServiceTime(clock)
         self.answers = [{}, *answers]  # the first is for the stamp
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.closed = False

@@ -40,7 +40,7 @@ from semel.drive import Store
 from semel.ledger import LedgerSteps
 from semel.lifecycle import Status
 from semel.model import Busy, Claimed, Replay
-from semel.stores.dynamodb.layout import Layout, title
+from semel.stores.dynamodb.layout import DynamoLayout, title
 from semel.tables import LEDGER, Table
 from semel.tables.powertools import POWERTOOLS
 from semel.tables.seeds import (
@@ -675,7 +675,7 @@ CONDITIONS = st.recursive(
 
 def somebodys(table: Table) -> st.SearchStrategy[dict[str, Any]]:
     """An item that lacks any attribute but its key, in the forms that the table has for them."""
-    layout = Layout(LEDGER, table, ENV)
+    layout = DynamoLayout(LEDGER, table, ENV)
     known = {
         "status": st.sampled_from(STATUSES),
         "token": st.sampled_from(["", "t"]),

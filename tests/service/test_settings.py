@@ -406,7 +406,7 @@ def test_in_dynamodb_an_app_has_the_table_that_was_there_first() -> None:
     url = "dynamodb://eu-north-1/mine?endpoint=http://127.0.0.1:8000"
     told_url = url_of("quill", url)
     assert told_url == "dynamodb://eu-north-1?endpoint=http%3A%2F%2F127.0.0.1%3A8000&layout=quill"
-    from semel.stores.dynamodb.url import parse
+    from semel.stores.dynamodb.address import parse
 
     assert parse(told_url).tables[0].name == "quill"
     assert parse(told_url).endpoint == "http://127.0.0.1:8000"

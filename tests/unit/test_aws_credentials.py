@@ -166,10 +166,10 @@ def test_without_botocore_the_error_says_how_to_get_it(bare, monkeypatch):
 
 def test_with_credentials_in_the_environment_no_driver_is_imported():
     program = (
-        "import sys, semel.aws.wire, semel.aws.s3, semel.aws.boto, semel.aws.apool\n"
+        "import sys, semel.aws.wire, semel.aws.s3, semel.aws.boto, semel.aws.async_pool\n"
         "from semel.aws.wire import Wire\n"
         "wire = Wire('dynamodb')\n"
-        "wire._desk.keyring.load()\n"
+        "wire._session.keyring.load()\n"
         "drivers = {'botocore', 'boto3', 'urllib3', 'aiohttp'}\n"
         "loaded = drivers & {name.partition('.')[0] for name in sys.modules}\n"
         "sys.exit(', '.join(loaded) or 0)\n"

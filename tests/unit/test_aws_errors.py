@@ -7,7 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.aws.errors import KINDS, Kind, Lost, Reason, ServiceError, kind, object_error, service_error
+from semel.aws.errors import (
+    KINDS,
+    CancellationReason,
+    ErrorKind,
+    NoResponse,
+    ServiceError,
+    kind,
+    object_error,
+    service_error,
+)
 from semel.errors import StoreError
 
 
@@ -46,7 +55,11 @@ def test_a_cancelled_transaction_says_why_for_each_of_its_actions():
     item = {"id": {"S": "a"}}
     reasons = [{"Code": "None"}, {"Code": "ConditionalCheckFailed", "Message": "no", "Item": item}, {}]
     error = told({"__type": "x#TransactionCanceledException", "CancellationReasons": reasons})
-    assert error.reasons == [Reason("None"), Reason("ConditionalCheckFailed", "no", item), Reason("None")]
+    assert error.reasons == [
+        CancellationReason("None"),
+        CancellationReason("ConditionalCheckFailed", "no", item),
+        CancellationReason("None"),
+    ]
     assert told({"__type": "x#ValidationException"}).reasons == []
 
 
@@ -70,34 +83,34 @@ def test_what_the_service_has_not_written_is_shown_as_it_is(status, data, code, 
 def test_whatever_comes_there_is_an_error_to_show(status, data):
     for read in (service_error, object_error):
         assert str(read(status, data))
-        assert kind(read(status, data)) in (Kind.REFUSED, Kind.FAILED, Kind.BUSY)
+        assert kind(read(status, data)) in (ErrorKind.REFUSED, ErrorKind.FAILED, ErrorKind.BUSY)
 
 
 @pytest.mark.parametrize(
     ("code", "status", "expected"),
     [
-        ("ProvisionedThroughputExceededException", 400, Kind.BUSY),
-        ("ThrottlingException", 400, Kind.BUSY),
-        ("RequestLimitExceeded", 400, Kind.BUSY),
-        ("LimitExceededException", 400, Kind.BUSY),
-        ("TransactionConflictException", 400, Kind.BUSY),
-        ("ReplicatedWriteConflictException", 409, Kind.BUSY),
-        ("SlowDown", 503, Kind.BUSY),
-        ("HTTP 429", 429, Kind.BUSY),
-        ("TransactionInProgressException", 400, Kind.PENDING),
-        ("InternalServerError", 500, Kind.FAILED),
-        ("ServiceUnavailable", 503, Kind.FAILED),
-        ("HTTP 502", 502, Kind.FAILED),
-        ("HTTP 504", 504, Kind.FAILED),
-        ("RequestTimeTooSkewed", 403, Kind.CLOCK),
-        ("ExpiredTokenException", 400, Kind.EXPIRED),
-        ("UnrecognizedClientException", 400, Kind.EXPIRED),
-        ("ConditionalCheckFailedException", 400, Kind.REFUSED),
-        ("ResourceNotFoundException", 400, Kind.REFUSED),
-        ("ValidationException", 400, Kind.REFUSED),
-        ("AccessDeniedException", 400, Kind.REFUSED),
-        ("IdempotentParameterMismatchException", 400, Kind.REFUSED),
-        ("HTTP 301", 301, Kind.REFUSED),
+        ("ProvisionedThroughputExceededException", 400, ErrorKind.BUSY),
+        ("ThrottlingException", 400, ErrorKind.BUSY),
+        ("RequestLimitExceeded", 400, ErrorKind.BUSY),
+        ("LimitExceededException", 400, ErrorKind.BUSY),
+        ("TransactionConflictException", 400, ErrorKind.BUSY),
+        ("ReplicatedWriteConflictException", 409, ErrorKind.BUSY),
+        ("SlowDown", 503, ErrorKind.BUSY),
+        ("HTTP 429", 429, ErrorKind.BUSY),
+        ("TransactionInProgressException", 400, ErrorKind.PENDING),
+        ("InternalServerError", 500, ErrorKind.FAILED),
+        ("ServiceUnavailable", 503, ErrorKind.FAILED),
+        ("HTTP 502", 502, ErrorKind.FAILED),
+        ("HTTP 504", 504, ErrorKind.FAILED),
+        ("RequestTimeTooSkewed", 403, ErrorKind.CLOCK),
+        ("ExpiredTokenException", 400, ErrorKind.EXPIRED),
+        ("UnrecognizedClientException", 400, ErrorKind.EXPIRED),
+        ("ConditionalCheckFailedException", 400, ErrorKind.REFUSED),
+        ("ResourceNotFoundException", 400, ErrorKind.REFUSED),
+        ("ValidationException", 400, ErrorKind.REFUSED),
+        ("AccessDeniedException", 400, ErrorKind.REFUSED),
+        ("IdempotentParameterMismatchException", 400, ErrorKind.REFUSED),
+        ("HTTP 301", 301, ErrorKind.REFUSED),
     ],
 )
 def test_what_follows_from_an_error(code, status, expected):
@@ -107,9 +120,9 @@ def test_what_follows_from_an_error(code, status, expected):
 @pytest.mark.parametrize(
     ("message", "expected"),
     [
-        ("Signature expired: 20230101T000000Z is now earlier than 20230101T010000Z", Kind.CLOCK),
-        ("Signature not yet current: 20230101T010000Z is still later than", Kind.CLOCK),
-        ("The request signature we calculated does not match the signature you provided.", Kind.REFUSED),
+        ("Signature expired: 20230101T000000Z is now earlier than 20230101T010000Z", ErrorKind.CLOCK),
+        ("Signature not yet current: 20230101T010000Z is still later than", ErrorKind.CLOCK),
+        ("The request signature we calculated does not match the signature you provided.", ErrorKind.REFUSED),
     ],
 )
 @pytest.mark.parametrize("code", ["InvalidSignatureException", "SignatureDoesNotMatch"])
@@ -120,14 +133,14 @@ def test_a_signature_is_refused_for_its_time_or_for_its_key(code, message, expec
 @pytest.mark.parametrize(
     ("codes", "expected"),
     [
-        (["TransactionConflict", "None"], Kind.BUSY),
-        (["ThrottlingError"], Kind.BUSY),
-        (["ProvisionedThroughputExceeded", "TransactionConflict"], Kind.BUSY),
-        (["ConditionalCheckFailed", "TransactionConflict"], Kind.REFUSED),
-        (["ValidationError"], Kind.REFUSED),
-        (["ItemCollectionSizeLimitExceeded"], Kind.REFUSED),
-        (["SomethingNew", "None"], Kind.REFUSED),
-        ([], Kind.REFUSED),
+        (["TransactionConflict", "None"], ErrorKind.BUSY),
+        (["ThrottlingError"], ErrorKind.BUSY),
+        (["ProvisionedThroughputExceeded", "TransactionConflict"], ErrorKind.BUSY),
+        (["ConditionalCheckFailed", "TransactionConflict"], ErrorKind.REFUSED),
+        (["ValidationError"], ErrorKind.REFUSED),
+        (["ItemCollectionSizeLimitExceeded"], ErrorKind.REFUSED),
+        (["SomethingNew", "None"], ErrorKind.REFUSED),
+        ([], ErrorKind.REFUSED),
     ],
 )
 def test_a_transaction_is_tried_again_only_if_nothing_but_others_stood_in_its_way(codes, expected):
@@ -139,12 +152,12 @@ def test_a_transaction_is_tried_again_only_if_nothing_but_others_stood_in_its_wa
 
 
 def test_a_lost_answer_is_what_it_was_lost_as():
-    assert kind(Lost("", Kind.UNREACHED)) is Kind.UNREACHED
+    assert kind(NoResponse("", ErrorKind.UNREACHED)) is ErrorKind.UNREACHED
 
 
 def test_no_code_is_listed_for_what_its_status_says_already():
     """Refusal is for everything that is not listed."""
-    assert Kind.REFUSED not in KINDS.values()
+    assert ErrorKind.REFUSED not in KINDS.values()
 
 
 def test_an_error_of_s3_is_read_from_its_xml():

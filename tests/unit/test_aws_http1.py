@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from semel.aws import http1
-from semel.aws.http1 import Garbled, Reader
+from semel.aws.http1 import MalformedResponse, Reader
 
 STATUSES = st.integers(200, 599)
 NAMES = st.from_regex(r"[A-Za-z][A-Za-z0-9-]{0,15}", fullmatch=True).filter(
@@ -79,7 +79,7 @@ def test_an_answer_is_the_same_in_however_many_pieces_it_comes(data, cuts):
 def test_an_answer_that_is_cut_off_is_no_answer(data, cut):
     reader = Reader()
     assert reader.feed(data[: cut % len(data)]) is None
-    with pytest.raises(Garbled, match="closed"):
+    with pytest.raises(MalformedResponse, match="closed"):
         reader.end()
 
 
@@ -101,7 +101,7 @@ def test_garbage_is_called_garbage(data):
     reader = Reader()
     try:
         answer = reader.feed(data) or reader.end()
-    except Garbled:
+    except MalformedResponse:
         return
     try:
         expected = by_python(data)
@@ -160,7 +160,7 @@ def test_a_tunnel_has_no_body():
 def test_what_has_no_end_is_given_up(endless, monkeypatch):
     monkeypatch.setattr(http1, "MAX_BODY", 200_000)
     reader = Reader()
-    with pytest.raises(Garbled):
+    with pytest.raises(MalformedResponse):
         for _ in range(100):
             assert reader.feed(endless) is None
             endless = b"x" * 10_000

@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.aws.errors import Kind, Lost, ServiceError, kind
-from semel.aws.retry import Policy, Tries
+from semel.aws.errors import ErrorKind, NoResponse, ServiceError, kind
+from semel.aws.retry import RetryPolicy, Tries
 from semel.errors import StoreError, StoreOutcomeUnknown, StoreThrottled, StoreUnavailable
 from semel.testing import FakeClock
 
-UNREACHED = Lost("refused", Kind.UNREACHED, ConnectionRefusedError("refused"))
-TORN = Lost("it broke", Kind.FAILED, ConnectionResetError("it broke"))
+UNREACHED = NoResponse("refused", ErrorKind.UNREACHED, ConnectionRefusedError("refused"))
+TORN = NoResponse("it broke", ErrorKind.FAILED, ConnectionResetError("it broke"))
 BUSY = ServiceError("ThrottlingException", "slow down", 400, {})
 PENDING = ServiceError("TransactionInProgressException", "wait", 400, {})
 FAILED = ServiceError("InternalServerError", "sorry", 500, {})
@@ -25,7 +25,7 @@ class Run:
 
     def __init__(self, *, write, policy=None):
         self.clock = FakeClock()
-        self.tries = Tries(policy or Policy(), self.clock, "dynamodb at h:1", write=write)
+        self.tries = Tries(policy or RetryPolicy(), self.clock, "dynamodb at h:1", write=write)
         self.pauses: list[float] = []
 
     def meets(self, trouble):
@@ -60,7 +60,7 @@ def test_how_often_each_trouble_is_tried_and_what_the_caller_is_told(trouble, wr
     if error is ServiceError:
         assert raised.value is trouble
     else:
-        assert raised.value.__cause__ is (trouble.error if isinstance(trouble, Lost) else trouble)
+        assert raised.value.__cause__ is (trouble.error if isinstance(trouble, NoResponse) else trouble)
 
 
 @pytest.mark.parametrize("write", [True, False])
@@ -68,22 +68,22 @@ def test_how_often_each_trouble_is_tried_and_what_the_caller_is_told(trouble, wr
 def test_it_always_ends_in_time_and_with_an_error_of_ours(write, troubles):
     """And a write is never tried again once it may have been applied."""
     run = Run(write=write)
-    met: list[Kind] = []
+    met: list[ErrorKind] = []
     with pytest.raises(StoreError):
         for trouble in troubles:
             met.append(kind(trouble))
             run.clock.advance(run.tries.after(trouble))
-    assert run.clock.monotonic() <= Policy().patience
-    assert Kind.REFUSED not in met[:-1]
+    assert run.clock.monotonic() <= RetryPolicy().patience
+    assert ErrorKind.REFUSED not in met[:-1]
     if write:
-        assert Kind.FAILED not in met[:-1]
+        assert ErrorKind.FAILED not in met[:-1]
 
 
 def test_pauses_double_and_are_spread_over_all_that_is_before():
     first = [Run(write=True).tries.after(BUSY) for _ in range(300)]
     assert 0 < min(first) < 0.005
     assert 0.02 < max(first) <= 0.025
-    later = Run(write=True, policy=Policy(tries=30, patience=100))
+    later = Run(write=True, policy=RetryPolicy(tries=30, patience=100))
     with pytest.raises(StoreThrottled):
         later.meets(BUSY)
     for number, pause in enumerate(later.pauses):

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from semel.aws.credentials import Credentials
-from semel.aws.places import Endpoint
+from semel.aws.endpoint import ServiceEndpoint
 from semel.aws.sign import JSON, JsonSigner, ObjectSigner
 from tests.amounts import amount
 
@@ -53,7 +53,7 @@ def sent(lines):
 def test_a_json_request_is_signed_as_botocore_signs_it(
     url, service, region, credentials, target, body, moment
 ):
-    signer = JsonSigner(service, region, Endpoint.from_url(url).authority)
+    signer = JsonSigner(service, region, ServiceEndpoint.from_url(url).authority)
     ours = sent(signer.headers(target, body, credentials, moment))
     headers = {"X-Amz-Target": target, "Content-Type": JSON}
     request = AWSRequest("POST", f"{url}/", headers, body)
@@ -75,7 +75,7 @@ def test_an_object_request_is_signed_as_botocore_signs_it(
     url, region, credentials, method, key, body, moment
 ):
     path = f"/bucket/{quote(key, safe='/~')}"
-    signer = ObjectSigner(region, Endpoint.from_url(url).authority)
+    signer = ObjectSigner(region, ServiceEndpoint.from_url(url).authority)
     ours = sent(signer.headers(method, path, body, credentials, moment))
     request = AWSRequest(method, url + path, {}, body)
     theirs = by_botocore(botocore.auth.S3SigV4Auth, credentials, "s3", region, moment, request)

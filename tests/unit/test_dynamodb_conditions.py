@@ -18,20 +18,20 @@ from semel.commands import (
 )
 from semel.errors import UsageError
 from semel.stores.dynamodb.conditions import Conditions, Guard, both, either
-from semel.stores.dynamodb.layout import Layout
-from semel.stores.dynamodb.time import Reading
+from semel.stores.dynamodb.layout import DynamoLayout
+from semel.stores.dynamodb.time import ClockReading
 from semel.tables import LEDGER, Table
 from semel.tables.powertools import POWERTOOLS
 from semel.tables.seeds import QUILL, SUPPORT_EVENTS
 
-NOW = Reading(1_700_000_000.5, 1_700_000_001.5)
+NOW = ClockReading(1_700_000_000.5, 1_700_000_001.5)
 
 
 def written(
     condition: Condition | None, use="write", kept: Table = LEDGER, keys: tuple[str, ...] = ()
 ) -> tuple[str, dict]:
     """An expression as it reads with its names and values filled in."""
-    layout = Layout(LEDGER, kept, "test")
+    layout = DynamoLayout(LEDGER, kept, "test")
     fields = tuple(layout.fields[key] for key in keys)
     guard, values = Conditions(layout).guard(condition, use, NOW, fields)
     filled = guard.filled(values, NOW)
@@ -174,7 +174,7 @@ def test_what_cannot_be_compared_is_refused(condition: Condition) -> None:
 
 def test_a_shape_is_written_once() -> None:
     """A call only fills in its values."""
-    conditions = Conditions(Layout(LEDGER, LEDGER, "test"))
+    conditions = Conditions(DynamoLayout(LEDGER, LEDGER, "test"))
 
     def guard(token: str) -> tuple[Guard, list]:
         return conditions.guard(AllOf((Equals("token", token), OneOf("status", ("A", "B")))), "change", NOW)

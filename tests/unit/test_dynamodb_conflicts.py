@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from semel.aws.errors import CONTENTION, PASSING, Lost, ServiceError, contended
-from semel.aws.errors import Kind as Trouble
-from semel.aws.retry import Policy, Tries
+from semel.aws.errors import CONTENTION, PASSING, NoResponse, ServiceError, contended
+from semel.aws.errors import ErrorKind as Trouble
+from semel.aws.retry import RetryPolicy, Tries
 from semel.commands import (
     ABSENT,
     NOW,
@@ -116,10 +116,10 @@ def test_a_refusal_that_met_others_too_is_a_refusal() -> None:
         (cancelled("ConditionalCheckFailed", "TransactionConflict"), False),
         (ServiceError("ThrottlingException", "", 400, {}), False),
         (ServiceError("ValidationException", "", 400, {}), False),
-        (Lost("it broke", Trouble.FAILED), False),
+        (NoResponse("it broke", Trouble.FAILED), False),
     ],
 )
-def test_contention_is_told_from_throttling(trouble: ServiceError | Lost, expected: bool) -> None:
+def test_contention_is_told_from_throttling(trouble: ServiceError | NoResponse, expected: bool) -> None:
     assert contended(trouble) is expected
 
 
@@ -130,7 +130,7 @@ def test_every_reason_of_contention_is_one_that_passes() -> None:
 def test_contention_is_met_for_as_long_as_there_is_patience() -> None:
     """Its pauses are spread and grow up to a second; then the caller is told that nothing was written."""
     clock = FakeClock()
-    tries, pauses = Tries(Policy(), clock, "dynamodb at h:1", write=True), []
+    tries, pauses = Tries(RetryPolicy(), clock, "dynamodb at h:1", write=True), []
 
     def meet() -> None:
         while True:
@@ -139,19 +139,19 @@ def test_contention_is_met_for_as_long_as_there_is_patience() -> None:
 
     with pytest.raises(StoreThrottled, match=r"still too busy at try \d+: TransactionCanceledException"):
         meet()
-    assert len(pauses) > Policy().tries
-    assert max(pauses) <= Policy().longest
+    assert len(pauses) > RetryPolicy().tries
+    assert max(pauses) <= RetryPolicy().longest
     assert len(set(pauses)) == len(pauses)
-    assert Policy().patience - 1 <= clock.monotonic() <= Policy().patience
+    assert RetryPolicy().patience - 1 <= clock.monotonic() <= RetryPolicy().patience
 
 
 def test_contention_leaves_throttling_its_own_tries() -> None:
     clock = FakeClock()
-    tries = Tries(Policy(patience=1e6), clock, "dynamodb at h:1", write=True)
+    tries = Tries(RetryPolicy(patience=1e6), clock, "dynamodb at h:1", write=True)
     for _ in range(20):
         tries.after(MET)
     throttled = ServiceError("ThrottlingException", "", 400, {})
-    for _ in range(Policy().tries - 1):
+    for _ in range(RetryPolicy().tries - 1):
         tries.after(throttled)
     with pytest.raises(StoreThrottled, match="at try 28"):
         tries.after(throttled)
@@ -217,7 +217,7 @@ class Contention:
 
     def _turn_away(self, moment: float, who: int) -> None:
         self.met[who] += 1
-        tries = self._tries.setdefault(who, Tries(Policy(), self.clock, "dynamodb at h:1", write=True))
+        tries = self._tries.setdefault(who, Tries(RetryPolicy(), self.clock, "dynamodb at h:1", write=True))
         try:
             pause = tries.after(MET)
         except StoreThrottled:
@@ -233,4 +233,4 @@ def test_two_hundred_at_once_on_one_item_all_get_through(monkeypatch: Any, held:
     contention = Contention(200, held)
     contention.run()
     assert (contention.made, contention.given_up) == (200, 0)
-    assert max(contention.met.values()) > Policy().tries, "a handful of tries would not have done"
+    assert max(contention.met.values()) > RetryPolicy().tries, "a handful of tries would not have done"

@@ -10,7 +10,7 @@ import pytest
 
 from semel import errors
 from semel.aws.errors import ServiceError
-from semel.aws.servertime import ServerTime
+from semel.aws.time import ServiceTime
 from semel.clock import Clock
 from semel.commands import (
     ABSENT,
@@ -356,7 +356,7 @@ class Dating(Told):
 
     def __init__(self, clock: Clock, off: float, *answers: Answer) -> None:
         super().__init__(clock, *answers)
-        self.time = ServerTime(clock)
+        self.time = ServiceTime(clock)
         self._clock = clock
         self._off = off
 

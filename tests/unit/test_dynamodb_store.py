@@ -28,10 +28,10 @@ from semel.commands import (
     Update,
 )
 from semel.ledger import LedgerSteps
-from semel.stores.dynamodb import DynamoDBStore, steps
-from semel.stores.dynamodb.habits import BREAK_EVEN, Habit
+from semel.stores.dynamodb import DynamoDBStore, operations
+from semel.stores.dynamodb.address import parse
 from semel.stores.dynamodb.layout import SCHEMA, title
-from semel.stores.dynamodb.url import parse
+from semel.stores.dynamodb.read_first import BREAK_EVEN, RefusalRate
 from semel.tables.seeds import ACTIVITIES, MESSAGES, PROBE, QUILL
 from semel.testing import FakeClock
 from semel.testing.conformance import LINES, THINGS
@@ -224,7 +224,7 @@ def test_what_is_read_afterwards_may_not_be_what_refused(store, clock, absent: b
 
 
 def test_a_write_that_is_always_overtaken_gives_up(store, clock) -> None:
-    it, _ = store(*[refused(), {}] * steps.OVERTAKEN)
+    it, _ = store(*[refused(), {}] * operations.OVERTAKEN)
     with pytest.raises(errors.StoreThrottled):
         it.execute(Put(THINGS, "key", thing(clock), ABSENT))
 
@@ -331,10 +331,10 @@ def test_an_addition_that_was_overtaken_counts_on(store, clock) -> None:
 
 
 def test_an_addition_that_is_always_overtaken_gives_up(store, clock) -> None:
-    it, told = store(*[refused(OVER), refused(kept(clock))] * steps.OVERTAKEN)
+    it, told = store(*[refused(OVER), refused(kept(clock))] * operations.OVERTAKEN)
     with pytest.raises(errors.StoreThrottled):
         it.execute(Add(THINGS, "key", "count", 2, {}, {"gone_at": After(60)}))
-    assert len(told.operations) == 2 * steps.OVERTAKEN
+    assert len(told.operations) == 2 * operations.OVERTAKEN
 
 
 def test_an_addition_without_an_end_makes_nothing(store, clock) -> None:
@@ -418,7 +418,7 @@ def test_a_transaction_is_not_sent_again_when_its_token_is_forgotten(store, cloc
     transact = Transact((Put(THINGS, "key", thing(clock), ABSENT),))
     with pytest.raises(errors.StoreOutcomeUnknown):
         it.execute(transact)
-    clock.advance(steps.RESEND_SECONDS)
+    clock.advance(operations.RESEND_SECONDS)
     it.execute(transact)
     tokens = [request["ClientRequestToken"] for _, request in told.asked[1:]]
     assert tokens[3] != tokens[0]
@@ -507,7 +507,7 @@ def test_what_dynamodb_finds_wrong_with_a_transaction(store, clock) -> None:
         it.execute(Transact((Put(THINGS, "a", thing(clock)),)))
 
 
-# Reading first
+# ClockReading first
 
 
 def test_reading_first_saves_the_write_that_would_be_refused(store, clock) -> None:
@@ -522,7 +522,7 @@ def test_reading_first_saves_the_write_that_would_be_refused(store, clock) -> No
 
 def test_reading_first_pays_above_one_refusal_in_five() -> None:
     """It begins there and ends there; and says so when asked for nonsense."""
-    habit = Habit("auto")
+    habit = RefusalRate("auto")
     assert pytest.approx(0.2) == BREAK_EVEN
     refusals = 0
     while not habit.reads_first:
@@ -536,7 +536,7 @@ def test_reading_first_pays_above_one_refusal_in_five() -> None:
         habit.learn(refused=turn % 2 == 0)
     assert habit.reads_first
     with pytest.raises(errors.InvalidOption):
-        Habit(cast("Any", "maybe"))
+        RefusalRate(cast("Any", "maybe"))
 
 
 # Queries

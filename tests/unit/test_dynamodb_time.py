@@ -5,21 +5,21 @@ from email.utils import formatdate
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.aws.servertime import ServerTime
+from semel.aws.time import ServiceTime
 from semel.clock import Clock
 from semel.commands import NOW, After
 from semel.stores.dynamodb.layout import moment
-from semel.stores.dynamodb.time import Reading, Timekeeper
+from semel.stores.dynamodb.time import ClockReading, Timekeeper
 from semel.testing import FakeClock
 
 SPANS = st.floats(0, 3)
 WRONG = st.floats(-1, 1)
 
 
-def read(now: float, margin: float, wrong: float) -> Reading:
+def read(now: float, margin: float, wrong: float) -> ClockReading:
     """What a clock shows that is wrong by some part of its margin."""
     shown = now + margin * wrong
-    return Reading(shown - margin, shown + margin)
+    return ClockReading(shown - margin, shown + margin)
 
 
 @given(SPANS, WRONG, SPANS, WRONG, st.floats(0.001, 100), st.floats(0, 10))
@@ -44,8 +44,8 @@ def test_what_is_written_as_now_is_past_at_once_for_whoever_wrote_it(margin: flo
 
 def test_an_imposed_clock_has_no_margin() -> None:
     clock = FakeClock()
-    keeper = Timekeeper(ServerTime(clock), clock, margin=5.0)
-    assert keeper.read() == Reading(clock.now(), clock.now())
+    keeper = Timekeeper(ServiceTime(clock), clock, margin=5.0)
+    assert keeper.read() == ClockReading(clock.now(), clock.now())
     assert not keeper.doubtful()
 
 
@@ -63,7 +63,7 @@ class Machine(Clock):
 
 
 def told(machine: Machine) -> Timekeeper:
-    time = ServerTime(machine)
+    time = ServiceTime(machine)
     time.observe("Tue, 14 Nov 2023 22:13:20 GMT", machine.passed, machine.passed)
     keeper = Timekeeper(time, machine)
     assert keeper.doubtful()
@@ -84,15 +84,15 @@ def test_the_servers_time_lies_between_the_two() -> None:
 
 def test_a_margin_of_ones_own_goes_before_the_clocks() -> None:
     machine = Machine()
-    keeper = Timekeeper(ServerTime(machine), machine, margin=0.25)
-    assert keeper.read() == Reading(machine.time - 0.25, machine.time + 0.25)
+    keeper = Timekeeper(ServiceTime(machine), machine, margin=0.25)
+    assert keeper.read() == ClockReading(machine.time - 0.25, machine.time + 0.25)
 
 
 @given(st.lists(st.floats(0, 0.2), min_size=1, max_size=40), st.floats(0, 2), WRONG)
 def test_a_margin_never_makes_what_is_known_less(ways: list[float], margin: float, off: float) -> None:
     """However many answers have come, and whatever the machine's clock says within its margin."""
     machine = Machine()
-    server = ServerTime(machine)
+    server = ServiceTime(machine)
     real = machine.time - machine.passed
     for way in ways:
         sent = machine.passed
@@ -109,7 +109,7 @@ def test_a_margin_never_makes_what_is_known_less(ways: list[float], margin: floa
 
 def test_a_clock_that_is_off_by_more_than_its_margin_has_no_say() -> None:
     machine = Machine()
-    server = ServerTime(machine)
+    server = ServiceTime(machine)
     server.observe("Tue, 14 Nov 2023 22:13:20 GMT", machine.passed, machine.passed)
     machine.time += 3600
     assert Timekeeper(server, machine, margin=0.1).read() == Timekeeper(server, machine).read()

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from semel.locks import Event, Places, Ticket
-from semel.stores.workers import Workers
+from semel.stores.workers import WorkerThreads
 from tests.interrupts import Interrupt, Interrupted
 from tests.servers.running import until
 
@@ -96,7 +96,7 @@ def test_an_event_that_was_being_set_when_a_signal_came_can_be_set_and_waited_fo
 
 
 def test_workers_do_side_by_side_what_they_are_given_and_raise_what_fails() -> None:
-    workers, together = Workers(3, "test"), threading.Barrier(3)
+    workers, together = WorkerThreads(3, "test"), threading.Barrier(3)
 
     def meet(number: int) -> int:
         together.wait(LONG)

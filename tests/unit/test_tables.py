@@ -7,8 +7,8 @@ import pytest
 from semel.errors import InvalidOption
 from semel.provision import KNOWN, OWN
 from semel.provision.shape import create_request, ttl_request
-from semel.stores.dynamodb.layout import Layout, title
-from semel.stores.dynamodb.time import Reading
+from semel.stores.dynamodb.layout import DynamoLayout, title
+from semel.stores.dynamodb.time import ClockReading
 from semel.tables import FOREVER, LEDGER, Kind, Table
 from semel.tables.powertools import POWERTOOLS
 from semel.tables.seeds import (
@@ -47,7 +47,7 @@ def record(table, key, **more):
         "expires_at": NOW + 60,
         "version": 1,
     }
-    return Layout(LEDGER, table, "prod").item(f"prod//{key}", None, item | more, Reading(NOW, NOW))
+    return DynamoLayout(LEDGER, table, "prod").item(f"prod//{key}", None, item | more, ClockReading(NOW, NOW))
 
 
 # Q: the webhook ledger
@@ -142,8 +142,8 @@ def test_the_state_of_a_conversation_is_as_its_seed_says():
         "last_auto_reply": Kind.OBJECT,
         "version": Kind.NUMBER,
     }
-    item = Layout(SUPPORT_STATE, SUPPORT_STATE, "prod").item(
-        "prod//talk", None, {"updated_at": NOW, "expires_at": NOW}, Reading(NOW, NOW)
+    item = DynamoLayout(SUPPORT_STATE, SUPPORT_STATE, "prod").item(
+        "prod//talk", None, {"updated_at": NOW, "expires_at": NOW}, ClockReading(NOW, NOW)
     )
     assert item == {
         "conversation_id": {"S": "talk"},
@@ -220,8 +220,8 @@ def test_the_counters_of_a_household_are_as_their_seed_says():
         "updatedAt": Kind.NUMBER,
         "ttl": Kind.NUMBER,
     }
-    changes = Layout(RESPONSE_COUNTERS, RESPONSE_COUNTERS, "prod").changes(
-        {"updatedAt": NOW, "ttl": NOW}, Reading(NOW, NOW)
+    changes = DynamoLayout(RESPONSE_COUNTERS, RESPONSE_COUNTERS, "prod").changes(
+        {"updatedAt": NOW, "ttl": NOW}, ClockReading(NOW, NOW)
     )
     assert changes == {"updatedAt": {"S": "2026-09-21T14:13:20.250Z"}, "ttl": {"N": str(ceil(NOW))}}
 
@@ -248,7 +248,7 @@ def test_the_names_of_the_household_s_tables_carry_the_environment_or_are_those_
 
 def test_a_message_of_a_household_has_an_end_in_whole_seconds():
     message = {"userId": 1, "timestamp": 2, "expires_at": NOW}
-    written = Layout(MESSAGES, MESSAGES, "prod").item("prod//chat", 7, message, Reading(NOW, NOW))
+    written = DynamoLayout(MESSAGES, MESSAGES, "prod").item("prod//chat", 7, message, ClockReading(NOW, NOW))
     assert written["ttl"] == {"N": str(ceil(NOW))}
     assert "expires_at" not in written
     assert ttl_request(MESSAGES, "prod")["TimeToLiveSpecification"]["AttributeName"] == "ttl"
@@ -256,7 +256,9 @@ def test_a_message_of_a_household_has_an_end_in_whole_seconds():
 
 def test_only_items_that_may_stay_for_ever_are_written_without_an_end():
     activity = {"userId": 1, "timestamp": 2, "expires_at": FOREVER}
-    written = Layout(ACTIVITIES, ACTIVITIES, "prod").item("prod//chat", "01H", activity, Reading(NOW, NOW))
+    written = DynamoLayout(ACTIVITIES, ACTIVITIES, "prod").item(
+        "prod//chat", "01H", activity, ClockReading(NOW, NOW)
+    )
     assert "expires_at" not in written
 
 

@@ -95,7 +95,7 @@ def ledger_at(url: str) -> Table:
     """The table that is the ledger of a store."""
     if not in_dynamodb(url):
         return LEDGER
-    from semel.stores.dynamodb.url import parse
+    from semel.stores.dynamodb.address import parse
 
     # The ledger's comes last; a URL may name other tables too.
     named = [table for table in parse(url).tables if table.name == LEDGER.name or table.holds is not None]
@@ -131,7 +131,7 @@ def at(url: str, tables: Iterable[Table]) -> tuple[Table, ...]:
     """Tables as a store has them: only in DynamoDB may another stand for the ledger, as the URL may say."""
     if not in_dynamodb(url):
         return tuple(dict.fromkeys(table.holds or table for table in tables))
-    from semel.stores.dynamodb.url import parse
+    from semel.stores.dynamodb.address import parse
 
     ledger, named = ledger_at(url), {table.name: table for table in parse(url).tables}
 

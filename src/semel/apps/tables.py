@@ -15,8 +15,8 @@ import msgspec
 from semel.apps.finding import deployment, find
 from semel.apps.settings import meant, wrong
 from semel.provision.deployment import Deployment
+from semel.stores.dynamodb.address import with_titles
 from semel.stores.dynamodb.layout import is_title
-from semel.stores.dynamodb.url import with_titles
 
 SETTING = "tables"
 

@@ -7,10 +7,10 @@ from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from semel.aws.errors import Kind, Lost, ServiceError, kind
-from semel.aws.retry import Policy, Tries
-from semel.aws.servertime import ServerTime
-from semel.aws.transport import Request, made
+from semel.aws.errors import ErrorKind, NoResponse, ServiceError, kind
+from semel.aws.retry import RetryPolicy, Tries
+from semel.aws.time import ServiceTime
+from semel.aws.transport import WireRequest, made
 from semel.clock import Clock
 from semel.errors import InvalidOption, StoreClosed
 from semel.locks import Event
@@ -32,21 +32,21 @@ class BotoWire:
         *,
         service: str = "dynamodb",
         clock: Clock | None = None,
-        policy: Policy | None = None,
-        time: ServerTime | None = None,
+        policy: RetryPolicy | None = None,
+        time: ServiceTime | None = None,
         turns: AbstractContextManager[Any] | None = None,
         mock: "Mock | None" = None,
     ) -> None:
         self._client = _client(client, service)
         self._clock = clock or Clock()
-        self._policy = policy or Policy()
+        self._policy = policy or RetryPolicy()
         self._closed = False
         self._retries = _retries(self._client)
         self._turns = turns or nullcontext()
         self._mock = mock
-        self.time = time or ServerTime(self._clock)
+        self.time = time or ServiceTime(self._clock)
 
-    def call(self, operation: str, request: Request, *, write: bool) -> dict[str, Any]:
+    def call(self, operation: str, request: WireRequest, *, write: bool) -> dict[str, Any]:
         """The answer to an operation such as `PutItem`."""
         if self._mock is not None and (mocked := self._mock.wire()) is not None:
             return mocked.call(operation, request, write=write)
@@ -58,7 +58,7 @@ class BotoWire:
             tries = tries or Tries(self._policy, self._clock, "the boto3 client", write=write)
             self._clock.wait(Event(), tries.after(reply))
 
-    async def acall(self, operation: str, request: Request, *, write: bool) -> dict[str, Any]:
+    async def acall(self, operation: str, request: WireRequest, *, write: bool) -> dict[str, Any]:
         """The same for a task, which waits for a thread."""
         import asyncio
 
@@ -75,7 +75,7 @@ class BotoWire:
 
     def _ask(
         self, operation: str, request: dict[str, Any], write: bool
-    ) -> dict[str, Any] | ServiceError | Lost:
+    ) -> dict[str, Any] | ServiceError | NoResponse:
         if self._closed:
             raise StoreClosed("it was closed: open another")
         sent = self.time.monotonic()
@@ -157,7 +157,7 @@ def _metadata(answer: dict[str, Any] | None) -> dict[str, Any]:
     return (answer or {}).get("ResponseMetadata") or {}
 
 
-def _trouble(error: Exception) -> ServiceError | Lost | None:
+def _trouble(error: Exception) -> ServiceError | NoResponse | None:
     """An error of botocore's in our words; None for what is none of botocore's."""
     exceptions: Any = sys.modules.get("botocore.exceptions")
     if exceptions is None:
@@ -170,7 +170,7 @@ def _trouble(error: Exception) -> ServiceError | Lost | None:
     unsent = ("EndpointConnectionError", "ConnectTimeoutError", "ProxyConnectionError")
     network = (exceptions.HTTPClientError, exceptions.ConnectionError, exceptions.IncompleteReadError)
     maybe = isinstance(error, network) and type(error).__name__ not in unsent
-    return Lost(str(error), Kind.FAILED if maybe else Kind.UNREACHED, error)
+    return NoResponse(str(error), ErrorKind.FAILED if maybe else ErrorKind.UNREACHED, error)
 
 
 def _refusal(response: dict[str, Any]) -> ServiceError:
@@ -180,10 +180,10 @@ def _refusal(response: dict[str, Any]) -> ServiceError:
     return ServiceError(str(told.get("Code", "Unknown")), str(told.get("Message", "")), status, body)
 
 
-def _doubted(reply: ServiceError | Lost) -> ServiceError | Lost:
+def _doubted(reply: ServiceError | NoResponse) -> ServiceError | NoResponse:
     """What is left of an error that says "not applied" when it was not about the first sending."""
-    if kind(reply) is Kind.REFUSED:  # whoever finds its own write in the way knows that it was applied
+    if kind(reply) is ErrorKind.REFUSED:  # whoever finds its own write in the way knows that it was applied
         return reply
-    if isinstance(reply, Lost):
-        return Lost(reply.why, Kind.FAILED, reply.error)
-    return Lost(f"{reply}, after the client had sent it before", Kind.FAILED, reply)
+    if isinstance(reply, NoResponse):
+        return NoResponse(reply.why, ErrorKind.FAILED, reply.error)
+    return NoResponse(f"{reply}, after the client had sent it before", ErrorKind.FAILED, reply)

@@ -47,7 +47,7 @@ class Credentials(msgspec.Struct, frozen=True):
 
 
 # Told which ones are no longer wanted; it gives those only if there are no others.
-Source = Callable[[Credentials | None], Credentials]
+CredentialSource = Callable[[Credentials | None], Credentials]
 
 
 def from_environment(environ: Mapping[str, str] = os.environ) -> Credentials | None:
@@ -112,7 +112,7 @@ class RealTime(Protocol):
 class Keyring:
     """The credentials in use: handed out at once while they are good, renewed by one at a time."""
 
-    def __init__(self, source: Source, time: RealTime) -> None:
+    def __init__(self, source: CredentialSource, time: RealTime) -> None:
         self._source = source
         self._time = time
         self._held: Credentials | None = None

@@ -9,7 +9,7 @@ import msgspec
 from semel.errors import StoreError
 
 
-class Kind(Enum):
+class ErrorKind(Enum):
     """What follows from an error."""
 
     UNREACHED = "not applied, as it was never sent"
@@ -24,36 +24,36 @@ class Kind(Enum):
 # From DynamoDB's list of errors, from the codes that every AWS service shares, and S3's and SQS's names for
 # the same things.
 KINDS = {
-    "BandwidthLimitExceeded": Kind.BUSY,
-    "KmsThrottled": Kind.BUSY,
-    "LimitExceededException": Kind.BUSY,
-    "OperationAborted": Kind.BUSY,
-    "PriorRequestNotComplete": Kind.BUSY,
-    "ProvisionedThroughputExceededException": Kind.BUSY,
-    "ReplicatedWriteConflictException": Kind.BUSY,
-    "RequestLimitExceeded": Kind.BUSY,
-    "RequestThrottled": Kind.BUSY,
-    "RequestThrottledException": Kind.BUSY,
-    "SlowDown": Kind.BUSY,
-    "ThrottledException": Kind.BUSY,
-    "Throttling": Kind.BUSY,
-    "ThrottlingException": Kind.BUSY,
-    "TooManyRequestsException": Kind.BUSY,
-    "TransactionConflictException": Kind.BUSY,
-    "TransactionInProgressException": Kind.PENDING,
-    "InternalError": Kind.FAILED,
-    "InternalFailure": Kind.FAILED,
-    "InternalServerError": Kind.FAILED,
-    "RequestTimeout": Kind.FAILED,
-    "RequestTimeoutException": Kind.FAILED,
-    "ServiceUnavailable": Kind.FAILED,
-    "RequestExpired": Kind.CLOCK,
-    "RequestInTheFuture": Kind.CLOCK,
-    "RequestTimeTooSkewed": Kind.CLOCK,
-    "ExpiredToken": Kind.EXPIRED,
-    "ExpiredTokenException": Kind.EXPIRED,
-    "InvalidToken": Kind.EXPIRED,
-    "UnrecognizedClientException": Kind.EXPIRED,
+    "BandwidthLimitExceeded": ErrorKind.BUSY,
+    "KmsThrottled": ErrorKind.BUSY,
+    "LimitExceededException": ErrorKind.BUSY,
+    "OperationAborted": ErrorKind.BUSY,
+    "PriorRequestNotComplete": ErrorKind.BUSY,
+    "ProvisionedThroughputExceededException": ErrorKind.BUSY,
+    "ReplicatedWriteConflictException": ErrorKind.BUSY,
+    "RequestLimitExceeded": ErrorKind.BUSY,
+    "RequestThrottled": ErrorKind.BUSY,
+    "RequestThrottledException": ErrorKind.BUSY,
+    "SlowDown": ErrorKind.BUSY,
+    "ThrottledException": ErrorKind.BUSY,
+    "Throttling": ErrorKind.BUSY,
+    "ThrottlingException": ErrorKind.BUSY,
+    "TooManyRequestsException": ErrorKind.BUSY,
+    "TransactionConflictException": ErrorKind.BUSY,
+    "TransactionInProgressException": ErrorKind.PENDING,
+    "InternalError": ErrorKind.FAILED,
+    "InternalFailure": ErrorKind.FAILED,
+    "InternalServerError": ErrorKind.FAILED,
+    "RequestTimeout": ErrorKind.FAILED,
+    "RequestTimeoutException": ErrorKind.FAILED,
+    "ServiceUnavailable": ErrorKind.FAILED,
+    "RequestExpired": ErrorKind.CLOCK,
+    "RequestInTheFuture": ErrorKind.CLOCK,
+    "RequestTimeTooSkewed": ErrorKind.CLOCK,
+    "ExpiredToken": ErrorKind.EXPIRED,
+    "ExpiredTokenException": ErrorKind.EXPIRED,
+    "InvalidToken": ErrorKind.EXPIRED,
+    "UnrecognizedClientException": ErrorKind.EXPIRED,
 }
 # These two are for wrong keys as well; the message tells.
 SIGNATURE = frozenset({"InvalidSignatureException", "SignatureDoesNotMatch"})
@@ -79,7 +79,7 @@ TOO_MANY_REQUESTS = 429
 EXCERPT = 200
 
 
-class Reason(msgspec.Struct, frozen=True):
+class CancellationReason(msgspec.Struct, frozen=True):
     """Why one action of a transaction was not carried out; the code "None": it alone would have been."""
 
     code: str
@@ -103,41 +103,44 @@ class ServiceError(StoreError):
         return self.body.get("Item") or None
 
     @property
-    def reasons(self) -> list[Reason]:
+    def reasons(self) -> list[CancellationReason]:
         """Of a cancelled transaction: why, for each of its actions, in their order."""
         found = self.body.get("CancellationReasons") or ()
-        return [Reason(r.get("Code") or "None", r.get("Message") or "", r.get("Item") or None) for r in found]
+        return [
+            CancellationReason(r.get("Code") or "None", r.get("Message") or "", r.get("Item") or None)
+            for r in found
+        ]
 
 
-class Lost(msgspec.Struct, frozen=True):
+class NoResponse(msgspec.Struct, frozen=True):
     """No answer, or none that can be used."""
 
     why: str
     # UNREACHED where the request cannot have got there whole, otherwise FAILED.
-    kind: Kind
+    kind: ErrorKind
     error: Exception | None = None
 
 
-def kind(error: ServiceError | Lost) -> Kind:
+def kind(error: ServiceError | NoResponse) -> ErrorKind:
     """What follows from it."""
-    if isinstance(error, Lost):
+    if isinstance(error, NoResponse):
         return error.kind
     known = KINDS.get(error.code)
     if known is not None:
         return known
     if error.code in SIGNATURE and MISTIMED.search(error.message):
-        return Kind.CLOCK
+        return ErrorKind.CLOCK
     if error.code == "TransactionCanceledException":
         codes = {reason.code for reason in error.reasons}
-        return Kind.BUSY if codes and codes <= PASSING else Kind.REFUSED
+        return ErrorKind.BUSY if codes and codes <= PASSING else ErrorKind.REFUSED
     if error.status == TOO_MANY_REQUESTS:
-        return Kind.BUSY
-    return Kind.FAILED if error.status >= 500 else Kind.REFUSED
+        return ErrorKind.BUSY
+    return ErrorKind.FAILED if error.status >= 500 else ErrorKind.REFUSED
 
 
-def contended(error: ServiceError | Lost) -> bool:
+def contended(error: ServiceError | NoResponse) -> bool:
     """Whether nothing but another write on the same items stood in the way."""
-    if isinstance(error, Lost) or kind(error) is not Kind.BUSY:
+    if isinstance(error, NoResponse) or kind(error) is not ErrorKind.BUSY:
         return False
     codes = {reason.code for reason in error.reasons} or {error.code.removesuffix("Exception")}
     return bool(codes & CONTENTION)

@@ -19,11 +19,11 @@ _LENGTH = re.compile(r"[0-9]{1,10}")
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,8})[ \t]*(?:;.*)?")
 
 
-class Garbled(Exception):
+class MalformedResponse(Exception):
     """What came is no answer, or not a whole one."""
 
 
-class Answer(msgspec.Struct):
+class HttpResponse(msgspec.Struct):
     """A whole answer; header names are in lower case."""
 
     status: int
@@ -36,7 +36,7 @@ class Answer(msgspec.Struct):
     received: float = 0.0
 
 
-class Body(Protocol):
+class BodyReader(Protocol):
     """How the end of an answer is found."""
 
     # Whether more came than the answer has.
@@ -120,14 +120,14 @@ class Chunked:
                 return False
             found = _CHUNK.fullmatch(line)
             if found is None:
-                raise Garbled(f"{line[:40]!r} is no size of a chunk")
+                raise MalformedResponse(f"{line[:40]!r} is no size of a chunk")
             self._size = int(found[1], 16)
             _check_size(len(self._whole) + self._size)
             return True
         if len(self._data) < self._size + 2:
             return False
         if self._data[self._size : self._size + 2] != b"\r\n":
-            raise Garbled("a chunk does not end where it says")
+            raise MalformedResponse("a chunk does not end where it says")
         self._whole += self._data[: self._size]
         del self._data[: self._size + 2]
         self._size = None
@@ -144,7 +144,7 @@ class Chunked:
         end = self._data.find(b"\r\n")
         if end < 0:
             if len(self._data) > MAX_HEAD:
-                raise Garbled("a line has no end")
+                raise MalformedResponse("a line has no end")
             return None
         line = bytes(self._data[:end])
         del self._data[: end + 2]
@@ -157,10 +157,10 @@ class Reader:
     def __init__(self, *, tunnel: bool = False) -> None:
         self._tunnel = tunnel
         self._data = b""
-        self._answer: Answer | None = None
-        self._body: Body = Sized(0)
+        self._answer: HttpResponse | None = None
+        self._body: BodyReader = Sized(0)
 
-    def feed(self, data: bytes) -> Answer | None:
+    def feed(self, data: bytes) -> HttpResponse | None:
         """Take what has come; the answer, once it is whole."""
         while self._answer is None:
             self._data += data
@@ -172,16 +172,18 @@ class Reader:
             data, self._data = self._data[end + 4 :], b""
         return self._finish(self._body.feed(data))
 
-    def end(self) -> Answer:
+    def end(self) -> HttpResponse:
         """The answer, now that no more will come."""
         if self._answer is None:
-            raise Garbled("the connection was closed in the middle of the answer" if self._data else CLOSED)
+            raise MalformedResponse(
+                "the connection was closed in the middle of the answer" if self._data else CLOSED
+            )
         answer = self._finish(self._body.end())
         if answer is None:
-            raise Garbled("the connection was closed in the middle of the answer")
+            raise MalformedResponse("the connection was closed in the middle of the answer")
         return answer
 
-    def _finish(self, body: bytes | None) -> Answer | None:
+    def _finish(self, body: bytes | None) -> HttpResponse | None:
         if body is None or self._answer is None:
             return None
         self._answer.body = body
@@ -192,20 +194,20 @@ class Reader:
         first, *lines = head.split("\r\n")
         found = _STATUS.match(first)
         if found is None:
-            raise Garbled(f"it begins with {first[:60]!r}, which is not HTTP")
+            raise MalformedResponse(f"it begins with {first[:60]!r}, which is not HTTP")
         status = int(found[2])
         if status < 200:  # more is to come
             return
         headers = _headers(lines)
         kept = headers.get("connection", "keep-alive" if found[1] == "1" else "close").lower()
-        self._answer = Answer(status, headers, b"", kept == "keep-alive")
+        self._answer = HttpResponse(status, headers, b"", kept == "keep-alive")
         self._body = Sized(0) if self._tunnel or status in WITHOUT_BODY else _body(headers)
 
     def _check_beginning(self) -> None:
         if not self._data.startswith(b"HTTP/"[: len(self._data)]):
-            raise Garbled(f"it begins with {self._data[:60]!r}, which is not HTTP")
+            raise MalformedResponse(f"it begins with {self._data[:60]!r}, which is not HTTP")
         if len(self._data) > MAX_HEAD:
-            raise Garbled("its headers have no end")
+            raise MalformedResponse("its headers have no end")
 
 
 CLOSED = "the connection was closed without an answer"
@@ -216,27 +218,27 @@ def _headers(lines: list[str]) -> dict[str, str]:
     for line in lines:
         name, colon, value = line.partition(":")
         if not colon or not _NAME.fullmatch(name):
-            raise Garbled(f"{line[:60]!r} is no header")
+            raise MalformedResponse(f"{line[:60]!r} is no header")
         name, value = name.lower(), value.strip(" \t")
         headers[name] = f"{headers[name]}, {value}" if name in headers else value
     return headers
 
 
-def _body(headers: dict[str, str]) -> Body:
+def _body(headers: dict[str, str]) -> BodyReader:
     coding = headers.get("transfer-encoding")
     if coding is not None:
         if coding.lower() != "chunked" or "content-length" in headers:
-            raise Garbled(f"it is sent as {coding!r}, and that cannot be read")
+            raise MalformedResponse(f"it is sent as {coding!r}, and that cannot be read")
         return Chunked()
     length = headers.get("content-length")
     if length is None:
         return Endless()
     if not _LENGTH.fullmatch(length):
-        raise Garbled(f"its length is {length[:40]!r}, which is no number")
+        raise MalformedResponse(f"its length is {length[:40]!r}, which is no number")
     _check_size(int(length))
     return Sized(int(length))
 
 
 def _check_size(size: int) -> None:
     if size > MAX_BODY:
-        raise Garbled(f"it is larger than {MAX_BODY} bytes")
+        raise MalformedResponse(f"it is larger than {MAX_BODY} bytes")

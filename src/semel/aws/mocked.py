@@ -10,9 +10,9 @@ import threading
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from semel.aws.credentials import Credentials, Source
-from semel.aws.places import Endpoint
-from semel.aws.servertime import ServerTime
+from semel.aws.credentials import Credentials, CredentialSource
+from semel.aws.endpoint import ServiceEndpoint
+from semel.aws.time import ServiceTime
 from semel.clock import Clock
 from semel.errors import StoreClosed, StoreUnavailable
 from semel.extras import require
@@ -42,7 +42,7 @@ def mocked() -> bool:
     return any(getattr(getattr(moto, mode, None), "_nested_count", 0) for mode in ELSEWHERE)
 
 
-def genuine(source: Source) -> Source:
+def genuine(source: CredentialSource) -> CredentialSource:
     """The same credentials, but never those that moto made up."""
 
     def found(instead_of: Credentials | None) -> Credentials:
@@ -64,10 +64,10 @@ class Mock:
         self,
         service: str,
         region: str,
-        endpoint: Endpoint,
+        endpoint: ServiceEndpoint,
         *,
         clock: Clock,
-        time: ServerTime,
+        time: ServiceTime,
         credentials: Credentials | None = None,
     ) -> None:
         self._service = service

@@ -11,10 +11,10 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from semel.aws.errors import Kind, Lost
-from semel.aws.exchange import Desk, Pause, Steps
-from semel.aws.http1 import Answer, Garbled, Reader
-from semel.aws.places import Endpoint, Proxy, find_proxy, tls
+from semel.aws.endpoint import Proxy, ServiceEndpoint, find_proxy, tls
+from semel.aws.errors import ErrorKind, NoResponse
+from semel.aws.http1 import HttpResponse, MalformedResponse, Reader
+from semel.aws.roundtrip import AwsSession, Pause, Steps
 from semel.errors import StoreClosed
 from semel.locks import Event, Places, Ticket
 from semel.sockets import ANSWER_SECONDS, ear
@@ -26,7 +26,7 @@ RECEIVE = 64 * 1024
 IDLE_SECONDS = 30.0
 
 
-class Limits(msgspec.Struct, frozen=True):
+class ConnectionLimits(msgspec.Struct, frozen=True):
     """How many connections there may be, and how long they may take; times are in seconds."""
 
     # They are opened as they are needed, so a high number costs nothing until then.
@@ -35,38 +35,40 @@ class Limits(msgspec.Struct, frozen=True):
     read_timeout: float = ANSWER_SECONDS
 
 
-class Route(msgspec.Struct, frozen=True):
+class AwsRoute(msgspec.Struct, frozen=True):
     """The way to a service, the same for threads and for event loops."""
 
-    endpoint: Endpoint
-    limits: Limits
+    endpoint: ServiceEndpoint
+    limits: ConnectionLimits
     monotonic: Callable[[], float]
 
     @property
-    def full(self) -> Lost:
+    def full(self) -> NoResponse:
         """What is said when there is no connection to be had."""
         limits = self.limits
-        return Lost(
+        return NoResponse(
             f"all {limits.connections} connections were in use for {limits.read_timeout:g} s: allow for more",
-            Kind.UNREACHED,
+            ErrorKind.UNREACHED,
         )
 
     def proxy(self) -> Proxy | None:
         """The environment's proxy for it."""
         return find_proxy(self.endpoint)
 
-    def unreached(self, error: Exception) -> Lost:
+    def unreached(self, error: Exception) -> NoResponse:
         """What a connection that could not be made means."""
-        return Lost(_said(error, "no connection", self.limits.connect_timeout), Kind.UNREACHED, error)
+        return NoResponse(
+            _said(error, "no connection", self.limits.connect_timeout), ErrorKind.UNREACHED, error
+        )
 
-    def torn(self, error: Exception) -> Lost:
+    def torn(self, error: Exception) -> NoResponse:
         """What a connection that broke after the request was sent means."""
-        return Lost(_said(error, "no answer", self.limits.read_timeout), Kind.FAILED, error)
+        return NoResponse(_said(error, "no answer", self.limits.read_timeout), ErrorKind.FAILED, error)
 
 
-def refusal(answer: Answer) -> Garbled | None:
+def refusal(answer: HttpResponse) -> MalformedResponse | None:
     """Why a proxy did not open the tunnel."""
-    return None if answer.status == 200 else Garbled(f"the proxy said {answer.status} to it")
+    return None if answer.status == 200 else MalformedResponse(f"the proxy said {answer.status} to it")
 
 
 def _said(error: Exception, missing: str, limit: float) -> str:
@@ -75,7 +77,7 @@ def _said(error: Exception, missing: str, limit: float) -> str:
     return str(error) or type(error).__name__
 
 
-class Kept(Protocol):
+class PooledConnection(Protocol):
     """A connection that is kept for the next request."""
 
     idle_since: float
@@ -87,34 +89,36 @@ class Kept(Protocol):
         """Hang up."""
 
 
-L = TypeVar("L", bound=Kept)
+L = TypeVar("L", bound=PooledConnection)
 
 
-class Idle(Generic[L]):
+class IdleConnections(Generic[L]):
     """Connections that wait for a request: the last to come goes first, so that one too many grows old."""
 
     def __init__(self) -> None:
-        self._lines: deque[L] = deque()
+        self._connections: deque[L] = deque()
 
     def take(self, now: float) -> L | None:
         """One that can take a request."""
-        while (line := self._pop(self._lines.pop)) is not None:
-            if line.usable(now):
-                return line
-            line.close()
+        while (connection := self._pop(self._connections.pop)) is not None:
+            if connection.usable(now):
+                return connection
+            connection.close()
         return None
 
-    def give(self, line: L, now: float) -> None:
+    def give(self, connection: L, now: float) -> None:
         """Keep one for later, and hang up on one that nobody wanted for long."""
-        line.idle_since = now
-        self._lines.append(line)
-        if now - self._lines[0].idle_since > IDLE_SECONDS and (old := self._pop(self._lines.popleft)):
+        connection.idle_since = now
+        self._connections.append(connection)
+        if now - self._connections[0].idle_since > IDLE_SECONDS and (
+            old := self._pop(self._connections.popleft)
+        ):
             old.close()
 
     def close(self) -> None:
         """Hang up on all of them."""
-        while (line := self._pop(self._lines.pop)) is not None:
-            line.close()
+        while (connection := self._pop(self._connections.pop)) is not None:
+            connection.close()
 
     @staticmethod
     def _pop(end: Callable[[], L]) -> L | None:
@@ -124,7 +128,7 @@ class Idle(Generic[L]):
             return None
 
 
-class Line:
+class HttpConnection:
     """A connection, and what it takes to see whether it is still good."""
 
     __slots__ = ("idle_since", "readable", "socket")
@@ -138,12 +142,12 @@ class Line:
         """Whether it can take a request: a server that says something unasked has hung up."""
         return now - self.idle_since < IDLE_SECONDS and not self.readable()
 
-    def ask(self, request: bytes, reader: Reader) -> Answer:
+    def ask(self, request: bytes, reader: Reader) -> HttpResponse:
         """Send a request, and read what comes back."""
         self.socket.sendall(request)
         return self.receive(reader)
 
-    def receive(self, reader: Reader) -> Answer:
+    def receive(self, reader: Reader) -> HttpResponse:
         """Read a whole answer."""
         while True:
             data = self.socket.recv(RECEIVE)
@@ -157,10 +161,10 @@ class Line:
             self.socket.close()
 
 
-class Pool:
+class HttpPool:
     """The connections that a process's threads share."""
 
-    def __init__(self, route: Route) -> None:
+    def __init__(self, route: AwsRoute) -> None:
         self._route = route
         self._closed = False
         self._context: ssl.SSLContext | None = None
@@ -169,7 +173,7 @@ class Pool:
 
     def _begin(self) -> None:
         self._places = Places(self._route.limits.connections)
-        self._idle: Idle[Line] = Idle()
+        self._idle: IdleConnections[HttpConnection] = IdleConnections()
 
     def begin_anew(self) -> None:
         """In a forked child: the connections are the parent's, and stay open when the copies are closed."""
@@ -177,7 +181,7 @@ class Pool:
         self._begin()
         left.close()
 
-    def send(self, request: bytes) -> Answer | Lost:
+    def send(self, request: bytes) -> HttpResponse | NoResponse:
         """Send a request; its answer, or what became of it."""
         if self._closed:
             raise StoreClosed("it was closed: open another")
@@ -186,9 +190,9 @@ class Pool:
             if not self._places.enter(ticket, self._route.limits.read_timeout):
                 return self._route.full
             try:
-                line = self._idle.take(self._route.monotonic()) or self._connect()
-                return self._ask(line, request)
-            except (OSError, Garbled) as error:
+                connection = self._idle.take(self._route.monotonic()) or self._connect()
+                return self._ask(connection, request)
+            except (OSError, MalformedResponse) as error:
                 return self._route.unreached(error)
             finally:
                 self._places.leave(ticket)
@@ -198,32 +202,32 @@ class Pool:
         self._closed = True
         self._idle.close()
 
-    def _ask(self, line: Line, request: bytes) -> Answer | Lost:
+    def _ask(self, connection: HttpConnection, request: bytes) -> HttpResponse | NoResponse:
         try:
             sent = self._route.monotonic()
             # What raises here has not sent the whole: the service cannot have acted on it.
-            line.socket.sendall(request)
+            connection.socket.sendall(request)
             try:
-                answer = line.receive(Reader())
-            except (OSError, Garbled) as error:
-                line.close()
+                answer = connection.receive(Reader())
+            except (OSError, MalformedResponse) as error:
+                connection.close()
                 return self._route.torn(error)
         except BaseException:
-            line.close()
+            connection.close()
             raise
         answer.sent, answer.received = sent, self._route.monotonic()
-        self._keep(line, answer)
+        self._keep(connection, answer)
         return answer
 
-    def _keep(self, line: Line, answer: Answer) -> None:
+    def _keep(self, connection: HttpConnection, answer: HttpResponse) -> None:
         if not answer.reusable:
-            line.close()
+            connection.close()
             return
-        self._idle.give(line, answer.received)
+        self._idle.give(connection, answer.received)
         if self._closed:  # by another thread, which may have looked a moment too soon
             self.close()
 
-    def _connect(self) -> Line:
+    def _connect(self) -> HttpConnection:
         route, proxy = self._route, self._route.proxy()
         via: Any = proxy or route.endpoint
         connected = socket.create_connection((via.host, via.port), route.limits.connect_timeout)
@@ -238,15 +242,15 @@ class Pool:
         except BaseException:
             connected.close()
             raise
-        return Line(connected)
+        return HttpConnection(connected)
 
     def _tunnel(self, connected: socket.socket, proxy: Proxy) -> None:
-        answer = Line(connected).ask(proxy.request(self._route.endpoint), Reader(tunnel=True))
+        answer = HttpConnection(connected).ask(proxy.request(self._route.endpoint), Reader(tunnel=True))
         if (problem := refusal(answer)) is not None:
             raise problem
 
 
-_pools: weakref.WeakSet[Pool] = weakref.WeakSet()
+_pools: weakref.WeakSet[HttpPool] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
@@ -258,7 +262,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def run(steps: Steps[T], pool: Pool, desk: Desk) -> T:
+def run(steps: Steps[T], pool: HttpPool, session: AwsSession) -> T:
     """Carry the steps out in this thread."""
     try:
         step = next(steps)
@@ -267,9 +271,9 @@ def run(steps: Steps[T], pool: Pool, desk: Desk) -> T:
             if type(step) is bytes:
                 reply = pool.send(step)
             elif type(step) is Pause:
-                desk.clock.wait(Event(), step.seconds)
+                session.clock.wait(Event(), step.seconds)
             else:
-                reply = desk.keyring.load(step.instead_of)  # type: ignore[union-attr]
+                reply = session.keyring.load(step.instead_of)  # type: ignore[union-attr]
             step = steps.send(reply)
     except StopIteration as end:
         result: T = end.value

@@ -6,7 +6,7 @@ from collections import Counter
 
 import msgspec
 
-from semel.aws.errors import Kind, Lost, ServiceError, contended, kind
+from semel.aws.errors import ErrorKind, NoResponse, ServiceError, contended, kind
 from semel.clock import Clock
 from semel.errors import StoreOutcomeUnknown, StoreThrottled, StoreUnavailable
 
@@ -16,7 +16,7 @@ ADVICE = (
 )
 
 
-class Policy(msgspec.Struct, frozen=True):
+class RetryPolicy(msgspec.Struct, frozen=True):
     """How much is tried; times are in seconds."""
 
     # DynamoDB's own advice is to begin with 25 ms and to double. Eight tries take two and a half seconds at
@@ -33,43 +33,43 @@ class Policy(msgspec.Struct, frozen=True):
     patience: float = 10.0
 
 
-def limits(policy: Policy, *, write: bool) -> dict[Kind, float]:
+def limits(policy: RetryPolicy, *, write: bool) -> dict[ErrorKind, float]:
     """How often each may happen: the last time is for the caller."""
     return {
-        Kind.UNREACHED: policy.connects,
-        Kind.BUSY: policy.tries,
-        Kind.PENDING: math.inf,
+        ErrorKind.UNREACHED: policy.connects,
+        ErrorKind.BUSY: policy.tries,
+        ErrorKind.PENDING: math.inf,
         # Whoever writes has to look first whether it was applied.
-        Kind.FAILED: 1 if write else policy.tries,
+        ErrorKind.FAILED: 1 if write else policy.tries,
         # One is for a clock that is wrong, one for a Date that was; then it is not the clock.
-        Kind.CLOCK: 3,
-        Kind.EXPIRED: 2,
-        Kind.REFUSED: 1,
+        ErrorKind.CLOCK: 3,
+        ErrorKind.EXPIRED: 2,
+        ErrorKind.REFUSED: 1,
     }
 
 
 # What the service itself has put best.
-CALLERS = frozenset({Kind.CLOCK, Kind.EXPIRED, Kind.REFUSED})
+CALLERS = frozenset({ErrorKind.CLOCK, ErrorKind.EXPIRED, ErrorKind.REFUSED})
 
 
 class Tries:
     """What one call has met with so far."""
 
-    def __init__(self, policy: Policy, clock: Clock, place: str, *, write: bool) -> None:
+    def __init__(self, policy: RetryPolicy, clock: Clock, place: str, *, write: bool) -> None:
         self._policy = policy
         self._clock = clock
         self._place = place
         self._limits = limits(policy, write=write)
         self._write = write
         self._end = clock.monotonic() + policy.patience
-        self._met: Counter[Kind] = Counter()
+        self._met: Counter[ErrorKind] = Counter()
         self._contended = 0
 
     @property
     def _made(self) -> int:
         return self._met.total() + self._contended
 
-    def after(self, trouble: ServiceError | Lost) -> float:
+    def after(self, trouble: ServiceError | NoResponse) -> float:
         """How long to wait before the next try; raises what the caller is to know where there is none."""
         what = kind(trouble)
         if contended(trouble):
@@ -79,32 +79,34 @@ class Tries:
             self._met[what] += 1
         wait = self._wait(what)
         # Who was silent for the whole of his time is not given the same again.
-        silent = isinstance(trouble, Lost) and isinstance(trouble.error, TimeoutError)
+        silent = isinstance(trouble, NoResponse) and isinstance(trouble.error, TimeoutError)
         over = silent or self._met[what] >= self._limits[what]
         if over or self._clock.monotonic() + wait > self._end:
             if isinstance(trouble, ServiceError) and what in CALLERS:
                 raise trouble
-            raise self._told(what, trouble) from (trouble.error if isinstance(trouble, Lost) else trouble)
+            raise self._told(what, trouble) from (
+                trouble.error if isinstance(trouble, NoResponse) else trouble
+            )
         return wait
 
-    def _wait(self, what: Kind) -> float:
+    def _wait(self, what: ErrorKind) -> float:
         """Full jitter, which spreads callers best; a pending transaction needs its time."""
         policy, doublings = self._policy, self._made - 1
         chance = random.random()
-        if what in (Kind.CLOCK, Kind.EXPIRED):
+        if what in (ErrorKind.CLOCK, ErrorKind.EXPIRED):
             return 0.0
-        if what is Kind.PENDING:
+        if what is ErrorKind.PENDING:
             return _step(policy.pending_base, doublings, policy.pending_longest) * (1 + chance) / 2
         return _step(policy.base, doublings, policy.longest) * chance
 
-    def _told(self, what: Kind, trouble: ServiceError | Lost) -> Exception:
-        why = trouble.why if isinstance(trouble, Lost) else str(trouble)
+    def _told(self, what: ErrorKind, trouble: ServiceError | NoResponse) -> Exception:
+        why = trouble.why if isinstance(trouble, NoResponse) else str(trouble)
         tries = self._made
-        if what is Kind.UNREACHED:
+        if what is ErrorKind.UNREACHED:
             return StoreUnavailable(f"{self._place} cannot be reached: {why}. {ADVICE}")
-        if what is Kind.BUSY:
+        if what is ErrorKind.BUSY:
             return StoreThrottled(f"{self._place} was still too busy at try {tries}: {why}")
-        if what is Kind.PENDING or (what is Kind.FAILED and self._write):
+        if what is ErrorKind.PENDING or (what is ErrorKind.FAILED and self._write):
             return StoreOutcomeUnknown(f"{self._place}: the write may or may not have been applied: {why}")
         often = f" in {tries} tries" if tries > 1 else ""
         return StoreUnavailable(f"{self._place} gave no usable answer{often}: {why}")

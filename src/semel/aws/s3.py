@@ -8,13 +8,13 @@ from urllib.parse import quote
 import msgspec
 
 from semel.aws.credentials import Credentials
+from semel.aws.endpoint import ServiceEndpoint, find_endpoint, find_region
 from semel.aws.errors import ServiceError, object_error
-from semel.aws.exchange import desk_for, exchange
-from semel.aws.http1 import Answer
+from semel.aws.http1 import HttpResponse
 from semel.aws.mocked import Mock
-from semel.aws.places import Endpoint, find_endpoint, find_region
-from semel.aws.pool import Limits, Pool, Route, run
-from semel.aws.retry import Policy
+from semel.aws.pool import AwsRoute, ConnectionLimits, HttpPool, run
+from semel.aws.retry import RetryPolicy
+from semel.aws.roundtrip import exchange, open_session
 from semel.aws.sign import ObjectSigner
 from semel.clock import Clock
 from semel.errors import InvalidOption, UsageError
@@ -25,9 +25,9 @@ _REFERENCE = re.compile(r".*[0-9a-f]{32}-[0-9a-f]{32}", re.DOTALL)
 # What botocore calls it.
 OPERATIONS = {"PUT": "PutObject", "GET": "GetObject", "DELETE": "DeleteObject"}
 # An object of some megabytes over a thin line takes longer than a row.
-LIMITS = Limits(read_timeout=30.0)
+LIMITS = ConnectionLimits(read_timeout=30.0)
 # S3's own advice is to begin with a larger step than DynamoDB's.
-POLICY = Policy(base=0.1, longest=5.0, patience=30.0)
+POLICY = RetryPolicy(base=0.1, longest=5.0, patience=30.0)
 
 
 class S3Overflow:
@@ -47,8 +47,8 @@ class S3Overflow:
         endpoint: str | None = None,
         credentials: Credentials | None = None,
         clock: Clock | None = None,
-        limits: Limits = LIMITS,
-        policy: Policy = POLICY,
+        limits: ConnectionLimits = LIMITS,
+        policy: RetryPolicy = POLICY,
     ) -> None:
         if not _BUCKET.fullmatch(bucket):
             raise InvalidOption(f"{bucket!r} is no name of an S3 bucket")
@@ -59,11 +59,11 @@ class S3Overflow:
         self._prefix = prefix
         self._host = place.authority
         self._signer = ObjectSigner(region, place.authority)
-        self._desk = desk_for("s3", place, credentials, clock or Clock(), policy)
+        self._session = open_session("s3", place, credentials, clock or Clock(), policy)
         self._mock = Mock(
-            "s3", region, found, clock=self._desk.clock, time=self._desk.time, credentials=credentials
+            "s3", region, found, clock=self._session.clock, time=self._session.time, credentials=credentials
         )
-        self._pool = Pool(Route(place, limits, self._desk.time.monotonic))
+        self._pool = HttpPool(AwsRoute(place, limits, self._session.time.monotonic))
 
     def put(self, name: str, data: bytes) -> str:
         """Write the bytes to a new object."""
@@ -98,10 +98,10 @@ class S3Overflow:
             return answer["Body"].read() if method == "GET" else b""
         path = self._root + quote(ref, safe="/~")
         request = ObjectRequest(self._signer, self._host, method, path, data)
-        return run(exchange(self._desk, request), self._pool, self._desk)
+        return run(exchange(self._session, request), self._pool, self._session)
 
 
-def addressed(bucket: str, endpoint: Endpoint) -> tuple[Endpoint, str]:
+def addressed(bucket: str, endpoint: ServiceEndpoint) -> tuple[ServiceEndpoint, str]:
     """The host of a bucket, and what stands before its keys: at AWS a bucket has a host of its own."""
     # A wildcard certificate covers one label, so a name with dots has to be in the path.
     if not endpoint.standard or "." in bucket:
@@ -133,7 +133,7 @@ class ObjectRequest:
         head = f"{self._head}{headers}Content-Length: {len(self._data)}\r\n\r\n"
         return head.encode("latin-1") + self._data
 
-    def read(self, answer: Answer) -> bytes | ServiceError:
+    def read(self, answer: HttpResponse) -> bytes | ServiceError:
         """What the answer says."""
         if 200 <= answer.status < 300:
             return answer.body

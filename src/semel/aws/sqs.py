@@ -11,12 +11,12 @@ import msgspec
 from semel import errors
 from semel.aws.credentials import Credentials
 from semel.aws.errors import ServiceError
-from semel.aws.pool import Limits
+from semel.aws.pool import ConnectionLimits
 from semel.aws.wire import Wire
 
 # SQS keeps a receive open for so long at most; who is silent for longer will not answer any more.
 LONGEST_POLL = 20
-POLL_LIMITS = Limits(read_timeout=LONGEST_POLL + 10.0)
+POLL_LIMITS = ConnectionLimits(read_timeout=LONGEST_POLL + 10.0)
 
 # What one request may hold, attributes and all. One message may be as large as the whole.
 BATCH = 10

@@ -3,19 +3,19 @@
 from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias
 
-from semel.aws.servertime import ServerTime
+from semel.aws.time import ServiceTime
 
 # In the form that JSON has on the wire: `{"B": ...}` holds base64 text. A function is asked once more where
 # the service says that the clock was wrong, since what it makes may hold times.
-Request: TypeAlias = dict[str, Any] | Callable[[], dict[str, Any]]
+WireRequest: TypeAlias = dict[str, Any] | Callable[[], dict[str, Any]]
 
 
 class Transport(Protocol):
     """Carries requests to one service and brings back its answers."""
 
-    time: ServerTime
+    time: ServiceTime
 
-    def call(self, operation: str, request: Request, *, write: bool) -> dict[str, Any]:
+    def call(self, operation: str, request: WireRequest, *, write: bool) -> dict[str, Any]:
         """The answer to an operation such as `PutItem`.
 
         Whatever was certainly not applied is tried again, for a while; what may have been applied only if it
@@ -23,7 +23,7 @@ class Transport(Protocol):
         """
         ...
 
-    async def acall(self, operation: str, request: Request, *, write: bool) -> dict[str, Any]:
+    async def acall(self, operation: str, request: WireRequest, *, write: bool) -> dict[str, Any]:
         """The same for a task."""
         ...
 
@@ -36,6 +36,6 @@ class Transport(Protocol):
         ...
 
 
-def made(request: Request) -> dict[str, Any]:
+def made(request: WireRequest) -> dict[str, Any]:
     """The request itself."""
     return request() if callable(request) else request

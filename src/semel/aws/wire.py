@@ -7,20 +7,20 @@ from zlib import crc32
 import msgspec
 
 from semel.aws.credentials import Credentials
-from semel.aws.errors import Kind, Lost, ServiceError, service_error
-from semel.aws.exchange import Steps, desk_for, exchange
-from semel.aws.http1 import Answer
+from semel.aws.endpoint import find_endpoint, find_region
+from semel.aws.errors import ErrorKind, NoResponse, ServiceError, service_error
+from semel.aws.http1 import HttpResponse
 from semel.aws.mocked import Mock
-from semel.aws.places import find_endpoint, find_region
-from semel.aws.pool import Limits, Pool, Route, run
-from semel.aws.retry import Policy
+from semel.aws.pool import AwsRoute, ConnectionLimits, HttpPool, run
+from semel.aws.retry import RetryPolicy
+from semel.aws.roundtrip import Steps, exchange, open_session
 from semel.aws.sign import JSON, JsonSigner
-from semel.aws.transport import Request, made
+from semel.aws.transport import WireRequest, made
 from semel.clock import Clock
 from semel.errors import InvalidOption, StoreClosed, UsageError
 
 if TYPE_CHECKING:
-    from semel.aws.apool import AsyncPool
+    from semel.aws.async_pool import AsyncHttpPool
 
 # What stands before the name of an operation.
 TARGETS = {"dynamodb": "DynamoDB_20120810.", "sqs": "AmazonSQS."}
@@ -40,8 +40,8 @@ class Wire:
         endpoint: str | None = None,
         credentials: Credentials | None = None,
         clock: Clock | None = None,
-        limits: Limits | None = None,
-        policy: Policy | None = None,
+        limits: ConnectionLimits | None = None,
+        policy: RetryPolicy | None = None,
     ) -> None:
         if service not in TARGETS:
             raise InvalidOption(
@@ -49,10 +49,12 @@ class Wire:
             )
         region = find_region(region)
         self.endpoint = find_endpoint(service, region, endpoint)
-        self._desk = desk_for(service, self.endpoint, credentials, clock or Clock(), policy or Policy())
-        self.time = self._desk.time
+        self._session = open_session(
+            service, self.endpoint, credentials, clock or Clock(), policy or RetryPolicy()
+        )
+        self.time = self._session.time
         self._mock = Mock(
-            service, region, self.endpoint, clock=self._desk.clock, time=self.time, credentials=credentials
+            service, region, self.endpoint, clock=self._session.clock, time=self.time, credentials=credentials
         )
         self._prefix = TARGETS[service]
         self._signer = JsonSigner(service, region, self.endpoint.authority)
@@ -60,33 +62,35 @@ class Wire:
             f"POST / HTTP/1.1\r\nHost: {self.endpoint.authority}\r\nContent-Type: {JSON}\r\n"
             "Accept-Encoding: identity\r\nUser-Agent: semel\r\n"
         )
-        self._route = Route(self.endpoint, limits or Limits(), self.time.monotonic)
-        self._pool = Pool(self._route)
-        self._apool: AsyncPool | None = None
+        self._route = AwsRoute(self.endpoint, limits or ConnectionLimits(), self.time.monotonic)
+        self._pool = HttpPool(self._route)
+        self._apool: AsyncHttpPool | None = None
         self._opening = threading.RLock()
         self._closed = False
 
-    def call(self, operation: str, request: Request, *, write: bool) -> dict[str, Any]:
+    def call(self, operation: str, request: WireRequest, *, write: bool) -> dict[str, Any]:
         """The answer to an operation such as `PutItem`."""
         if (mock := self._mock.wire()) is not None:
             return mock.call(operation, request, write=write)
-        return run(self._steps(operation, request, write), self._pool, self._desk)
+        return run(self._steps(operation, request, write), self._pool, self._session)
 
-    async def acall(self, operation: str, request: Request, *, write: bool) -> dict[str, Any]:
+    async def acall(self, operation: str, request: WireRequest, *, write: bool) -> dict[str, Any]:
         """The same for a task."""
         if (mock := self._mock.wire()) is not None:
             return await mock.acall(operation, request, write=write)
-        from semel.aws import apool
+        from semel.aws import async_pool
 
         with self._opening:
             if self._apool is None:
                 if self._closed:
                     raise StoreClosed("it was closed: open another")
-                self._apool = apool.AsyncPool(self._route)
-        return await apool.run(self._steps(operation, request, write), self._apool, self._desk)
+                self._apool = async_pool.AsyncHttpPool(self._route)
+        return await async_pool.run(self._steps(operation, request, write), self._apool, self._session)
 
-    def _steps(self, operation: str, request: Request, write: bool) -> Steps[dict[str, Any]]:
-        return exchange(self._desk, Post(self._signer, self._head, self._prefix + operation, request, write))
+    def _steps(self, operation: str, request: WireRequest, write: bool) -> Steps[dict[str, Any]]:
+        return exchange(
+            self._session, JsonRequest(self._signer, self._head, self._prefix + operation, request, write)
+        )
 
     async def leave(self) -> None:
         """Let go of the running event loop's connections."""
@@ -102,12 +106,12 @@ class Wire:
             self._apool.close()
 
 
-class Post:
+class JsonRequest:
     """One request of a JSON service, and how its answer is read."""
 
     __slots__ = ("_body", "_head", "_request", "_signer", "_target", "write")
 
-    def __init__(self, signer: JsonSigner, head: str, target: str, request: Request, write: bool) -> None:
+    def __init__(self, signer: JsonSigner, head: str, target: str, request: WireRequest, write: bool) -> None:
         self._signer = signer
         self._head = head
         self._target = target
@@ -129,14 +133,14 @@ class Post:
         headers = self._signer.headers(self._target, body, credentials, moment)
         return f"{self._head}{headers}Content-Length: {len(body)}\r\n\r\n".encode("latin-1") + body
 
-    def read(self, answer: Answer) -> dict[str, Any] | ServiceError | Lost:
+    def read(self, answer: HttpResponse) -> dict[str, Any] | ServiceError | NoResponse:
         """What the answer says."""
         checksum = answer.headers.get("x-amz-crc32")
         if checksum is not None and checksum != str(crc32(answer.body)):
-            return Lost("the answer does not have the checksum that it says", Kind.FAILED)
+            return NoResponse("the answer does not have the checksum that it says", ErrorKind.FAILED)
         if answer.status != 200:
             return service_error(answer.status, answer.body)
         try:
             return _decode(answer.body)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            return Lost(f"the answer is not the JSON of a service ({error})", Kind.FAILED, error)
+            return NoResponse(f"the answer is not the JSON of a service ({error})", ErrorKind.FAILED, error)

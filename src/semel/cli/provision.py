@@ -163,7 +163,7 @@ def sql(tables: tuple[Table, ...], env: str, url: str) -> str:
 
 def region(url: str) -> str:
     """The region that a store's URL names."""
-    from semel.stores.dynamodb.url import parse
+    from semel.stores.dynamodb.address import parse
 
     return parse(url).region or "*"
 

@@ -20,8 +20,8 @@ from semel.provision import shape
 from semel.provision.prices import PRICES, Prices
 from semel.redact import PSEUDONYM_DIGITS
 from semel.running import RENEWALS_PER_LEASE
-from semel.stores.dynamodb.layout import Layout
-from semel.stores.dynamodb.time import Reading
+from semel.stores.dynamodb.layout import DynamoLayout
+from semel.stores.dynamodb.time import ClockReading
 from semel.stores.dynamodb.values import Value
 from semel.tables import LEDGER
 
@@ -39,7 +39,7 @@ NOW = 1_790_000_000.1234567
 # Time passes between the writes of a record, so that ends move, and an index that has them is written too.
 LATER = NOW + 1
 ENV = "prod"
-LAYOUT = Layout(LEDGER, LEDGER, ENV)
+LAYOUT = DynamoLayout(LEDGER, LEDGER, ENV)
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True):
@@ -205,7 +205,7 @@ def units(size: int, unit: int) -> int:
 
 def written(item: Item | None) -> dict[str, Value]:
     """A record as it stands in DynamoDB."""
-    return {} if item is None else LAYOUT.item(item[LEDGER.partition], None, item, Reading(NOW, NOW))
+    return {} if item is None else LAYOUT.item(item[LEDGER.partition], None, item, ClockReading(NOW, NOW))
 
 
 def size(item: Item | None) -> int:

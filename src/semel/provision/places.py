@@ -67,8 +67,8 @@ class DynamoDB:
     """Tables in DynamoDB."""
 
     def __init__(self, place: Place) -> None:
+        from semel.stores.dynamodb.address import parse
         from semel.stores.dynamodb.store import transport_of
-        from semel.stores.dynamodb.url import parse
 
         self._place = place
         self._transport = transport_of(parse(place.url), place.clock)
@@ -88,12 +88,12 @@ class DynamoDB:
     def _told(self) -> Iterator[None]:
         """An error of the service that is no finding, told as the store tells it."""
         from semel.aws.errors import ServiceError
-        from semel.stores.dynamodb.faults import Place as Told
+        from semel.stores.dynamodb.errors import ErrorTranslator
 
         try:
             yield
         except ServiceError as error:
-            told = Told(self._place.url, self._place.env)
+            told = ErrorTranslator(self._place.url, self._place.env)
             raise told.translated(error, "provisioning", self._place.url) from error
 
     def close(self) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 from semel.errors import InvalidOption
-from semel.stores.dynamodb.layout import SCHEMA, Layout, title
+from semel.stores.dynamodb.layout import SCHEMA, DynamoLayout, title
 from semel.tables import Column, Form, Index, Kind, Table
 
 Request: TypeAlias = dict[str, Any]
@@ -125,7 +125,7 @@ def pitr_request(table: Table, env: str) -> Request:
 
 def stamp_key(table: Table, env: str) -> Request:
     """Where a table's stamp is."""
-    return Layout(table, table, env).stamp_key()
+    return DynamoLayout(table, table, env).stamp_key()
 
 
 def stamp(table: Table, env: str) -> Request:

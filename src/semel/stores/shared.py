@@ -9,7 +9,7 @@ from semel.commands import Applied, Batch, Get, Sort, Transact, Watch, Write
 from semel.stores.waiting import WaitingRoom
 from semel.tables import Kind, Table
 
-Place: TypeAlias = tuple[str, str, Sort]
+ItemId: TypeAlias = tuple[str, str, Sort]
 
 PYTHON_TYPES: dict[Kind, tuple[type, ...]] = {
     Kind.TEXT: (str,),
@@ -21,7 +21,7 @@ PYTHON_TYPES: dict[Kind, tuple[type, ...]] = {
 }
 
 
-def place_named(command: Get | Watch | Write) -> Place:
+def place_named(command: Get | Watch | Write) -> ItemId:
     """What tells an item from every other one."""
     return command.table.name, command.key, command.sort
 

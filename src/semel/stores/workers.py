@@ -13,7 +13,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-class Workers:
+class WorkerThreads:
     """Up to so many threads, which are started as they are needed."""
 
     def __init__(self, count: int, name: str) -> None:

@@ -23,12 +23,12 @@ from semel.commands import (
     holds,
 )
 from semel.errors import UsageError
-from semel.stores.dynamodb.layout import STAMP, Field, Layout
-from semel.stores.dynamodb.time import Reading
+from semel.stores.dynamodb.layout import STAMP, DynamoLayout, Field
+from semel.stores.dynamodb.time import ClockReading
 from semel.stores.dynamodb.values import Encode, Value
 from semel.tables import Form, Same
 
-Shape: TypeAlias = tuple[Any, ...]
+DynamoShape: TypeAlias = tuple[Any, ...]
 
 Use: TypeAlias = Literal["write", "change", "add", "query", "scan"]
 """A write that may make an item, a change of one that is there, an addition, and two kinds of filter."""
@@ -47,20 +47,20 @@ class Expression(NamedTuple):
     joined: Literal["", "AND", "OR"] = ""
 
 
-Asked: TypeAlias = Expression | bool
+Operand: TypeAlias = Expression | bool
 
 
-def both(*parts: Asked) -> Asked:
+def both(*parts: Operand) -> Operand:
     """All of them."""
     return _joined("AND", parts, of_none=True)
 
 
-def either(*parts: Asked) -> Asked:
+def either(*parts: Operand) -> Operand:
     """At least one of them."""
     return _joined("OR", parts, of_none=False)
 
 
-def _joined(word: Literal["AND", "OR"], parts: Iterable[Asked], *, of_none: bool) -> Asked:
+def _joined(word: Literal["AND", "OR"], parts: Iterable[Operand], *, of_none: bool) -> Operand:
     kept: list[Expression] = []
     for part in parts:
         if isinstance(part, Expression):
@@ -96,7 +96,7 @@ class Guard(NamedTuple):
     never: bool
     """Whether it holds of no item at all."""
 
-    def filled(self, values: list[Any], reading: Reading) -> dict[str, Value]:
+    def filled(self, values: list[Any], reading: ClockReading) -> dict[str, Value]:
         """The values of one call."""
         filled = {name: encode(values[place]) for name, place, encode in self.values}
         for name, encode in self.moments:
@@ -110,23 +110,23 @@ class Guard(NamedTuple):
 class Conditions:
     """The conditions of one table."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: DynamoLayout) -> None:
         self._layout = layout
-        self._known: dict[Shape, Guard] = {}
+        self._known: dict[DynamoShape, Guard] = {}
 
     def guard(
-        self, condition: Condition | None, use: Use, reading: Reading, keys: tuple[Field, ...] = ()
+        self, condition: Condition | None, use: Use, reading: ClockReading, keys: tuple[Field, ...] = ()
     ) -> tuple[Guard, list[Any]]:
         """The guard of a condition, and the values to fill in; `keys` are those that a query goes by."""
         values: list[Any] = []
-        shape: Shape = () if condition is None else self._shape(condition, reading, values)
+        shape: DynamoShape = () if condition is None else self._shape(condition, reading, values)
         guard = self._known.get((use, keys, shape))
         if guard is None:
-            made = Maker(self._layout, use, keys).guard(condition, shape)
+            made = ExpressionBuilder(self._layout, use, keys).guard(condition, shape)
             guard = self._known[use, keys, shape] = made
         return guard, values
 
-    def _shape(self, condition: Condition, reading: Reading, values: list[Any]) -> Shape:
+    def _shape(self, condition: Condition, reading: ClockReading, values: list[Any]) -> DynamoShape:
         return SHAPES[type(condition)](self, condition, reading, values)
 
     def _field(self, attribute: str) -> Field:
@@ -135,28 +135,28 @@ class Conditions:
             raise self._layout.unknown(attribute)
         return field
 
-    def _equals(self, asked: Equals, _: Reading, values: list[Any]) -> Shape:
+    def _equals(self, asked: Equals, _: ClockReading, values: list[Any]) -> DynamoShape:
         field = self._field(asked.attribute)
         values.append(self._layout.bare(asked.value) if field is self._layout.partition else asked.value)
         return "equals", asked.attribute, _lacking(field, lambda default: default == asked.value)
 
-    def _one_of(self, asked: OneOf, _: Reading, values: list[Any]) -> Shape:
+    def _one_of(self, asked: OneOf, _: ClockReading, values: list[Any]) -> DynamoShape:
         field = self._field(asked.attribute)
         values += map(self._layout.bare, asked.values) if field is self._layout.partition else asked.values
         lacking = _lacking(field, lambda default: default in asked.values)
         return "one of", asked.attribute, lacking, len(asked.values)
 
-    def _at_most(self, asked: AtMost, _: Reading, values: list[Any]) -> Shape:
+    def _at_most(self, asked: AtMost, _: ClockReading, values: list[Any]) -> DynamoShape:
         field = self._field(asked.attribute)
         values.append(asked.value)
         missing = asked.value >= 0 if field.default is None else None
         return "at most", asked.attribute, missing or _lacking(field, lambda default: default <= asked.value)
 
-    def _past(self, asked: Past, reading: Reading, _: list[Any]) -> Shape:
+    def _past(self, asked: Past, reading: ClockReading, _: list[Any]) -> DynamoShape:
         field = self._field(asked.attribute)
         return "past", asked.attribute, _lacking(field, lambda default: default <= reading.earliest)
 
-    def _begins(self, asked: Begins, _: Reading, values: list[Any]) -> Shape:
+    def _begins(self, asked: Begins, _: ClockReading, values: list[Any]) -> DynamoShape:
         field = self._field(asked.attribute)
         value = asked.value
         if field is self._layout.partition:
@@ -165,10 +165,10 @@ class Conditions:
         lacking = _lacking(field, lambda default: default.startswith(asked.value))
         return "begins", asked.attribute, lacking, not value
 
-    def _all_of(self, asked: AllOf, reading: Reading, values: list[Any]) -> Shape:
+    def _all_of(self, asked: AllOf, reading: ClockReading, values: list[Any]) -> DynamoShape:
         return "all of", *[self._shape(each, reading, values) for each in asked.conditions]
 
-    def _any_of(self, asked: AnyOf, reading: Reading, values: list[Any]) -> Shape:
+    def _any_of(self, asked: AnyOf, reading: ClockReading, values: list[Any]) -> DynamoShape:
         return "any of", *[self._shape(each, reading, values) for each in asked.conditions]
 
 
@@ -180,7 +180,7 @@ def _lacking(field: Field, holds: Callable[[Any], bool]) -> bool | str:
     return default.attribute if isinstance(default, Same) else holds(default)
 
 
-SHAPES: dict[type, Callable[[Conditions, Any, Reading, list[Any]], Shape]] = {
+SHAPES: dict[type, Callable[[Conditions, Any, ClockReading, list[Any]], DynamoShape]] = {
     Absent: lambda *_: ("absent",),
     Present: lambda *_: ("present",),
     Equals: Conditions._equals,
@@ -196,10 +196,10 @@ SHAPES: dict[type, Callable[[Conditions, Any, Reading, list[Any]], Shape]] = {
 # Making a guard of a shape
 
 
-class Maker:
+class ExpressionBuilder:
     """Writes one expression."""
 
-    def __init__(self, layout: Layout, use: Use, keys: tuple[Field, ...] = ()) -> None:
+    def __init__(self, layout: DynamoLayout, use: Use, keys: tuple[Field, ...] = ()) -> None:
         self._layout = layout
         self._use = use
         # A filter may not name the keys of what is queried, and whoever asked looks again.
@@ -212,7 +212,7 @@ class Maker:
             ":stamp": lambda _: {"S": STAMP},
         }
 
-    def guard(self, condition: Condition | None, shape: Shape) -> Guard:
+    def guard(self, condition: Condition | None, shape: DynamoShape) -> Guard:
         """The guard of a condition of this shape."""
         absent = self._use in ("write", "add") and (condition is None or holds(condition, None, 0.0))
         whole = self._whole(absent, self._asked(shape) if shape else True)
@@ -227,7 +227,7 @@ class Maker:
             whole is False,
         )
 
-    def _whole(self, absent: bool, asked: Asked) -> Asked:
+    def _whole(self, absent: bool, asked: Operand) -> Operand:
         match self._use:
             case "query":
                 return asked if self._layout.expires in self._tacit else both(NOT_OVER, asked)
@@ -241,7 +241,7 @@ class Maker:
             return either(GONE, asked)
         return ALIVE if asked is True else both(ALIVE, asked)
 
-    def _asked(self, shape: Shape) -> Asked:
+    def _asked(self, shape: DynamoShape) -> Operand:
         """What is asked of an item that is alive."""
         match shape:
             case ("absent",):
@@ -260,7 +260,7 @@ class Maker:
                 return self._or_lacking(field, lacking, make)
         raise AssertionError(shape)
 
-    def _or_lacking(self, field: Field, lacking: bool | str, make: Callable[[Field], Asked]) -> Asked:
+    def _or_lacking(self, field: Field, lacking: bool | str, make: Callable[[Field], Operand]) -> Operand:
         if not lacking:
             return make(field)
         missing = Expression(f"attribute_not_exists({self._name(field)})")
@@ -270,35 +270,35 @@ class Maker:
 
     # Each takes its values' places at once, and writes when it is told the field.
 
-    def _equals(self) -> Callable[[Field], Asked]:
+    def _equals(self) -> Callable[[Field], Operand]:
         place = self._take()
         return lambda field: Expression(f"{self._name(field)} = {self._value(place, _written(field))}")
 
-    def _one_of(self, count: int) -> Callable[[Field], Asked]:
+    def _one_of(self, count: int) -> Callable[[Field], Operand]:
         places = [self._take() for _ in range(count)]
 
-        def make(field: Field) -> Asked:
+        def make(field: Field) -> Operand:
             values = ", ".join(self._value(place, _written(field)) for place in places)
             return Expression(f"{self._name(field)} IN ({values})") if places else False
 
         return make
 
-    def _at_most(self) -> Callable[[Field], Asked]:
+    def _at_most(self) -> Callable[[Field], Operand]:
         place = self._take()
         return lambda field: Expression(f"{self._name(field)} <= {self._value(place, field.compared())}")
 
-    def _past(self) -> Callable[[Field], Asked]:
-        def make(field: Field) -> Asked:
+    def _past(self) -> Callable[[Field], Operand]:
+        def make(field: Field) -> Operand:
             moment = ":now" if field.form is self._layout.expires.form else f":{field.form}"
             self._moments[moment] = field.compared()
             return Expression(f"{self._name(field)} <= {moment}")
 
         return make
 
-    def _begins(self, empty: bool) -> Callable[[Field], Asked]:
+    def _begins(self, empty: bool) -> Callable[[Field], Operand]:
         place = self._take()
 
-        def make(field: Field) -> Asked:
+        def make(field: Field) -> Operand:
             if empty:
                 return Expression(f"attribute_exists({self._name(field)})")
             return Expression(f"begins_with({self._name(field)}, {self._value(place, _beginning(field))})")

@@ -8,7 +8,7 @@ from typing import Any
 from semel.commands import After, Item, Sort
 from semel.errors import InvalidOption, UsageError
 from semel.keys import prefix
-from semel.stores.dynamodb.time import Reading
+from semel.stores.dynamodb.time import ClockReading
 from semel.stores.dynamodb.values import (
     COMPARED,
     ENCODE,
@@ -99,7 +99,7 @@ class Field:
         return COMPARED[self.form]
 
 
-class Layout:
+class DynamoLayout:
     """Where a table of the rules is kept: `asked` by the rules, `kept` in DynamoDB."""
 
     def __init__(self, asked: Table, kept: Table, env: str) -> None:
@@ -189,7 +189,7 @@ class Layout:
 
     # Writing
 
-    def item(self, key: str, sort: Sort, item: Item, reading: Reading) -> dict[str, Value]:
+    def item(self, key: str, sort: Sort, item: Item, reading: ClockReading) -> dict[str, Value]:
         """A whole item."""
         if item.get(self.asked.expires) is None and not self.asked.forever:
             raise self.endless()
@@ -208,7 +208,7 @@ class Layout:
             return self._fixed
         return self._fixed | {name: {"S": pieces[place]} for place, name in self._parts if name}
 
-    def changes(self, item: Item, reading: Reading) -> dict[str, Value | None]:
+    def changes(self, item: Item, reading: ClockReading) -> dict[str, Value | None]:
         """Attributes as they are written, None for one that goes."""
         written: dict[str, Value | None] = {}
         fields, keys, endless = self.fields, self._keys, self.expires if self.asked.forever else None
@@ -303,7 +303,7 @@ class Layout:
         for attribute in bodies:
             known[attribute] = body(known[attribute], known[ENCODING])
 
-    def living(self, item: Mapping[str, Value] | None, reading: Reading) -> Item | None:
+    def living(self, item: Mapping[str, Value] | None, reading: ClockReading) -> Item | None:
         """An item as the rules know it, unless its time is up."""
         if item is None:
             return None
@@ -313,7 +313,7 @@ class Layout:
         return None if isinstance(end, int | float) and end <= reading.earliest else known
 
 
-def moment(after: After, reading: Reading) -> float:
+def moment(after: After, reading: ClockReading) -> float:
     """The moment that is meant: what is to end later is counted from the latest that it may be now."""
     return (reading.latest if after.seconds > 0 else reading.earliest) + after.seconds
 

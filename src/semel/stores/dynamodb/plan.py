@@ -18,16 +18,16 @@ from semel.commands import (
 )
 from semel.errors import UsageError
 from semel.stores.dynamodb.conditions import Conditions, Guard, Use
-from semel.stores.dynamodb.layout import Layout
+from semel.stores.dynamodb.layout import DynamoLayout
 from semel.stores.dynamodb.queries import Path, Search, path
-from semel.stores.dynamodb.time import Reading
+from semel.stores.dynamodb.time import ClockReading
 from semel.stores.dynamodb.values import Value, number_value, size
 from semel.tables import Table
 
-Request: TypeAlias = dict[str, Any]
-Changes: TypeAlias = dict[str, Value | None]
+RequestBody: TypeAlias = dict[str, Any]
+AttributeChanges: TypeAlias = dict[str, Value | None]
 
-NOTHING: Changes = {}
+NOTHING: AttributeChanges = {}
 
 # DynamoDB's own limits.
 TRANSACT_WRITES = 100
@@ -35,10 +35,12 @@ TRANSACT_BYTES = 4 * 1024 * 1024
 ITEM_BYTES = 400 * 1024
 
 
-class Change:
+class UpdateExpression:
     """The text of an UpdateExpression for changes of one shape, and the names in it."""
 
-    def __init__(self, guard: Guard, changes: Changes, once: Changes, counted: str | None) -> None:
+    def __init__(
+        self, guard: Guard, changes: AttributeChanges, once: AttributeChanges, counted: str | None
+    ) -> None:
         names = [*changes, *once]
         self.names = guard.names | {f"#u{place}": name for place, name in enumerate(names)}
         sets, gone = [], []
@@ -57,45 +59,45 @@ class Change:
         )
 
 
-class Plan:
+class DynamoPlan:
     """Everything about one table that does not change from command to command."""
 
     def __init__(self, asked: Table, kept: Table, env: str) -> None:
         self.table = asked
-        self.layout = Layout(asked, kept, env)
+        self.layout = DynamoLayout(asked, kept, env)
         self.title = self.layout.title
         self.conditions = Conditions(self.layout)
-        self._changes: dict[Any, Change] = {}
+        self._changes: dict[Any, UpdateExpression] = {}
         self._paths: dict[str, Path] = {}
 
     # Reading
 
-    def get(self, command: Get | Watch | Write) -> Request:
+    def get(self, command: Get | Watch | Write) -> RequestBody:
         """GetItem, never from a replica."""
         key = self.layout.key(command.key, command.sort)
         return {"TableName": self.title, "Key": key, "ConsistentRead": True}
 
-    def stamp(self) -> Request:
+    def stamp(self) -> RequestBody:
         """GetItem of the table's stamp."""
         return {"TableName": self.title, "Key": self.layout.stamp_key(), "ConsistentRead": True}
 
     # Writing
 
-    def put(self, command: Put, reading: Reading) -> Request:
+    def put(self, command: Put, reading: ClockReading) -> RequestBody:
         """PutItem."""
         guard, values = self.conditions.guard(command.when, "write", reading)
-        request: Request = {
+        request: RequestBody = {
             "TableName": self.title,
             "Item": self.layout.item(command.key, command.sort, command.item, reading),
         }
         return _guarded(request, guard, guard.filled(values, reading))
 
-    def delete(self, command: Delete, reading: Reading) -> Request:
+    def delete(self, command: Delete, reading: ClockReading) -> RequestBody:
         """DeleteItem."""
         guard, values = self.conditions.guard(command.when, "change", reading)
         return _guarded(self._at(command), guard, guard.filled(values, reading))
 
-    def update(self, command: Update, reading: Reading) -> Request:
+    def update(self, command: Update, reading: ClockReading) -> RequestBody:
         """UpdateItem of an item that is there."""
         if command.set.get(self.table.expires, NOW) is None and not self.table.forever:
             raise self.layout.endless()
@@ -103,7 +105,7 @@ class Plan:
         changes = self.layout.changes(command.set, reading)
         return self._changed(command, guard, guard.filled(values, reading), changes)
 
-    def add(self, command: Add, reading: Reading) -> Request:
+    def add(self, command: Add, reading: ClockReading) -> RequestBody:
         """UpdateItem that counts on from what is alive, or makes what is not there."""
         guard, values = self.conditions.guard(command.when, self._manner(command), reading)
         field = self.layout.fields.get(command.attribute)
@@ -136,7 +138,7 @@ class Plan:
             return command.once
         return {name: value for name, value in command.once.items() if name != self.table.expires}
 
-    def _at(self, command: Write) -> Request:
+    def _at(self, command: Write) -> RequestBody:
         return {"TableName": self.title, "Key": self.layout.key(command.key, command.sort)}
 
     def _changed(
@@ -144,17 +146,17 @@ class Plan:
         command: Write,
         guard: Guard,
         filled: dict[str, Value],
-        changes: Changes,
+        changes: AttributeChanges,
         *,
-        once: Changes = NOTHING,
+        once: AttributeChanges = NOTHING,
         counted: str | None = None,
-    ) -> Request:
+    ) -> RequestBody:
         request = self._at(command)
         gone = tuple([value is None for value in changes.values()])
         shape = (guard.text, tuple(changes), gone, tuple(once), counted)
         change = self._changes.get(shape)
         if change is None:
-            change = self._changes[shape] = Change(guard, changes, once, counted)
+            change = self._changes[shape] = UpdateExpression(guard, changes, once, counted)
         for place, value in enumerate((*changes.values(), *once.values())):
             if value is not None:
                 filled[f":u{place}"] = value
@@ -171,16 +173,16 @@ class Plan:
             way = self._paths[command.index] = path(self.layout, self.table.index(command.index))
         return Search(self.layout, self.conditions, way, command)
 
-    def over(self, reading: Reading) -> Request:
+    def over(self, reading: ClockReading) -> RequestBody:
         """Scan for the keys of what has expired."""
-        request: Request = {"TableName": self.title, "FilterExpression": "#x <= :now"}
+        request: RequestBody = {"TableName": self.title, "FilterExpression": "#x <= :now"}
         names = {f"#k{place}": name for place, name in enumerate(self.layout.stamp_key())}
         request["ProjectionExpression"] = ", ".join(names)
         request["ExpressionAttributeNames"] = names | {"#x": self.layout.expires.name}
         request["ExpressionAttributeValues"] = self._now(reading)
         return request
 
-    def sweep(self, key: dict[str, Value], reading: Reading) -> Request:
+    def sweep(self, key: dict[str, Value], reading: ClockReading) -> RequestBody:
         """DeleteItem of what has expired, if it is still so."""
         return {
             "TableName": self.title,
@@ -190,13 +192,13 @@ class Plan:
             "ExpressionAttributeValues": self._now(reading),
         }
 
-    def _now(self, reading: Reading) -> dict[str, Value]:
+    def _now(self, reading: ClockReading) -> dict[str, Value]:
         return {":now": self.layout.expires.compared()(reading.earliest)}
 
 
 def _guarded(
-    request: Request, guard: Guard, filled: dict[str, Value], names: dict[str, str] | None = None
-) -> Request:
+    request: RequestBody, guard: Guard, filled: dict[str, Value], names: dict[str, str] | None = None
+) -> RequestBody:
     """The request with its condition, and with what stands for names and values in it."""
     if guard.text:
         request["ConditionExpression"] = guard.text
@@ -225,7 +227,7 @@ def check_count(command: Transact) -> None:
         )
 
 
-def check_sizes(actions: list[Request]) -> None:
+def check_sizes(actions: list[RequestBody]) -> None:
     """Refuse a transaction that is larger than DynamoDB takes."""
     total = 0
     for action in actions:

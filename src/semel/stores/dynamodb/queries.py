@@ -19,8 +19,8 @@ from semel.commands import (
 )
 from semel.errors import UsageError
 from semel.stores.dynamodb.conditions import Conditions
-from semel.stores.dynamodb.layout import Field, Layout
-from semel.stores.dynamodb.time import Reading
+from semel.stores.dynamodb.layout import DynamoLayout, Field
+from semel.stores.dynamodb.time import ClockReading
 from semel.stores.dynamodb.values import Value
 from semel.tables import Index
 
@@ -51,7 +51,7 @@ class Path(NamedTuple):
         return (self.partition,) if self.sort is None else (self.partition, self.sort)
 
 
-def path(layout: Layout, index: Index | None) -> Path:
+def path(layout: DynamoLayout, index: Index | None) -> Path:
     """The way that an index leads to items, or without one the table's own."""
     if index is None:
         return Path(None, "", layout.partition, layout.sort)
@@ -61,7 +61,7 @@ def path(layout: Layout, index: Index | None) -> Path:
     return Path(index, named[0] if named else "", partition, sort)
 
 
-def _same(layout: Layout, there: Index, index: Index, partition: Field, sort: Field | None) -> bool:
+def _same(layout: DynamoLayout, there: Index, index: Index, partition: Field, sort: Field | None) -> bool:
     """Whether an index of the table that items are kept in is the one that is asked for."""
     if not layout.guest:
         return there.name == index.name
@@ -73,7 +73,7 @@ def _same(layout: Layout, there: Index, index: Index, partition: Field, sort: Fi
 class Search:
     """One query: its request, where it begins, and which of the items that are found are meant."""
 
-    def __init__(self, layout: Layout, conditions: Conditions, path: Path, command: Query) -> None:
+    def __init__(self, layout: DynamoLayout, conditions: Conditions, path: Path, command: Query) -> None:
         self._layout = layout
         self._conditions = conditions
         self._path = path
@@ -102,7 +102,7 @@ class Search:
 
     # The request
 
-    def request(self, reading: Reading) -> dict[str, Any] | None:
+    def request(self, reading: ClockReading) -> dict[str, Any] | None:
         """Query or Scan, without where it begins and how far it looks; None where nothing is to be found."""
         use: Any = "scan" if self._scans else "query"
         guard, values = self._conditions.guard(self._where(), use, reading, self._path.keys)
@@ -175,7 +175,7 @@ class Search:
         entry = zip(self._path.keys, (command.key, *place), strict=False)
         return {field.name: self._written(field, value) for field, value in entry} | own
 
-    def wants(self, item: Item, reading: Reading) -> bool:
+    def wants(self, item: Item, reading: ClockReading) -> bool:
         """Whether an item is what was asked for, also in what a filter could not say."""
         command, sort = self._command, self._path.sort
         if self._scans and sort is not None and not _between(command, item.get(sort.attribute)):

@@ -10,15 +10,15 @@ from semel.clock import Clock
 from semel.commands import Found, Stored, Time, Watch
 from semel.errors import SemelError, StoreClosed, UsageError
 from semel.loops import PerLoop
-from semel.stores.dynamodb.faults import Place
-from semel.stores.dynamodb.habits import Habit, ReadFirst
-from semel.stores.dynamodb.plan import Plan
-from semel.stores.dynamodb.steps import Ask, Begun, Desk, Step, Steps
+from semel.stores.dynamodb.address import DynamoAddress, parse
+from semel.stores.dynamodb.errors import ErrorTranslator
+from semel.stores.dynamodb.operations import Begun, DynamoOperations, DynamoRequest, DynamoStep, DynamoSteps
+from semel.stores.dynamodb.plan import DynamoPlan
+from semel.stores.dynamodb.read_first import ReadFirst, RefusalRate
 from semel.stores.dynamodb.time import Timekeeper
-from semel.stores.dynamodb.url import Address, parse
 from semel.stores.shared import STORES, place_named, tables_of, wake
 from semel.stores.waiting import WaitingRoom
-from semel.stores.workers import Workers
+from semel.stores.workers import WorkerThreads
 from semel.tables import LEDGER, Form, Table
 
 if TYPE_CHECKING:
@@ -56,14 +56,14 @@ class DynamoDBStore:
         self._env = env
         self._clock = clock or Clock()
         self._tables = {name: table for table in tables for name in (table.name, (table.holds or table).name)}
-        self._plans: dict[str, Plan] = {}
+        self._plans: dict[str, DynamoPlan] = {}
         self._open: set[str] = set()
         self._closed = False
-        self._place = Place(url, env)
+        self._place = ErrorTranslator(url, env)
         self._plan(LEDGER)
         self._transport = transport or _transport(client, self._clock)
         self._time = Timekeeper(self._transport.time, self._clock, margin)
-        self._desk = Desk(self._time, self._plan, Habit(read_first))
+        self._operations = DynamoOperations(self._time, self._plan, RefusalRate(read_first))
         self._own_overflow: Any = None
         self.begin_anew()
         STORES.add(self)
@@ -72,7 +72,7 @@ class DynamoDBStore:
         """With nothing that threads share: a forked child must not wait for its parent's."""
         self._room = WaitingRoom(self._clock)
         self._opening = threading.RLock()
-        self._workers = Workers(AT_ONCE, "semel-dynamodb")
+        self._workers = WorkerThreads(AT_ONCE, "semel-dynamodb")
         self._aopening: PerLoop[asyncio.Lock] = PerLoop(_lock, _nothing, lambda _: None)
 
     def __repr__(self) -> str:
@@ -123,9 +123,9 @@ class DynamoDBStore:
             self._open_up(command)
         if type(command) is Watch:
             return self._room.watch(
-                place_named(command), command.seconds, lambda: self._run(self._desk.get(command))
+                place_named(command), command.seconds, lambda: self._run(self._operations.get(command))
             )
-        reply = self._run(self._desk.steps[type(command)](command))
+        reply = self._run(self._operations.steps[type(command)](command))
         wake(self._room, command, reply)
         return reply
 
@@ -133,7 +133,7 @@ class DynamoDBStore:
         """What time it is, where that is known; every other answer takes a round trip."""
         if type(command) is not Time or self._closed or self._time.doubtful():
             return None
-        return self._run(self._desk.time(command))
+        return self._run(self._operations.time(command))
 
     async def aexecute(self, command: Stored) -> Any:
         """The same for a task."""
@@ -142,11 +142,11 @@ class DynamoDBStore:
         if type(command) is Watch:
 
             async def look() -> Found:
-                found: Found = await self._arun(self._desk.get(command))
+                found: Found = await self._arun(self._operations.get(command))
                 return found
 
             return await self._room.awatch(place_named(command), command.seconds, look)
-        reply = await self._arun(self._desk.steps[type(command)](command))
+        reply = await self._arun(self._operations.steps[type(command)](command))
         wake(self._room, command, reply)
         return reply
 
@@ -155,7 +155,7 @@ class DynamoDBStore:
         plans = {plan.title: plan for plan in list(self._plans.values()) if plan.title in self._open}
         reaped = 0
         for plan in plans.values():
-            reaped += self._run(self._desk.reap(plan, limit - reaped)) if reaped < limit else 0
+            reaped += self._run(self._operations.reap(plan, limit - reaped)) if reaped < limit else 0
         return reaped
 
     async def leave(self) -> None:
@@ -174,16 +174,16 @@ class DynamoDBStore:
 
     # Tables
 
-    def _plan(self, table: Table) -> Plan:
+    def _plan(self, table: Table) -> DynamoPlan:
         plan = self._plans.get(table.name)
         if plan is None:
             kept = self._tables.get(table.name, table)
-            plan = self._plans.setdefault(table.name, Plan(table, kept, self._env))
+            plan = self._plans.setdefault(table.name, DynamoPlan(table, kept, self._env))
         if plan.table is not table and plan.table != table:
             raise UsageError(f"this store has another table named {table.name!r}")
         return plan
 
-    def _shut(self, command: Any) -> list[Plan]:
+    def _shut(self, command: Any) -> list[DynamoPlan]:
         """The tables of a command that have to be looked at before it."""
         if self._closed:
             raise StoreClosed("the store was closed")
@@ -193,13 +193,13 @@ class DynamoDBStore:
         shut = [plan for plan in plans if plan.title not in self._open]
         return shut or (plans[:1] if self._time.doubtful() else [])
 
-    def _some_plan(self) -> Plan:
+    def _some_plan(self) -> DynamoPlan:
         """A table to hear the time from: one that is in use, or else the ledger, even if there is none."""
         used = [plan for plan in list(self._plans.values()) if plan.title in self._open]
         return used[0] if used else self._plan(LEDGER)
 
-    def _look(self, command: Any, plan: Plan) -> Steps[bool]:
-        look = self._desk.hear if type(command) is Time else self._desk.open
+    def _look(self, command: Any, plan: DynamoPlan) -> DynamoSteps[bool]:
+        look = self._operations.hear if type(command) is Time else self._operations.open
         return look(plan, self._env)
 
     def _open_up(self, command: Any) -> None:
@@ -212,14 +212,14 @@ class DynamoDBStore:
             for plan in self._shut(command):
                 self._looked_at(plan, await self._arun(self._look(command, plan)))
 
-    def _looked_at(self, plan: Plan, seen: bool) -> None:
+    def _looked_at(self, plan: DynamoPlan, seen: bool) -> None:
         if seen:
             self._open.add(plan.title)
         self._time.settle()
 
     # Taking steps, for threads and for tasks
 
-    def _run(self, steps: Steps[Any], step: Step | None = None) -> Any:
+    def _run(self, steps: DynamoSteps[Any], step: DynamoStep | None = None) -> Any:
         try:
             step = step or next(steps)
             while True:
@@ -234,7 +234,7 @@ class DynamoDBStore:
         except (ServiceError, UnicodeEncodeError) as error:
             raise self._translated(error, step) from error
 
-    async def _arun(self, steps: Steps[Any], step: Step | None = None) -> Any:
+    async def _arun(self, steps: DynamoSteps[Any], step: DynamoStep | None = None) -> Any:
         try:
             step = step or next(steps)
             while True:
@@ -249,8 +249,8 @@ class DynamoDBStore:
         except (ServiceError, UnicodeEncodeError) as error:
             raise self._translated(error, step) from error
 
-    def _answer(self, step: Step) -> Any:
-        if isinstance(step, Ask):
+    def _answer(self, step: DynamoStep) -> Any:
+        if isinstance(step, DynamoRequest):
             return self._transport.call(step.operation, step, write=step.write)
         if len(step.rows) < 2:
             return [self._row(row) for row in step.rows]
@@ -258,8 +258,8 @@ class DynamoDBStore:
             raise StoreClosed("the store was closed")
         return self._workers.map(self._row, step.rows)
 
-    async def _aanswer(self, step: Step) -> Any:
-        if isinstance(step, Ask):
+    async def _aanswer(self, step: DynamoStep) -> Any:
+        if isinstance(step, DynamoRequest):
             return await self._transport.acall(step.operation, step, write=step.write)
         import asyncio
 
@@ -308,30 +308,30 @@ def _transport(client: Any, clock: Clock) -> Transport:
     return Wire("dynamodb", clock=clock)
 
 
-def transport_of(address: Address, clock: Clock) -> Transport:
+def transport_of(address: DynamoAddress, clock: Clock) -> Transport:
     """The transport that a URL asks for."""
     if address.botocore:
         return _botocore(_client(address), clock)
-    from semel.aws.pool import Limits
+    from semel.aws.pool import ConnectionLimits
     from semel.aws.wire import Wire
 
-    limits = Limits(connect_timeout=address.timeout, read_timeout=address.timeout)
+    limits = ConnectionLimits(connect_timeout=address.timeout, read_timeout=address.timeout)
     return Wire("dynamodb", region=address.region, endpoint=address.endpoint, clock=clock, limits=limits)
 
 
 def _botocore(client: Any, clock: Clock) -> Transport:
     """The transport of a client that is ours."""
     from semel.aws.boto import BotoWire
+    from semel.aws.endpoint import ServiceEndpoint
     from semel.aws.mocked import Mock
-    from semel.aws.places import Endpoint
-    from semel.aws.servertime import ServerTime
+    from semel.aws.time import ServiceTime
 
-    time, place = ServerTime(clock), Endpoint.from_url(client.meta.endpoint_url)
+    time, place = ServiceTime(clock), ServiceEndpoint.from_url(client.meta.endpoint_url)
     mock = Mock("dynamodb", client.meta.region_name, place, clock=clock, time=time)
     return BotoWire(client, clock=clock, time=time, mock=mock)
 
 
-def _client(address: Address) -> Any:
+def _client(address: DynamoAddress) -> Any:
     """A boto3 client that leaves retrying to us: we know what may be sent twice."""
     from semel.extras import require
 

@@ -1,6 +1,6 @@
 """What time it is, of which DynamoDB says only which second it is by its own clock.
 
-From the dates of its answers (`semel.aws.servertime`) it is known between which two moments the server's time
+From the dates of its answers (`semel.aws.time`) it is known between which two moments the server's time
 T lies: `earliest` and `latest`. With a `margin` given they are also at most that far from the machine's own
 clock; a clock that is certainly further off has no say. Three rules follow:
 
@@ -19,7 +19,7 @@ shrinks with every answer to about the time that an answer takes.
 
 from typing import NamedTuple
 
-from semel.aws.servertime import ServerTime
+from semel.aws.time import ServiceTime
 from semel.clock import Clock
 from semel.errors import InvalidOption
 
@@ -28,7 +28,7 @@ from semel.errors import InvalidOption
 STEP = 1.0
 
 
-class Reading(NamedTuple):
+class ClockReading(NamedTuple):
     """What the server's clock has certainly reached, and what it has certainly not passed."""
 
     earliest: float
@@ -38,7 +38,7 @@ class Reading(NamedTuple):
 class Timekeeper:
     """Reads the corrected clock, or the one that is imposed."""
 
-    def __init__(self, time: ServerTime, clock: Clock, margin: float | None = None) -> None:
+    def __init__(self, time: ServiceTime, clock: Clock, margin: float | None = None) -> None:
         if margin is not None and not 0 <= margin < float("inf"):
             raise InvalidOption(f"margin={margin!r}: it is a number of seconds, such as 0.5")
         self._time = time
@@ -46,20 +46,20 @@ class Timekeeper:
         self._margin = margin
         self._apart: float | None = None
 
-    def read(self) -> Reading:
+    def read(self) -> ClockReading:
         """The time as far as it can be told."""
         imposed = self._clock.imposed()
         if imposed is not None:
-            return Reading(imposed, imposed)
+            return ClockReading(imposed, imposed)
         lowest, highest = self._time.span()
         if self._margin is None:
-            return Reading(lowest, highest)
+            return ClockReading(lowest, highest)
         now = self._clock.now()
-        own = Reading(now - self._margin, now + self._margin)
+        own = ClockReading(now - self._margin, now + self._margin)
         if not self._time.known:
             return own
-        both = Reading(max(lowest, own.earliest), min(highest, own.latest))
-        return both if both.earliest <= both.latest else Reading(lowest, highest)
+        both = ClockReading(max(lowest, own.earliest), min(highest, own.latest))
+        return both if both.earliest <= both.latest else ClockReading(lowest, highest)
 
     def doubtful(self) -> bool:
         """Whether a reading should come first: no answer has told the time yet, or not since a clock jumped.

@@ -44,7 +44,7 @@ from semel.stores.sqlite.schema import complete, prepare
 from semel.stores.sqlite.time import file_time
 from semel.stores.sqlite.within import SQLiteWithin
 from semel.stores.waiting import WaitingRoom
-from semel.stores.workers import Workers
+from semel.stores.workers import WorkerThreads
 from semel.tables import OWN, Table
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class SQLiteStore:
         self._room = WaitingRoom(self._clock)
         self._starting = threading.RLock()
         self._pool: ThreadPoolExecutor | None = None
-        self._worker = Workers(1, "semel-sqlite")
+        self._worker = WorkerThreads(1, "semel-sqlite")
 
     def _prepare(self, env: str) -> None:
         self._file.make()

@@ -8,8 +8,8 @@ from botocore.regions import EndpointResolver
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.aws import places
-from semel.aws.places import Endpoint, Proxy, find_endpoint, find_proxy, find_region, tls
+from semel.aws import endpoint as module
+from semel.aws.endpoint import Proxy, ServiceEndpoint, find_endpoint, find_proxy, find_region, tls
 from semel.errors import InvalidOption, MissingExtra
 
 
@@ -47,7 +47,7 @@ def test_a_region_may_be_the_profiles(bare, monkeypatch):
 def test_without_a_region_the_error_says_what_to_set(monkeypatch):
     with pytest.raises(InvalidOption, match="set AWS_REGION"):
         find_region(None)
-    monkeypatch.setattr(places, "require", absent)
+    monkeypatch.setattr(module, "require", absent)
     with pytest.raises(InvalidOption, match="set AWS_REGION"):
         find_region(None)
 
@@ -80,7 +80,7 @@ def test_what_is_no_region_is_refused(region):
     ],
 )
 def test_each_partition_has_its_own_host(region, host):
-    assert find_endpoint("dynamodb", region, None, {}) == Endpoint("https", host, 443, standard=True)
+    assert find_endpoint("dynamodb", region, None, {}) == ServiceEndpoint("https", host, 443, standard=True)
 
 
 def test_every_region_of_the_usual_partitions_is_where_botocore_says():
@@ -96,16 +96,16 @@ def test_every_region_of_the_usual_partitions_is_where_botocore_says():
 
 
 def test_without_botocore_a_rare_region_says_what_it_takes(monkeypatch):
-    monkeypatch.setattr(places, "require", absent)
+    monkeypatch.setattr(module, "require", absent)
     with pytest.raises(InvalidOption, match=r"semel\[boto\]"):
         find_endpoint("dynamodb", "us-iso-east-1", None, {})
 
 
 def test_an_endpoint_is_as_given_or_the_environments():
     environ = {"AWS_ENDPOINT_URL_DYNAMODB": "http://a:1", "AWS_ENDPOINT_URL": "http://b:2/"}
-    assert find_endpoint("dynamodb", "eu-north-1", "https://c", environ) == Endpoint("https", "c", 443)
-    assert find_endpoint("dynamodb", "eu-north-1", None, environ) == Endpoint("http", "a", 1)
-    assert find_endpoint("s3", "eu-north-1", None, environ) == Endpoint("http", "b", 2)
+    assert find_endpoint("dynamodb", "eu-north-1", "https://c", environ) == ServiceEndpoint("https", "c", 443)
+    assert find_endpoint("dynamodb", "eu-north-1", None, environ) == ServiceEndpoint("http", "a", 1)
+    assert find_endpoint("s3", "eu-north-1", None, environ) == ServiceEndpoint("http", "b", 2)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_an_endpoint_is_as_given_or_the_environments():
     ],
 )
 def test_the_host_header_has_the_port_where_it_is_not_the_usual_one(url, authority):
-    assert Endpoint.from_url(url).authority == authority
+    assert ServiceEndpoint.from_url(url).authority == authority
 
 
 @pytest.mark.parametrize(
@@ -130,23 +130,23 @@ def test_the_host_header_has_the_port_where_it_is_not_the_usual_one(url, authori
 )  # fmt: skip
 def test_what_is_no_endpoint_is_refused(url):
     with pytest.raises(InvalidOption, match="is no endpoint"):
-        Endpoint.from_url(url)
+        ServiceEndpoint.from_url(url)
 
 
 @given(st.text(max_size=30) | st.text(max_size=20).map("http://{}".format))
 def test_whatever_is_given_is_an_endpoint_or_refused(url):
     try:
-        endpoint = Endpoint.from_url(url)
+        endpoint = ServiceEndpoint.from_url(url)
     except InvalidOption:
         return
     assert endpoint.authority.isascii()
     assert endpoint.authority.isprintable()
-    assert Endpoint.from_url(str(endpoint)) == endpoint
+    assert ServiceEndpoint.from_url(str(endpoint)) == endpoint
 
 
 # Proxies
 
-AWS = Endpoint("https", "dynamodb.eu-north-1.amazonaws.com", 443)
+AWS = ServiceEndpoint("https", "dynamodb.eu-north-1.amazonaws.com", 443)
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_no_proxy_is_respected(monkeypatch, exceptions):
 def test_a_local_server_is_reached_directly(monkeypatch):
     monkeypatch.setenv("HTTPS_PROXY", "http://proxy")
     monkeypatch.setenv("HTTP_PROXY", "http://proxy")
-    assert find_proxy(Endpoint("http", "localhost", 8000)) is None
+    assert find_proxy(ServiceEndpoint("http", "localhost", 8000)) is None
     assert find_proxy(AWS) is not None
 
 
@@ -187,7 +187,7 @@ def test_a_proxy_of_another_kind_is_refused_and_its_password_not_shown(monkeypat
 
 
 def test_a_tunnel_is_asked_for_by_host_and_port():
-    asked = Proxy("proxy", 80, "Basic x").request(Endpoint("https", "::1", 8443))
+    asked = Proxy("proxy", 80, "Basic x").request(ServiceEndpoint("https", "::1", 8443))
     assert asked == b"CONNECT [::1]:8443 HTTP/1.1\r\nHost: [::1]:8443\r\nProxy-Authorization: Basic x\r\n\r\n"
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterable
 from typing import Any, TypeAlias, TypeVar
 
 from semel import errors
-from semel.aws.errors import PASSING, Reason, ServiceError
+from semel.aws.errors import PASSING, CancellationReason, ServiceError
 from semel.commands import (
     TRIES,
     Add,
@@ -33,10 +33,10 @@ from semel.commands import (
     holds,
 )
 from semel.ledger import random_token
-from semel.stores.dynamodb.habits import Habit
 from semel.stores.dynamodb.layout import SCHEMA
-from semel.stores.dynamodb.plan import Plan, Request, afresh, check_count, check_sizes
-from semel.stores.dynamodb.time import Reading, Timekeeper
+from semel.stores.dynamodb.plan import DynamoPlan, RequestBody, afresh, check_count, check_sizes
+from semel.stores.dynamodb.read_first import RefusalRate
+from semel.stores.dynamodb.time import ClockReading, Timekeeper
 from semel.tables import Table
 
 T = TypeVar("T")
@@ -55,16 +55,16 @@ RESEND_SECONDS = 300.0
 # So many transactions are remembered whose outcome nobody knows; more at once is a network that is down.
 UNSETTLED = 100
 
-Make: TypeAlias = Callable[[Reading], Request]
+Make: TypeAlias = Callable[[ClockReading], RequestBody]
 
 
-class Ask:
+class DynamoRequest:
     """One request. It is made at once, so that what is wrong with it shows before anything is sent."""
 
     __slots__ = ("_make", "_read", "_taken", "operation", "reading", "request", "title", "write")
 
     def __init__(
-        self, operation: str, title: str, make: Make, read: Callable[[], Reading], *, write: bool
+        self, operation: str, title: str, make: Make, read: Callable[[], ClockReading], *, write: bool
     ) -> None:
         self.operation = operation
         self.title = title
@@ -75,7 +75,7 @@ class Ask:
         self.reading = read()
         self.request = make(self.reading)
 
-    def __call__(self) -> Request:
+    def __call__(self) -> RequestBody:
         """The request; asked for once more, it is made anew, as the clock was wrong."""
         if self._taken:
             self.reading = self._read()
@@ -84,12 +84,12 @@ class Ask:
         return self.request
 
 
-class Fixed(Ask):
+class FixedRequest(DynamoRequest):
     """A request that stays what it is, however often it is sent."""
 
     __slots__ = ()
 
-    def __call__(self) -> Request:
+    def __call__(self) -> RequestBody:
         """The request."""
         return self.request
 
@@ -99,12 +99,12 @@ class Begun:
 
     __slots__ = ("first", "steps")
 
-    def __init__(self, steps: "Steps[Any]") -> None:
+    def __init__(self, steps: "DynamoSteps[Any]") -> None:
         self.steps = steps
         self.first = next(steps)
 
 
-class Together:
+class Concurrently:
     """Pieces of work that may be done at the same time, each a row of steps to be taken one after another.
 
     The answer has a list for each: what came of its steps, with the error last where one ended it.
@@ -116,20 +116,20 @@ class Together:
         self.rows = rows
 
 
-Step: TypeAlias = Ask | Together
-Steps: TypeAlias = Generator[Step, Any, T]
+DynamoStep: TypeAlias = DynamoRequest | Concurrently
+DynamoSteps: TypeAlias = Generator[DynamoStep, Any, T]
 
 
-class Desk:
+class DynamoOperations:
     """Where commands become steps."""
 
-    def __init__(self, time: Timekeeper, plan_of: Callable[[Table], Plan], habit: Habit) -> None:
+    def __init__(self, time: Timekeeper, plan_of: Callable[[Table], DynamoPlan], habit: RefusalRate) -> None:
         self._time = time
         self._plan_of = plan_of
         self._habit = habit
         self._tells = False
-        self._unsettled: OrderedDict[int, tuple[Transact, Ask, set[int]]] = OrderedDict()
-        self.steps: dict[type, Callable[[Any], Steps[Any]]] = {
+        self._unsettled: OrderedDict[int, tuple[Transact, DynamoRequest, set[int]]] = OrderedDict()
+        self.steps: dict[type, Callable[[Any], DynamoSteps[Any]]] = {
             Get: self.get,
             Watch: self.get,
             Put: self.put,
@@ -142,13 +142,13 @@ class Desk:
             Time: self.time,
         }
 
-    def _reading(self, operation: str, plan: Plan, request: Request) -> Ask:
-        return Fixed(operation, plan.title, lambda _: request, self._time.read, write=False)
+    def _reading(self, operation: str, plan: DynamoPlan, request: RequestBody) -> DynamoRequest:
+        return FixedRequest(operation, plan.title, lambda _: request, self._time.read, write=False)
 
-    def _writing(self, operation: str, plan: Plan, make: Make) -> Ask:
-        return Ask(operation, plan.title, make, self._time.read, write=True)
+    def _writing(self, operation: str, plan: DynamoPlan, make: Make) -> DynamoRequest:
+        return DynamoRequest(operation, plan.title, make, self._time.read, write=True)
 
-    def open(self, plan: Plan, env: str) -> Steps[bool]:
+    def open(self, plan: DynamoPlan, env: str) -> DynamoSteps[bool]:
         """Look at a table's stamp: is it there, may it be read, whose is it; and what time is it."""
         answer = yield self._reading("GetItem", plan, plan.stamp())
         stamp = answer.get("Item") or {}
@@ -160,7 +160,7 @@ class Desk:
             raise errors.SchemaTooNew(schema, SCHEMA)
         return True
 
-    def hear(self, plan: Plan, env: str) -> Steps[bool]:
+    def hear(self, plan: DynamoPlan, env: str) -> DynamoSteps[bool]:
         """Look at a table's stamp to learn the time, which a refusal tells as well; whether it was seen."""
         try:
             yield from self.open(plan, env)
@@ -170,14 +170,14 @@ class Desk:
 
     # One item
 
-    def get(self, command: Get | Watch) -> Steps[Found]:
+    def get(self, command: Get | Watch) -> DynamoSteps[Found]:
         """Read one item."""
         plan = self._plan_of(command.table)
         answer = yield self._reading("GetItem", plan, plan.get(command))
         reading = self._time.read()
         return Found(reading.earliest, plan.layout.living(answer.get("Item"), reading))
 
-    def put(self, command: Put) -> Steps[Applied | Refused]:
+    def put(self, command: Put) -> DynamoSteps[Applied | Refused]:
         """Write an item; where refusals are many, look first."""
         plan, habit = self._plan_of(command.table), self._habit
         ask = self._writing("PutItem", plan, lambda reading: plan.put(command, reading))
@@ -188,29 +188,29 @@ class Desk:
         habit.learn(refused=type(reply) is Refused)
         return reply
 
-    def _foreseen(self, command: Put) -> Steps[Refused | None]:
+    def _foreseen(self, command: Put) -> DynamoSteps[Refused | None]:
         found = yield from self.get(Get(command.table, command.key, command.sort))
         if found.item is None or command.when is None or holds(command.when, found.item, found.now):
             return None
         return Refused(found.now, found.item)
 
-    def update(self, command: Update) -> Steps[Applied | Refused]:
+    def update(self, command: Update) -> DynamoSteps[Applied | Refused]:
         """Change an item that is there."""
         plan = self._plan_of(command.table)
         ask = self._writing("UpdateItem", plan, lambda reading: plan.update(command, reading))
         return (yield from self._sent(plan, command, ask))
 
-    def delete(self, command: Delete) -> Steps[Applied | Refused]:
+    def delete(self, command: Delete) -> DynamoSteps[Applied | Refused]:
         """Remove an item that is there."""
         plan = self._plan_of(command.table)
         ask = self._writing("DeleteItem", plan, lambda reading: plan.delete(command, reading))
         return (yield from self._sent(plan, command, ask))
 
-    def _sent(self, plan: Plan, command: Write, ask: Ask) -> Steps[Applied | Refused]:
+    def _sent(self, plan: DynamoPlan, command: Write, ask: DynamoRequest) -> DynamoSteps[Applied | Refused]:
         refusal = yield from self._refusal(plan, command, ask)
         return refusal or Applied(ask.reading.earliest)
 
-    def _refusal(self, plan: Plan, command: Write, ask: Ask) -> Steps[Refused | None]:
+    def _refusal(self, plan: DynamoPlan, command: Write, ask: DynamoRequest) -> DynamoSteps[Refused | None]:
         for _ in range(OVERTAKEN):
             try:
                 yield ask
@@ -227,8 +227,8 @@ class Desk:
         raise _overtaken(f"{command.key!r} was written to")
 
     def _in_the_way(
-        self, plan: Plan, command: Write, reading: Reading, item: Request | None
-    ) -> Steps[Item | None]:
+        self, plan: DynamoPlan, command: Write, reading: ClockReading, item: RequestBody | None
+    ) -> DynamoSteps[Item | None]:
         """What a condition failed on; a server that has told of no item yet may be one that never does."""
         if item is not None:
             self._tells = True
@@ -237,7 +237,7 @@ class Desk:
             item = answer.get("Item")
         return plan.layout.living(item, reading)
 
-    def add(self, command: Add) -> Steps[Applied | Refused]:
+    def add(self, command: Add) -> DynamoSteps[Applied | Refused]:
         """Count on from what is alive, or begin anew where that is over.
 
         One request cannot say both. So the first is refused by an item whose time is up, and a second one
@@ -265,7 +265,7 @@ class Desk:
 
     # Several items
 
-    def query(self, command: Query) -> Steps[Page]:
+    def query(self, command: Query) -> DynamoSteps[Page]:
         """Look until there are as many as were asked for, or no more."""
         plan, reading = self._plan_of(command.table), self._time.read()
         search = plan.search(command)
@@ -285,14 +285,14 @@ class Desk:
         last = not page or (start is None and len(found) == len(page))
         return Page(reading.earliest, search.page(page), None if last else search.cursor(page[-1]))
 
-    def time(self, _: Time) -> Steps[Found]:
+    def time(self, _: Time) -> DynamoSteps[Found]:
         """What time it is, as far as the latest answers have told."""
         yield from ()
         return Found(self._time.read().earliest, None)
 
-    def reap(self, plan: Plan, limit: int) -> Steps[int]:
+    def reap(self, plan: DynamoPlan, limit: int) -> DynamoSteps[int]:
         """Remove what has expired, which DynamoDB does by itself and local engines do not."""
-        reaped, begin = 0, Request()
+        reaped, begin = 0, RequestBody()
         while True:
             answer = yield self._reading("Scan", plan, plan.over(self._time.read()) | begin)
             for key in answer["Items"][: limit - reaped]:
@@ -301,7 +301,7 @@ class Desk:
                 return reaped
             begin = {"ExclusiveStartKey": answer["LastEvaluatedKey"]}
 
-    def _swept(self, plan: Plan, key: dict[str, Any]) -> Steps[bool]:
+    def _swept(self, plan: DynamoPlan, key: dict[str, Any]) -> DynamoSteps[bool]:
         try:
             yield self._writing("DeleteItem", plan, lambda reading: plan.sweep(key, reading))
         except ServiceError as error:
@@ -310,7 +310,7 @@ class Desk:
             return False
         return True
 
-    def batch(self, command: Batch) -> Steps[Many]:
+    def batch(self, command: Batch) -> DynamoSteps[Many]:
         """Each write by itself, those of one item in their order.
 
         DynamoDB's batches know no conditions, and its PartiQL batches only "if it does not exist", which an
@@ -321,7 +321,7 @@ class Desk:
         for place, write in enumerate(command.writes):
             rows.setdefault((write.table.name, write.key, write.sort), []).append(place)
         begun = [Begun(self.steps[type(write)](write)) for write in command.writes]
-        answers = yield Together([[begun[place] for place in row] for row in rows.values()])
+        answers = yield Concurrently([[begun[place] for place in row] for row in rows.values()])
         failed = [row[-1] for row in answers if isinstance(row[-1], Exception)]
         if failed:
             raise _of_a_batch(failed, any(len(row) > 1 or row[-1] not in failed for row in answers))
@@ -330,7 +330,7 @@ class Desk:
 
     # Transactions
 
-    def transact(self, command: Transact) -> Steps[Applied | Cancelled]:
+    def transact(self, command: Transact) -> DynamoSteps[Applied | Cancelled]:
         """All of it or nothing.
 
         An addition that meets an expired item cancels the transaction; it is then sent once more, with that
@@ -351,10 +351,10 @@ class Desk:
             ask, anew = None, manner
         raise _overtaken("a transaction was made")
 
-    def _transaction(self, command: Transact, anew: set[int]) -> Ask:
+    def _transaction(self, command: Transact, anew: set[int]) -> DynamoRequest:
         plans = [self._plan_of(write.table) for write in command.writes]
 
-        def make(reading: Reading) -> Request:
+        def make(reading: ClockReading) -> RequestBody:
             actions = [
                 _action(plan, write, reading, anew=place in anew)
                 for place, (plan, write) in enumerate(zip(plans, command.writes, strict=True))
@@ -365,9 +365,11 @@ class Desk:
             return {"TransactItems": actions, "ClientRequestToken": random_token()}
 
         title = ", ".join(dict.fromkeys(plan.title for plan in plans))
-        return Fixed("TransactWriteItems", title, make, self._time.read, write=True)
+        return FixedRequest("TransactWriteItems", title, make, self._time.read, write=True)
 
-    def _outcome(self, command: Transact, ask: Ask, anew: set[int]) -> Steps[list[Reason] | None]:
+    def _outcome(
+        self, command: Transact, ask: DynamoRequest, anew: set[int]
+    ) -> DynamoSteps[list[CancellationReason] | None]:
         """Why a transaction was cancelled, None if it was not; with its token it may be sent again."""
         unknown: errors.StoreError | None = None
         for _ in range(TRIES):
@@ -385,13 +387,13 @@ class Desk:
         self._remember(command, ask, anew)
         raise errors.StoreOutcomeUnknown(f"tried {TRIES} times, and no answer came: {unknown}") from unknown
 
-    def _remember(self, command: Transact, ask: Ask, anew: set[int]) -> None:
+    def _remember(self, command: Transact, ask: DynamoRequest, anew: set[int]) -> None:
         """Whoever sends this very transaction again sends it with the same token: it is made at most once."""
         if len(self._unsettled) >= UNSETTLED:
             self._unsettled.popitem(last=False)
         self._unsettled[id(command)] = (command, ask, anew)
 
-    def _recalled(self, command: Transact) -> tuple[Ask, set[int]] | None:
+    def _recalled(self, command: Transact) -> tuple[DynamoRequest, set[int]] | None:
         known, ask, anew = self._unsettled.pop(id(command), (None, None, None))
         if known is not command or ask is None or anew is None:
             return None
@@ -399,8 +401,8 @@ class Desk:
         return (ask, anew) if 0 <= age < RESEND_SECONDS else None
 
     def _refusals(
-        self, command: Transact, reading: Reading, reasons: list[Reason], anew: set[int]
-    ) -> Steps[tuple[tuple[Refused | None, ...], set[int] | None]]:
+        self, command: Transact, reading: ClockReading, reasons: list[CancellationReason], anew: set[int]
+    ) -> DynamoSteps[tuple[tuple[Refused | None, ...], set[int] | None]]:
         """What refused each write; and, if any is to be tried again, which additions then begin anew."""
         refusals: list[Refused | None] = [None] * len(command.writes)
         manner, again = set(anew), False
@@ -428,12 +430,12 @@ def _overtaken(what: str) -> errors.StoreThrottled:
     return errors.StoreThrottled(f"items came and went {OVERTAKEN} times while {what}; try again later")
 
 
-def _answered(request: Request) -> Request:
+def _answered(request: RequestBody) -> RequestBody:
     request["ReturnValues"] = "ALL_NEW"
     return request
 
 
-def _begins_anew(plan: Plan, command: Add, item: Item | None, reading: Reading) -> bool:
+def _begins_anew(plan: DynamoPlan, command: Add, item: Item | None, reading: ClockReading) -> bool:
     """Whether an addition that was refused makes an item, as there is none alive."""
     if item is not None or not (command.when is None or holds(command.when, None, reading.earliest)):
         return False
@@ -442,7 +444,7 @@ def _begins_anew(plan: Plan, command: Add, item: Item | None, reading: Reading) 
     return True
 
 
-def _action(plan: Plan, command: Write, reading: Reading, *, anew: bool) -> Request:
+def _action(plan: DynamoPlan, command: Write, reading: ClockReading, *, anew: bool) -> RequestBody:
     """One write of a transaction."""
     match command:
         case Put():

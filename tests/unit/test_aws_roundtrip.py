@@ -7,18 +7,18 @@ import msgspec
 import pytest
 
 from semel.aws.credentials import Credentials, Keyring
-from semel.aws.errors import Kind, Lost, ServiceError
-from semel.aws.exchange import Desk, Load, Pause, exchange
-from semel.aws.http1 import Answer
-from semel.aws.retry import Policy
-from semel.aws.servertime import ServerTime
+from semel.aws.errors import ErrorKind, NoResponse, ServiceError
+from semel.aws.http1 import HttpResponse
+from semel.aws.retry import RetryPolicy
+from semel.aws.roundtrip import AwsSession, Load, Pause, exchange
 from semel.aws.sign import JsonSigner
-from semel.aws.wire import Post
+from semel.aws.time import ServiceTime
+from semel.aws.wire import JsonRequest
 from semel.errors import StoreError, StoreOutcomeUnknown, StoreThrottled, StoreUnavailable, UsageError
 from semel.testing import FakeClock
 
-TORN = Lost("it broke", Kind.FAILED)
-UNREACHED = Lost("refused", Kind.UNREACHED)
+TORN = NoResponse("it broke", ErrorKind.FAILED)
+UNREACHED = NoResponse("refused", ErrorKind.UNREACHED)
 HOUR = 3600
 
 
@@ -29,7 +29,7 @@ class MachineClock(FakeClock):
 
 def answer(body: Any, status=200, *, raw=None, **headers):
     data = msgspec.json.encode(body) if raw is None else raw
-    return Answer(status, headers, data, True, 0.0, 0.0)
+    return HttpResponse(status, headers, data, True, 0.0, 0.0)
 
 
 def refusal(code, message="", status=400, **headers):
@@ -41,11 +41,11 @@ class Play:
 
     def __init__(self, source=None, request: Any = None, *, write=True):
         self.clock = MachineClock()
-        time = ServerTime(self.clock)
+        time = ServiceTime(self.clock)
         keyring = Keyring(source or (lambda _: Credentials("id", "s")), time)
-        self.desk = Desk("dynamodb at h:1", self.clock, time, keyring, Policy())
+        self.desk = AwsSession("dynamodb at h:1", self.clock, time, keyring, RetryPolicy())
         request = {"a": 1} if request is None else request
-        self.post = Post(JsonSigner("dynamodb", "eu-north-1", "h"), "POST\r\n", "T.Op", request, write)
+        self.post = JsonRequest(JsonSigner("dynamodb", "eu-north-1", "h"), "POST\r\n", "T.Op", request, write)
         self.sent: list[str] = []
         self.waits: list[float] = []
         self.loads: list[Any] = []

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.aws.servertime import DRIFT, ServerTime, parse_date
+from semel.aws.time import DRIFT, ServiceTime, parse_date
 from semel.clock import Clock
 from semel.testing import FakeClock
 
@@ -26,7 +26,7 @@ class World:
 
     def __init__(self, skew=0.0, pace=0.0):
         self.clock = MachineClock()
-        self.time = ServerTime(self.clock)
+        self.time = ServiceTime(self.clock)
         self.pace = pace
         self.start = self.clock.now() - skew
 
@@ -135,7 +135,7 @@ def test_before_the_first_answer_the_machine_is_believed():
 
 def test_an_imposed_clock_is_the_stores_time_but_signs_nothing():
     clock = FakeClock()
-    time = ServerTime(clock)
+    time = ServiceTime(clock)
     sent = time.monotonic()
     time.observe(formatdate(Clock().now(), usegmt=True), sent, time.monotonic())
     clock.advance(12345)

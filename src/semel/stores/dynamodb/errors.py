@@ -33,7 +33,7 @@ TOO_LARGE = re.compile(
 )
 
 
-class Place:
+class ErrorTranslator:
     """Where errors happened, as messages tell it."""
 
     def __init__(self, url: str, env: str) -> None:

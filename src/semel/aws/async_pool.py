@@ -8,11 +8,11 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from semel.aws.errors import Lost
-from semel.aws.exchange import Desk, Pause, Steps
-from semel.aws.http1 import CLOSED, Answer, Garbled, Reader
-from semel.aws.places import Proxy, tls
-from semel.aws.pool import IDLE_SECONDS, Idle, Route, refusal
+from semel.aws.endpoint import Proxy, tls
+from semel.aws.errors import NoResponse
+from semel.aws.http1 import CLOSED, HttpResponse, MalformedResponse, Reader
+from semel.aws.pool import IDLE_SECONDS, AwsRoute, IdleConnections, refusal
+from semel.aws.roundtrip import AwsSession, Pause, Steps
 from semel.errors import StoreClosed
 from semel.loops import PerLoop
 from semel.sockets import ear
@@ -20,24 +20,24 @@ from semel.sockets import ear
 T = TypeVar("T")
 
 
-class Line(asyncio.Protocol):
+class AsyncHttpConnection(asyncio.Protocol):
     """A connection of an event loop, with one request on it at a time."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, silence: float) -> None:
         self._loop = loop
         self._silence = silence
         self._reader = Reader()
-        self._answer: asyncio.Future[Answer] | None = None
+        self._answer: asyncio.Future[HttpResponse] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._readable: Callable[[], object] = bool
         self.gone: asyncio.Future[None] = loop.create_future()
         self.transport: Any = None
         self.idle_since = 0.0
 
-    async def ask(self, request: bytes, reader: Reader) -> Answer:
+    async def ask(self, request: bytes, reader: Reader) -> HttpResponse:
         """Send a request, and read what comes back."""
         self._reader = reader
-        answer: asyncio.Future[Answer] = self._loop.create_future()
+        answer: asyncio.Future[HttpResponse] = self._loop.create_future()
         self._answer = answer
         self._timer = self._loop.call_later(self._silence, self._tired)
         try:
@@ -76,7 +76,7 @@ class Line(asyncio.Protocol):
             return
         try:
             answer = self._reader.feed(data)
-        except Garbled as error:
+        except MalformedResponse as error:
             self._settle(error)
             return
         if answer is not None:
@@ -91,12 +91,12 @@ class Line(asyncio.Protocol):
             return
         try:
             self._answer.set_result(self._reader.end())
-        except Garbled as error:
+        except MalformedResponse as error:
             self._settle(error)
 
     def connection_lost(self, error: Exception | None) -> None:
         """Tell whoever waits."""
-        self._settle(error or Garbled(CLOSED))
+        self._settle(error or MalformedResponse(CLOSED))
         if not self.gone.done():
             self.gone.set_result(None)
 
@@ -111,25 +111,25 @@ class Line(asyncio.Protocol):
 class LoopPool:
     """The connections of one event loop."""
 
-    def __init__(self, route: Route) -> None:
+    def __init__(self, route: AwsRoute) -> None:
         self._route = route
         self._loop = asyncio.get_running_loop()
         self._slots = asyncio.Semaphore(route.limits.connections)
-        self._idle: Idle[Line] = Idle()
-        self._lines: set[Line] = set()
+        self._idle: IdleConnections[AsyncHttpConnection] = IdleConnections()
+        self._connections: set[AsyncHttpConnection] = set()
         self._context: ssl.SSLContext | None = None
         self._guard: AsyncGenerator[None, None] | None = None
 
-    async def send(self, request: bytes) -> Answer | Lost:
+    async def send(self, request: bytes) -> HttpResponse | NoResponse:
         """Send a request; its answer, or what became of it."""
         if not await self._slot():
             return self._route.full
         try:
-            line = self._idle.take(self._route.monotonic()) or await self._connect()
-        except (OSError, Garbled) as error:
+            connection = self._idle.take(self._route.monotonic()) or await self._connect()
+        except (OSError, MalformedResponse) as error:
             return self._route.unreached(error)
         else:
-            return await self._ask(line, request)
+            return await self._ask(connection, request)
         finally:
             self._slots.release()
 
@@ -141,8 +141,8 @@ class LoopPool:
     def drop(self) -> None:
         """Hang up from outside the loop, in whatever state it is."""
         if self._loop.is_closed():
-            for line in self._lines:
-                _abandon(line.transport)
+            for connection in self._connections:
+                _abandon(connection.transport)
             return
         closing = self.close()
         try:
@@ -153,8 +153,8 @@ class LoopPool:
                 self._loop.call_soon_threadsafe(self._hang_up)
 
     def _hang_up(self) -> None:
-        for line in list(self._lines):
-            line.close()
+        for connection in list(self._connections):
+            connection.close()
 
     async def _slot(self) -> bool:
         if not self._slots.locked():
@@ -165,67 +165,67 @@ class LoopPool:
         except TimeoutError:
             return False
 
-    async def _ask(self, line: Line, request: bytes) -> Answer | Lost:
+    async def _ask(self, connection: AsyncHttpConnection, request: bytes) -> HttpResponse | NoResponse:
         sent = self._route.monotonic()
         try:
-            answer = await line.ask(request, Reader())
-        except (OSError, Garbled) as error:
-            line.close()
+            answer = await connection.ask(request, Reader())
+        except (OSError, MalformedResponse) as error:
+            connection.close()
             return self._route.torn(error)
         except BaseException:  # a cancellation: the answer may still come, and must not be another's
-            line.close()
+            connection.close()
             raise
         answer.sent, answer.received = sent, self._route.monotonic()
         if answer.reusable:
-            self._idle.give(line, answer.received)
+            self._idle.give(connection, answer.received)
         else:
-            line.close()
+            connection.close()
         return answer
 
-    async def _connect(self) -> Line:
+    async def _connect(self) -> AsyncHttpConnection:
         if self._guard is None:
             self._guard = self._until_the_end()
             await anext(self._guard)
         async with asyncio.timeout(self._route.limits.connect_timeout):
-            line = await self._connected()
-        self._lines.add(line)
-        line.gone.add_done_callback(lambda _: self._lines.discard(line))
-        return line
+            connection = await self._connected()
+        self._connections.add(connection)
+        connection.gone.add_done_callback(lambda _: self._connections.discard(connection))
+        return connection
 
-    async def _connected(self) -> Line:
+    async def _connected(self) -> AsyncHttpConnection:
         route, proxy = self._route, self._route.proxy()
         if route.endpoint.secure:
             self._context = self._context or tls()
         if proxy is not None:
             return await self._tunnelled(proxy)
         host = route.endpoint.host
-        _, line = await self._loop.create_connection(
-            self._line,
+        _, connection = await self._loop.create_connection(
+            self._protocol,
             host,
             route.endpoint.port,
             ssl=self._context,
             server_hostname=host if self._context else None,
         )
-        return line
+        return connection
 
-    async def _tunnelled(self, proxy: Proxy) -> Line:
+    async def _tunnelled(self, proxy: Proxy) -> AsyncHttpConnection:
         endpoint = self._route.endpoint
-        transport, line = await self._loop.create_connection(self._line, proxy.host, proxy.port)
+        transport, connection = await self._loop.create_connection(self._protocol, proxy.host, proxy.port)
         try:
-            answer = await line.ask(proxy.request(endpoint), Reader(tunnel=True))
+            answer = await connection.ask(proxy.request(endpoint), Reader(tunnel=True))
             if (problem := refusal(answer)) is not None:
                 raise problem
             context: ssl.SSLContext = self._context  # type: ignore[assignment]  # only secure endpoints have a proxy
-            line.transport = await self._loop.start_tls(
-                transport, line, context, server_hostname=endpoint.host
+            connection.transport = await self._loop.start_tls(
+                transport, connection, context, server_hostname=endpoint.host
             )
         except BaseException:
             transport.abort()
             raise
-        return line
+        return connection
 
-    def _line(self) -> Line:
-        return Line(self._loop, self._route.limits.read_timeout)
+    def _protocol(self) -> AsyncHttpConnection:
+        return AsyncHttpConnection(self._loop, self._route.limits.read_timeout)
 
     async def _until_the_end(self) -> AsyncGenerator[None, None]:
         """Hang up when the loop ends: `asyncio.run` closes the generators that are still open."""
@@ -234,8 +234,8 @@ class LoopPool:
         finally:
             self._guard = None
             self._hang_up()
-            if self._lines:
-                await asyncio.wait([line.gone for line in self._lines])
+            if self._connections:
+                await asyncio.wait([connection.gone for connection in self._connections])
 
 
 def _abandon(transport: Any) -> None:
@@ -249,10 +249,10 @@ def _abandon(transport: Any) -> None:
         raw._sock = None
 
 
-class AsyncPool:
+class AsyncHttpPool:
     """The connections of every event loop."""
 
-    def __init__(self, route: Route) -> None:
+    def __init__(self, route: AwsRoute) -> None:
         self._route = route
         self._closed = False
         self._begin()
@@ -266,7 +266,7 @@ class AsyncPool:
         _of_the_parent.append(self._loops)
         self._begin()
 
-    async def send(self, request: bytes) -> Answer | Lost:
+    async def send(self, request: bytes) -> HttpResponse | NoResponse:
         """Send a request on the running loop; its answer, or what became of it."""
         if self._closed:
             raise StoreClosed("it was closed: open another")
@@ -282,7 +282,7 @@ class AsyncPool:
         self._loops.drop_all()
 
 
-_pools: weakref.WeakSet[AsyncPool] = weakref.WeakSet()
+_pools: weakref.WeakSet[AsyncHttpPool] = weakref.WeakSet()
 _of_the_parent: list[PerLoop[LoopPool]] = []
 
 
@@ -295,7 +295,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-async def run(steps: Steps[T], pool: AsyncPool, desk: Desk) -> T:
+async def run(steps: Steps[T], pool: AsyncHttpPool, session: AwsSession) -> T:
     """Carry the steps out in this task."""
     try:
         step = next(steps)
@@ -304,9 +304,9 @@ async def run(steps: Steps[T], pool: AsyncPool, desk: Desk) -> T:
             if type(step) is bytes:
                 reply = await pool.send(step)
             elif type(step) is Pause:
-                await desk.clock.wait_async(asyncio.Event(), step.seconds)
+                await session.clock.wait_async(asyncio.Event(), step.seconds)
             else:
-                reply = await asyncio.to_thread(desk.keyring.load, step.instead_of)  # type: ignore[union-attr]
+                reply = await asyncio.to_thread(session.keyring.load, step.instead_of)  # type: ignore[union-attr]
             step = steps.send(reply)
     except StopIteration as end:
         result: T = end.value

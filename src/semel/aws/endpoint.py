@@ -23,7 +23,7 @@ PORTS = {"http": 80, "https": 443}
 AMAZON = (".amazonaws.com", ".amazonaws.com.cn", ".api.aws")
 
 
-class Endpoint(msgspec.Struct, frozen=True):
+class ServiceEndpoint(msgspec.Struct, frozen=True):
     """Scheme, host and port of a service."""
 
     scheme: str
@@ -52,7 +52,7 @@ class Endpoint(msgspec.Struct, frozen=True):
         return host if self.port == PORTS[self.scheme] else f"{host}:{self.port}"
 
     @classmethod
-    def from_url(cls, url: str) -> "Endpoint":
+    def from_url(cls, url: str) -> "ServiceEndpoint":
         """The endpoint of a URL such as `http://127.0.0.1:8000`."""
         try:
             parts = urlsplit(url.strip())
@@ -78,16 +78,16 @@ def find_region(region: str | None, environ: Mapping[str, str] = os.environ) -> 
 
 def find_endpoint(
     service: str, region: str, endpoint: str | None, environ: Mapping[str, str] = os.environ
-) -> Endpoint:
+) -> ServiceEndpoint:
     """The endpoint: as given, or the environment's, or AWS's own for the region."""
     name = service.upper().replace("-", "_").replace(" ", "_")
     url = endpoint or environ.get(f"AWS_ENDPOINT_URL_{name}") or environ.get("AWS_ENDPOINT_URL")
     if url:
-        return Endpoint.from_url(url)
+        return ServiceEndpoint.from_url(url)
     for regions, domain in DOMAINS:
         if regions.fullmatch(region):
-            return Endpoint("https", f"{service}.{region}.{domain}", 443, standard=True)
-    return Endpoint("https", _tabled_host(service, region), 443, standard=True)
+            return ServiceEndpoint("https", f"{service}.{region}.{domain}", 443, standard=True)
+    return ServiceEndpoint("https", _tabled_host(service, region), 443, standard=True)
 
 
 def _profile_region() -> str | None:
@@ -113,7 +113,7 @@ def _tabled_host(service: str, region: str) -> str:
     nobody = {"aws_access_key_id": "-", "aws_secret_access_key": "-"}
     client = session.create_client(service, region_name=region, endpoint_url=None, **nobody)
     client.close()
-    return Endpoint.from_url(client.meta.endpoint_url).host
+    return ServiceEndpoint.from_url(client.meta.endpoint_url).host
 
 
 class Proxy(msgspec.Struct, frozen=True):
@@ -123,14 +123,14 @@ class Proxy(msgspec.Struct, frozen=True):
     port: int
     authorization: str | None = None
 
-    def request(self, to: Endpoint) -> bytes:
+    def request(self, to: ServiceEndpoint) -> bytes:
         """What to ask it."""
         target = f"[{to.host}]:{to.port}" if ":" in to.host else f"{to.host}:{to.port}"
         known = f"Proxy-Authorization: {self.authorization}\r\n" if self.authorization else ""
         return f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n{known}\r\n".encode("latin-1")
 
 
-def find_proxy(endpoint: Endpoint) -> Proxy | None:
+def find_proxy(endpoint: ServiceEndpoint) -> Proxy | None:
     """The environment's proxy for a secure endpoint; others are local servers, and reached directly."""
     url = os.environ.get("https_proxy") or os.environ.get("HTTPS_PROXY")
     if not url or not endpoint.secure or _without_proxy(endpoint):
@@ -141,7 +141,7 @@ def find_proxy(endpoint: Endpoint) -> Proxy | None:
     return Proxy(parts.hostname, parts.port or 80, _basic(parts.username, parts.password))
 
 
-def _without_proxy(endpoint: Endpoint) -> bool:
+def _without_proxy(endpoint: ServiceEndpoint) -> bool:
     from urllib.request import proxy_bypass
 
     return bool(proxy_bypass(f"{endpoint.host}:{endpoint.port}"))

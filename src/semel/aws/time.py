@@ -20,7 +20,7 @@ DATE = re.compile(
 )
 
 
-class ServerTime:
+class ServiceTime:
     """What time it is for the server.
 
     Each answer says that the server's clock, at some moment between sending and receiving, stood within a

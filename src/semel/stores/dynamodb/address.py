@@ -8,8 +8,8 @@ import msgspec
 
 from semel.errors import InvalidOption
 from semel.sockets import ANSWER_SECONDS, timeout_of
-from semel.stores.dynamodb.habits import ReadFirst
 from semel.stores.dynamodb.layout import is_title
+from semel.stores.dynamodb.read_first import ReadFirst
 from semel.tables import LEDGER, OWN, Table
 from semel.tables.powertools import POWERTOOLS
 from semel.tables.seeds import TABLES
@@ -21,7 +21,7 @@ LAYOUTS = {name: table for name, table in KNOWN.items() if table.holds is LEDGER
 TRANSPORTS = ("wire", "botocore")
 
 
-class Address(msgspec.Struct, frozen=True, kw_only=True):
+class DynamoAddress(msgspec.Struct, frozen=True, kw_only=True):
     """What a URL says."""
 
     region: str | None = None
@@ -36,7 +36,7 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
     profile: str | None = None
 
 
-def parse(url: str) -> Address:
+def parse(url: str) -> DynamoAddress:
     """A URL in its parts."""
     parts = urlsplit(url)
     if parts.scheme != "dynamodb" or parts.fragment or (parts.path and not url.startswith("dynamodb://")):
@@ -49,7 +49,7 @@ def parse(url: str) -> Address:
     if unknown := options.keys() - OPTIONS:
         raise _wrong(url, f"there is no option {min(unknown)!r}; there are {', '.join(OPTIONS)}")
     profile = options.get("profile")
-    return Address(
+    return DynamoAddress(
         region=parts.netloc or None,
         endpoint=options.get("endpoint"),
         tables=_tables(url, unquote(parts.path.strip("/")), options.get("layout"), _titles(url, options)),

@@ -22,7 +22,7 @@ BREAK_EVEN = READ_UNIT / WRITE_UNIT
 WEIGHT = 0.04
 
 
-class Habit:
+class RefusalRate:
     """Remembers how often claims are refused."""
 
     def __init__(self, read_first: ReadFirst = "no") -> None:

@@ -1,0 +1,110 @@
+"""One call from its request to its answer, as steps: the shells carry them out, and decide nothing."""
+
+from collections.abc import Generator
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+import msgspec
+
+from semel.aws.credentials import Chain, Credentials, CredentialSource, Keyring
+from semel.aws.endpoint import ServiceEndpoint
+from semel.aws.errors import ErrorKind, NoResponse, ServiceError, kind
+from semel.aws.http1 import HttpResponse
+from semel.aws.mocked import genuine
+from semel.aws.retry import RetryPolicy, Tries
+from semel.aws.time import ServiceTime
+from semel.clock import Clock
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Pause(msgspec.Struct, frozen=True):
+    """Wait so long, then go on."""
+
+    seconds: float
+
+
+class Load(msgspec.Struct, frozen=True):
+    """Get credentials, which may take a while, and not those that were refused."""
+
+    instead_of: Credentials | None = None
+
+
+# Bytes are a request to be sent. It is answered by an HttpResponse or by what became of it.
+Step: TypeAlias = bytes | Pause | Load
+Steps: TypeAlias = Generator[Step, Any, T]
+
+
+class AwsRequest(Protocol[T_co]):
+    """What is asked, and how its answer is read."""
+
+    write: bool
+
+    def prepare(self) -> None:
+        """Make the request; once more where the clock was wrong, as there may be times in it."""
+
+    def signed(self, credentials: Credentials, moment: float) -> bytes:
+        """The request as it is sent."""
+
+    def read(self, answer: HttpResponse) -> T_co | ServiceError | NoResponse:
+        """What the answer says."""
+
+
+class AwsSession(msgspec.Struct, frozen=True):
+    """What the errands to one service have in common."""
+
+    place: str
+    clock: Clock
+    time: ServiceTime
+    keyring: Keyring
+    policy: RetryPolicy
+
+
+def open_session(
+    service: str,
+    endpoint: ServiceEndpoint,
+    credentials: Credentials | None,
+    clock: Clock,
+    policy: RetryPolicy,
+) -> AwsSession:
+    """The session of a service, with the credentials given or else the environment's or botocore's."""
+    time = ServiceTime(clock)
+    source: CredentialSource = Chain() if credentials is None else lambda _: credentials
+    if endpoint.amazon:
+        source = genuine(source)
+    place = f"{service} at {endpoint.host}:{endpoint.port}"
+    return AwsSession(place, clock, time, Keyring(source, time), policy)
+
+
+def exchange(session: AwsSession, request: AwsRequest[T]) -> Steps[T]:
+    """Ask until there is an answer, or until it is for the caller to decide."""
+    credentials = session.keyring.current()
+    if credentials is None:
+        credentials = yield Load()
+    request.prepare()
+    tries: Tries | None = None
+    while True:
+        reply = yield request.signed(credentials, session.time.signing())
+        if type(reply) is HttpResponse:
+            reply = _read(session, request, reply)
+        if not isinstance(reply, ServiceError | NoResponse):
+            return reply  # type: ignore[no-any-return]
+        what = kind(reply)
+        if isinstance(reply, ServiceError) and what is ErrorKind.REFUSED:
+            raise reply
+        tries = tries or Tries(session.policy, session.clock, session.place, write=request.write)
+        if wait := tries.after(reply):
+            yield Pause(wait)
+        if what is ErrorKind.CLOCK:
+            request.prepare()
+        elif what is ErrorKind.EXPIRED:
+            credentials = yield Load(instead_of=credentials)
+
+
+def _read(session: AwsSession, request: AwsRequest[T], answer: HttpResponse) -> T | ServiceError | NoResponse:
+    """What the answer says, and what time it was for the service, if it is the service's own."""
+    reply = request.read(answer)
+    foreign = isinstance(reply, NoResponse) or (isinstance(reply, ServiceError) and not reply.body)
+    if not foreign:
+        session.time.observe(answer.headers.get("date"), answer.sent, answer.received)
+    return reply
