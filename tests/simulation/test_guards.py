@@ -110,7 +110,7 @@ def first_broken(seeds):
     for seed in seeds:
         try:
             simulate.run(seed)
-        except simulate.Violation as violation:
+        except simulate.InvariantViolation as violation:
             return violation
     return None
 

@@ -62,7 +62,7 @@ def test_every_promise_holds_in_every_world(chunk):
     assert missing == {}
 
 
-def told(seed):
+def described(seed):
     lines: list[str] = []
     simulate.run(seed, lines.append)
     return lines
@@ -71,8 +71,8 @@ def told(seed):
 @pytest.mark.parametrize("seed", [3, 84, 1056])
 def test_a_seed_is_one_world(seed):
     """Run again, it takes the same steps; another seed takes others."""
-    assert told(seed) == told(seed)
-    assert told(seed) != told(seed + 1)
+    assert described(seed) == described(seed)
+    assert described(seed) != described(seed + 1)
 
 
 def test_nothing_hangs_on_the_hash_seed():

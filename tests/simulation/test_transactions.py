@@ -16,7 +16,7 @@ from semel.errors import StoreOutcomeUnknown, StoreUnavailable
 from semel.parts import Part, Verdict
 from semel.stores.memory import MemoryStore
 from semel.testing import FakeClock
-from semel.testing.simulation import Violation, deals
+from semel.testing.simulation import InvariantViolation, transactions
 from tests.acceptance.crash_worker import check, deal, decide
 from tests.amounts import amount
 
@@ -51,7 +51,7 @@ EXERCISED = {
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_every_answer_is_everywhere_or_nowhere_in_every_world(chunk):
     """No invariant is broken, and the worlds were as bad as they are meant to be."""
-    total = deals.run_many(range(chunk * WORLDS, (chunk + 1) * WORLDS))
+    total = transactions.run_many(range(chunk * WORLDS, (chunk + 1) * WORLDS))
     missing = {what: total.get(what, 0) for what, least in EXERCISED.items() if total.get(what, 0) < least}
     assert missing == {}
 
@@ -109,27 +109,29 @@ def test_whatever_happens_to_any_one_command_all_of_it_is_there_or_none():
     assert runs.total() > 8 * len(FAULTS)
 
 
-def told(seed):
+def described(seed):
     lines: list[str] = []
-    deals.run(seed, lines.append)
+    transactions.run(seed, lines.append)
     return lines
 
 
 def test_a_seed_is_one_world():
-    assert told(7) == told(7)
-    assert told(7) != told(8)
+    assert described(7) == described(7)
+    assert described(7) != described(8)
 
 
 def test_a_broken_world_tells_how_to_replay_it(monkeypatch):
-    monkeypatch.setattr(deals.Deals, "until_quiet", lambda world: world.fail("progress", "stuck on purpose"))
-    with pytest.raises(Violation) as broken:
-        deals.run(7)
+    monkeypatch.setattr(
+        transactions.TransactionWorld, "until_quiet", lambda world: world.fail("progress", "stuck on purpose")
+    )
+    with pytest.raises(InvariantViolation) as broken:
+        transactions.run(7)
     assert str(broken.value).startswith("progress: stuck on purpose")
-    assert str(broken.value).endswith("deals import run; run(7, print)'")
+    assert str(broken.value).endswith("transactions import run; run(7, print)'")
 
 
 def test_nothing_hangs_on_the_hash_seed():
-    program = "from semel.testing.simulation import deals; [deals.run(seed, print) for seed in range(5)]"
+    program = "from semel.testing.simulation.transactions import run; [run(seed, print) for seed in range(5)]"
 
     def output(hash_seed):
         environment = os.environ | {"PYTHONHASHSEED": hash_seed}
@@ -224,8 +226,8 @@ GUARDS = {
 def first_broken(seeds):
     for seed in seeds:
         try:
-            deals.run(seed)
-        except Violation as violation:
+            transactions.run(seed)
+        except InvariantViolation as violation:
             return violation
     return None
 
@@ -239,4 +241,4 @@ def test_every_guard_is_needed(name, monkeypatch):
     assert violation is not None, "nobody misses it"
     print(f"{name}: seed {violation.seed}, {violation.invariant}: {violation.what}")  # noqa: T201 - for -rP
     assert violation.invariant in invariants
-    assert deals.run(violation.seed)["steps"] > 0
+    assert transactions.run(violation.seed)["steps"] > 0

@@ -33,7 +33,7 @@ from semel.errors import StoreOutcomeUnknown, StoreUnavailable, UsageError
 from semel.stores.memory import MemoryStore
 from semel.tables import Kind, Table
 from semel.testing import FakeClock, Faulty, History, Operation, check, check_items
-from semel.testing.linear import UNKNOWN, Step, item_step
+from semel.testing.linear import UNKNOWN, Transition, item_step
 from tests.amounts import amount
 
 THINGS = Table(
@@ -184,7 +184,7 @@ def orders(operations: list[Operation]) -> Iterator[Iterable[Operation]]:
                     yield order
 
 
-def fits(order: Iterable[Operation], step: Step, state: Any) -> bool:
+def fits(order: Iterable[Operation], step: Transition, state: Any) -> bool:
     for operation in order:
         possible, state = step(state, operation.call, operation.result)
         if not possible:

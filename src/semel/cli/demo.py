@@ -24,7 +24,7 @@ from semel.cli import demo_worker
 from semel.cli.demo_worker import StalledError, WorkerOptions, WorkerProcess
 
 # What was counted in one scenario, by name.
-Facts: TypeAlias = dict[str, Any]
+ScenarioFacts: TypeAlias = dict[str, Any]
 
 
 class Promise(msgspec.Struct, frozen=True):
@@ -36,7 +36,7 @@ class Promise(msgspec.Struct, frozen=True):
 
 
 # A promise, the facts that are shown for it, and what has to hold for them.
-PromiseRule: TypeAlias = tuple[str, str, Callable[[Facts], bool]]
+PromiseRule: TypeAlias = tuple[str, str, Callable[[ScenarioFacts], bool]]
 
 
 def _one_of_many(caller: str) -> list[PromiseRule]:
@@ -83,14 +83,14 @@ RULES: Final[dict[str, list[PromiseRule]]] = {
 }
 
 
-def judge(scenario: str, facts: Facts) -> list[Promise]:
+def judge(scenario: str, facts: ScenarioFacts) -> list[Promise]:
     """The promises of one scenario; all are broken where it did not come to its end."""
     if "stalled" in facts:
         return [Promise(promise, facts["stalled"], kept=False) for promise, _, _ in RULES[scenario]]
     return [Promise(promise, _seen(names, facts), kept(facts)) for promise, names, kept in RULES[scenario]]
 
 
-def _seen(names: str, facts: Facts) -> str:
+def _seen(names: str, facts: ScenarioFacts) -> str:
     shown = {name: f"{fact:.3f} s" if isinstance(fact, float) else fact for name, fact in facts.items()}
     return ", ".join(f"{name.replace('_', ' ')}: {shown[name]}" for name in names.split())
 
@@ -178,7 +178,7 @@ class Demo:
         return [entry for entry in entries if entry["order"] == f"{self.id}-{order}"]
 
 
-def run(console: Console, folder: Path, database: Path) -> dict[str, Facts]:
+def run(console: Console, folder: Path, database: Path) -> dict[str, ScenarioFacts]:
     """Play every scenario; what was counted in each."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _unwind)
@@ -192,7 +192,7 @@ def run(console: Console, folder: Path, database: Path) -> dict[str, Facts]:
         return {each.__name__: _played(demo, each) for each in scenarios}
 
 
-def _played(demo: Demo, scenario: Callable[[Demo], Facts]) -> Facts:
+def _played(demo: Demo, scenario: Callable[[Demo], ScenarioFacts]) -> ScenarioFacts:
     demo.console.print(f"\n{inspect.getdoc(scenario)}", style="bold")
     try:
         return scenario(demo)
@@ -204,18 +204,18 @@ def _played(demo: Demo, scenario: Callable[[Demo], Facts]) -> Facts:
             demo.workers.pop()
 
 
-def threads(demo: Demo) -> Facts:
+def threads(demo: Demo) -> ScenarioFacts:
     """Five processes with ten threads each make one and the same call at once."""
     names = [f"process {number}" for number in range(1, 6)]
     return _call_at_once(demo, names, "threads", calls=10)
 
 
-def tasks(demo: Demo) -> Facts:
+def tasks(demo: Demo) -> ScenarioFacts:
     """Fifty tasks of one event loop make one and the same call at once."""
     return _call_at_once(demo, ["event loop"], "tasks", calls=50, tasks=True)
 
 
-def _call_at_once(demo: Demo, names: list[str], order: str, calls: int, tasks: bool = False) -> Facts:
+def _call_at_once(demo: Demo, names: list[str], order: str, calls: int, tasks: bool = False) -> ScenarioFacts:
     workers = demo.start(*names, order=order, calls=calls, tasks=tasks)
     for worker in workers:
         worker.go()
@@ -243,7 +243,7 @@ def _call_at_once(demo: Demo, names: list[str], order: str, calls: int, tasks: b
     return facts
 
 
-def killed(demo: Demo) -> Facts:
+def killed(demo: Demo) -> ScenarioFacts:
     """A worker is killed at work, and another takes over when its lease has lapsed."""
     order = "killed"
     first, second = _start_pair(demo, order)
@@ -263,7 +263,7 @@ def killed(demo: Demo) -> Facts:
     }
 
 
-def zombie(demo: Demo) -> Facts:
+def zombie(demo: Demo) -> ScenarioFacts:
     """A worker is frozen past its lease, and wakes when another has done the work."""
     order = "zombie"
     first, second = _start_pair(demo, order)
@@ -304,17 +304,17 @@ def _take_over(demo: Demo, order: str, worker: WorkerProcess) -> float:
     return lease_until
 
 
-def later(demo: Demo) -> Facts:
+def later(demo: Demo) -> ScenarioFacts:
     """A new process makes the first call again."""
     return _call_again(demo, "threads", 4200)
 
 
-def changed(demo: Demo) -> Facts:
+def changed(demo: Demo) -> ScenarioFacts:
     """A new process makes the first call again, with another amount."""
     return _call_again(demo, "threads", 8400)
 
 
-def _call_again(demo: Demo, order: str, cents: int) -> Facts:
+def _call_again(demo: Demo, order: str, cents: int) -> ScenarioFacts:
     stored, before = demo.result(order), len(demo.requests(order))
     [worker] = demo.start("new process", order=order, cents=cents)
     worker.go()

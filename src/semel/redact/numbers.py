@@ -16,7 +16,7 @@ from semel.redact.phones import (
     other_number_end,
     phone_mask,
 )
-from semel.redact.text import MASK, Mark, Span
+from semel.redact.text import MASK, Mark, TextSpan
 
 # Some twenty pages. Nobody reads more of a line in a log, or of an entry in an audit.
 MOST_CHARACTERS: Final = 65_536
@@ -70,7 +70,7 @@ def numbers(plain: str, plans: NumberingPlans, limit: WorkLimit) -> list[Mark]:
     marks: list[Mark] = []
     read = 0
     for run in _DIGITS_IN_GROUPS.finditer(plain):
-        groups: list[Span] = []
+        groups: list[TextSpan] = []
         start, end = run.span()
         long = end - start > _LONGEST_READ
         for found in DIGITS.finditer(plain, start, end):
@@ -110,7 +110,7 @@ def _unread(plain: str, start: int, end: int) -> Mark:
 
 class _DigitGroups:
     # Groups of digits that may be one number, several, or a number and something beside it.
-    def __init__(self, plain: str, groups: list[Span], plans: NumberingPlans, limit: WorkLimit) -> None:
+    def __init__(self, plain: str, groups: list[TextSpan], plans: NumberingPlans, limit: WorkLimit) -> None:
         self._plain = plain
         self._groups = _unlettered(plain, groups)
         self._plans = plans
@@ -216,7 +216,7 @@ class _DigitGroups:
         self._limit.ask(INTERNATIONAL_PRICE)
         return self._limit.spent or self._plans.is_international(digits)
 
-    def _span(self, at: int, end: int) -> Span:
+    def _span(self, at: int, end: int) -> TextSpan:
         first, stop = self._groups[at][0], self._groups[end - 1][1]
         start = first
         while start > max(first - _MOST_BRACKETS, 0) and self._plain[start - 1] in "+(":
@@ -233,11 +233,11 @@ class _DigitGroups:
         return start, extension.end() if extension else stop, phone_mask(digits_of(self._plain[start:stop]))
 
 
-def _between(plain: str, groups: list[Span], at: int) -> str:
+def _between(plain: str, groups: list[TextSpan], at: int) -> str:
     return plain[groups[at - 1][1] : groups[at][0]]
 
 
-def _unlettered(plain: str, groups: list[Span]) -> list[Span]:
+def _unlettered(plain: str, groups: list[TextSpan]) -> list[TextSpan]:
     # Without the words at either end that a letter touches: those are codes, such as a hash or "12345678x9".
     if not groups:
         return []

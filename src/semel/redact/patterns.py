@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from string import digits
 from typing import Final
 
-from semel.redact.text import CJK_MARKS, EMAIL_MASK, MASK, QUOTE_MARKS, TAKEN, Mark, Span, united
+from semel.redact.text import CJK_MARKS, EMAIL_MASK, MASK, QUOTE_MARKS, TAKEN, Mark, TextSpan, united
 
 # --- Digits, and words that say what a number is ---------------------------------------------------
 
@@ -47,9 +47,9 @@ _ANOTHER: Final = re.compile(rf"{AND}(?P<number>{WRITTEN})", re.IGNORECASE)
 _FEWEST_DIGITS_IN_A_LIST: Final = 5
 
 
-def listed(plain: str, firsts: Iterable[Span]) -> list[Span]:
+def listed(plain: str, firsts: Iterable[TextSpan]) -> list[TextSpan]:
     """Numbers that a word announces, each with those that follow it in a list."""
-    spans: list[Span] = []
+    spans: list[TextSpan] = []
     for first in firsts:
         if spans and first[0] < spans[-1][1]:
             continue
@@ -208,7 +208,7 @@ def _is_order(found: re.Match[str]) -> bool:
     return len(digits_of(number)) >= (4 if pointed or number[0].isalpha() else 5)
 
 
-def _order_span(found: re.Match[str]) -> Span:
+def _order_span(found: re.Match[str]) -> TextSpan:
     return found.start("number"), found.end("more" if found["word"] else "number")
 
 
@@ -247,7 +247,7 @@ _LETTERED_TRACKING: Final = re.compile(
 
 def tracking_numbers(plain: str) -> list[Mark]:
     """Every tracking number with a word or with letters, to be masked whole."""
-    spans: list[Span] = []
+    spans: list[TextSpan] = []
     if MANY_DIGITS.search(plain) or "1z" in plain.lower():
         spans += [
             found.span() for found in _LETTERED_TRACKING.finditer(plain) if _is_lettered_tracking(found)

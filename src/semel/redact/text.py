@@ -14,9 +14,9 @@ KEPT: Final = re.compile(r"\*{3}(?:(?:-\*{3}-)?\d{4}(?!\d)|@\*{3})")
 
 ANY_MASK: Final = re.compile(rf"{KEPT.pattern}|\*{{3}}")
 
-Span: TypeAlias = tuple[int, int]
+TextSpan: TypeAlias = tuple[int, int]
 Mark: TypeAlias = tuple[int, int, str]
-Rule: TypeAlias = Callable[[str], list[Mark]]
+MaskRule: TypeAlias = Callable[[str], list[Mark]]
 
 # What has been masked or set aside reads as this: no letter, no digit, and nothing that joins two.
 TAKEN: Final = "\0"
@@ -92,7 +92,7 @@ class MarkedText:
         self.plain, self._places = read(text, percent)
         self.hide(KEPT)
 
-    def mark(self, *rules: Rule) -> None:
+    def mark(self, *rules: MaskRule) -> None:
         """Take out what each rule finds, one rule after another."""
         for rule in rules:
             if marks := rule(self.plain):
@@ -114,9 +114,9 @@ class MarkedText:
         return _put(self._text, marks)
 
 
-def united(spans: list[Span]) -> list[Span]:
+def united(spans: list[TextSpan]) -> list[TextSpan]:
     """The spans in order, with those that overlap made one."""
-    apart: list[Span] = []
+    apart: list[TextSpan] = []
     for start, end in sorted(spans):
         if apart and start < apart[-1][1]:
             apart[-1] = (apart[-1][0], max(end, apart[-1][1]))

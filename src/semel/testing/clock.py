@@ -40,11 +40,11 @@ class FakeClock(Clock):
         return self._now
 
     def steady(self) -> float:
-        """The same."""
+        """Seconds since the epoch: this clock is as steady as whoever moves it."""
         return self._now
 
     def imposed(self) -> float:
-        """The same: where this clock is used, it is everybody's."""
+        """Seconds since the epoch: where this clock is used, it is everybody's."""
         return self._now
 
     def monotonic(self) -> float:
@@ -77,7 +77,7 @@ class FakeClock(Clock):
             pass
 
     async def wait_async(self, event: "asyncio.Event", seconds: float) -> None:
-        """The same, after other tasks had a chance to run."""
+        """Let so many seconds pass, or less if the event is set, after other tasks had a chance to run."""
         end = self._monotonic + max(0.0, seconds)
         while not await _soon(event) and self._step(end):
             pass

@@ -40,18 +40,18 @@ from semel.commands import (
 from semel.errors import StoreThrottled, StoreUnavailable, UsageError
 
 
-class Unknown(msgspec.Struct, frozen=True):
+class UnknownResult(msgspec.Struct, frozen=True):
     """The type of `UNKNOWN`: an answer that never came."""
 
     def __repr__(self) -> str:
         return "UNKNOWN"
 
 
-UNKNOWN = Unknown()
+UNKNOWN = UnknownResult()
 
 # From a state, a call and its result: whether the call can give that result there, and the state after it.
 # The result may be UNKNOWN, which every call can give. States are compared and hashed.
-Step: TypeAlias = Callable[[Any, Any, Any], tuple[bool, Any]]
+Transition: TypeAlias = Callable[[Any, Any, Any], tuple[bool, Any]]
 
 
 class Operation(msgspec.Struct, frozen=True):
@@ -136,7 +136,7 @@ def _shown(operation: Operation) -> str:
 
 def check(
     history: History | Iterable[Operation],
-    step: Step,
+    step: Transition,
     initial: Any = None,
     *,
     key: Callable[[Any], Hashable] = lambda _: None,
@@ -168,7 +168,9 @@ class _Place(NamedTuple):
 class _Search:
     """The search for an order of the operations on one key."""
 
-    def __init__(self, operations: list[Operation], step: Step, idle: Callable[[Any, Any], bool]) -> None:
+    def __init__(
+        self, operations: list[Operation], step: Transition, idle: Callable[[Any, Any], bool]
+    ) -> None:
         ordered = sorted(operations, key=lambda operation: operation.begin)
         self._answered = [operation for operation in ordered if operation.end is not None]
         self._unknown = [operation for operation in ordered if operation.end is None]

@@ -69,7 +69,7 @@ class FaultProxy:
         self.drop_answer_to(lambda _: True, times)
 
     def drop_answer_to(self, match: Match, times: int = 1) -> None:
-        """The same, for the next requests that contain these bytes or for which this function is true."""
+        """Close the connection instead of answering requests with these bytes, or for which this is true."""
         with self._lock:
             self._drops.extend([match] * times)
 

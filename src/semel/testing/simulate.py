@@ -6,8 +6,8 @@
 
 In each world a few workers call for a few keys while commands are lost, doubled and delayed, workers crash or
 come back as zombies, and the clock jumps. The steps are those of the real code. After each of them the
-invariants of `semel.testing.simulation.model` are checked, and a `Violation` tells how the world came to
-break one. The same seed gives the same world, on every machine and every Python.
+invariants of `semel.testing.simulation.model` are checked, and an `InvariantViolation` tells how the world
+came to break one. The same seed gives the same world, on every machine and every Python.
 """
 
 import argparse
@@ -16,12 +16,12 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
-from semel.testing.simulation.trace import Violation
+from semel.testing.simulation.trace import InvariantViolation
 from semel.testing.simulation.world import World
 
-__all__ = ["Tally", "Violation", "main", "run", "run_many"]
+__all__ = ["InvariantViolation", "SimulationCounts", "main", "run", "run_many"]
 
-Tally: TypeAlias = dict[str, int]
+SimulationCounts: TypeAlias = dict[str, int]
 """How often each thing happened."""
 
 FAULTS = (
@@ -38,16 +38,16 @@ FAULTS = (
 )
 
 
-def run(seed: int, listener: Callable[[str], None] | None = None) -> Tally:
+def run(seed: int, listener: Callable[[str], None] | None = None) -> SimulationCounts:
     """Run one world, and count what happened in it; the listener is told every step."""
     world = World(seed, listener)
     world.run()
     return world.tally
 
 
-def run_many(seeds: Iterable[int]) -> Tally:
+def run_many(seeds: Iterable[int]) -> SimulationCounts:
     """Run one world for each seed, and add up what happened in them."""
-    total: Tally = {}
+    total: SimulationCounts = {}
     for seed in seeds:
         for what, times in run(seed).items():
             total[what] = total.get(what, 0) + times
@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             total = run(options.seed, print if options.trace else None)
         else:
             total = run_many(_shown(range(options.start, options.start + worlds)))
-    except Violation as violation:
+    except InvariantViolation as violation:
         print(violation)
         return 1
     _summarise(total, worlds, time.perf_counter() - began)
@@ -95,7 +95,7 @@ def _shown(seeds: Iterable[int]) -> Iterable[int]:
     return track(seeds, "simulating", console=Console(stderr=True), transient=True)
 
 
-def _summarise(total: Tally, worlds: int, seconds: float) -> None:
+def _summarise(total: SimulationCounts, worlds: int, seconds: float) -> None:
     named = "1 world" if worlds == 1 else f"{worlds:,} worlds"
     print(f"{named}, {total['steps']:,} steps, {seconds:.1f} s: every invariant held")
     faults = [what for what in sorted(total) if what.startswith(FAULTS)]

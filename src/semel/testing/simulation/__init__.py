@@ -1,6 +1,6 @@
 """Deterministic simulation: several workers, one store, and a network that does its worst."""
 
-from semel.testing.simulation.trace import Violation
+from semel.testing.simulation.trace import InvariantViolation
 from semel.testing.simulation.world import World
 
-__all__ = ["Violation", "World"]
+__all__ = ["InvariantViolation", "World"]

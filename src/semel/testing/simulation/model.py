@@ -29,8 +29,8 @@ from semel import errors
 from semel.commands import ABSENT, TRIES, Applied, Delete, Found, Item, Put, Raised, Refused, Returned, Update
 from semel.flow import SKIPPED
 from semel.running import Run
-from semel.testing.simulation.errand import Errand
-from semel.testing.simulation.plan import Declined, Flaky
+from semel.testing.simulation.operation import SimulatedOperation
+from semel.testing.simulation.settings import Declined, Flaky
 
 HELD = ("IN_PROGRESS", "UNKNOWN")
 # What somebody else than the holder may do to a record, given what it has come to and who is asking.
@@ -55,7 +55,7 @@ class Interrupted(BaseException):
     """Work that was stopped in the middle, as by Ctrl-C."""
 
 
-class Life:
+class RecordLife:
     """One record from its birth to its end."""
 
     __slots__ = (
@@ -112,16 +112,16 @@ class Model:
         self.now = 0.0
         """What the store last said the time was."""
         self.jumped = False
-        self.lives: dict[str, list[Life]] = {}
-        self.claims: dict[str, list[tuple[Life, int]]] = {}
+        self.lives: dict[str, list[RecordLife]] = {}
+        self.claims: dict[str, list[tuple[RecordLife, int]]] = {}
         """Every token that was a claim: in which life, and as which attempt."""
         self.values: dict[str, bytes] = {}
         """What the work under a token came to."""
         self.ran: dict[str, bool] = {}
         self.working: dict[str, Run] = {}
         self.interrupted: dict[str, bool] = {}
-        # Which errors an errand may end with, and what accounts for each.
-        self._endings: tuple[tuple[Any, Callable[[Errand], bool]], ...] = (
+        # Which errors an operation may end with, and what accounts for each.
+        self._endings: tuple[tuple[Any, Callable[[SimulatedOperation], bool]], ...] = (
             ((Declined, Flaky, Interrupted), self._of_its_own),
             (errors.FailedBefore, self._failed_before),
             (errors.OutcomeUnknown, self._unknown),
@@ -135,15 +135,15 @@ class Model:
             (errors.StoreOutcomeUnknown, self._nobody_can_tell),
         )
 
-    def current(self, id: str) -> Life | None:
+    def current(self, id: str) -> RecordLife | None:
         """The record's life, unless it has ended."""
         lives = self.lives.get(id)
         return lives[-1] if lives and lives[-1].ended is None else None
 
-    def during(self, errand: Errand, id: str | None = None) -> list[Life]:
-        """Every life of its key that an errand may have seen."""
-        lives = self.lives.get(id or errand.id, ())
-        return [life for life in lives if life.ended is None or life.ended >= errand.started]
+    def during(self, operation: SimulatedOperation, id: str | None = None) -> list[RecordLife]:
+        """Every life of its key that an operation may have seen."""
+        lives = self.lives.get(id or operation.id, ())
+        return [life for life in lives if life.ended is None or life.ended >= operation.started]
 
     # What the store did
 
@@ -157,7 +157,9 @@ class Model:
                 f"a reply shows {item['token']}, which expired {reply.now - item['expires_at']:.3f} s ago",
             )
 
-    def wrote(self, errand: Errand, command: Put | Update | Delete, now: float, item: Item | None) -> None:
+    def wrote(
+        self, operation: SimulatedOperation, command: Put | Update | Delete, now: float, item: Item | None
+    ) -> None:
         """A write was made, and this is the item since then."""
         self.step += 1
         for lives in self.lives.values():
@@ -165,65 +167,65 @@ class Model:
                 lives[-1].over = True
         life = self.current(command.key)
         if type(command) is Delete:
-            self._forgotten(errand, life)
+            self._forgotten(operation, life)
         elif item is None:
             self.fail("nothing lost", "what was just written is not there")
         elif life is None or (
             type(command) is Put and (command.when is ABSENT or life.item["expires_at"] <= now)
         ):
-            self._born(errand, life, item)
+            self._born(operation, life, item)
         else:
-            self._changed(errand, life, item, now)
+            self._changed(operation, life, item, now)
 
-    def _forgotten(self, errand: Errand, life: Life | None) -> None:
+    def _forgotten(self, operation: SimulatedOperation, life: RecordLife | None) -> None:
         if life is None:
             self.fail("expired", "what was not there was deleted")
         token = life.item["token"]
         # A ghost of the same token, deleted by a ghost of the same deletion, is the life that was meant.
-        if errand.forgot not in (None, token):
+        if operation.forgot not in (None, token):
             self.fail(
                 "one holder", "one forget took two lives; the second was not there when it was asked for"
             )
-        errand.forgot = token
+        operation.forgot = token
         life.ended = self.step
         self.working.pop(token, None)
         self.count("forgotten")
 
-    def _born(self, errand: Errand, before: Life | None, item: Item) -> None:
+    def _born(self, operation: SimulatedOperation, before: RecordLife | None, item: Item) -> None:
         if before is not None:
             if not before.over:
                 self.fail("nothing lost", f"{before.item['token']} was written over before its time was up")
-            if before.item["status"] in HELD and errand.policy.on_lapsed != "rerun":
+            if before.item["status"] in HELD and operation.policy.on_lapsed != "rerun":
                 self.fail("unknown", f"{before.item['token']} was in doubt, and ended without being settled")
             self._superseded(before.item["token"])
             before.ended = self.step
             self.count("expiries")
         if item["attempt"] != 1:
             self.fail("attempts", f"a new record begins with attempt {item['attempt']}")
-        life = Life(item["id"], item, self.step)
+        life = RecordLife(item["id"], item, self.step)
         self.lives.setdefault(item["id"], []).append(life)
         if item["status"] == "IN_PROGRESS":
-            self._claimed(errand, life, item)
+            self._claimed(operation, life, item)
         life.saw(item)
 
-    def _changed(self, errand: Errand, life: Life, item: Item, now: float) -> None:
+    def _changed(self, operation: SimulatedOperation, life: RecordLife, item: Item, now: float) -> None:
         before = life.item
         if before["expires_at"] <= now:
             self.fail("expired", f"a write brought {before['token']} back to life")
         if item["token"] != before["token"]:
-            self._claimed_again(errand, life, item, now)
-        elif before["token"] in errand.tokens and before["status"] in HELD:
-            self._moved_by_holder(errand, life, item)
+            self._claimed_again(operation, life, item, now)
+        elif before["token"] in operation.tokens and before["status"] in HELD:
+            self._moved_by_holder(operation, life, item)
         else:
-            self._moved_by_another(errand, life, item, now)
+            self._moved_by_another(operation, life, item, now)
         if life.answered and item["status"] != "COMPLETED":
             self.fail("nothing lost", "an answer was given, and the record moved on")
         life.saw(item)
 
-    def _claimed(self, errand: Errand, life: Life, item: Item) -> None:
-        if item["token"] not in errand.tokens:
-            self.fail("one holder", f"{errand.name} claimed with {item['token']}, which is not its own")
-        if item["fingerprint"] != errand.fingerprint:
+    def _claimed(self, operation: SimulatedOperation, life: RecordLife, item: Item) -> None:
+        if item["token"] not in operation.tokens:
+            self.fail("one holder", f"{operation.name} claimed with {item['token']}, which is not its own")
+        if item["fingerprint"] != operation.fingerprint:
             self.fail("payload", "a claim wrote another payload than its own")
         claims = self.claims.setdefault(item["token"], [])
         if claims:
@@ -232,35 +234,35 @@ class Model:
             self.count("claims made twice")
         claims.append((life, item["attempt"]))
 
-    def _claimed_again(self, errand: Errand, life: Life, item: Item, now: float) -> None:
+    def _claimed_again(self, operation: SimulatedOperation, life: RecordLife, item: Item, now: float) -> None:
         before = life.item
         status, token = before["status"], before["token"]
         if status not in ("IN_PROGRESS", "RELEASED"):
-            self.fail(BROKEN[status], f"{errand.name} claimed {token}, which is {status}")
+            self.fail(BROKEN[status], f"{operation.name} claimed {token}, which is {status}")
         if item["status"] == "COMPLETED":
-            return self._marked_anew(errand, life, item)
-        if life.fingerprint != errand.fingerprint:
-            self.fail("payload", f"{errand.name} claimed a key that was first used with another payload")
+            return self._marked_anew(operation, life, item)
+        if life.fingerprint != operation.fingerprint:
+            self.fail("payload", f"{operation.name} claimed a key that was first used with another payload")
         if item["attempt"] != before["attempt"] + 1:
             self.fail("attempts", f"attempt {before['attempt']} is followed by {item['attempt']}")
-        limit, on_lapsed = errand.policy.max_attempts, errand.policy.on_lapsed
+        limit, on_lapsed = operation.policy.max_attempts, operation.policy.on_lapsed
         asks = on_lapsed == "resolve" and status == "IN_PROGRESS"
         if limit is not None and item["attempt"] > limit and not asks:
             self.fail("attempts", f"attempt {item['attempt']} where {limit} are allowed")
         if status == "IN_PROGRESS":
-            self._lapsed(life, now, f"{errand.name} took it over")
+            self._lapsed(life, now, f"{operation.name} took it over")
             if on_lapsed == "hold":
-                self.fail("unknown", f"{errand.name} took over what is to be held")
+                self.fail("unknown", f"{operation.name} took over what is to be held")
             life.doubt = item["attempt"]
-        return self._claimed(errand, life, item)
+        return self._claimed(operation, life, item)
 
-    def _marked_anew(self, errand: Errand, life: Life, item: Item) -> None:
-        if errand.kind not in ("mark", "check") or life.item["status"] != "RELEASED":
-            self.fail("one holder", f"{errand.name} marked what somebody may be doing")
+    def _marked_anew(self, operation: SimulatedOperation, life: RecordLife, item: Item) -> None:
+        if operation.kind not in ("mark", "check") or life.item["status"] != "RELEASED":
+            self.fail("one holder", f"{operation.name} marked what somebody may be doing")
         life.fingerprint = item["fingerprint"]
         life.payloads.append(life.fingerprint)
 
-    def _lapsed(self, life: Life, now: float, what: str) -> None:
+    def _lapsed(self, life: RecordLife, now: float, what: str) -> None:
         left = life.item["lease_until"] - now
         if left > 0:
             self.fail("one holder", f"{what}, and {life.item['token']} had {left:.3f} s of its lease left")
@@ -273,7 +275,7 @@ class Model:
                 "one holder", f"{token} was taken for dead, and is at work and does not know that it is lost"
             )
 
-    def _moved_by_holder(self, errand: Errand, life: Life, item: Item) -> None:
+    def _moved_by_holder(self, operation: SimulatedOperation, life: RecordLife, item: Item) -> None:
         token, status = item["token"], item["status"]
         if life.item["status"] == "UNKNOWN" and status == "IN_PROGRESS":
             self.fail("unknown", f"{token} is at work again, and nobody settled it")
@@ -283,7 +285,7 @@ class Model:
                 "one result", f"{token} is done with {item.get('result')!r}, and its work gave {gave!r}"
             )
         if status == "RELEASED":
-            if token in self.interrupted and errand.policy.on_lapsed != "rerun":
+            if token in self.interrupted and operation.policy.on_lapsed != "rerun":
                 self.fail(
                     "no silent rerun",
                     f"{token} was stopped in the middle, and released as if it had not begun",
@@ -291,70 +293,76 @@ class Model:
             if token in self.ran:
                 life.doubt = None
 
-    def _moved_by_another(self, errand: Errand, life: Life, item: Item, now: float) -> None:
+    def _moved_by_another(
+        self, operation: SimulatedOperation, life: RecordLife, item: Item, now: float
+    ) -> None:
         before, status = life.item["status"], item["status"]
         rule = BY_OTHERS.get((before, status))
-        if rule is None or not getattr(self, rule)(errand, life, item, now):
+        if rule is None or not getattr(self, rule)(operation, life, item, now):
             invariant = BROKEN.get(before, "one holder")
-            self.fail(invariant, f"{errand.name} made {life.item['token']}, which was {before}, {status}")
+            self.fail(invariant, f"{operation.name} made {life.item['token']}, which was {before}, {status}")
 
-    def _hold(self, errand: Errand, life: Life, item: Item, now: float) -> bool:
-        self._lapsed(life, now, f"{errand.name} held it")
-        return errand.kind in ("resolve", "mark") or errand.policy.on_lapsed == "hold"
+    def _hold(self, operation: SimulatedOperation, life: RecordLife, item: Item, now: float) -> bool:
+        self._lapsed(life, now, f"{operation.name} held it")
+        return operation.kind in ("resolve", "mark") or operation.policy.on_lapsed == "hold"
 
-    def _exhaust(self, errand: Errand, life: Life, item: Item, now: float) -> bool:
-        limit = errand.policy.max_attempts
+    def _exhaust(self, operation: SimulatedOperation, life: RecordLife, item: Item, now: float) -> bool:
+        limit = operation.policy.max_attempts
         if life.item["status"] == "IN_PROGRESS":
-            self._lapsed(life, now, f"{errand.name} gave it up")
-            if errand.policy.on_lapsed != "rerun":
+            self._lapsed(life, now, f"{operation.name} gave it up")
+            if operation.policy.on_lapsed != "rerun":
                 return False
-        return errand.kind == "call" and limit is not None and item["attempt"] >= limit
+        return operation.kind == "call" and limit is not None and item["attempt"] >= limit
 
-    def _settle(self, errand: Errand, life: Life, item: Item, now: float) -> bool:
-        if errand.kind == "mark":
-            return self._mark(errand, life, item, now)
-        if item["status"] == "COMPLETED" and item.get("result") != errand.settlement:
+    def _settle(self, operation: SimulatedOperation, life: RecordLife, item: Item, now: float) -> bool:
+        if operation.kind == "mark":
+            return self._mark(operation, life, item, now)
+        if item["status"] == "COMPLETED" and item.get("result") != operation.settlement:
             self.fail(
-                "one result", f"settled with {item.get('result')!r}, and {errand.settlement!r} was found out"
+                "one result",
+                f"settled with {item.get('result')!r}, and {operation.settlement!r} was found out",
             )
         life.doubt = None
-        return errand.kind == "resolve"
+        return operation.kind == "resolve"
 
-    def _mark(self, errand: Errand, life: Life, item: Item, now: float) -> bool:
-        return errand.kind == "mark" and item.get("result") is None
+    def _mark(self, operation: SimulatedOperation, life: RecordLife, item: Item, now: float) -> bool:
+        return operation.kind == "mark" and item.get("result") is None
 
-    def _drop(self, errand: Errand, life: Life, item: Item, now: float) -> bool:
+    def _drop(self, operation: SimulatedOperation, life: RecordLife, item: Item, now: float) -> bool:
         life.dropped = True
-        return errand.kind == "drop" and item.get("result") is None
+        return operation.kind == "drop" and item.get("result") is None
 
     # What the workers did
 
-    def began(self, errand: Errand, run: Run, asking: bool) -> None:
+    def began(self, operation: SimulatedOperation, run: Run, asking: bool) -> None:
         """The work of a call begins, or its resolver."""
         token = run.claim.token
         claims = self.claims.get(token)
         if not claims:
-            self.fail("one holder", f"{errand.name} begins its work without a claim")
+            self.fail("one holder", f"{operation.name} begins its work without a claim")
         attempt = run.attempt
         lives = [life for life, number in claims if number == attempt]
         if not lives:
-            self.fail("attempts", f"{errand.name} takes itself for attempt {attempt}, and is {claims[-1][1]}")
+            self.fail(
+                "attempts", f"{operation.name} takes itself for attempt {attempt}, and is {claims[-1][1]}"
+            )
         life = lives[-1]
-        if run.lost and not errand.entered:
-            self.fail("one holder", f"{errand.name} begins its work after its lease has run out")
+        if run.lost and not operation.entered:
+            self.fail("one holder", f"{operation.name} begins its work after its lease has run out")
         self.working[token] = run
-        errand.entered = True
+        operation.entered = True
         if asking:
             return
         if token in self.ran:
             self.fail("attempts", f"attempt {attempt} runs a second time")
         in_doubt = life.doubt is not None and attempt >= life.doubt
-        if in_doubt and errand.policy.on_lapsed == "resolve":
+        if in_doubt and operation.policy.on_lapsed == "resolve":
             self.fail(
-                "no silent rerun", f"{errand.name} runs, and nobody asked what became of the attempt before"
+                "no silent rerun",
+                f"{operation.name} runs, and nobody asked what became of the attempt before",
             )
         self.ran[token] = True
-        errand.begun = token
+        operation.begun = token
 
     def stopped(self, token: str, value: bytes | None, interrupted: bool) -> None:
         """The work under a token is over, and gave this value if any."""
@@ -370,92 +378,96 @@ class Model:
 
     # What the callers got
 
-    def ended(self, errand: Errand, value: Any) -> None:
-        """The steps of an errand came to their end."""
-        if errand.kind == "call":
-            self._call_ended(errand, value)
-        elif errand.kind == "check":
-            for id, new in zip(errand.ids or (errand.id,), value, strict=True):
-                if new and not any(life.winner in errand.tokens for life in self.during(errand, id)):
-                    self.fail("same answer", f"{errand.name} was told that {id} is new, and did not mark it")
-        elif errand.kind == "mark" and not any("COMPLETED" in life.statuses for life in self.during(errand)):
-            self.fail("nothing lost", f"{errand.name} was told that it is marked, and it is not")
+    def ended(self, operation: SimulatedOperation, value: Any) -> None:
+        """The steps of an operation came to their end."""
+        if operation.kind == "call":
+            self._call_ended(operation, value)
+        elif operation.kind == "check":
+            for id, new in zip(operation.ids or (operation.id,), value, strict=True):
+                if new and not any(life.winner in operation.tokens for life in self.during(operation, id)):
+                    self.fail(
+                        "same answer", f"{operation.name} was told that {id} is new, and did not mark it"
+                    )
+        elif operation.kind == "mark" and not any(
+            "COMPLETED" in life.statuses for life in self.during(operation)
+        ):
+            self.fail("nothing lost", f"{operation.name} was told that it is marked, and it is not")
 
-    def _call_ended(self, errand: Errand, done: Returned | Raised) -> None:
+    def _call_ended(self, operation: SimulatedOperation, done: Returned | Raised) -> None:
         if isinstance(done, Raised):
-            self.failed(errand, done.error)
+            self.failed(operation, done.error)
         elif done.value is SKIPPED:
-            if errand.policy.on_busy != "skip":
-                self.fail("no surprise", f"{errand.name} skipped, and was not told to")
+            if operation.policy.on_busy != "skip":
+                self.fail("no surprise", f"{operation.name} skipped, and was not told to")
         else:
-            self._given(errand, msgspec.json.encode(done.value))
+            self._given(operation, msgspec.json.encode(done.value))
 
-    def _given(self, errand: Errand, answer: bytes) -> None:
-        lives = [life for life in self.during(errand) if life.winner]
-        if errand.begun and not any(life.winner in errand.tokens for life in lives):
+    def _given(self, operation: SimulatedOperation, answer: bytes) -> None:
+        lives = [life for life in self.during(operation) if life.winner]
+        if operation.begun and not any(life.winner in operation.tokens for life in lives):
             self.fail(
-                "same answer", f"{errand.name} gave its caller {answer!r}, and its result was not accepted"
+                "same answer", f"{operation.name} gave its caller {answer!r}, and its result was not accepted"
             )
         right = [life for life in lives if life.accepted == answer]
         if not right:
             self.fail(
                 "same answer",
-                f"{errand.name} was given {answer!r}; accepted: {[life.accepted for life in lives]}",
+                f"{operation.name} was given {answer!r}; accepted: {[life.accepted for life in lives]}",
             )
-        if not any(life.fingerprint == errand.fingerprint for life in right):
-            self.fail("payload", f"{errand.name} was given the answer to another payload")
+        if not any(life.fingerprint == operation.fingerprint for life in right):
+            self.fail("payload", f"{operation.name} was given the answer to another payload")
         right[-1].answered = True
 
-    def failed(self, errand: Errand, error: BaseException) -> None:
-        """An errand ended with an error."""
+    def failed(self, operation: SimulatedOperation, error: BaseException) -> None:
+        """An operation ended with an error."""
         for kind, accounted_for in self._endings:
-            if isinstance(error, kind) and accounted_for(errand):
+            if isinstance(error, kind) and accounted_for(operation):
                 return
-        self.fail("no surprise", f"{errand.name} ended with {type(error).__name__}: {error}")
+        self.fail("no surprise", f"{operation.name} ended with {type(error).__name__}: {error}")
 
-    def _of_its_own(self, errand: Errand) -> bool:
-        return errand.entered
+    def _of_its_own(self, operation: SimulatedOperation) -> bool:
+        return operation.entered
 
-    def _failed_before(self, errand: Errand) -> bool:
-        return any("FAILED" in life.statuses for life in self.during(errand))
+    def _failed_before(self, operation: SimulatedOperation) -> bool:
+        return any("FAILED" in life.statuses for life in self.during(operation))
 
-    def _unknown(self, errand: Errand) -> bool:
-        return any("UNKNOWN" in life.statuses for life in self.during(errand))
+    def _unknown(self, operation: SimulatedOperation) -> bool:
+        return any("UNKNOWN" in life.statuses for life in self.during(operation))
 
-    def _mismatched(self, errand: Errand) -> bool:
-        payloads = [payload for life in self.during(errand) for payload in life.payloads]
-        return any(payload not in (None, errand.fingerprint) for payload in payloads)
+    def _mismatched(self, operation: SimulatedOperation) -> bool:
+        payloads = [payload for life in self.during(operation) for payload in life.payloads]
+        return any(payload not in (None, operation.fingerprint) for payload in payloads)
 
-    def _without_result(self, errand: Errand) -> bool:
-        return any(life.dropped or (life.winner and life.accepted is None) for life in self.during(errand))
+    def _without_result(self, operation: SimulatedOperation) -> bool:
+        return any(life.dropped or (life.winner and life.accepted is None) for life in self.during(operation))
 
-    def _busy(self, errand: Errand) -> bool:
-        left = errand.policy.patience - errand.waited
-        if errand.kind == "call" and errand.policy.on_busy == "wait" and left > GIVEN_UP:
-            self.fail("waiter", f"{errand.name} gave up, and had patience for another {left:.3f} s")
-        return errand.kind in ("wait", "mark") or errand.policy.on_busy != "skip"
+    def _busy(self, operation: SimulatedOperation) -> bool:
+        left = operation.policy.patience - operation.waited
+        if operation.kind == "call" and operation.policy.on_busy == "wait" and left > GIVEN_UP:
+            self.fail("waiter", f"{operation.name} gave up, and had patience for another {left:.3f} s")
+        return operation.kind in ("wait", "mark") or operation.policy.on_busy != "skip"
 
-    def _lost(self, errand: Errand) -> bool:
-        if errand.made:
-            self.fail("own token", f"{errand.name} was told that it lost, and its own result is there")
-        return bool(errand.tokens) or errand.kind == "resolve"
+    def _lost(self, operation: SimulatedOperation) -> bool:
+        if operation.made:
+            self.fail("own token", f"{operation.name} was told that it lost, and its own result is there")
+        return bool(operation.tokens) or operation.kind == "resolve"
 
-    def _drained(self, errand: Errand) -> bool:
-        return errand.kind == "call"
+    def _drained(self, operation: SimulatedOperation) -> bool:
+        return operation.kind == "call"
 
-    def _not_to_settle(self, errand: Errand) -> bool:
-        return errand.kind == "resolve"
+    def _not_to_settle(self, operation: SimulatedOperation) -> bool:
+        return operation.kind == "resolve"
 
-    def _not_reached(self, errand: Errand) -> bool:
-        life = self.current(errand.id)
+    def _not_reached(self, operation: SimulatedOperation) -> bool:
+        life = self.current(operation.id)
         holds = (
             life is not None
             and life.item["expires_at"] > self.now
-            and life.item["token"] in errand.tokens[-1:]
+            and life.item["token"] in operation.tokens[-1:]
         )
-        if holds and errand.last is Put and not errand.entered:
-            self.fail("own token", f"{errand.name} was told that nothing was written, and holds the key")
-        return errand.faults > 0
+        if holds and operation.last is Put and not operation.entered:
+            self.fail("own token", f"{operation.name} was told that nothing was written, and holds the key")
+        return operation.faults > 0
 
-    def _nobody_can_tell(self, errand: Errand) -> bool:
-        return errand.faults >= TRIES
+    def _nobody_can_tell(self, operation: SimulatedOperation) -> bool:
+        return operation.faults >= TRIES

@@ -9,11 +9,11 @@ from semel.events import Events, What
 from semel.ledger import LedgerSteps
 from semel.stores.memory import MemoryStore
 from semel.tables import LEDGER
-from semel.testing.simulation.errand import Errand
 from semel.testing.simulation.model import Interrupted, Model
-from semel.testing.simulation.plan import Plan, draw
+from semel.testing.simulation.operation import SimulatedOperation
 from semel.testing.simulation.scheduler import Scheduler
-from semel.testing.simulation.trace import Violation
+from semel.testing.simulation.settings import WorldSettings, draw
+from semel.testing.simulation.trace import InvariantViolation
 
 # How long a command is under way, in seconds; leases are of 0.5 to 2.
 SOON = 0.02
@@ -37,7 +37,7 @@ FAULTS = (
 READING_FAULTS = ((0.3, "crash before"), (0.4, "refused"), (0.3, "slow"))
 
 
-class Ears(Events):
+class CountingEvents(Events):
     """Counts what the ledger says, and logs nothing."""
 
     def __init__(self, count: Callable[[str], None]) -> None:
@@ -51,13 +51,15 @@ class Ears(Events):
     warn = emit
 
 
-class Actor:
+class SimulatedProcess:
     """Somebody who takes steps, until they end or it crashes."""
 
-    __slots__ = ("done", "errand", "gone", "job", "steps", "ticket")
+    __slots__ = ("done", "gone", "job", "operation", "steps", "ticket")
 
-    def __init__(self, errand: Errand, steps: Steps[Any], done: Callable[[], None] | None = None) -> None:
-        self.errand = errand
+    def __init__(
+        self, operation: SimulatedOperation, steps: Steps[Any], done: Callable[[], None] | None = None
+    ) -> None:
+        self.operation = operation
         self.steps = steps
         self.done = done
         self.gone = False
@@ -71,16 +73,16 @@ class Network(Scheduler):
 
     def __init__(self, seed: int, listener: Callable[[str], None] | None = None) -> None:
         super().__init__(seed, listener)
-        self.plan: Plan = draw(self.dice)
-        self.lease: float = self.plan.options["lease"]  # type: ignore[assignment]  # it was drawn as a number
-        self.trouble = self.plan.trouble
+        self.settings: WorldSettings = draw(self.rng)
+        self.lease: float = self.settings.options["lease"]  # type: ignore[assignment]  # it was drawn as a number
+        self.trouble = self.settings.trouble
         self.store = MemoryStore(self.clock)
         self.model = Model(self.fail, self.count)
-        self.ledger = LedgerSteps(env="sim", events=Ears(self.count), tokens=self.token)
-        self.ids = [self.ledger.name(key) for key in self.plan.keys]
-        self._acting: Errand | None = None
+        self.ledger = LedgerSteps(env="sim", events=CountingEvents(self.count), tokens=self.token)
+        self.ids = [self.ledger.name(key) for key in self.settings.keys]
+        self._current: SimulatedOperation | None = None
         self._tokens = 0
-        self._watchers: dict[str, list[tuple[Actor, int, float]]] = {id: [] for id in self.ids}
+        self._watchers: dict[str, list[tuple[SimulatedProcess, int, float]]] = {id: [] for id in self.ids}
 
     def run(self) -> None:
         """Let everything happen, then see that it all comes to an end."""
@@ -89,7 +91,7 @@ class Network(Scheduler):
             self.until_quiet()
             self.trouble = 0.0
             self._last_round()
-        except Violation:
+        except InvariantViolation:
             raise
         except Exception as error:
             raise self.violation("no surprise", f"{type(error).__name__}: {error}") from error
@@ -103,7 +105,7 @@ class Network(Scheduler):
         """See that what is left can be done, now that nothing goes wrong any more."""
         raise NotImplementedError
 
-    def begin(self, actor: Actor, command: Call) -> None:
+    def begin(self, process: SimulatedProcess, command: Call) -> None:
         """The steps have come to the caller's work."""
         raise NotImplementedError
 
@@ -111,122 +113,125 @@ class Network(Scheduler):
         """The next token, which belongs to whoever is acting."""
         self._tokens += 1
         token = f"t{self._tokens}"
-        if self._acting is not None:
-            self._acting.tokens.append(token)
+        if self._current is not None:
+            self._current.tokens.append(token)
         return token
 
     # Steps
 
-    def resume(self, actor: Actor, reply: Any, error: BaseException | None = None) -> None:
+    def resume(self, process: SimulatedProcess, reply: Any, error: BaseException | None = None) -> None:
         """Give the steps a reply, and carry on with what they ask for next."""
-        if actor.gone:
+        if process.gone:
             return
-        errand = self._acting = actor.errand
+        operation = self._current = process.operation
         try:
-            command: Any = actor.steps.send(reply) if error is None else actor.steps.throw(error)
+            command: Any = process.steps.send(reply) if error is None else process.steps.throw(error)
         except StopIteration as end:
-            self._ended(actor, end.value)
+            self._ended(process, end.value)
             return
-        except Violation:
+        except InvariantViolation:
             raise
         except (Exception, Interrupted) as problem:  # noqa: BLE001 - the model says which may come
-            self._failed(actor, problem)
+            self._failed(process, problem)
             return
         kind = type(command)
-        if kind is Pause and errand.last is Watch:
-            errand.waited += command.seconds
-        errand.last = kind
-        if errand.recognised:
-            errand.recognised = False
+        if kind is Pause and operation.last is Watch:
+            operation.waited += command.seconds
+        operation.last = kind
+        if operation.recognised:
+            operation.recognised = False
             if kind is Watch or kind is Put:
-                self.fail("own token", f"{errand.name} holds the key by its own token, and does not know it")
-        self._go(actor, command, kind)
+                self.fail(
+                    "own token", f"{operation.name} holds the key by its own token, and does not know it"
+                )
+        self._go(process, command, kind)
 
-    def _go(self, actor: Actor, command: Any, kind: type) -> None:
+    def _go(self, process: SimulatedProcess, command: Any, kind: type) -> None:
         """Let happen what the steps ask for."""
         if kind is Call:
-            self.begin(actor, command)
+            self.begin(process, command)
         elif kind is Watch:
-            self._watch(actor, command)
+            self._watch(process, command)
         elif kind is Pause:
-            self.later(command.seconds, self._go_on, actor)
+            self.later(command.seconds, self._go_on, process)
         elif self.random() < self.trouble:
-            self._fault(actor, command, kind is Get)
+            self._fault(process, command, kind is Get)
         else:
-            self.later(self._latency(), self._deliver, actor, command)
+            self.later(self._latency(), self._deliver, process, command)
 
-    def _go_on(self, actor: Actor) -> None:
+    def _go_on(self, process: SimulatedProcess) -> None:
         """A pause is over."""
-        self.resume(actor, self.clock.monotonic())
+        self.resume(process, self.clock.monotonic())
 
     def _latency(self) -> float:
         """Most commands are quick; one in five takes up to half a lease, and is none the worse for it."""
         luck = self.random()
         return SOON * luck if luck < 0.8 else self.lease * 2.5 * (luck - 0.8)
 
-    def _ended(self, actor: Actor, value: Any) -> None:
-        errand = actor.errand
-        actor.gone = True
-        errand.outcome = value
-        self.note(errand.name, "ends with", value)
-        if errand.kind != "beat":
-            self.model.ended(errand, value)
-        self._after(actor)
+    def _ended(self, process: SimulatedProcess, value: Any) -> None:
+        operation = process.operation
+        process.gone = True
+        operation.outcome = value
+        self.note(operation.name, "ends with", value)
+        if operation.kind != "beat":
+            self.model.ended(operation, value)
+        self._after(process)
 
-    def _failed(self, actor: Actor, problem: BaseException) -> None:
-        actor.gone = True
-        actor.errand.outcome = problem
-        self.note(actor.errand.name, "raises", problem)
-        self.model.failed(actor.errand, problem)
-        self._after(actor)
+    def _failed(self, process: SimulatedProcess, problem: BaseException) -> None:
+        process.gone = True
+        process.operation.outcome = problem
+        self.note(process.operation.name, "raises", problem)
+        self.model.failed(process.operation, problem)
+        self._after(process)
 
-    def _after(self, actor: Actor) -> None:
-        if actor.errand.recognised:
+    def _after(self, process: SimulatedProcess) -> None:
+        if process.operation.recognised:
             self.fail(
-                "own token", f"{actor.errand.name} held the key by its own token, and ended without its work"
+                "own token",
+                f"{process.operation.name} held the key by its own token, and ended without its work",
             )
-        if actor.done is not None:
-            actor.done()
+        if process.done is not None:
+            process.done()
 
-    def crash(self, actor: Actor, what: str, phase: str) -> None:
+    def crash(self, process: SimulatedProcess, what: str, phase: str) -> None:
         """The process is gone; another takes its place."""
-        self.note(actor.errand.name, "crashes", f"{what} {phase}")
+        self.note(process.operation.name, "crashes", f"{what} {phase}")
         self.count(f"crash {what} {phase}")
-        actor.gone = True
-        if actor.job is not None:
-            actor.job.over = True
-            self.model.stopped(actor.job.run.claim.token, None, interrupted=True)
-        if actor.done is not None:
-            actor.done()
+        process.gone = True
+        if process.job is not None:
+            process.job.over = True
+            self.model.stopped(process.job.run.claim.token, None, interrupted=True)
+        if process.done is not None:
+            process.done()
 
     # Commands
 
-    def _apply(self, errand: Errand, command: Any) -> Any:
+    def _apply(self, operation: SimulatedOperation, command: Any) -> Any:
         """Have the store carry a command out, and see that all still holds."""
         reply = self.store.execute(command)
-        self.note(errand.name, "", (command, reply))
+        self.note(operation.name, "", (command, reply))
         if type(command) is Batch:
             for write, each in zip(command.writes, reply.replies, strict=True):
-                self.seen(errand, write, each)
+                self.seen(operation, write, each)
         else:
-            self.seen(errand, command, reply)
+            self.seen(operation, command, reply)
         return reply
 
-    def seen(self, errand: Errand, command: Any, reply: Any) -> None:
+    def seen(self, operation: SimulatedOperation, command: Any, reply: Any) -> None:
         """What a command came to is as it must be."""
         kind = type(reply)
         self.model.answered(reply)
         if kind is Refused:
-            self._own(errand, command, reply.item)
+            self._own(operation, command, reply.item)
         elif kind is not Found:
             found = self.store.execute(Get(LEDGER, command.key))
-            self.model.wrote(errand, command, reply.now, found.item)
+            self.model.wrote(operation, command, reply.now, found.item)
             self._wake(command.key)
 
-    def _own(self, errand: Errand, command: Any, item: Any) -> None:
+    def _own(self, operation: SimulatedOperation, command: Any, item: Any) -> None:
         """Whether a refusal is the author's own work, whose answer was lost."""
-        if item is None or item["token"] not in errand.tokens:
-            if type(command) is Update and errand.kind == "call":
+        if item is None or item["token"] not in operation.tokens:
+            if type(command) is Update and operation.kind == "call":
                 self.count("zombies refused")
             return
         if (
@@ -235,131 +240,131 @@ class Network(Scheduler):
             and item["status"] == "IN_PROGRESS"
         ):
             self.count("own claims recognised")
-            errand.recognised = command.item["status"] == "IN_PROGRESS"
+            operation.recognised = command.item["status"] == "IN_PROGRESS"
         elif type(command) is Update and item["status"] == command.set.get("status"):
-            errand.made = item["status"] == "COMPLETED" and item.get("result") == command.set.get("result")
+            operation.made = item["status"] == "COMPLETED" and item.get("result") == command.set.get("result")
             self.count("own moves recognised")
 
-    def _deliver(self, actor: Actor, command: Any) -> None:
-        if actor.gone:
+    def _deliver(self, process: SimulatedProcess, command: Any) -> None:
+        if process.gone:
             return
-        errand = actor.errand
-        errand.recognised = errand.made = False
-        reply = self._apply(errand, command)
+        operation = process.operation
+        operation.recognised = operation.made = False
+        reply = self._apply(operation, command)
         if type(reply) is Refused and type(command) is Put:
-            self._insists(errand, reply.item)
-        self.resume(actor, reply)
+            self._insists(operation, reply.item)
+        self.resume(process, reply)
 
-    def _insists(self, errand: Errand, item: Any) -> None:
+    def _insists(self, operation: SimulatedOperation, item: Any) -> None:
         """Whoever is refused by the same record over and over should rather wait for it."""
         obstacle = item and (item["token"], item["status"], item["lease_until"])
-        errand.refusals = errand.refusals + 1 if obstacle == errand.obstacle else 1
-        errand.obstacle = obstacle
-        if errand.refusals > TOO_OFTEN:
-            self.fail("progress", f"{errand.name} asks over and over for what it is refused")
+        operation.refusals = operation.refusals + 1 if obstacle == operation.obstacle else 1
+        operation.obstacle = obstacle
+        if operation.refusals > TOO_OFTEN:
+            self.fail("progress", f"{operation.name} asks over and over for what it is refused")
 
-    def _fault(self, actor: Actor, command: Any, reading: bool) -> None:
+    def _fault(self, process: SimulatedProcess, command: Any, reading: bool) -> None:
         """Something happens to a command on its way."""
-        errand, lease = actor.errand, self.lease
-        fault = self.dice.weighed(READING_FAULTS if reading else FAULTS)
+        operation, lease = process.operation, self.lease
+        fault = self.rng.weighed(READING_FAULTS if reading else FAULTS)
         soon = SOON * self.random()
-        phase = _phase(errand, command)
-        self.note(errand.name, f"[{fault}]", command)
-        errand.faults += 1
+        phase = _phase(operation, command)
+        self.note(operation.name, f"[{fault}]", command)
+        operation.faults += 1
         if fault == "crash before":
-            return self.crash(actor, "before", phase)
+            return self.crash(process, "before", phase)
         if fault == "crash after":
-            self._ghost(errand, command)
-            return self.crash(actor, "after", phase)
+            self._ghost(operation, command)
+            return self.crash(process, "after", phase)
         if fault == "crash, applied later":
-            self.later(lease * self.dice.between(0.1, 3), self._ghost, errand, command)
-            return self.crash(actor, "during", phase)
+            self.later(lease * self.rng.between(0.1, 3), self._ghost, operation, command)
+            return self.crash(process, "during", phase)
         self.count(fault)
         if fault == "reply lost":
-            return self.later(soon, self._lose_reply, actor, command)
+            return self.later(soon, self._lose_reply, process, command)
         if fault == "request lost":
-            return self.later(soon, self.resume, actor, None, errors.StoreOutcomeUnknown("lost"))
+            return self.later(soon, self.resume, process, None, errors.StoreOutcomeUnknown("lost"))
         if fault == "refused":
-            return self.later(soon, self.resume, actor, None, errors.StoreUnavailable("refused"))
+            return self.later(soon, self.resume, process, None, errors.StoreUnavailable("refused"))
         if fault == "slow":
-            return self.later(lease * self.dice.between(0.1, 1.5), self._deliver, actor, command)
+            return self.later(lease * self.rng.between(0.1, 1.5), self._deliver, process, command)
         if fault == "duplicated":
-            return self.later(soon, self._deliver_twice, actor, command)
+            return self.later(soon, self._deliver_twice, process, command)
         if fault == "delayed":
-            self.later(lease * self.dice.between(0.1, 3), self._ghost, errand, command)
-            return self.later(soon, self.resume, actor, None, errors.StoreOutcomeUnknown("delayed"))
-        return self.later(soon, self._deliver_late, actor, command)
+            self.later(lease * self.rng.between(0.1, 3), self._ghost, operation, command)
+            return self.later(soon, self.resume, process, None, errors.StoreOutcomeUnknown("delayed"))
+        return self.later(soon, self._deliver_late, process, command)
 
-    def _ghost(self, errand: Errand, command: Any) -> None:
+    def _ghost(self, operation: SimulatedOperation, command: Any) -> None:
         """A command arrives, and nobody waits for its answer."""
-        recognised, made = errand.recognised, errand.made
-        self._apply(errand, command)
-        errand.recognised, errand.made = recognised, made
+        recognised, made = operation.recognised, operation.made
+        self._apply(operation, command)
+        operation.recognised, operation.made = recognised, made
 
-    def _lose_reply(self, actor: Actor, command: Any) -> None:
-        if not actor.gone:
-            self._ghost(actor.errand, command)
-            self.resume(actor, None, errors.StoreOutcomeUnknown("reply lost"))
+    def _lose_reply(self, process: SimulatedProcess, command: Any) -> None:
+        if not process.gone:
+            self._ghost(process.operation, command)
+            self.resume(process, None, errors.StoreOutcomeUnknown("reply lost"))
 
-    def _deliver_twice(self, actor: Actor, command: Any) -> None:
-        if actor.gone:
+    def _deliver_twice(self, process: SimulatedProcess, command: Any) -> None:
+        if process.gone:
             return
-        if self.dice.chance(0.5):
-            self._ghost(actor.errand, command)
-            self._deliver(actor, command)
+        if self.rng.chance(0.5):
+            self._ghost(process.operation, command)
+            self._deliver(process, command)
         else:
-            self.later(SOON * 3 * self.random(), self._ghost, actor.errand, command)
-            self._deliver(actor, command)
+            self.later(SOON * 3 * self.random(), self._ghost, process.operation, command)
+            self._deliver(process, command)
 
-    def _deliver_late(self, actor: Actor, command: Any) -> None:
+    def _deliver_late(self, process: SimulatedProcess, command: Any) -> None:
         """The command is carried out, and its author held up before it learns so, perhaps past its lease."""
-        if actor.gone:
+        if process.gone:
             return
-        errand = actor.errand
-        errand.recognised = errand.made = False
-        reply = self._apply(errand, command)
-        self.later(self.lease * self.dice.between(0.2, 2.5), self.resume, actor, reply)
+        operation = process.operation
+        operation.recognised = operation.made = False
+        reply = self._apply(operation, command)
+        self.later(self.lease * self.rng.between(0.2, 2.5), self.resume, process, reply)
 
     # Waiting
 
-    def _watch(self, actor: Actor, command: Watch) -> None:
-        actor.ticket += 1
+    def _watch(self, process: SimulatedProcess, command: Watch) -> None:
+        process.ticket += 1
         if self.random() < self.trouble / 2:
-            actor.errand.faults += 1
-            if self.dice.chance(0.5):
-                return self.crash(actor, "during", "wait")
+            process.operation.faults += 1
+            if self.rng.chance(0.5):
+                return self.crash(process, "during", "wait")
             self.count("refused")
             return self.later(
-                SOON * self.random(), self.resume, actor, None, errors.StoreUnavailable("refused")
+                SOON * self.random(), self.resume, process, None, errors.StoreUnavailable("refused")
             )
-        self._watchers[command.key].append((actor, actor.ticket, self.now))
+        self._watchers[command.key].append((process, process.ticket, self.now))
         # As a real store's: somewhat less than asked, and never no time at all.
         seconds = max(0.001, command.seconds * (0.7 + 0.3 * self.random()))
-        return self.later(seconds, self._look, actor, actor.ticket, command.key, self.now)
+        return self.later(seconds, self._look, process, process.ticket, command.key, self.now)
 
     def _wake(self, id: str) -> None:
         """Ring the bell for who waits for a key; some do not hear it, and look when their time is up."""
         waiting = self._watchers[id]
         if waiting:
-            for actor, ticket, since in waiting:
-                if actor.ticket == ticket and self.random() < 0.7:
-                    self.later(SOON * self.random(), self._look, actor, ticket, id, since)
+            for process, ticket, since in waiting:
+                if process.ticket == ticket and self.random() < 0.7:
+                    self.later(SOON * self.random(), self._look, process, ticket, id, since)
             waiting.clear()
 
-    def _look(self, actor: Actor, ticket: int, id: str, since: float) -> None:
-        if actor.gone or actor.ticket != ticket:
+    def _look(self, process: SimulatedProcess, ticket: int, id: str, since: float) -> None:
+        if process.gone or process.ticket != ticket:
             return
-        actor.ticket += 1
+        process.ticket += 1
         waited = self.now - since
-        actor.errand.waited += waited
-        found = self._apply(actor.errand, Get(LEDGER, id))
-        self.resume(actor, Found(found.now, found.item, waited))
+        process.operation.waited += waited
+        found = self._apply(process.operation, Get(LEDGER, id))
+        self.resume(process, Found(found.now, found.item, waited))
 
 
-def _phase(errand: Errand, command: Any) -> str:
+def _phase(operation: SimulatedOperation, command: Any) -> str:
     """What a command is for: the part of a call's life that a crash cuts."""
-    if errand.kind == "beat":
+    if operation.kind == "beat":
         return "renewal"
-    if errand.kind != "call":
+    if operation.kind != "call":
         return "operation"
     return "claim" if type(command) is Put else "end"

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from semel.testing.clock import FakeClock
-from semel.testing.simulation.dice import Dice
-from semel.testing.simulation.trace import Trace, Violation
+from semel.testing.simulation.rng import SeededRandom
+from semel.testing.simulation.trace import InvariantViolation, Trace
 
 # Far more than any world needs that goes on: what is still busy then is stuck.
 TOO_MANY_STEPS = 5000
@@ -19,8 +19,8 @@ class Scheduler:
         self.seed = seed
         self.tally: dict[str, int] = {}
         self.trace = Trace(listener)
-        self.dice = Dice(seed)
-        self.random = self.dice.random
+        self.rng = SeededRandom(seed)
+        self.random = self.rng.random
         self.clock = FakeClock()
         self.now = 0.0
         self.planned = 0
@@ -47,9 +47,9 @@ class Scheduler:
         """An invariant does not hold."""
         raise self.violation(invariant, what)
 
-    def violation(self, invariant: str, what: str) -> Violation:
+    def violation(self, invariant: str, what: str) -> InvariantViolation:
         """The error that tells how this world came to break an invariant."""
-        return Violation(invariant, what, self.seed, str(self.trace))
+        return InvariantViolation(invariant, what, self.seed, str(self.trace))
 
     def count(self, what: str) -> None:
         """Count it."""

@@ -23,7 +23,7 @@ from semel.commands import (
 SHOWN = 40
 
 
-class Violation(AssertionError):
+class InvariantViolation(AssertionError):
     """An invariant did not hold; the message has the steps that led there and the command to replay them."""
 
     def __init__(self, invariant: str, what: str, seed: int, steps: str) -> None:
@@ -60,13 +60,13 @@ class Trace:
 
 def line(time: float, who: str, what: str, detail: Any) -> str:
     """A step as a line of text."""
-    return f"{time:9.3f}  {who:<10} {what:<22} {told(detail)}".rstrip()
+    return f"{time:9.3f}  {who:<10} {what:<22} {described(detail)}".rstrip()
 
 
-def told(detail: Any) -> str:
+def described(detail: Any) -> str:
     """A command, a reply, an end or anything else in a few words."""
     if isinstance(detail, tuple):
-        return " -> ".join(told(each) for each in detail)
+        return " -> ".join(described(each) for each in detail)
     return _command(detail) or _reply(detail) or _end(detail) or str(detail)
 
 

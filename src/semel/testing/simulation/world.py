@@ -2,7 +2,7 @@
 
 The steps are the real ones, `Flow.steps`, `beat` and the ledger's own; so is the store in memory. What is not
 real is the network between them, the time, and the work: `scheduler` says what happens next, `network` what
-befalls a command, `workshop` what comes of the work, and this who is there. `model` says what must hold.
+befalls a command, `work` what comes of the work, and this who is there. `model` says what must hold.
 """
 
 from collections.abc import Callable
@@ -17,16 +17,16 @@ from semel.flow import Flow, Service
 from semel.heartbeat import Heart
 from semel.model import MISSING, Abandoned, Happened, NotHappened, Settlement
 from semel.policy import Policy
-from semel.testing.simulation.errand import Errand
-from semel.testing.simulation.network import SOON, Actor
-from semel.testing.simulation.workshop import WORK, Workshop
+from semel.testing.simulation.network import SOON, SimulatedProcess
+from semel.testing.simulation.operation import SimulatedOperation
+from semel.testing.simulation.work import WORK, SimulatedWork
 
 OPERATIONS = ("forget", "resolve", "resolve", "mark", "check", "drop", "wait")
 
 DECODER = decoder_for(Any)
 
 
-class Worker:
+class SimulatedWorker:
     """A process: it makes its calls one after the other."""
 
     __slots__ = ("draining", "flow", "left", "name", "policy")
@@ -43,100 +43,104 @@ class Worker:
         return self.draining
 
 
-class World(Workshop):
+class World(SimulatedWork):
     """Everything there is, for one seed."""
 
     def __init__(self, seed: int, listener: Callable[[str], None] | None = None) -> None:
         super().__init__(seed, listener)
         self._heart = Heart(self.store, self.clock)
-        self._errands = 0
+        self._operations = 0
 
     # Who is there
 
     def _populate(self) -> None:
-        plan, dice = self.plan, self.dice
-        for number in range(plan.workers):
-            worker = Worker(f"w{number + 1}", dice.upto(1, plan.calls), plan.worker_policy(dice))
+        settings, rng = self.settings, self.rng
+        for number in range(settings.workers):
+            worker = SimulatedWorker(
+                f"w{number + 1}", rng.upto(1, settings.calls), settings.worker_policy(rng)
+            )
             service = Service(self.ledger, self.store, self.clock, self._heart, None, worker.is_draining)
             worker.flow = Flow(service, worker.policy, DECODER)
-            self.later(dice.between(0, 0.5) * self.lease, self._next_call, worker)
-        for _ in range(plan.operations):
-            self.later(dice.between(0.1, 6 * self.lease), self._operate, dice.among(OPERATIONS))
-        for _ in range(plan.jumps):
-            self.later(dice.between(0.1, 4 * self.lease), self._jump)
+            self.later(rng.between(0, 0.5) * self.lease, self._next_call, worker)
+        for _ in range(settings.operations):
+            self.later(rng.between(0.1, 6 * self.lease), self._operate, rng.among(OPERATIONS))
+        for _ in range(settings.jumps):
+            self.later(rng.between(0.1, 4 * self.lease), self._jump)
 
-    def _next_call(self, worker: Worker) -> None:
+    def _next_call(self, worker: SimulatedWorker) -> None:
         if worker.left == 0:
             return
         worker.left -= 1
-        dice = self.dice
-        if dice.chance(self.plan.drains):
+        rng = self.rng
+        if rng.chance(self.settings.drains):
             self.count("drained")
             # It stops somewhere in the middle of its call, and begins none after it.
             worker.left = 0
-            self.later(dice.between(0, self.lease), setattr, worker, "draining", True)
-        payload = "p" if dice.chance(0.85) else "q"
-        errand = self._errand(worker.name, "call", dice.among(self.ids), worker.policy, payload)
+            self.later(rng.between(0, self.lease), setattr, worker, "draining", True)
+        payload = "p" if rng.chance(0.85) else "q"
+        operation = self._operation(worker.name, "call", rng.among(self.ids), worker.policy, payload)
         # As `once` does: what a glance can tell needs no steps.
-        before = worker.flow.replay(errand.id, payload) if dice.chance(0.3) else MISSING
+        before = worker.flow.replay(operation.id, payload) if rng.chance(0.3) else MISSING
         if before is not MISSING:
             steps: Steps[Any] = _glanced(before)
         else:
-            steps = worker.flow.steps(errand.id, payload, WORK)
+            steps = worker.flow.steps(operation.id, payload, WORK)
 
         def next_one() -> None:
-            self.later(dice.between(0, 0.5) * self.lease, self._next_call, worker)
+            self.later(rng.between(0, 0.5) * self.lease, self._next_call, worker)
 
         if before is not MISSING:
             self.count("glances")
-        self._start(Actor(errand, steps, next_one))
+        self._start(SimulatedProcess(operation, steps, next_one))
 
-    def _errand(self, who: str, kind: Any, id: str, policy: Policy, payload: str | None = None) -> Errand:
-        self._errands += 1
-        errand = Errand(f"{who}#{self._errands}", kind, id, policy, payload)
-        errand.started = self.model.step
-        return errand
+    def _operation(
+        self, who: str, kind: Any, id: str, policy: Policy, payload: str | None = None
+    ) -> SimulatedOperation:
+        self._operations += 1
+        operation = SimulatedOperation(f"{who}#{self._operations}", kind, id, policy, payload)
+        operation.started = self.model.step
+        return operation
 
-    def _operate(self, kind: str, id: str | None = None) -> Actor:
+    def _operate(self, kind: str, id: str | None = None) -> SimulatedProcess:
         """Somebody uses the ledger directly."""
-        policy = self.plan.policy("wait", self.lease)
-        errand = self._errand("op", kind, id or self.dice.among(self.ids), policy)
-        key = errand.id.rpartition("/")[2]
-        actor = Actor(errand, getattr(self, f"_{kind}")(errand, key))
-        self._start(actor)
-        return actor
+        policy = self.settings.policy("wait", self.lease)
+        operation = self._operation("op", kind, id or self.rng.among(self.ids), policy)
+        key = operation.id.rpartition("/")[2]
+        process = SimulatedProcess(operation, getattr(self, f"_{kind}")(operation, key))
+        self._start(process)
+        return process
 
-    def _forget(self, errand: Errand, key: str) -> Steps[Any]:
+    def _forget(self, operation: SimulatedOperation, key: str) -> Steps[Any]:
         return self.ledger.forget(key)
 
-    def _resolve(self, errand: Errand, key: str) -> Steps[Any]:
+    def _resolve(self, operation: SimulatedOperation, key: str) -> Steps[Any]:
         value = self.value()
-        errand.settlement = msgspec.json.encode(value)
+        operation.settlement = msgspec.json.encode(value)
         settlements: tuple[Settlement, ...] = (Happened(value), NotHappened(), Abandoned("no use"))
-        return self.ledger.resolve(key, self.dice.among(settlements))
+        return self.ledger.resolve(key, self.rng.among(settlements))
 
-    def _mark(self, errand: Errand, key: str) -> Steps[Any]:
+    def _mark(self, operation: SimulatedOperation, key: str) -> Steps[Any]:
         return self.ledger.mark_processed(key)
 
-    def _check(self, errand: Errand, key: str) -> Steps[Any]:
-        if self.dice.chance(0.5):
-            errand.ids = tuple(self.ids)
-            return self.ledger.check_and_set_many(self.plan.keys)
+    def _check(self, operation: SimulatedOperation, key: str) -> Steps[Any]:
+        if self.rng.chance(0.5):
+            operation.ids = tuple(self.ids)
+            return self.ledger.check_and_set_many(self.settings.keys)
         return self._check_one(key)
 
     def _check_one(self, key: str) -> Steps[Any]:
         new = yield from self.ledger.check_and_set(key)
         return [new]
 
-    def _drop(self, errand: Errand, key: str) -> Steps[Any]:
+    def _drop(self, operation: SimulatedOperation, key: str) -> Steps[Any]:
         return self.ledger.drop_result(key)
 
-    def _wait(self, errand: Errand, key: str) -> Steps[Any]:
+    def _wait(self, operation: SimulatedOperation, key: str) -> Steps[Any]:
         return self.ledger.wait(key, self.lease)
 
     def _jump(self) -> None:
-        seconds = self.dice.between(0.3, 4) * self.lease
-        if self.dice.chance(0.5):
+        seconds = self.rng.between(0.3, 4) * self.lease
+        if self.rng.chance(0.5):
             seconds = -seconds
         else:
             self.model.jumped = True
@@ -144,49 +148,53 @@ class World(Workshop):
         self.count("clock set forward" if seconds > 0 else "clock set back")
         self.clock.jump(seconds)
 
-    def _start(self, actor: Actor) -> None:
-        self.note(actor.errand.name, f"begins {actor.errand.kind}", actor.errand.id.rpartition("/")[2])
-        self.count(f"{actor.errand.kind}s")
-        self.resume(actor, None)
+    def _start(self, process: SimulatedProcess) -> None:
+        self.note(
+            process.operation.name,
+            f"begins {process.operation.kind}",
+            process.operation.id.rpartition("/")[2],
+        )
+        self.count(f"{process.operation.kind}s")
+        self.resume(process, None)
 
     # The last round: nothing goes wrong any more
 
     def _last_round(self) -> None:
         """Several callers for every key, all patient: each gets an answer, and at most one of them runs."""
         for id in self.ids:
-            first = self._ask(id, self.dice.upto(2, 3))
-            if any(isinstance(_error(errand), errors.OutcomeUnknown) for errand in first):
+            first = self._ask(id, self.rng.upto(2, 3))
+            if any(isinstance(_error(operation), errors.OutcomeUnknown) for operation in first):
                 self._operate("resolve", id)
                 self.until_quiet()
                 self._ask(id, 1)
 
-    def _ask(self, id: str, callers: int) -> list[Errand]:
+    def _ask(self, id: str, callers: int) -> list[SimulatedOperation]:
         life = self.model.current(id)
         payload = life.fingerprint if life is not None and life.fingerprint else "p"
-        policy = self.plan.policy("wait", 1000.0)
+        policy = self.settings.policy("wait", 1000.0)
         service = Service(self.ledger, self.store, self.clock, self._heart, None, lambda: False)
         flow = Flow(service, policy, DECODER)
-        errands = [self._errand("last", "call", id, policy, payload) for _ in range(callers)]
-        for errand in errands:
-            errand.final = True
-            actor = Actor(errand, flow.steps(id, payload, WORK))
-            self.later(SOON * self.random(), self._start, actor)
+        operations = [self._operation("last", "call", id, policy, payload) for _ in range(callers)]
+        for operation in operations:
+            operation.final = True
+            process = SimulatedProcess(operation, flow.steps(id, payload, WORK))
+            self.later(SOON * self.random(), self._start, process)
         self.until_quiet()
-        self._check_last(errands)
-        return errands
+        self._check_last(operations)
+        return operations
 
-    def _check_last(self, errands: list[Errand]) -> None:
+    def _check_last(self, operations: list[SimulatedOperation]) -> None:
         # Where a record's time was up meanwhile, the callers belong to different lives.
-        if len(self.model.during(errands[0])) <= 1:
-            if sum(errand.begun is not None for errand in errands) > 1:
+        if len(self.model.during(operations[0])) <= 1:
+            if sum(operation.begun is not None for operation in operations) > 1:
                 self.fail("progress", "of several waiters more than one ran")
-            answers = [_answer(errand) for errand in errands]
+            answers = [_answer(operation) for operation in operations]
             if answers.count(answers[0]) != len(answers):
                 self.fail("same answer", f"the last callers got {answers}")
-        for errand in errands:
-            error = _error(errand)
+        for operation in operations:
+            error = _error(operation)
             if error is not None and not isinstance(error, LAST_ERRORS):
-                self.fail("progress", f"with nothing in the way, {errand.name} ended with {error!r}")
+                self.fail("progress", f"with nothing in the way, {operation.name} ended with {error!r}")
 
 
 def _glanced(value: Any) -> Steps[Returned]:
@@ -198,13 +206,13 @@ def _glanced(value: Any) -> Steps[Returned]:
 LAST_ERRORS = (errors.FailedBefore, errors.OutcomeUnknown, errors.ResultNotKept)
 
 
-def _error(errand: Errand) -> BaseException | None:
-    outcome = errand.outcome
+def _error(operation: SimulatedOperation) -> BaseException | None:
+    outcome = operation.outcome
     if outcome is None:
         return AssertionError("no end at all")
     return outcome.error if type(outcome) is Raised else None
 
 
-def _answer(errand: Errand) -> str:
-    error = _error(errand)
-    return repr(errand.outcome.value) if error is None else type(error).__name__
+def _answer(operation: SimulatedOperation) -> str:
+    error = _error(operation)
+    return repr(operation.outcome.value) if error is None else type(error).__name__

@@ -6,14 +6,14 @@ import msgspec
 
 from semel.policy import Policy
 
-Kind: TypeAlias = Literal["call", "forget", "resolve", "mark", "check", "drop", "wait", "beat"]
+OperationKind: TypeAlias = Literal["call", "forget", "resolve", "mark", "check", "drop", "wait", "beat"]
 
 
-class Errand(msgspec.Struct, eq=False):
+class SimulatedOperation(msgspec.Struct, eq=False):
     """A call or an operation, from its first step to its end: the author of its commands."""
 
     name: str
-    kind: Kind
+    kind: OperationKind
     id: str
     policy: Policy
     fingerprint: str | None = None

@@ -1,4 +1,4 @@
-"""Deals: worlds in which every piece of work is one atomic write of several parts, or a gate's decision.
+"""Worlds in which every piece of work is one atomic write of several parts, or a gate's decision.
 
 Workers answer messages. An answer completes its claim, charges a counter, changes a document, replaces
 another and adds entries to three journals, all in one transaction; where the counter is full, it is refused
@@ -14,7 +14,7 @@ what it does in every simulated world. After each write must hold:
     progress        when nothing goes wrong any more, every message is answered, refused or decided
     no surprise     nothing ends in an error that nothing in this world accounts for
 
-    python -c 'from semel.testing.simulation.deals import run; run(1234, print)'
+    python -c 'from semel.testing.simulation.transactions import run; run(1234, print)'
 """
 
 from collections.abc import Callable, Iterable
@@ -35,9 +35,9 @@ from semel.realm import Realm
 from semel.switches import Board, SwitchSteps
 from semel.tables import COUNTERS, DOCUMENTS, JOURNAL, LEDGER
 from semel.tables.seeds import ACTIVITIES
-from semel.testing.simulation.errand import Errand
-from semel.testing.simulation.network import SOON, Actor, Ears, Network
-from semel.testing.simulation.trace import Violation, told
+from semel.testing.simulation.network import SOON, CountingEvents, Network, SimulatedProcess
+from semel.testing.simulation.operation import SimulatedOperation
+from semel.testing.simulation.trace import InvariantViolation, described
 from semel.transaction import Parts, Rules
 from semel.ulids import Ulids, milliseconds, text
 
@@ -55,7 +55,7 @@ LATER = 3.0
 DECISION = decoder_for(Decision)
 
 
-class Told:
+class LazyDetail:
     """A step's detail, written out when somebody looks."""
 
     def __init__(self, detail: Any) -> None:
@@ -63,12 +63,12 @@ class Told:
 
     def __str__(self) -> str:
         try:
-            return told(self._detail)
+            return described(self._detail)
         except (KeyError, TypeError):  # no record of the ledger's
             return str(self._detail)
 
 
-class Ids(Ulids):
+class SeededUlids(Ulids):
     """Ids that are the same in every run of a seed."""
 
     def __init__(self) -> None:
@@ -81,73 +81,77 @@ class Ids(Ulids):
         return text(milliseconds(at), self._made)
 
 
-class Deals(Network):
+class TransactionWorld(Network):
     """Everything there is, for one seed."""
 
     def __init__(self, seed: int, listener: Callable[[str], None] | None = None) -> None:
         super().__init__(seed, listener)
-        dice = self.dice
-        self.messages = [f"m{number}" for number in range(dice.upto(3, 8))]
-        self.questions = [f"q{number}" for number in range(dice.upto(1, 3))]
-        self.cap = dice.upto(1, len(self.messages))
-        realm = Realm(prefix=prefix("sim", ""), env="sim", events=Ears(self.count), token=self.token)
+        rng = self.rng
+        self.messages = [f"m{number}" for number in range(rng.upto(3, 8))]
+        self.questions = [f"q{number}" for number in range(rng.upto(1, 3))]
+        self.cap = rng.upto(1, len(self.messages))
+        realm = Realm(
+            prefix=prefix("sim", ""), env="sim", events=CountingEvents(self.count), token=self.token
+        )
         self.realm = realm
         documents: DocumentSteps[Any] = DocumentSteps(realm)
-        journal = JournalSteps(realm, ids=Ids())
+        journal = JournalSteps(realm, ids=SeededUlids())
         self.rules = Rules(self.ledger, documents, journal, CounterSteps(realm))
         switches = SwitchSteps(realm, Board(self.store, self.clock), self.clock)
-        rule = Cap("allowed", dice.upto(1, len(self.questions)))
+        rule = Cap("allowed", rng.upto(1, len(self.questions)))
         self.gate = GateSteps(self.rules, switches, (rule,), ttl=TTL, trace="trace")
         self._day = Day().span(self.clock.now()).label
         self._permissions: set[str] = set()
         self._returned: dict[str, int] = {}
         self._deaf: dict[str, int] = {}
         """Who will not hear of his transaction, and how often yet."""
-        self._errands = 0
+        self._operations = 0
 
-    def violation(self, invariant: str, what: str) -> Violation:
+    def violation(self, invariant: str, what: str) -> InvariantViolation:
         """The error that tells how this world came to break an invariant."""
         violation = super().violation(invariant, what)
-        replay = f"python -c 'from semel.testing.simulation.deals import run; run({self.seed}, print)'"
+        replay = f"python -c 'from semel.testing.simulation.transactions import run; run({self.seed}, print)'"
         violation.args = (f"{violation.args[0].rpartition(': ')[0]}: {replay}",)
         return violation
 
     def note(self, who: str, what: str, detail: Any = "") -> None:
         """Remember a step for the trace."""
-        super().note(who, what, Told(detail))
+        super().note(who, what, LazyDetail(detail))
 
     # Who is there
 
     def _populate(self) -> None:
-        dice, plan = self.dice, self.plan
-        for number in range(plan.workers):
-            self.later(dice.between(0, self.lease), self._next_call, f"w{number + 1}", dice.upto(2, 6))
-        for _ in range(plan.jumps):
-            self.later(dice.between(0.1, 4 * self.lease), self._jump)
+        rng, settings = self.rng, self.settings
+        for number in range(settings.workers):
+            self.later(rng.between(0, self.lease), self._next_call, f"w{number + 1}", rng.upto(2, 6))
+        for _ in range(settings.jumps):
+            self.later(rng.between(0.1, 4 * self.lease), self._jump)
 
     def _next_call(self, worker: str, left: int) -> None:
         if left == 0:
             return
-        dice = self.dice
-        what = dice.weighed(((0.5, self.messages), (0.3, self.questions), (0.2, [VISIT])))
-        self._start(worker, dice.among(what), left)
+        rng = self.rng
+        what = rng.weighed(((0.5, self.messages), (0.3, self.questions), (0.2, [VISIT])))
+        self._start(worker, rng.among(what), left)
 
     def _start(self, worker: str, what: str, left: int) -> None:
-        self._errands += 1
-        errand = Errand(f"{worker}#{self._errands}", "call", what, self.plan.policy("raise", self.lease))
-        steps: Steps[Any] = self._visit(errand.name) if what == VISIT else self._answer(what)
+        self._operations += 1
+        operation = SimulatedOperation(
+            f"{worker}#{self._operations}", "call", what, self.settings.policy("raise", self.lease)
+        )
+        steps: Steps[Any] = self._visit(operation.name) if what == VISIT else self._answer(what)
         if what in self.questions:
             steps = self._decide(what)
 
         def next_one() -> None:
-            self.later(self.dice.between(0, self.lease), self._next_call, worker, left - 1)
+            self.later(self.rng.between(0, self.lease), self._next_call, worker, left - 1)
 
-        self.note(errand.name, "begins", what)
+        self.note(operation.name, "begins", what)
         self.count("calls")
-        self.resume(Actor(errand, steps, next_one), None)
+        self.resume(SimulatedProcess(operation, steps, next_one), None)
 
     def _jump(self) -> None:
-        seconds = self.dice.between(-3, 3) * self.lease
+        seconds = self.rng.between(-3, 3) * self.lease
         self.note("clock", f"jumps {seconds:+.3f}")
         self.count("clock set forward" if seconds > 0 else "clock set back")
         self.clock.jump(seconds)
@@ -159,7 +163,7 @@ class Deals(Network):
         if not isinstance(claim, Claimed):
             return "known"
         try:
-            yield from self._insisting(lambda tx: self._deal(tx, claim, message))
+            yield from self._insisting(lambda tx: self._complete(tx, claim, message))
         except errors.CapReached as full:
             yield from self._insisting(lambda tx, full=full: self._refuse(tx, claim, message, full))  # type: ignore[misc]
             return "refused"
@@ -178,7 +182,7 @@ class Deals(Network):
                     raise
         return None
 
-    def _deal(self, tx: Parts, claim: Claimed, message: str) -> None:
+    def _complete(self, tx: Parts, claim: Claimed, message: str) -> None:
         tx.ledger.complete(claim, message)
         tx.counters.charge("answers", cap=self.cap, token=message)
         tx.documents.update("chat", lambda d: {"done": [*(d or {"done": []})["done"], message]})
@@ -193,7 +197,7 @@ class Deals(Network):
 
     def _decide(self, question: str) -> Steps[Decision]:
         decision = yield from self.gate.decide(question, also=lambda tx, made: self._also(tx, question, made))
-        if isinstance(decision, Allowed) and self.dice.chance(0.4):
+        if isinstance(decision, Allowed) and self.rng.chance(0.4):
             yield from self.gate.refund(decision)
         return decision
 
@@ -209,69 +213,74 @@ class Deals(Network):
 
     # What comes of it
 
-    def _ended(self, actor: Actor, value: Any) -> None:
-        actor.gone = True
-        errand = actor.errand
-        errand.outcome = value
-        self.note(errand.name, "ends with", value)
+    def _ended(self, process: SimulatedProcess, value: Any) -> None:
+        process.gone = True
+        operation = process.operation
+        operation.outcome = value
+        self.note(operation.name, "ends with", value)
         if isinstance(value, Allowed) and value.token not in self._permissions:
-            self.fail("no phantom", f"{errand.name} was allowed {errand.id}, and nobody has recorded that")
+            self.fail(
+                "no phantom", f"{operation.name} was allowed {operation.id}, and nobody has recorded that"
+            )
         if isinstance(value, str):
             self.count(value)
         ends = {"answered": "COMPLETED", "refused": "FAILED"}
-        if value in ends and self._status(errand.id) != ends[value]:
-            self.fail("no phantom", f"{errand.name} was told that {errand.id} is {value}")
-        if value == "noted" and errand.name not in self._listed("visits", "by"):
-            self.fail("no phantom", f"{errand.name} was told that his visit was noted")
-        self._after(actor)
+        if value in ends and self._status(operation.id) != ends[value]:
+            self.fail("no phantom", f"{operation.name} was told that {operation.id} is {value}")
+        if value == "noted" and operation.name not in self._listed("visits", "by"):
+            self.fail("no phantom", f"{operation.name} was told that his visit was noted")
+        self._after(process)
 
-    def _failed(self, actor: Actor, problem: BaseException) -> None:
-        actor.gone = True
-        errand = actor.errand
-        errand.outcome = problem
-        self.note(errand.name, "raises", problem)
-        item = self._item(errand.id) or {}
-        own = item.get("token") in errand.tokens and item.get("status") == "COMPLETED"
+    def _failed(self, process: SimulatedProcess, problem: BaseException) -> None:
+        process.gone = True
+        operation = process.operation
+        operation.outcome = problem
+        self.note(operation.name, "raises", problem)
+        item = self._item(operation.id) or {}
+        own = item.get("token") in operation.tokens and item.get("status") == "COMPLETED"
         match problem:
             case errors.ClaimLost() if own and problem.move == "complete":
                 self.fail(
-                    "no phantom", f"{errand.name} has answered {errand.id}, and was told that it has not"
+                    "no phantom",
+                    f"{operation.name} has answered {operation.id}, and was told that it has not",
                 )
-            case errors.StoreOutcomeUnknown() if errand.faults < TRIES and errand.name not in self._deaf:
-                self.fail("no surprise", f"{errand.name} had {errand.faults} faults, and gave up")
+            case errors.StoreOutcomeUnknown() if (
+                operation.faults < TRIES and operation.name not in self._deaf
+            ):
+                self.fail("no surprise", f"{operation.name} had {operation.faults} faults, and gave up")
             case errors.ClaimLost() | errors.StoreUnavailable() | errors.StoreOutcomeUnknown():
                 self.count(type(problem).__name__)
             case _:
-                self.fail("no surprise", f"{errand.name} ended with {problem!r}")
-        self._after(actor)
+                self.fail("no surprise", f"{operation.name} ended with {problem!r}")
+        self._after(process)
 
-    def _insists(self, errand: Errand, item: Any) -> None:
+    def _insists(self, operation: SimulatedOperation, item: Any) -> None:
         """Whoever is refused asks for another message."""
 
-    def _fault(self, actor: Actor, command: Any, reading: bool) -> None:
+    def _fault(self, process: SimulatedProcess, command: Any, reading: bool) -> None:
         if type(command) is Time:  # no store is asked
-            return self.later(0, self._deliver, actor, command)
+            return self.later(0, self._deliver, process, command)
         if type(command) is Transact:
             self.count("faults of transactions")
-            if self.dice.chance(DEAF):
-                self._deaf[actor.errand.name] = TRIES - 1
+            if self.rng.chance(DEAF):
+                self._deaf[process.operation.name] = TRIES - 1
                 self.count("all answers lost")
-                return self.later(SOON * self.random(), self._lose_reply, actor, command)
-        return super()._fault(actor, command, reading)
+                return self.later(SOON * self.random(), self._lose_reply, process, command)
+        return super()._fault(process, command, reading)
 
-    def _deliver(self, actor: Actor, command: Any) -> None:
-        left = self._deaf.get(actor.errand.name, 0)
+    def _deliver(self, process: SimulatedProcess, command: Any) -> None:
+        left = self._deaf.get(process.operation.name, 0)
         if left and type(command) is Transact:
-            self._deaf[actor.errand.name] = left - 1
-            return self._lose_reply(actor, command)
-        return super()._deliver(actor, command)
+            self._deaf[process.operation.name] = left - 1
+            return self._lose_reply(process, command)
+        return super()._deliver(process, command)
 
-    def _apply(self, errand: Errand, command: Any) -> Any:
+    def _apply(self, operation: SimulatedOperation, command: Any) -> Any:
         """Have the store carry a command out, and see that all still holds."""
         reading = type(command) in (Get, Time)
         before = {} if reading else {question: self._status(question) for question in self.questions}
         reply = self.store.execute(command)
-        self.note(errand.name, "", (command, reply))
+        self.note(operation.name, "", (command, reply))
         if type(reply) is Applied:
             for question, status in before.items():
                 if status == "COMPLETED" and self._status(question) == "RELEASED":
@@ -391,7 +400,7 @@ class Deals(Network):
 
 def run(seed: int, listener: Callable[[str], None] | None = None) -> dict[str, int]:
     """Run one world, and count what happened in it; the listener is told every step."""
-    world = Deals(seed, listener)
+    world = TransactionWorld(seed, listener)
     world.run()
     return world.tally
 

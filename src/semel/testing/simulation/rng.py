@@ -10,7 +10,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-class Dice:
+class SeededRandom:
     """A seed's luck."""
 
     def __init__(self, seed: int) -> None:

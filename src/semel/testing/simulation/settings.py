@@ -6,7 +6,7 @@ import msgspec
 
 from semel.model import OnBusy, OnLapsed
 from semel.policy import OnError, Options, Policy, policy_of
-from semel.testing.simulation.dice import Dice
+from semel.testing.simulation.rng import SeededRandom
 
 
 class Declined(Exception):
@@ -39,7 +39,7 @@ JUMPS = ((0.6, 0), (0.2, 1), (0.2, 2))
 PATIENCE = ((0.3, 0.4), (0.4, 2.5), (0.3, 8.0))
 
 
-class Plan(msgspec.Struct, frozen=True):
+class WorldSettings(msgspec.Struct, frozen=True):
     """One world: who works, on what, under which policy, and in what weather."""
 
     keys: tuple[str, ...]
@@ -56,33 +56,33 @@ class Plan(msgspec.Struct, frozen=True):
         """The world's policy as one worker applies it."""
         return policy_of(self.options | Options(on_busy=on_busy, wait=patience))
 
-    def worker_policy(self, dice: Dice) -> Policy:
+    def worker_policy(self, rng: SeededRandom) -> Policy:
         """A worker's policy: what is to happen to a record is the same for all, how to wait is its own."""
         lease: Any = self.options["lease"]
-        return self.policy(dice.weighed(ON_BUSY), lease * dice.weighed(PATIENCE))
+        return self.policy(rng.weighed(ON_BUSY), lease * rng.weighed(PATIENCE))
 
 
-def draw(dice: Dice) -> Plan:
-    """The plan of a seed."""
-    lease = dice.among(LEASES)
-    on_lapsed = dice.weighed(ON_LAPSED)
-    workers = dice.upto(2, 5)
+def draw(rng: SeededRandom) -> WorldSettings:
+    """The settings of a seed."""
+    lease = rng.among(LEASES)
+    on_lapsed = rng.weighed(ON_LAPSED)
+    workers = rng.upto(2, 5)
     options = Options(
         lease=lease,
-        ttl=lease + dice.weighed(LONGER),
+        ttl=lease + rng.weighed(LONGER),
         on_lapsed=on_lapsed,
         resolver=resolver if on_lapsed == "resolve" else None,
-        on_error=dice.weighed(ON_ERROR),
-        max_attempts=dice.weighed(MAX_ATTEMPTS),
+        on_error=rng.weighed(ON_ERROR),
+        max_attempts=rng.weighed(MAX_ATTEMPTS),
     )
-    return Plan(
-        keys=("a", "b", "c")[: dice.weighed(((0.5, 1), (0.3, 2), (0.2, 3)))],
+    return WorldSettings(
+        keys=("a", "b", "c")[: rng.weighed(((0.5, 1), (0.3, 2), (0.2, 3)))],
         workers=workers,
-        calls=dice.upto(3, 10),
-        operations=dice.upto(0, 6),
+        calls=rng.upto(3, 10),
+        operations=rng.upto(0, 6),
         options=options,
-        trouble=dice.weighed(TROUBLE),
-        jumps=dice.weighed(JUMPS),
-        heartbeats=dice.among((0.0, 0.5, 1.0)),
-        drains=0.1 if dice.chance(0.3) else 0.0,
+        trouble=rng.weighed(TROUBLE),
+        jumps=rng.weighed(JUMPS),
+        heartbeats=rng.among((0.0, 0.5, 1.0)),
+        drains=0.1 if rng.chance(0.3) else 0.0,
     )
