@@ -21,7 +21,7 @@ from bench import Contender, Effect, Pair, charge, decisions, new_order, prove
 from bench.rivals import LambdaContext, _canonical, _pair, absent, subject
 from bench.timing import Bar, Table, Timing, compare, conclude, fresh, tabulate
 from semel.clock import Clock
-from semel.provision.places import Place, opened
+from semel.provision.places import ProvisionTarget, opened
 from semel.tables import OWN
 from tests.servers.dynamodb import dynoxide
 from tests.servers.postgres import postgres
@@ -50,7 +50,7 @@ DONE = "order-0"
 
 def provision(url: str) -> None:
     """Make the tables."""
-    with opened(Place(url=url, env=ENV, tables=OWN, clock=Clock())) as builder:
+    with opened(ProvisionTarget(url=url, env=ENV, tables=OWN, clock=Clock())) as builder:
         builder.provision(lambda _: None)
 
 
@@ -165,7 +165,7 @@ def dynamodb(endpoint: str) -> tuple[Contender, ...]:
     url = f"dynamodb://us-east-1?endpoint={endpoint}"
     provision(url)
     table = "IdempotencyTable"
-    site = Place(
+    site = ProvisionTarget(
         url=url, env=ENV, tables=(import_module("semel.tables.powertools").POWERTOOLS,), clock=Clock()
     )
     with opened(site) as builder:

@@ -117,7 +117,7 @@ class Place:
             store.close()
 
     def _provision(self) -> None:
-        from semel.provision.places import Place as Site
+        from semel.provision.places import ProvisionTarget as Site
         from semel.provision.places import opened
         from semel.tables import OWN
 

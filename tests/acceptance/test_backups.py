@@ -18,7 +18,7 @@ import pytest
 
 import semel
 from semel.clock import Clock
-from semel.provision.places import Place, opened
+from semel.provision.places import ProvisionTarget, opened
 from semel.tables import OWN
 from tests.servers.postgres import binaries
 from tests.servers.redis import node
@@ -113,7 +113,7 @@ def test_tables_of_postgresql_are_dumped_and_restored_as_the_page_says(postgres:
     with psycopg.connect(postgres, autocommit=True) as connection:
         connection.execute(f'CREATE DATABASE "{name}"')
     url = urlunsplit(urlsplit(postgres)._replace(path=f"/{name}"))
-    with opened(Place(url=url, env="prod", tables=OWN, clock=Clock())) as builder:
+    with opened(ProvisionTarget(url=url, env="prod", tables=OWN, clock=Clock())) as builder:
         builder.provision(lambda _: None)
     env = {"DATABASE_URL": url, "PATH": str(binaries(tmp_path))}
     with semel.connect(url, env="prod") as s:

@@ -18,7 +18,7 @@ from semel.aws.mocked import INVENTED
 from semel.aws.s3 import S3Overflow
 from semel.aws.sqs import Attributable, Queue
 from semel.provision import OWN
-from semel.provision.places import Place, opened
+from semel.provision.places import ProvisionTarget, opened
 from semel.provision.shape import create_request
 from semel.tables.seeds import ALCHEMISER
 from tests.conformance.dynamodb_kit import engine
@@ -249,7 +249,7 @@ def test_a_table_that_a_test_made_by_itself_is_used(mocked: None) -> None:
 
 def test_tables_are_made_and_checked_in_moto(offline: list[Any]) -> None:
     with mock_aws():
-        place = Place(url=URL, env=ENV, tables=OWN, clock=semel.Clock())
+        place = ProvisionTarget(url=URL, env=ENV, tables=OWN, clock=semel.Clock())
         with opened(place) as builder:
             builder.provision(lambda _: None)
             assert builder.problems() == []

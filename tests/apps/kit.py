@@ -36,7 +36,7 @@ from semel.apps.keyfile import secrets_of
 from semel.apps.ledgers import binding
 from semel.apps.reading import Given, store_of
 from semel.clock import Clock
-from semel.provision.places import Place as Site
+from semel.provision.places import ProvisionTarget as Site
 from semel.provision.places import opened
 from semel.tables import OWN
 from semel.tables.seeds import ALCHEMISER, TABLES

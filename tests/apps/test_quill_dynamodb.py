@@ -17,7 +17,7 @@ from semel.apps.reading import gather
 from semel.aws.wire import Wire
 from semel.clock import Clock
 from semel.doors.queues.messages import Verdict
-from semel.provision.places import Place as Site
+from semel.provision.places import ProvisionTarget as Site
 from semel.provision.places import opened
 from semel.service.settings import settings
 from semel.stores.dynamodb.address import parse

@@ -25,7 +25,7 @@ from semel.doors.queues.messages import Taken, Verdict
 from semel.doors.sqs.message import read, usual_key
 from semel.events import Event, What
 from semel.ledger import _stock, random_token
-from semel.provision.places import Place as Site
+from semel.provision.places import ProvisionTarget as Site
 from semel.provision.places import opened
 from semel.redact import Redactor
 from semel.stores.memory import MemoryStore

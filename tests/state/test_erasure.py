@@ -17,7 +17,7 @@ from semel.erasure import Erasure
 from semel.errors import FailedBefore, ResultNotKept, TableMissing, UsageError
 from semel.ledger import Terms, opening
 from semel.model import MISSING, Busy, Failed, Happened, Mismatch, Replay
-from semel.provision.places import Place as Site
+from semel.provision.places import ProvisionTarget as Site
 from semel.provision.places import opened as building
 from semel.stores.memory import MemoryStore
 from semel.tables import DOCUMENTS, LEDGER

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from semel.ledger import DAY
-from semel.provision.cost import Estimate, Line, Workload, estimate
+from semel.provision.cost import CostLine, Estimate, Workload, estimate
 
 
 def cost(
@@ -81,7 +81,7 @@ def notes(found: Estimate) -> Table:
     return grid
 
 
-def _figures(found: Estimate, line: Line) -> list[str]:
+def _figures(found: Estimate, line: CostLine) -> list[str]:
     counts = (line.requests, line.requests * line.each.writes, line.requests * line.each.reads)
     return [f"{count:,.0f}" if count else "" for count in counts] + [
         f"{line.dollars:,.2f}",

@@ -20,7 +20,7 @@ from semel.model import Problem
 from semel.provision import KNOWN, named
 from semel.provision.deployment import Deployment
 from semel.provision.iam import Role
-from semel.provision.places import Place, opened
+from semel.provision.places import ProvisionTarget, opened
 from semel.service.settings import Settings, enabled, settings, tables_needed, tables_of_app
 from semel.tables import OWN, Table
 
@@ -90,7 +90,7 @@ def provision(
         return
     if not given.file and not given.where(("semel", "url")):
         raise errors.UsageError("name the store: --url dynamodb://eu-west-1, or set SEMEL_URL")
-    place = Place(url=chosen.semel.url, env=env, tables=tables, clock=Clock())
+    place = ProvisionTarget(url=chosen.semel.url, env=env, tables=tables, clock=Clock())
     with opened(place) as builder:
         if check:
             report(builder.problems(), place, as_json)
@@ -182,7 +182,7 @@ class Progress:
         self._said = line
 
 
-def report(problems: list[Problem], place: Place, as_json: bool) -> None:
+def report(problems: list[Problem], place: ProvisionTarget, as_json: bool) -> None:
     """Tell what is wrong, each with its remedy; leave with 1 if anything is."""
     if as_json:
         print_json({"problems": [{"what": each.what, "remedy": each.remedy} for each in problems]})
@@ -197,7 +197,7 @@ def report(problems: list[Problem], place: Place, as_json: bool) -> None:
         raise typer.Exit(1)
 
 
-def tell(done: list[str], place: Place, as_json: bool) -> None:
+def tell(done: list[str], place: ProvisionTarget, as_json: bool) -> None:
     """Tell what was done in all."""
     if as_json:
         print_json({"done": done})
@@ -205,6 +205,6 @@ def tell(done: list[str], place: Place, as_json: bool) -> None:
         typer.echo(f"Nothing to do: environment {place.env} has {counted(place)} as they should be.")
 
 
-def counted(place: Place) -> str:
+def counted(place: ProvisionTarget) -> str:
     """The tables in words."""
     return f"its tables ({', '.join(table.name for table in place.tables)})"

@@ -7,7 +7,7 @@ from semel.provision.cloudformation import logical
 from semel.provision.deployment import Deployment, Queue
 from semel.telemetry.words import metric
 
-Block: TypeAlias = dict[str, Any]
+TemplateBlock: TypeAlias = dict[str, Any]
 
 PERIOD = 300
 NAMESPACE = "semel"
@@ -30,24 +30,24 @@ MOST_DUPLICATES = 0.5
 FEW = 20
 
 
-def alarms(deployment: Deployment, env: str) -> Block:
+def alarms(deployment: Deployment, env: str) -> TemplateBlock:
     """The alarms."""
     name = deployment.title
-    found = {f"{name}{suffix}": _told(alarm) for suffix, alarm in _ledgers(deployment.app, env).items()}
+    found = {f"{name}{suffix}": _notifying(alarm) for suffix, alarm in _ledgers(deployment.app, env).items()}
     for function in deployment.functions:
         found |= {
-            f"{name}{function}{suffix}": _told(alarm)
+            f"{name}{function}{suffix}": _notifying(alarm)
             for suffix, alarm in _functions(f"{name}{function}").items()
         }
-    found |= {f"{name}{suffix}": _told(alarm) for suffix, alarm in _tables(deployment).items()}
+    found |= {f"{name}{suffix}": _notifying(alarm) for suffix, alarm in _tables(deployment).items()}
     if deployment.queue is not None:
         found |= {
-            f"{name}{suffix}": _told(alarm) for suffix, alarm in _queues(name, deployment.queue).items()
+            f"{name}{suffix}": _notifying(alarm) for suffix, alarm in _queues(name, deployment.queue).items()
         }
     return found
 
 
-def _told(alarm: Block) -> Block:
+def _notifying(alarm: TemplateBlock) -> TemplateBlock:
     topics = {"Fn::If": ["HasAlarmTopic", [{"Ref": "AlarmTopic"}], {"Ref": "AWS::NoValue"}]}
     # What did not happen is not written.
     properties = alarm | {"EvaluationPeriods": 1, "TreatMissingData": "notBreaching", "AlarmActions": topics}
@@ -57,7 +57,7 @@ def _told(alarm: Block) -> Block:
 # By the names under which semel.telemetry.emf writes them
 
 
-def _ledgers(app: str, env: str) -> dict[str, Block]:
+def _ledgers(app: str, env: str) -> dict[str, TemplateBlock]:
     dimensions = {"service": app, "env": env}
     found = {
         f"{metric(what)}Alarm": _over(0, about, _metric(NAMESPACE, metric(what), dimensions))
@@ -68,7 +68,7 @@ def _ledgers(app: str, env: str) -> dict[str, Block]:
     return found | {"DuplicatesAlarm": _duplicates(dimensions)}
 
 
-def _duplicates(dimensions: dict[str, str]) -> Block:
+def _duplicates(dimensions: dict[str, str]) -> TemplateBlock:
     hits, misses = metric(What.REPLAYED), metric(What.CLAIMED)
     number = "FILL(hits, 0) + FILL(misses, 0)"
     share = f"IF({number} > {FEW}, FILL(hits, 0) / ({number}), 0)"
@@ -86,7 +86,7 @@ def _duplicates(dimensions: dict[str, str]) -> Block:
 # By AWS
 
 
-def _functions(whole: str) -> dict[str, Block]:
+def _functions(whole: str) -> dict[str, TemplateBlock]:
     dimensions = {"FunctionName": {"Ref": f"{whole}Function"}}
     return {
         "ErrorsAlarm": _over(0, "The function failed.", _metric("AWS/Lambda", "Errors", dimensions)),
@@ -96,7 +96,7 @@ def _functions(whole: str) -> dict[str, Block]:
     }
 
 
-def _tables(deployment: Deployment) -> dict[str, Block]:
+def _tables(deployment: Deployment) -> dict[str, TemplateBlock]:
     """One alarm for the tables together, as CloudWatch charges for each, and they have one remedy."""
     found = {}
     for way, about in (("Read", "Reads"), ("Write", "Writes")):
@@ -115,7 +115,7 @@ def _tables(deployment: Deployment) -> dict[str, Block]:
     return found
 
 
-def _queues(name: str, queue: Queue) -> dict[str, Block]:
+def _queues(name: str, queue: Queue) -> dict[str, TemplateBlock]:
     waiting = {"QueueName": {"Fn::GetAtt": [f"{name}Queue", "QueueName"]}}
     dead = {"QueueName": {"Fn::GetAtt": [f"{name}DeadLetters", "QueueName"]}}
     oldest = _metric("AWS/SQS", "ApproximateAgeOfOldestMessage", waiting, "Maximum")
@@ -126,15 +126,15 @@ def _queues(name: str, queue: Queue) -> dict[str, Block]:
     }
 
 
-def _over(most: float, about: str, metric: Block) -> Block:
+def _over(most: float, about: str, metric: TemplateBlock) -> TemplateBlock:
     return {"AlarmDescription": about, **metric, **_above(most)}
 
 
-def _above(most: float) -> Block:
+def _above(most: float) -> TemplateBlock:
     return {"ComparisonOperator": "GreaterThanThreshold", "Threshold": most}
 
 
-def _metric(namespace: str, name: str, dimensions: dict[str, Any], statistic: str = "Sum") -> Block:
+def _metric(namespace: str, name: str, dimensions: dict[str, Any], statistic: str = "Sum") -> TemplateBlock:
     return {
         "Namespace": namespace,
         "MetricName": name,
@@ -144,7 +144,7 @@ def _metric(namespace: str, name: str, dimensions: dict[str, Any], statistic: st
     }
 
 
-def _query(id: str, metric: Block) -> Block:
+def _query(id: str, metric: TemplateBlock) -> TemplateBlock:
     plain = metric.copy()
     statistic, period = plain.pop("Statistic"), plain.pop("Period")
     return {

@@ -87,7 +87,7 @@ def _arguments(table: Table, env: str) -> Iterator[tuple[str, str]]:
     yield "removal_policy", "RemovalPolicy.RETAIN"
 
 
-def _keys(table: Table, made: shape.Request) -> Iterator[tuple[str, str]]:
+def _keys(table: Table, made: shape.TableRequest) -> Iterator[tuple[str, str]]:
     words = {"HASH": "partition_key", "RANGE": "sort_key"}
     types = {each["AttributeName"]: TYPES[each["AttributeType"]] for each in shape.attributes(table)}
     for each in made["KeySchema"]:
@@ -96,7 +96,7 @@ def _keys(table: Table, made: shape.Request) -> Iterator[tuple[str, str]]:
         yield words[each["KeyType"]], f"dynamodb.Attribute(name={quoted(name)}, type={kind})"
 
 
-def _projection(made: shape.Request) -> Iterator[tuple[str, str]]:
+def _projection(made: shape.TableRequest) -> Iterator[tuple[str, str]]:
     yield "projection_type", f"dynamodb.ProjectionType.{made['ProjectionType']}"
     if "NonKeyAttributes" in made:
         yield "non_key_attributes", f"[{', '.join(map(quoted, made['NonKeyAttributes']))}]"

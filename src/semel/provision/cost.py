@@ -75,7 +75,7 @@ class Units(msgspec.Struct, frozen=True):
     reads: int = 0
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True):
+class CostLine(msgspec.Struct, frozen=True, kw_only=True):
     """One kind of request in a month; `each` is what one of them is billed."""
 
     what: str
@@ -91,7 +91,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     workload: Workload
     prices: Prices
     record_bytes: int
-    lines: tuple[Line, ...]
+    lines: tuple[CostLine, ...]
 
     @property
     def dollars(self) -> float:
@@ -112,7 +112,7 @@ def estimate(workload: Workload, region: str = "us-east-1") -> Estimate:
     return Estimate(workload=workload, prices=prices, record_bytes=life.bytes, lines=lines)
 
 
-def _requests(workload: Workload, life: "Life", prices: Prices) -> Iterator[Line]:
+def _requests(workload: Workload, life: "Life", prices: Prices) -> Iterator[CostLine]:
     first = workload.events * (1 - workload.duplicates)
     again = workload.events - first
     renewals = int(workload.seconds / (LEASE / RENEWALS_PER_LEASE))
@@ -130,18 +130,18 @@ def _requests(workload: Workload, life: "Life", prices: Prices) -> Iterator[Line
     yield _line("expire", first, Units(), prices, "TTL deletes for nothing")
 
 
-def _line(what: str, requests: float, each: Units, prices: Prices, note: str) -> Line:
+def _line(what: str, requests: float, each: Units, prices: Prices, note: str) -> CostLine:
     dollars = requests * (each.writes * prices.writes + each.reads * prices.reads) / MILLION
-    return Line(what=what, requests=requests, each=each, dollars=dollars, note=note)
+    return CostLine(what=what, requests=requests, each=each, dollars=dollars, note=note)
 
 
-def _storage(workload: Workload, life: "Life", prices: Prices) -> Line:
+def _storage(workload: Workload, life: "Life", prices: Prices) -> CostLine:
     """Records of the last so many days, as if they came evenly."""
     kept = workload.events * (1 - workload.duplicates) * workload.ttl / MONTH
     dollars = kept * (life.bytes + OVERHEAD + life.index_bytes) / GIGABYTE * prices.storage
     note = f"{kept:,.0f} records at a time, of {life.bytes} bytes and {OVERHEAD} beside"
     note += f", and {life.index_bytes} in the index of persons" if life.index_bytes else ""
-    return Line(what="storage", requests=0, dollars=dollars, note=note)
+    return CostLine(what="storage", requests=0, dollars=dollars, note=note)
 
 
 class Life:

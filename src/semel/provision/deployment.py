@@ -67,7 +67,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Secret(msgspec.Struct, frozen=True, kw_only=True):
-    """The same, where nobody is to read it: it is a field of the application's secret in Secrets Manager."""
+    """Something that nobody is to read: a field of the application's secret in Secrets Manager."""
 
     variable: str
     field: str
@@ -175,7 +175,7 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
         return table.name.removeprefix(f"{self.app}-")
 
     def under(self, titles: Mapping[str, str], off: Collection[str] = ()) -> "Deployment":
-        """The same with these names of its tables in DynamoDB, and without what these settings turn off."""
+        """The deployment with these names of its tables, and without what these settings turn off."""
         without = {self.optional[name] for name in off}
         kept = {
             table: table.titled(titles[table.name]) if table.name in titles else table

@@ -22,7 +22,7 @@ from semel.errors import (
 )
 from semel.model import PROVISION, Problem
 from semel.provision import shape
-from semel.provision.shape import Request
+from semel.provision.shape import TableRequest
 from semel.stores.dynamodb.layout import SCHEMA, title
 from semel.tables import Index, Table
 
@@ -53,19 +53,19 @@ NEVER = "attribute_exists(#key) AND attribute_not_exists(#key)"
 NOBODY = {"S": {"S": "semel:nobody"}, "N": {"N": "-1"}, "B": {"B": "AA=="}}
 
 
-class Caller(Protocol):
+class ServiceClient(Protocol):
     """What is asked of a transport here."""
 
-    def call(self, operation: str, request: Request, *, write: bool) -> dict[str, Any]:
+    def call(self, operation: str, request: TableRequest, *, write: bool) -> dict[str, Any]:
         """The answer to an operation."""
         ...
 
 
-class Step(msgspec.Struct, frozen=True):
+class ProvisionStep(msgspec.Struct, frozen=True):
     """A request that changes something or waits for what does, and what it did."""
 
     operation: str
-    request: Request
+    request: TableRequest
     did: str
 
 
@@ -74,12 +74,12 @@ class Finding(msgspec.Struct, frozen=True):
 
     what: str
     remedy: str = PROVISION
-    steps: tuple[Step, ...] = ()
+    steps: tuple[ProvisionStep, ...] = ()
     error: SemelError | None = None
     """Why nothing may be changed here."""
 
 
-class Survey(msgspec.Struct, frozen=True, kw_only=True):
+class TableSurvey(msgspec.Struct, frozen=True, kw_only=True):
     """A table as it was found."""
 
     table: Table
@@ -105,7 +105,7 @@ class Survey(msgspec.Struct, frozen=True, kw_only=True):
         """The table's key as it is and as it should be, in words."""
         wanted = shape.create_request(self.table, self.env)
         found = self.description or wanted
-        return _told(found["KeySchema"], _types(found)), _told(wanted["KeySchema"], _types(wanted))
+        return _key_text(found["KeySchema"], _types(found)), _key_text(wanted["KeySchema"], _types(wanted))
 
     @property
     def indexes(self) -> dict[str, dict[str, Any]]:
@@ -133,37 +133,37 @@ class Survey(msgspec.Struct, frozen=True, kw_only=True):
 # Looking
 
 
-def survey(caller: Caller, table: Table, env: str) -> Survey:
+def survey(client: ServiceClient, table: Table, env: str) -> TableSurvey:
     """Look at a table."""
-    looker = Looker(caller, title(table, env))
-    description = looker.ask("DescribeTable").get("Table", {})
-    if not description and not looker.denied:
-        return Survey(table=table, env=env, missing=True)
-    found = Survey(
+    reader = TableReader(client, title(table, env))
+    description = reader.ask("DescribeTable").get("Table", {})
+    if not description and not reader.denied:
+        return TableSurvey(table=table, env=env, missing=True)
+    found = TableSurvey(
         table=table,
         env=env,
         description=description,
-        ttl=looker.ask("DescribeTimeToLive").get("TimeToLiveDescription"),
-        recoverable=_recoverable(looker) if table.recoverable else None,
-        tags=_tags(looker, description) if table.tags else {},
+        ttl=reader.ask("DescribeTimeToLive").get("TimeToLiveDescription"),
+        recoverable=_recoverable(reader) if table.recoverable else None,
+        tags=_tags(reader, description) if table.tags else {},
     )
     stamp = {"Key": shape.stamp_key(table, env), "ConsistentRead": True}
-    item = looker.ask("GetItem", stamp).get("Item") if found.keyed else None
-    return msgspec.structs.replace(found, stamp=item, denied=tuple(looker.denied))
+    item = reader.ask("GetItem", stamp).get("Item") if found.keyed else None
+    return msgspec.structs.replace(found, stamp=item, denied=tuple(reader.denied))
 
 
-class Looker:
+class TableReader:
     """Asks about one table, and keeps what it may not ask."""
 
-    def __init__(self, caller: Caller, title: str) -> None:
-        self._caller = caller
+    def __init__(self, client: ServiceClient, title: str) -> None:
+        self._client = client
         self._table = {"TableName": title}
         self.denied: list[str] = []
 
-    def ask(self, operation: str, more: Request | None = None, *, named: bool = True) -> dict[str, Any]:
+    def ask(self, operation: str, more: TableRequest | None = None, *, named: bool = True) -> dict[str, Any]:
         """An answer, empty where there is none to be had."""
         try:
-            return self._caller.call(operation, (self._table if named else {}) | (more or {}), write=False)
+            return self._client.call(operation, (self._table if named else {}) | (more or {}), write=False)
         except ServiceError as error:
             if error.code == DENIED:
                 self.denied.append(operation)
@@ -172,35 +172,35 @@ class Looker:
             return {}
 
 
-def _recoverable(looker: Looker) -> bool | None:
-    backups = looker.ask("DescribeContinuousBackups").get("ContinuousBackupsDescription")
+def _recoverable(reader: TableReader) -> bool | None:
+    backups = reader.ask("DescribeContinuousBackups").get("ContinuousBackupsDescription")
     if backups is None:
         return None
     recovery: dict[str, Any] = backups.get("PointInTimeRecoveryDescription", {})
     return recovery.get("PointInTimeRecoveryStatus") == "ENABLED"
 
 
-def _tags(looker: Looker, description: dict[str, Any]) -> dict[str, str]:
+def _tags(reader: TableReader, description: dict[str, Any]) -> dict[str, str]:
     if "TableArn" not in description:
         return {}
-    found = looker.ask("ListTagsOfResource", {"ResourceArn": description["TableArn"]}, named=False)
+    found = reader.ask("ListTagsOfResource", {"ResourceArn": description["TableArn"]}, named=False)
     return {tag["Key"]: tag["Value"] for tag in found.get("Tags", ())}
 
 
-def probe(caller: Caller, found: Survey) -> tuple[str, ...]:
+def probe(client: ServiceClient, found: TableSurvey) -> tuple[str, ...]:
     """The operations of a worker that these credentials may not do; nothing is written to find out."""
-    table, looker = found.table, Looker(caller, found.title)
+    table, reader = found.table, TableReader(client, found.title)
     never = {"ConditionExpression": NEVER, "ExpressionAttributeNames": {"#key": table.partition}}
     key = {"Key": shape.stamp_key(table, found.env)}
-    looker.ask("PutItem", never | {"Item": shape.stamp(table, found.env)})
-    looker.ask("UpdateItem", never | key | {"UpdateExpression": "REMOVE semel_probe"})
-    looker.ask("DeleteItem", never | key)
+    reader.ask("PutItem", never | {"Item": shape.stamp(table, found.env)})
+    reader.ask("UpdateItem", never | key | {"UpdateExpression": "REMOVE semel_probe"})
+    reader.ask("DeleteItem", never | key)
     for query in _queries(found):
-        looker.ask("Query", query)
-    return tuple(dict.fromkeys(looker.denied))
+        reader.ask("Query", query)
+    return tuple(dict.fromkeys(reader.denied))
 
 
-def _queries(found: Survey) -> Iterator[Request]:
+def _queries(found: TableSurvey) -> Iterator[TableRequest]:
     """Queries of the table and of those indexes that can be asked, for something that is not there."""
     table = found.table
     if table.sort is not None:
@@ -210,7 +210,7 @@ def _queries(found: Survey) -> Iterator[Request]:
             yield _query(table, index.partition) | {"IndexName": index.name}
 
 
-def _query(table: Table, partition: str) -> Request:
+def _query(table: Table, partition: str) -> TableRequest:
     return {
         "KeyConditionExpression": "#key = :key",
         "ExpressionAttributeNames": {"#key": shape.column(table, partition).name},
@@ -222,7 +222,7 @@ def _query(table: Table, partition: str) -> Request:
 # Comparing
 
 
-def findings(found: Survey) -> Iterator[Finding]:
+def findings(found: TableSurvey) -> Iterator[Finding]:
     """Everything in which a table is not as it should be."""
     for operation in found.denied:
         yield _forbidden(found, operation)
@@ -241,15 +241,15 @@ def findings(found: Survey) -> Iterator[Finding]:
     yield from _labels(found)
 
 
-def _forbidden(found: Survey, operation: str) -> Finding:
+def _forbidden(found: TableSurvey, operation: str) -> Finding:
     action = f"dynamodb:{operation}"
     what = f"these credentials may not {action} on {found.title}"
     return Finding(what, ALLOW, error=NotPermitted(f"{what}: {ALLOW}"))
 
 
-def _making(found: Survey) -> Iterator[Step]:
+def _making(found: TableSurvey) -> Iterator[ProvisionStep]:
     table, env = found.table, found.env
-    yield Step("CreateTable", shape.create_request(table, env), f"made table {found.title}")
+    yield ProvisionStep("CreateTable", shape.create_request(table, env), f"made table {found.title}")
     if table.ttl:
         yield _ttl(table, env)
     if table.recoverable:
@@ -257,22 +257,22 @@ def _making(found: Survey) -> Iterator[Step]:
     yield _stamping(table, env)
 
 
-def _ttl(table: Table, env: str) -> Step:
+def _ttl(table: Table, env: str) -> ProvisionStep:
     did = f"enabled TTL on {table.ttl} of {title(table, env)}"
-    return Step("UpdateTimeToLive", shape.ttl_request(table, env), did)
+    return ProvisionStep("UpdateTimeToLive", shape.ttl_request(table, env), did)
 
 
-def _pitr(table: Table, env: str) -> Step:
+def _pitr(table: Table, env: str) -> ProvisionStep:
     did = f"enabled point-in-time recovery of {title(table, env)}"
-    return Step("UpdateContinuousBackups", shape.pitr_request(table, env), did)
+    return ProvisionStep("UpdateContinuousBackups", shape.pitr_request(table, env), did)
 
 
-def _stamping(table: Table, env: str) -> Step:
+def _stamping(table: Table, env: str) -> ProvisionStep:
     did = f"stamped {title(table, env)} for environment {env}"
-    return Step("PutItem", shape.stamp_request(table, env), did)
+    return ProvisionStep("PutItem", shape.stamp_request(table, env), did)
 
 
-def _ownership(found: Survey) -> Iterator[Finding]:
+def _ownership(found: TableSurvey) -> Iterator[Finding]:
     if found.stamp is None:
         if found.keyed and "GetItem" not in found.denied:
             what = f"{found.title} is not stamped for any environment"
@@ -299,12 +299,12 @@ def _types(description: dict[str, Any]) -> dict[str, str]:
     return {each["AttributeName"]: each["AttributeType"] for each in description["AttributeDefinitions"]}
 
 
-def _told(schema: list[Request], types: dict[str, str]) -> str:
+def _key_text(schema: list[TableRequest], types: dict[str, str]) -> str:
     """A key in words, such as `id (S), at (N)`."""
     return ", ".join(f"{each['AttributeName']} ({types.get(each['AttributeName'], '?')})" for each in schema)
 
 
-def _keys(found: Survey) -> Iterator[Finding]:
+def _keys(found: TableSurvey) -> Iterator[Finding]:
     is_now, should = found.keys
     if is_now != should:
         what = f"{found.title} has the key {is_now} and should have {should}"
@@ -312,7 +312,7 @@ def _keys(found: Survey) -> Iterator[Finding]:
         yield Finding(what, remedy, error=WrongSchema(f"{what}; {remedy}"))
 
 
-def _indexes(found: Survey) -> Iterator[Finding]:
+def _indexes(found: TableSurvey) -> Iterator[Finding]:
     types = {each["AttributeName"]: each["AttributeType"] for each in shape.attributes(found.table)}
     for each in found.table.indexes:
         wanted, is_now = shape.index(found.table, each), found.indexes.get(each.name)
@@ -320,44 +320,44 @@ def _indexes(found: Survey) -> Iterator[Finding]:
             yield Finding(f"{found.title} has no index {each.name}", steps=(_adding(found, each),))
             continue
         should, but_is = (
-            _told(wanted["KeySchema"], types),
-            _told(is_now["KeySchema"], _types(found.description)),
+            _key_text(wanted["KeySchema"], types),
+            _key_text(is_now["KeySchema"], _types(found.description)),
         )
         if should != but_is or not _covers(is_now["Projection"], wanted["Projection"]):
-            yield _another(found, each, _index_told(but_is, is_now), _index_told(should, wanted))
+            yield _another(found, each, _index_text(but_is, is_now), _index_text(should, wanted))
         elif each.name in found.filling:
             yield _unfinished(found, each)
 
 
-def _covers(there: Request, wanted: Request) -> bool:
+def _covers(there: TableRequest, wanted: TableRequest) -> bool:
     """Whether an index has what it should have of its items; more is its owner's choice."""
     if "ALL" in (there["ProjectionType"], wanted["ProjectionType"]):
         return bool(there["ProjectionType"] == "ALL")
     return {*wanted.get("NonKeyAttributes", ())} <= {*there.get("NonKeyAttributes", ())}
 
 
-def _index_told(key: str, index: Request) -> str:
+def _index_text(key: str, index: TableRequest) -> str:
     projection = index["Projection"]
     return (
         f"{key}, projecting {', '.join(projection.get('NonKeyAttributes', [projection['ProjectionType']]))}"
     )
 
 
-def _another(found: Survey, index: Index, but_is: str, should: str) -> Finding:
+def _another(found: TableSurvey, index: Index, but_is: str, should: str) -> Finding:
     what = f"index {index.name} of {found.title} has the key {but_is} and should have {should}"
     remedy = "delete the index, and semel provision makes it anew"
     return Finding(what, remedy, error=WrongSchema(f"{what}; {remedy}"))
 
 
-def _unfinished(found: Survey, index: Index) -> Finding:
+def _unfinished(found: TableSurvey, index: Index) -> Finding:
     """Whoever began to make it did not wait: a large table takes hours."""
     did = f"waited until index {index.name} of {found.title} was made"
-    step = Step("DescribeTable", {"TableName": found.title}, did)
+    step = ProvisionStep("DescribeTable", {"TableName": found.title}, did)
     what = f"index {index.name} of {found.title} is still being made"
     return Finding(what, "wait until it is ACTIVE, as semel provision does", steps=(step,))
 
 
-def _adding(found: Survey, index: Index) -> Step:
+def _adding(found: TableSurvey, index: Index) -> ProvisionStep:
     """A request of its own, as DynamoDB makes one index at a time; it is paid for as its table is."""
     wanted = shape.index(found.table, index)
     wanted.pop("ProvisionedThroughput", None)
@@ -369,10 +369,10 @@ def _adding(found: Survey, index: Index) -> Step:
         "AttributeDefinitions": shape.index_attributes(found.table, index),
         "GlobalSecondaryIndexUpdates": [{"Create": wanted}],
     }
-    return Step("UpdateTable", request, f"made index {index.name} of {found.title}")
+    return ProvisionStep("UpdateTable", request, f"made index {index.name} of {found.title}")
 
 
-def _paid(found: Survey) -> Iterator[Finding]:
+def _paid(found: TableSurvey) -> Iterator[Finding]:
     """How a table is paid for is its owner's to change: it is reported, and left alone."""
     is_now, should = found.billing, shape.billing(found.table)["BillingMode"]
     if is_now != should:
@@ -383,7 +383,7 @@ def _paid(found: Survey) -> Iterator[Finding]:
         yield Finding(f"{found.title} is billed {is_now} and should be {should}", remedy)
 
 
-def _expiry(found: Survey) -> Iterator[Finding]:
+def _expiry(found: TableSurvey) -> Iterator[Finding]:
     if not found.table.ttl or found.ttl is None:
         return
     wanted, status = found.table.ttl, found.ttl.get("TimeToLiveStatus", "DISABLED")
@@ -404,57 +404,57 @@ def _expiry(found: Survey) -> Iterator[Finding]:
         yield Finding(what, remedy, error=WrongSchema(f"{what}: {remedy}"))
 
 
-def _labels(found: Survey) -> Iterator[Finding]:
+def _labels(found: TableSurvey) -> Iterator[Finding]:
     missing = {key: value for key, value in found.table.tags.items() if found.tags.get(key) != value}
     if not missing or not found.description or "ListTagsOfResource" in found.denied:
         return
     words = ", ".join(f"{key}={value}" for key, value in missing.items())
     tags = [{"Key": key, "Value": value} for key, value in missing.items()]
     request = {"ResourceArn": found.description["TableArn"], "Tags": tags}
-    step = Step("TagResource", request, f"tagged {found.title} with {words}")
+    step = ProvisionStep("TagResource", request, f"tagged {found.title} with {words}")
     yield Finding(f"{found.title} lacks the tag {words}", steps=(step,))
 
 
 # Doing
 
 
-def problems(caller: Caller, tables: Iterable[Table], env: str) -> list[Problem]:
+def problems(client: ServiceClient, tables: Iterable[Table], env: str) -> list[Problem]:
     """What is wrong with these tables, and with what these credentials may do; nothing is changed."""
     reported: list[Problem] = []
     for table in tables:
-        found = survey(caller, table, env)
+        found = survey(client, table, env)
         listed = list(findings(found))
         if found.description and found.keyed:
-            listed += [_forbidden(found, operation) for operation in probe(caller, found)]
+            listed += [_forbidden(found, operation) for operation in probe(client, found)]
         reported += [Problem(each.what, each.remedy) for each in listed]
     return reported
 
 
 def provision(
-    caller: Caller, tables: Iterable[Table], env: str, *, clock: Clock, say: Say = lambda _: None
+    client: ServiceClient, tables: Iterable[Table], env: str, *, clock: Clock, say: Say = lambda _: None
 ) -> list[str]:
     """Make tables as they should be, and tell what was done; nothing is begun that would be refused."""
-    found = [finding for table in tables for finding in findings(survey(caller, table, env))]
+    found = [finding for table in tables for finding in findings(survey(client, table, env))]
     for finding in found:
         if finding.error is not None:
             raise finding.error
-    builder = Builder(caller, env, clock, say)
+    builder = TableBuilder(client, env, clock, say)
     for finding in found:
         if not finding.steps:
             say(f"Left as it is: {finding.what}. To change it: {finding.remedy}")
     return [did for finding in found for step in finding.steps if (did := builder.take(step))]
 
 
-class Builder:
+class TableBuilder:
     """Takes steps, and waits for what takes its time."""
 
-    def __init__(self, caller: Caller, env: str, clock: Clock, say: Say) -> None:
-        self._caller = caller
+    def __init__(self, client: ServiceClient, env: str, clock: Clock, say: Say) -> None:
+        self._client = client
         self._env = env
         self._clock = clock
         self._say = say
 
-    def take(self, step: Step) -> str:
+    def take(self, step: ProvisionStep) -> str:
         """Take a step and wait until it has come into force: what it did, or nothing."""
         deadline = self._clock.monotonic() + PATIENCE
         while (did := self._try(step)) is None:
@@ -465,18 +465,18 @@ class Builder:
             self._say(f"{did[0].upper()}{did[1:]}.")
         return did
 
-    def _try(self, step: Step) -> str | None:
+    def _try(self, step: ProvisionStep) -> str | None:
         """What the step did; "" where there was nothing left to do, None where it is too early."""
         try:
             # Each of them may be sent twice: the second is refused as done, which is fine.
-            self._caller.call(step.operation, step.request, write=False)
+            self._client.call(step.operation, step.request, write=False)
         except StoreThrottled:  # as many tables or indexes are being made as may be
             return None
         except ServiceError as error:
             return self._refused(step, error)
         return step.did
 
-    def _refused(self, step: Step, error: ServiceError) -> str | None:
+    def _refused(self, step: ProvisionStep, error: ServiceError) -> str | None:
         if error.code == DENIED:
             raise NotPermitted(f"these credentials may not dynamodb:{step.operation}: {ALLOW}") from error
         if error.code == "ConditionalCheckFailedException":
@@ -494,7 +494,7 @@ class Builder:
         raise error
 
     def _settle(self, title: str, deadline: float) -> None:
-        while (status := _unsettled(self._caller, title)) is not None:
+        while (status := _unsettled(self._client, title)) is not None:
             self._pause(deadline, f"Waiting until {title} is ACTIVE; it is {status}")
 
     def _pause(self, deadline: float, why: str) -> None:
@@ -506,10 +506,10 @@ class Builder:
         self._clock.wait(threading.Event(), POLL)
 
 
-def _unsettled(caller: Caller, title: str) -> str | None:
+def _unsettled(client: ServiceClient, title: str) -> str | None:
     """What a table is that is not ACTIVE yet, with all its indexes."""
     try:
-        described = caller.call("DescribeTable", {"TableName": title}, write=False)["Table"]
+        described = client.call("DescribeTable", {"TableName": title}, write=False)["Table"]
     except ServiceError as error:
         if error.code == MISSING:  # news of a table spreads for a moment
             return "CREATING"

@@ -9,7 +9,7 @@ import msgspec
 from semel.stores.dynamodb.layout import title
 from semel.tables import Index, Table
 
-Statement: TypeAlias = dict[str, Any]
+PolicyStatement: TypeAlias = dict[str, Any]
 
 
 class Role(StrEnum):
@@ -83,7 +83,9 @@ def document(
     return {"Version": "2012-10-17", "Statement": statements}
 
 
-def _on_tables(tables: tuple[Table, ...], rights: Rights, arn: Callable[[Table], Any]) -> Iterator[Statement]:
+def _on_tables(
+    tables: tuple[Table, ...], rights: Rights, arn: Callable[[Table], Any]
+) -> Iterator[PolicyStatement]:
     """One statement for the tables without pages, one for those that have them."""
     for sid, paged in (("Records", False), ("Pages", True)):
         chosen = [table for table in tables if (table.sort is not None) is paged]
@@ -94,12 +96,12 @@ def _on_tables(tables: tuple[Table, ...], rights: Rights, arn: Callable[[Table],
 
 def _on_indexes(
     tables: tuple[Table, ...], rights: Rights, index_arn: Callable[[Table, Index], Any]
-) -> Iterator[Statement]:
+) -> Iterator[PolicyStatement]:
     resources = [index_arn(table, index) for table in tables for index in table.indexes]
     if resources and rights.pages:
         yield _statement("Indexes", rights.pages, resources)
 
 
-def _statement(sid: str, actions: Iterable[str], resources: list[Any]) -> Statement:
+def _statement(sid: str, actions: Iterable[str], resources: list[Any]) -> PolicyStatement:
     allowed = [f"dynamodb:{action}" for action in sorted(actions)]
     return {"Sid": sid, "Effect": "Allow", "Action": allowed, "Resource": resources}

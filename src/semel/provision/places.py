@@ -18,7 +18,7 @@ from semel.provision.dynamodb import Say
 from semel.tables import Table
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class ProvisionTarget(msgspec.Struct, frozen=True, kw_only=True):
     """A store that may not be there yet, and the tables it is to have."""
 
     url: str
@@ -32,7 +32,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
         return self.url.partition(":")[0]
 
 
-class Builder(Protocol):
+class StoreBuilder(Protocol):
     """What makes the tables of one kind of store."""
 
     def provision(self, say: Say) -> list[str]:
@@ -49,14 +49,14 @@ class Builder(Protocol):
 
 
 @contextmanager
-def opened(place: Place) -> Iterator[Builder]:
+def opened(target: ProvisionTarget) -> Iterator[StoreBuilder]:
     """What makes the tables of a store."""
-    if place.scheme not in BUILDERS:
+    if target.scheme not in BUILDERS:
         known = ", ".join(f"{name}:" for name in BUILDERS)
         raise errors.InvalidOption(
-            f"{place.url!r} names no store that has tables to make; a URL begins with one of {known}"
+            f"{target.url!r} names no store that has tables to make; a URL begins with one of {known}"
         )
-    builder = BUILDERS[place.scheme](place)
+    builder = BUILDERS[target.scheme](target)
     try:
         yield builder
     finally:
@@ -66,35 +66,35 @@ def opened(place: Place) -> Iterator[Builder]:
 class DynamoDB:
     """Tables in DynamoDB."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, target: ProvisionTarget) -> None:
         from semel.stores.dynamodb.address import parse
         from semel.stores.dynamodb.store import transport_of
 
-        self._place = place
-        self._transport = transport_of(parse(place.url), place.clock)
+        self._target = target
+        self._transport = transport_of(parse(target.url), target.clock)
 
     def provision(self, say: Say) -> list[str]:
         """Make what is missing."""
-        env, clock = self._place.env, self._place.clock
-        with self._told():
-            return dynamodb.provision(self._transport, self._place.tables, env, clock=clock, say=say)
+        env, clock = self._target.env, self._target.clock
+        with self._translated_errors():
+            return dynamodb.provision(self._transport, self._target.tables, env, clock=clock, say=say)
 
     def problems(self) -> list[Problem]:
         """What is not as it should be."""
-        with self._told():
-            return dynamodb.problems(self._transport, self._place.tables, self._place.env)
+        with self._translated_errors():
+            return dynamodb.problems(self._transport, self._target.tables, self._target.env)
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
-        """An error of the service that is no finding, told as the store tells it."""
+    def _translated_errors(self) -> Iterator[None]:
+        """Translate an error of the service that is no finding, as the store does."""
         from semel.aws.errors import ServiceError
         from semel.stores.dynamodb.errors import ErrorTranslator
 
         try:
             yield
         except ServiceError as error:
-            told = ErrorTranslator(self._place.url, self._place.env)
-            raise told.translated(error, "provisioning", self._place.url) from error
+            translator = ErrorTranslator(self._target.url, self._target.env)
+            raise translator.translated(error, "provisioning", self._target.url) from error
 
     def close(self) -> None:
         """Let go of connections."""
@@ -104,18 +104,18 @@ class DynamoDB:
 class SQLite:
     """Tables in a file, which whoever opens it makes."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, target: ProvisionTarget) -> None:
         from semel.stores.sqlite.address import SQLiteFile
 
-        self._place = place
-        self._file = SQLiteFile.from_url(place.url)
+        self._target = target
+        self._file = SQLiteFile.from_url(target.url)
         self._path = Path(self._file.path)
 
     def provision(self, say: Say) -> list[str]:
         """Open the file, which makes what is missing."""
         missing = [problem.what for problem in self.problems() if problem.remedy == PROVISION]
-        place = self._place
-        open_store(place.url, env=place.env, clock=place.clock).close()
+        target = self._target
+        open_store(target.url, env=target.env, clock=target.clock).close()
         return _said([f"made {self._path}, where {what}" for what in missing], say)
 
     def problems(self) -> list[Problem]:
@@ -141,7 +141,7 @@ class SQLite:
             return
         meta = dict(connection.execute(f"SELECT name, value FROM {META}"))  # noqa: S608 - a constant
         stamped, schema = meta.get("environment"), meta.get("schema", 0)
-        if stamped != self._place.env:
+        if stamped != self._target.env:
             yield Problem(f"{self._path} belongs to environment {stamped!r}", f"use --env {stamped}")
         if schema > len(MIGRATIONS):
             yield Problem(f"{self._path} was written by a newer semel", "upgrade semel")
@@ -155,21 +155,21 @@ class SQLite:
 class PostgreSQL:
     """Tables in a database; semel's own are always among them."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, target: ProvisionTarget) -> None:
         require("psycopg", "postgres")
-        self._place = place
+        self._target = target
 
     def provision(self, say: Say) -> list[str]:
         """Bring the schema to the newest."""
         from semel.stores.postgres import schema
 
-        return _said(schema.migrate(self._place.url, self._place.env, self._place.tables), say)
+        return _said(schema.migrate(self._target.url, self._target.env, self._target.tables), say)
 
     def problems(self) -> list[Problem]:
         """What is not as it should be."""
         from semel.stores.postgres import schema
 
-        return schema.problems(self._place.url, self._place.env, self._place.tables)
+        return schema.problems(self._target.url, self._target.env, self._target.tables)
 
     def close(self) -> None:
         """There is nothing to let go of."""
@@ -178,21 +178,21 @@ class PostgreSQL:
 class Redis:
     """A Redis has no tables: it is stamped, and looked after for how it keeps what it is given."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, target: ProvisionTarget) -> None:
         require("redis", "redis")
-        self._place = place
+        self._target = target
 
     def provision(self, say: Say) -> list[str]:
         """Stamp it."""
         from semel.stores.redis import schema
 
-        return _said(schema.provision(self._place.url, self._place.env), say)
+        return _said(schema.provision(self._target.url, self._target.env), say)
 
     def problems(self) -> list[Problem]:
         """What is not as it should be."""
         from semel.stores.redis import schema
 
-        return schema.problems(self._place.url, self._place.env)
+        return schema.problems(self._target.url, self._target.env)
 
     def close(self) -> None:
         """There is nothing to let go of."""
@@ -204,7 +204,7 @@ def _said(done: list[str], say: Say) -> list[str]:
     return done
 
 
-BUILDERS: dict[str, Callable[[Place], Builder]] = {
+BUILDERS: dict[str, Callable[[ProvisionTarget], StoreBuilder]] = {
     "dynamodb": DynamoDB,
     "sqlite": SQLite,
     "postgresql": PostgreSQL,

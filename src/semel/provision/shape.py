@@ -7,12 +7,12 @@ from semel.errors import InvalidOption
 from semel.stores.dynamodb.layout import SCHEMA, DynamoLayout, title
 from semel.tables import Column, Form, Index, Kind, Table
 
-Request: TypeAlias = dict[str, Any]
+TableRequest: TypeAlias = dict[str, Any]
 
 SCALARS = {Kind.TEXT: "S", Kind.NUMBER: "N", Kind.BYTES: "B"}
 
 
-def create_request(table: Table, env: str) -> Request:
+def create_request(table: Table, env: str) -> TableRequest:
     """The CreateTable request."""
     request = {
         "TableName": title(table, env),
@@ -27,7 +27,7 @@ def create_request(table: Table, env: str) -> Request:
     return request
 
 
-def attributes(table: Table) -> list[Request]:
+def attributes(table: Table) -> list[TableRequest]:
     """The attributes that are part of a key, with their types."""
     names = dict.fromkeys(table.key)
     for each in table.indexes:
@@ -35,7 +35,7 @@ def attributes(table: Table) -> list[Request]:
     return _defined(table, names)
 
 
-def index_attributes(table: Table, each: Index) -> list[Request]:
+def index_attributes(table: Table, each: Index) -> list[TableRequest]:
     """The attributes that are part of an index's key, with their types."""
     return _defined(table, _keys(each))
 
@@ -44,7 +44,7 @@ def _keys(each: Index) -> list[str]:
     return [each.partition] if each.sort is None else [each.partition, each.sort]
 
 
-def _defined(table: Table, names: Iterable[str]) -> list[Request]:
+def _defined(table: Table, names: Iterable[str]) -> list[TableRequest]:
     return [
         {"AttributeName": column(table, name).name, "AttributeType": scalar(table, name)} for name in names
     ]
@@ -68,20 +68,20 @@ def scalar(table: Table, name: str) -> str:
     return "S" if column(table, name).form is Form.ISO else SCALARS[kind]
 
 
-def key_schema(partition: str, sort: str | None) -> list[Request]:
+def key_schema(partition: str, sort: str | None) -> list[TableRequest]:
     """A key as DynamoDB wants it told."""
     schema = [{"AttributeName": partition, "KeyType": "HASH"}]
     return schema if sort is None else [*schema, {"AttributeName": sort, "KeyType": "RANGE"}]
 
 
-def billing(table: Table) -> Request:
+def billing(table: Table) -> TableRequest:
     """How a table is paid for."""
     if table.capacity is None:
         return {"BillingMode": "PAY_PER_REQUEST"}
     return {"BillingMode": "PROVISIONED", **throughput(table)}
 
 
-def throughput(table: Table) -> Request:
+def throughput(table: Table) -> TableRequest:
     """The units a second of a table that says how many."""
     if table.capacity is None:
         return {}
@@ -89,7 +89,7 @@ def throughput(table: Table) -> Request:
     return {"ProvisionedThroughput": {"ReadCapacityUnits": read, "WriteCapacityUnits": write}}
 
 
-def index(table: Table, each: Index) -> Request:
+def index(table: Table, each: Index) -> TableRequest:
     """A global secondary index; what lacks its key is not in it, and costs nothing."""
     names = [column(table, name).name for name in _keys(each)]
     return {
@@ -100,7 +100,7 @@ def index(table: Table, each: Index) -> Request:
     }
 
 
-def projection(table: Table, each: Index) -> Request:
+def projection(table: Table, each: Index) -> TableRequest:
     """What of an item an index has besides keys: at the least its end, as what is over does not exist."""
     if each.carries is None:
         return {"ProjectionType": "ALL"}
@@ -111,29 +111,29 @@ def projection(table: Table, each: Index) -> Request:
     return {"ProjectionType": "INCLUDE", "NonKeyAttributes": [column(table, name).name for name in carried]}
 
 
-def ttl_request(table: Table, env: str) -> Request:
+def ttl_request(table: Table, env: str) -> TableRequest:
     """The UpdateTimeToLive request."""
     specification = {"Enabled": True, "AttributeName": table.ttl}
     return {"TableName": title(table, env), "TimeToLiveSpecification": specification}
 
 
-def pitr_request(table: Table, env: str) -> Request:
+def pitr_request(table: Table, env: str) -> TableRequest:
     """The UpdateContinuousBackups request."""
     specification = {"PointInTimeRecoveryEnabled": True}
     return {"TableName": title(table, env), "PointInTimeRecoverySpecification": specification}
 
 
-def stamp_key(table: Table, env: str) -> Request:
+def stamp_key(table: Table, env: str) -> TableRequest:
     """Where a table's stamp is."""
     return DynamoLayout(table, table, env).stamp_key()
 
 
-def stamp(table: Table, env: str) -> Request:
+def stamp(table: Table, env: str) -> TableRequest:
     """The item that says which environment a table belongs to; it has no end."""
     return stamp_key(table, env) | {"environment": {"S": env}, "schema": {"N": str(SCHEMA)}}
 
 
-def stamp_request(table: Table, env: str) -> Request:
+def stamp_request(table: Table, env: str) -> TableRequest:
     """The PutItem request of the stamp, refused where there is one."""
     return {
         "TableName": title(table, env),

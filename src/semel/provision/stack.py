@@ -6,17 +6,14 @@ CloudFormation looks up by name when it makes the functions.
 
 import json
 from collections.abc import Iterable
-from typing import Any, TypeAlias
 
 from semel.extras import require
 from semel.provision import cloudformation
-from semel.provision.alarms import alarms
+from semel.provision.alarms import TemplateBlock, alarms
 from semel.provision.cloudformation import VERSION, logical
 from semel.provision.deployment import Deployment, Function, Queue, Secret, camel
 from semel.provision.sam import TRANSFORM
 from semel.tables import LEDGER, Table
-
-Block: TypeAlias = dict[str, Any]
 
 RUNTIME = "python3.13"
 CODE = "function/"
@@ -53,12 +50,12 @@ def text(deployments: Iterable[Deployment], env: str) -> str:
     return head + body
 
 
-def template(deployments: Iterable[Deployment], env: str) -> Block:
+def template(deployments: Iterable[Deployment], env: str) -> TemplateBlock:
     """The template."""
     listed = tuple(deployments)
     tables = dict.fromkeys(table for one in listed for table in one.tables)
     parts = [_Part(one, env) for one in listed]
-    found: Block = {
+    found: TemplateBlock = {
         "AWSTemplateFormatVersion": VERSION,
         "Transform": TRANSFORM,
         "Description": f"{', '.join(one.app for one in listed)} of semel for environment {env}",
@@ -72,7 +69,7 @@ def template(deployments: Iterable[Deployment], env: str) -> Block:
     return found
 
 
-COMMON: Block = {
+COMMON: TemplateBlock = {
     "AlarmTopic": {
         "Type": "String",
         "Default": "",
@@ -87,14 +84,14 @@ COMMON: Block = {
 }
 
 
-def _merged(blocks: Iterable[Block]) -> Block:
-    found: Block = {}
+def _merged(blocks: Iterable[TemplateBlock]) -> TemplateBlock:
+    found: TemplateBlock = {}
     for block in blocks:
         found |= block
     return found
 
 
-def _given(parameter: str) -> Block:
+def _given(parameter: str) -> TemplateBlock:
     return {"Fn::Not": [{"Fn::Equals": [{"Ref": parameter}, ""]}]}
 
 
@@ -102,54 +99,54 @@ class _Part:
     """What one application has in the template; its names there begin with the application's."""
 
     def __init__(self, deployment: Deployment, env: str) -> None:
-        self._told, self._env = deployment, env
+        self._deployment, self._env = deployment, env
         self._name = deployment.title
 
-    def parameters(self) -> Block:
+    def parameters(self) -> TemplateBlock:
         """What whoever deploys it has to say."""
-        found: Block = {}
-        if self._told.secrets:
-            fields = ", ".join(f"{one.field} ({one.about})" for one in self._told.secrets)
+        found: TemplateBlock = {}
+        if self._deployment.secrets:
+            fields = ", ".join(f"{one.field} ({one.about})" for one in self._deployment.secrets)
             found[self._secret] = {
                 "Type": "String",
-                "Default": f"semel/{self._env}/{self._told.app}",
+                "Default": f"semel/{self._env}/{self._deployment.app}",
                 "Description": f"The secret in Secrets Manager with the fields {fields}.",
             }
-        for one in self._told.settings:
+        for one in self._deployment.settings:
             default = {} if one.default is None else {"Default": one.default}
             found[self._name + one.parameter] = {"Type": "String", **default, "Description": one.about}
-        for secret in self._told.secrets:
+        for secret in self._deployment.secrets:
             if secret.optional:
                 found[self._name + secret.optional] = _yes_or_no(secret)
         return found
 
-    def conditions(self) -> Block:
+    def conditions(self) -> TemplateBlock:
         """Which optional secrets there are."""
-        names = dict.fromkeys(one.optional for one in self._told.secrets if one.optional)
+        names = dict.fromkeys(one.optional for one in self._deployment.secrets if one.optional)
         return {
             f"{self._name}{name}IsGiven": {"Fn::Equals": [{"Ref": self._name + name}, "yes"]}
             for name in names
         }
 
-    def resources(self) -> Block:
+    def resources(self) -> TemplateBlock:
         """The application itself."""
-        found: Block = {}
-        if self._told.queue is not None:
+        found: TemplateBlock = {}
+        if self._deployment.queue is not None:
             found |= self._queues()
-        if any(function.paths for function in self._told.functions.values()):
+        if any(function.paths for function in self._deployment.functions.values()):
             found[self._api] = API
-        for name, function in self._told.functions.items():
+        for name, function in self._deployment.functions.items():
             found |= self._function(name, function)
-        return found | alarms(self._told, self._env)
+        return found | alarms(self._deployment, self._env)
 
-    def outputs(self) -> Block:
+    def outputs(self) -> TemplateBlock:
         """Where it is reached."""
-        found: Block = {}
-        for function in self._told.functions.values():
+        found: TemplateBlock = {}
+        for function in self._deployment.functions.values():
             for path in function.paths:
                 url = f"https://${{{self._api}}}.execute-api.${{AWS::Region}}.${{AWS::URLSuffix}}{path}"
                 found[self._name + camel(path)] = {"Value": {"Fn::Sub": url}}
-        if self._told.queue is not None:
+        if self._deployment.queue is not None:
             found[f"{self._name}QueueUrl"] = {"Value": {"Ref": f"{self._name}Queue"}}
             found[f"{self._name}DeadLettersUrl"] = {"Value": {"Ref": f"{self._name}DeadLetters"}}
         return found
@@ -164,9 +161,9 @@ class _Part:
 
     # Queues
 
-    def _queues(self) -> Block:
-        queue = self._told.queue or Queue()
-        longest = max(one.timeout for one in self._told.functions.values() if one.works)
+    def _queues(self) -> TemplateBlock:
+        queue = self._deployment.queue or Queue()
+        longest = max(one.timeout for one in self._deployment.functions.values() if one.works)
         dead = {"Fn::GetAtt": [f"{self._name}DeadLetters", "Arn"]}
         fifo = {"FifoQueue": True, "SqsManagedSseEnabled": True}
         waiting = {
@@ -185,7 +182,7 @@ class _Part:
 
     # Functions
 
-    def _function(self, name: str, function: Function) -> Block:
+    def _function(self, name: str, function: Function) -> TemplateBlock:
         whole = self._name + name
         return {
             f"{whole}Logs": _resource(
@@ -207,42 +204,44 @@ class _Part:
             },
         }
 
-    def variables(self, function: Function) -> Block:
+    def variables(self, function: Function) -> TemplateBlock:
         """The environment of one of its functions."""
-        told, layout = self._told, self._told.ledger
+        deployment, layout = self._deployment, self._deployment.ledger
         url = "dynamodb://${AWS::Region}" + (f"?layout={layout.name}" if layout.name != LEDGER.name else "")
-        found: Block = {"SEMEL_URL": {"Fn::Sub": url}, "SEMEL_ENV": self._env}
-        for variable, one in told.variables(function).items():
+        found: TemplateBlock = {"SEMEL_URL": {"Fn::Sub": url}, "SEMEL_ENV": self._env}
+        for variable, one in deployment.variables(function).items():
             found[variable] = {"Ref": logical(one)} if isinstance(one, Table) else one
-        if told.queue is not None:
-            found[f"SEMEL_INBOX__{told.app.upper()}__QUEUE"] = {"Ref": f"{self._name}Queue"}
+        if deployment.queue is not None:
+            found[f"SEMEL_INBOX__{deployment.app.upper()}__QUEUE"] = {"Ref": f"{self._name}Queue"}
         if function.works:
-            found[f"SEMEL_INBOX__{told.app.upper()}__DEAD_LETTERS"] = {"Ref": f"{self._name}DeadLetters"}
+            found[f"SEMEL_INBOX__{deployment.app.upper()}__DEAD_LETTERS"] = {
+                "Ref": f"{self._name}DeadLetters"
+            }
         found |= {
             one.variable: {"Ref": self._name + one.parameter}
-            for one in told.settings
+            for one in deployment.settings
             if function.settings is None or one.parameter in function.settings
         }
         return found | {
-            one.variable: self._looked_up(one) for one in told.secrets if one.field in function.secrets
+            one.variable: self._looked_up(one) for one in deployment.secrets if one.field in function.secrets
         }
 
-    def _looked_up(self, secret: Secret) -> Block:
+    def _looked_up(self, secret: Secret) -> TemplateBlock:
         where = f"{{{{resolve:secretsmanager:${{{self._secret}}}:SecretString:{secret.field}}}}}"
         value = {"Fn::Sub": where}
         if not secret.optional:
             return value
         return {"Fn::If": [f"{self._name}{secret.optional}IsGiven", value, {"Ref": "AWS::NoValue"}]}
 
-    def _events(self, function: Function) -> Block:
-        found: Block = {
+    def _events(self, function: Function) -> TemplateBlock:
+        found: TemplateBlock = {
             camel(path): {
                 "Type": "HttpApi",
                 "Properties": {"ApiId": {"Ref": self._api}, "Method": "POST", "Path": path},
             }
             for path in function.paths
         }
-        queue = self._told.queue
+        queue = self._deployment.queue
         if function.works and queue is not None:
             found["Messages"] = {
                 "Type": "SQS",
@@ -258,7 +257,7 @@ class _Part:
 
     # Permissions
 
-    def _role(self, whole: str, function: Function) -> Block:
+    def _role(self, whole: str, function: Function) -> TemplateBlock:
         document = {"Version": "2012-10-17", "Statement": self._statements(whole, function)}
         return {
             "Type": "AWS::IAM::Role",
@@ -268,7 +267,7 @@ class _Part:
             },
         }
 
-    def _statements(self, whole: str, function: Function) -> list[Block]:
+    def _statements(self, whole: str, function: Function) -> list[TemplateBlock]:
         found = [_allow("Logs", ["logs:CreateLogStream", "logs:PutLogEvents"], f"{whole}Logs")]
         if function.sends:
             found.append(_allow("Sends", ["sqs:SendMessage"], f"{self._name}Queue"))
@@ -284,14 +283,14 @@ class _Part:
 # https://docs.aws.amazon.com/lambda/latest/dg/services-sqs-configure.html
 RECEIVING = ["sqs:DeleteMessage", "sqs:GetQueueAttributes", "sqs:ReceiveMessage"]
 
-TRUST: Block = {
+TRUST: TemplateBlock = {
     "Version": "2012-10-17",
     "Statement": [
         {"Effect": "Allow", "Principal": {"Service": "lambda.amazonaws.com"}, "Action": "sts:AssumeRole"}
     ],
 }
 
-API: Block = {
+API: TemplateBlock = {
     "Type": "AWS::Serverless::HttpApi",
     "Properties": {
         "FailOnWarnings": True,
@@ -301,21 +300,21 @@ API: Block = {
 }
 
 
-def _on(table: Table, actions: tuple[str, ...]) -> Block:
+def _on(table: Table, actions: tuple[str, ...]) -> TemplateBlock:
     return _allow(logical(table), [f"dynamodb:{action}" for action in sorted(actions)], logical(table))
 
 
-def _allow(sid: str, actions: list[str], resource: str) -> Block:
+def _allow(sid: str, actions: list[str], resource: str) -> TemplateBlock:
     arn = {"Fn::GetAtt": [resource, "Arn"]}
     return {"Sid": sid, "Effect": "Allow", "Action": actions, "Resource": arn}
 
 
-def _resource(kind: str, properties: Block, policy: str) -> Block:
+def _resource(kind: str, properties: TemplateBlock, policy: str) -> TemplateBlock:
     """A resource that holds something, which stays when its stack goes, or goes with it."""
     return {"Type": kind, "DeletionPolicy": policy, "UpdateReplacePolicy": policy, "Properties": properties}
 
 
-def _yes_or_no(secret: Secret) -> Block:
+def _yes_or_no(secret: Secret) -> TemplateBlock:
     return {
         "Type": "String",
         "Default": "no",

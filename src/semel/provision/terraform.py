@@ -22,12 +22,12 @@ class Raw(str):
     __slots__ = ()
 
 
-class Block(msgspec.Struct, frozen=True):
+class TerraformBlock(msgspec.Struct, frozen=True):
     """A block of HCL: its type and labels, then attributes, then blocks."""
 
     head: tuple[str, ...]
     attributes: dict[str, Any]
-    blocks: tuple["Block", ...] = ()
+    blocks: tuple["TerraformBlock", ...] = ()
 
 
 def text(tables: Iterable[Table], env: str) -> str:
@@ -42,14 +42,14 @@ def local(table: Table) -> str:
     return table.name.replace("-", "_")
 
 
-def resource(table: Table, env: str) -> Block:
+def resource(table: Table, env: str) -> TerraformBlock:
     """A table, which terraform destroy refuses: without its ledger, everything would happen again."""
     made = shape.create_request(table, env)
     attributes = {"name": made["TableName"], "billing_mode": made["BillingMode"]}
     attributes |= _keys(made) | _units(table)
     if table.tags:
         attributes["tags"] = table.tags
-    return Block(("resource", "aws_dynamodb_table", local(table)), attributes, tuple(_parts(table)))
+    return TerraformBlock(("resource", "aws_dynamodb_table", local(table)), attributes, tuple(_parts(table)))
 
 
 def _keys(made: dict[str, Any]) -> dict[str, str]:
@@ -64,18 +64,18 @@ def _units(table: Table) -> dict[str, int]:
     return {"read_capacity": read, "write_capacity": write}
 
 
-def _parts(table: Table) -> Iterator[Block]:
+def _parts(table: Table) -> Iterator[TerraformBlock]:
     for each in shape.attributes(table):
-        yield Block(("attribute",), {"name": each["AttributeName"], "type": each["AttributeType"]})
+        yield TerraformBlock(("attribute",), {"name": each["AttributeName"], "type": each["AttributeType"]})
     for index in table.indexes:
         made = shape.index(table, index)
         attributes = {"name": index.name} | _keys(made) | _projection(made["Projection"]) | _units(table)
-        yield Block(("global_secondary_index",), attributes)
+        yield TerraformBlock(("global_secondary_index",), attributes)
     if table.ttl:
-        yield Block(("ttl",), {"attribute_name": table.ttl, "enabled": True})
+        yield TerraformBlock(("ttl",), {"attribute_name": table.ttl, "enabled": True})
     if table.recoverable:
-        yield Block(("point_in_time_recovery",), {"enabled": True})
-    yield Block(("lifecycle",), {"prevent_destroy": True})
+        yield TerraformBlock(("point_in_time_recovery",), {"enabled": True})
+    yield TerraformBlock(("lifecycle",), {"prevent_destroy": True})
 
 
 def _projection(made: dict[str, Any]) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def _projection(made: dict[str, Any]) -> dict[str, Any]:
     return {words[name]: value for name, value in made.items()}
 
 
-def worker_policy(tables: Iterable[Table], env: str) -> Iterator[Block]:
+def worker_policy(tables: Iterable[Table], env: str) -> Iterator[TerraformBlock]:
     """The policy of the worker, on the tables of this module."""
 
     def arn(table: Table) -> Raw:
@@ -93,22 +93,22 @@ def worker_policy(tables: Iterable[Table], env: str) -> Iterator[Block]:
         return Raw(f'"${{{arn(table)}}}/index/{index.name}"')
 
     statements = [
-        Block(
+        TerraformBlock(
             ("statement",),
             {"sid": each["Sid"], "effect": "Allow", "actions": each["Action"], "resources": each["Resource"]},
         )
         for each in iam.document(tables, iam.Role.WORKER, arn, index_arn)["Statement"]
     ]
-    yield Block(("data", "aws_iam_policy_document", "semel_worker"), {}, tuple(statements))
+    yield TerraformBlock(("data", "aws_iam_policy_document", "semel_worker"), {}, tuple(statements))
     document = Raw("data.aws_iam_policy_document.semel_worker.json")
     attributes = {"name": f"semel-{env}-worker", "policy": document}
-    yield Block(("resource", "aws_iam_policy", "semel_worker"), attributes)
+    yield TerraformBlock(("resource", "aws_iam_policy", "semel_worker"), attributes)
 
 
 # HCL, laid out as terraform fmt does.
 
 
-def written(block: Block, indent: str = "") -> str:
+def written(block: TerraformBlock, indent: str = "") -> str:
     """A block as text."""
     head = " ".join((block.head[0], *(json.dumps(label) for label in block.head[1:])))
     inner = indent + "  "

@@ -18,7 +18,7 @@ from semel.errors import InvalidOption
 from semel.events import Event, What
 from semel.telemetry.words import metric
 
-Counts: TypeAlias = dict[tuple[str, What], int]
+EventCounts: TypeAlias = dict[tuple[str, What], int]
 
 # What CloudWatch takes for the name of a namespace and the value of a dimension; it drops others unheard.
 NAMESPACE: Final = re.compile(r"(?!:|AWS/)(?=.*[!-~])[ -~]{1,255}")
@@ -47,7 +47,7 @@ class Emf:
         self._namespace = namespace
         self._dimensions = {"service": service, "env": env}
         self._clock = clock or Clock()
-        self._counts: Counts = {}
+        self._counts: EventCounts = {}
         # Not a plain lock: a signal's handler may do work of its own in the midst of a call.
         self._lock = RLock()
 
@@ -81,7 +81,7 @@ class Emf:
             getLogger("semel").exception("metrics could not be written")
             self._keep(counts)
 
-    def _lines(self, counts: Counts) -> Iterator[str]:
+    def _lines(self, counts: EventCounts) -> Iterator[str]:
         """The documents for these counts."""
         now = int(self._clock.now() * 1000)
         for door in dict.fromkeys(door for door, _ in counts):
@@ -103,7 +103,7 @@ class Emf:
         }
         return {"_aws": {"Timestamp": now, "CloudWatchMetrics": [directive]}, **targets, **values}
 
-    def _keep(self, counts: Counts) -> None:
+    def _keep(self, counts: EventCounts) -> None:
         """They are written the next time."""
         with self._lock:
             for counted, number in counts.items():
