@@ -15,10 +15,10 @@ from fastapi.testclient import TestClient
 
 from semel.apps.reading import gather
 from semel.cli import main
-from semel.service import sample
-from semel.service.crew import Crew
-from semel.service.house import House
-from semel.service.site import site
+from semel.service import sample_data
+from semel.service.app import create_app
+from semel.service.runtime import Runtime
+from semel.service.workers import WorkerThreads
 from tests.places import CREDENTIALS
 from tests.servers.absence import served
 from tests.servers.dynamodb import dynoxide, ministack
@@ -29,10 +29,10 @@ SECRET = "a secret of the tests, 32 bytes."
 TOKEN = "token-of-an-operator-x"
 
 APPS: dict[str, dict[str, Any]] = {
-    "quill": {"aloware_token": sample.ALOWARE},
-    "support": {"webhook_token": sample.RICHPANEL, "automation_enabled": True},
-    "household": {"secret_token": sample.TELEGRAM},
-    "probe": {"token": sample.PROBE},
+    "quill": {"aloware_token": sample_data.ALOWARE},
+    "support": {"webhook_token": sample_data.RICHPANEL, "automation_enabled": True},
+    "household": {"secret_token": sample_data.TELEGRAM},
+    "probe": {"token": sample_data.PROBE},
 }
 
 
@@ -84,24 +84,24 @@ class Desk:
         return Said(int(end.value.code or 0), captured.out, captured.err)
 
     @contextmanager
-    def house(self) -> Iterator[House]:
+    def runtime(self) -> Iterator[Runtime]:
         """What `semel serve` opens here."""
-        house = House(gather("semel.toml", {}))
+        runtime = Runtime(gather("semel.toml", {}))
         try:
-            yield house
+            yield runtime
         finally:
-            house.close()
+            runtime.close()
 
     @contextmanager
-    def serving(self) -> Iterator[tuple[House, TestClient]]:
+    def serving(self) -> Iterator[tuple[Runtime, TestClient]]:
         """The service, and whoever asks it."""
-        with self.house() as house, TestClient(site(house)) as client:
-            yield house, client
+        with self.runtime() as runtime, TestClient(create_app(runtime)) as client:
+            yield runtime, client
 
 
-def deliver(client: TestClient, *apps: str) -> list[sample.Paste]:
+def deliver(client: TestClient, *apps: str) -> list[sample_data.Paste]:
     """One delivery to each of these apps, which is accepted."""
-    sent = [one for one in sample.pastes(time.time()) if one.app in (apps or APPS)]
+    sent = [one for one in sample_data.pastes(time.time()) if one.app in (apps or APPS)]
     for paste in sent:
         one = paste.delivery
         answer = client.post(one.path, content=one.body, headers=one.headers)
@@ -109,15 +109,15 @@ def deliver(client: TestClient, *apps: str) -> list[sample.Paste]:
     return sent
 
 
-def work_off(house: House) -> None:
+def work_off(runtime: Runtime) -> None:
     """Have the workers handle everything that waits."""
-    crew = Crew(house)
-    crew.start()
+    workers = WorkerThreads(runtime)
+    workers.start()
     try:
-        assert until(lambda: not any(one.inbox.waiting() for one in house.apps if one.works))
+        assert until(lambda: not any(one.inbox.waiting() for one in runtime.apps if one.works))
     finally:
-        crew.stop()
-        assert crew.join(60)
+        workers.stop()
+        assert workers.join(60)
 
 
 @pytest.fixture

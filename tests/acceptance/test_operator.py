@@ -56,13 +56,13 @@ def test_what_plain_provision_makes_is_all_that_the_apps_need(desk: Desk) -> Non
     # The tests' own Redis has nothing that lasts, and is told so.
     assert checked.out.startswith("All is well") or "keeps nothing on disk" in checked.out
     assert desk.run("provision").out.startswith("Nothing to do")
-    with desk.serving() as (house, client):
+    with desk.serving() as (runtime, client):
         assert client.get("/health/ready").status_code == 200
         sent = deliver(client)
-        work_off(house)
-        for mounted in house.apps:
+        work_off(runtime)
+        for mounted in runtime.apps:
             assert list(mounted.inbox.dead()) == [], mounted.name
-        stores = {mounted.name: mounted.s for mounted in house.apps}
+        stores = {mounted.name: mounted.s for mounted in runtime.apps}
         for paste in sent:
             record = stores[paste.app].ledger.get(paste.key)
             assert record is not None, paste.app
@@ -148,8 +148,8 @@ def test_the_remedy_of_a_table_that_is_missing_makes_it(desk: Desk) -> None:
     ours = [word for name in ("ledger", "documents") for word in ("--table", name)]
     assert desk.run("provision", *ours).code == 0
     missing = 0
-    with desk.house() as house:
-        for s, table in [(s, table) for s, tables in house.tables() for table in tables]:
+    with desk.runtime() as runtime:
+        for s, table in [(s, table) for s, tables in runtime.tables() for table in tables]:
             look = nothing(s, table)
             try:
                 s.store.execute(look)
@@ -182,18 +182,18 @@ import resource, sys
 from fastapi.testclient import TestClient
 from semel.apps.reading import gather
 from semel.service import health
-from semel.service.house import House
-from semel.service.site import site
-house = House(gather("semel.toml", {}))
+from semel.service.runtime import Runtime
+from semel.service.app import create_app
+runtime = Runtime(gather("semel.toml", {}))
 health.TRY_SECONDS = 0
-with TestClient(site(house)) as client:
+with TestClient(create_app(runtime)) as client:
     print(client.get("/health/ready").status_code)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1024, resource.RLIM_INFINITY))
     answer = client.get("/health/ready")
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     print(answer.status_code, answer.json()["detail"])
     print(client.get("/health/ready").status_code)
-house.close()
+runtime.close()
 """
     words = [sys.executable, "-c", program]
     done = subprocess.run(words, capture_output=True, text=True, check=True, cwd=local.folder)
@@ -235,9 +235,9 @@ def test_the_emergency_stop_works_with_nothing_else_said(served: Desk) -> None:
     said = served.run("switch", "on", "safe_mode", "--reason", "wrong replies")
     assert said.code == 0
     assert said.out.startswith(f"safe_mode is on for every worker of environment {served.env}.")
-    with served.house() as house:
-        assert house.s.switches.list()["safe_mode"].on
-        [support] = [one for one in house.apps if one.name == "support"]
+    with served.runtime() as runtime:
+        assert runtime.s.switches.list()["safe_mode"].on
+        [support] = [one for one in runtime.apps if one.name == "support"]
         assert support.s.switches.list()["safe_mode"].reason == "wrong replies"
     assert served.run("switch", "list", "--json").json["switches"][0]["on"] is True
 
@@ -245,10 +245,10 @@ def test_the_emergency_stop_works_with_nothing_else_said(served: Desk) -> None:
 @two
 @pytest.mark.parametrize("app", APPS)
 def test_app_finds_its_ledger_and_what_is_encrypted_there(served: Desk, app: str) -> None:
-    with served.serving() as (house, client):
+    with served.serving() as (runtime, client):
         [paste] = deliver(client, app)
-        work_off(house)
-        [mounted] = [one for one in house.apps if one.name == app]
+        work_off(runtime)
+        [mounted] = [one for one in runtime.apps if one.name == app]
         record = mounted.s.ledger.get(paste.key)
         assert record is not None
         result = mounted.s.ledger.result(record)
@@ -260,8 +260,8 @@ def test_app_finds_its_ledger_and_what_is_encrypted_there(served: Desk, app: str
 
 @two
 def test_what_a_person_settles_is_settled_for_the_app(served: Desk) -> None:
-    with served.house() as house:
-        [quill] = [one for one in house.apps if one.name == "quill"]
+    with served.runtime() as runtime:
+        [quill] = [one for one in runtime.apps if one.name == "quill"]
         for key in ("ALOWARE:1", "ALOWARE:2"):
             claim = quill.s.ledger.claim(key)
             assert isinstance(claim, semel.Claimed)
@@ -282,18 +282,18 @@ def test_a_message_that_is_put_back_is_handled_and_not_dead_again(
     served: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     served.settle(more="[inbox.support]\nmax_attempts = 1")
-    with served.serving() as (house, client):
-        [support] = [one for one in house.apps if one.name == "support"]
+    with served.serving() as (runtime, client):
+        [support] = [one for one in runtime.apps if one.name == "support"]
         with monkeypatch.context() as patch:
             patch.setattr(support.app, "handle", broken)
             [sent] = deliver(client, "support")
-            work_off(house)
+            work_off(runtime)
         [dead] = served.run("inbox", "dead", "support", "--json").json["dead"]
         assert dead["key"] == sent.key
         put_back = served.run("inbox", "redrive", "support", "--all")
         assert (put_back.code, put_back.out) == (0, "Put back 1 message.\n")
         assert served.run("inbox", "list", "support", "--json").json["waiting"] == 1
-        work_off(house)
+        work_off(runtime)
         assert served.run("inbox", "dead", "support", "--json").json["dead"] == []
         shown = served.run("ledger", "show", sent.key, "--app", "support", "--json").json
         assert shown["status"] == "COMPLETED"
@@ -322,8 +322,8 @@ def test_by_the_url_alone_the_inbox_of_an_app_is_not_taken_for_another(
 def test_options_win_over_the_environment_and_that_over_the_file(
     served: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with served.house() as house:
-        house.s.scoped("shop").ledger.mark_processed("order:1")
+    with served.runtime() as runtime:
+        runtime.s.scoped("shop").ledger.mark_processed("order:1")
     assert served.run("ledger", "list", "--json").json["records"] == []
     listed = served.run("ledger", "list", "--scope", "shop", "--json").json["records"]
     assert [one["key"] for one in listed] == ["order:1"]
@@ -386,8 +386,8 @@ def test_a_setting_that_has_nothing_to_do_with_it_stops_no_emergency_stop(local:
 
 def test_who_asks_to_be_forgotten_is_found_by_the_secret_of_the_service(local: Desk) -> None:
     assert local.run("provision").code == 0
-    with local.house() as house:
-        s = house.s.scoped("support")
+    with local.runtime() as runtime:
+        s = runtime.s.scoped("support")
         s.documents.put("c:1", {"text": "hello"}, subject="ada@example.org")
     assert list(local.folder.glob("*.key"))
     said = local.run("forget-subject", "ada@example.org", "--yes", "--app", "support")

@@ -101,7 +101,7 @@ def desk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Des
 
 def put_there(desk: Desk) -> None:
     """What the pages speak of: attempts that vanished, a message that was put aside, a person."""
-    with desk.house() as house:
+    with desk.runtime() as house:
         ledgers = {one.name: one.s for one in house.apps}
         for app, key in (
             ("quill", "ALOWARE:719285063"),

@@ -17,7 +17,7 @@ import pytest
 
 from semel import errors
 from semel.cli.serve import serve
-from semel.service import sample
+from semel.service import sample_data
 from semel.service.traffic import sampled
 from tests.servers.running import PATIENCE_SECONDS, until
 
@@ -137,13 +137,13 @@ def test_an_address_that_is_none_is_left_for_the_service_to_complain_of() -> Non
 # What is sent
 
 
-def name(delivery: sample.Delivery) -> tuple[str, bytes, str | None]:
+def name(delivery: sample_data.SampleDelivery) -> tuple[str, bytes, str | None]:
     """What tells a delivery from all others."""
     return delivery.path, delivery.body, delivery.headers.get("Idempotency-Key")
 
 
 def test_about_every_fifth_delivery_is_a_duplicate_and_every_app_gets_some() -> None:
-    senders = iter(sample.Senders(Random(1), lambda: 1_800_000_000.0))
+    senders = iter(sample_data.SampleSenders(Random(1), lambda: 1_800_000_000.0))
     sent = [next(senders) for _ in range(1000)]
     assert 150 < 1000 - len(set(map(name, sent))) < 250
     assert {each.path for each in sent} == {
@@ -157,7 +157,7 @@ def test_about_every_fifth_delivery_is_a_duplicate_and_every_app_gets_some() -> 
 
 
 def test_nobody_who_is_named_exists() -> None:
-    senders = iter(sample.Senders(Random(1), lambda: 1_800_000_000.0))
+    senders = iter(sample_data.SampleSenders(Random(1), lambda: 1_800_000_000.0))
     text = b"\n".join(next(senders).body for _ in range(1000)).decode()
     assert set(re.findall(r"[\w.+-]+@([\w.-]+)", text)) == {"example.com"}
     assert {number[:6] for number in re.findall(r"\d{3}-\d{4}", text)} == {"555-01"}
@@ -165,17 +165,17 @@ def test_nobody_who_is_named_exists() -> None:
 
 def test_a_second_run_on_the_same_file_sends_nothing_of_the_first() -> None:
     def sent(now: float) -> set[tuple[str, bytes, str | None]]:
-        senders = iter(sample.Senders(Random(1), lambda: now))
+        senders = iter(sample_data.SampleSenders(Random(1), lambda: now))
         return {name(next(senders)) for _ in range(200)}
 
     assert sent(1.8e9).isdisjoint(sent(1.8e9 + 60))
 
 
 def test_the_shop_fails_once_for_some_orders_and_always_for_others() -> None:
-    with pytest.raises(sample.ShopDown):
-        sample.find_order("40017", "")
-    assert sample.find_order("40017", "").status == "shipped"
+    with pytest.raises(sample_data.ShopDown):
+        sample_data.find_order("40017", "")
+    assert sample_data.find_order("40017", "").status == "shipped"
     for _ in range(3):
-        with pytest.raises(sample.ShopDown):
-            sample.find_order("40019", "")
-    assert sample.find_order("40010", "") is None
+        with pytest.raises(sample_data.ShopDown):
+            sample_data.find_order("40019", "")
+    assert sample_data.find_order("40010", "") is None

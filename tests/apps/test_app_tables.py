@@ -23,7 +23,7 @@ from semel.cli import main
 from semel.errors import InvalidOption
 from semel.provision import iam, stack
 from semel.provision.cloudformation import logical
-from semel.service.house import House
+from semel.service.runtime import Runtime
 from semel.stores.dynamodb.address import parse, with_titles
 from semel.stores.dynamodb.layout import title
 from semel.tables import DOCUMENTS, JOURNAL, LEDGER, OWN
@@ -273,9 +273,9 @@ def test_the_service_works_on_the_tables_that_provisioning_made_by_the_same_sett
         f"homeops-activities-of-old-{server.env}",
         f"homeops-response-counters-{server.env}",
     }
-    with closing(House(gather("semel.toml"))) as house:
-        apps = {mounted.name: mounted.app for mounted in house.apps}
-        for s in house.stores():
+    with closing(Runtime(gather("semel.toml"))) as runtime:
+        apps = {mounted.name: mounted.app for mounted in runtime.apps}
+        for s in runtime.stores():
             s.ledger.claim("PRODUCE#1")
         apps["household"].messages.append("-42", {"text": "hi"}, id=1, actor=7)
         apps["household"].activities.append("-42", {"type": "chore"}, actor=7)
@@ -289,7 +289,7 @@ def test_a_table_that_the_service_cannot_name_is_told_with_its_place(tmp_path: P
     with pytest.raises(
         InvalidOption, match=r"apps\.household\.tables\.colours in semel\.toml: it has no table"
     ):
-        House(gather("semel.toml"))
+        Runtime(gather("semel.toml"))
 
 
 @pytest.mark.seed("H10")

@@ -13,7 +13,7 @@ from semel.apps.keyfile import Secrets
 from semel.apps.ledgers import binding, tables_of
 from semel.apps.sections import Store
 from semel.codecs import Encryption
-from semel.service.house import House
+from semel.service.runtime import Runtime
 from semel.stores.dynamodb.layout import title
 from semel.tables import DOCUMENTS, INBOX, JOURNAL, LEDGER, OWN
 from semel.tables.seeds import ACTIVITIES, MESSAGES, PROBE, QUILL, RESPONSE_COUNTERS
@@ -76,12 +76,12 @@ def test_a_url_gives_an_apps_function_the_ledger_that_it_gives_the_service(
     app: str, url: str, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch, functions: Any
 ) -> None:
     monkeypatch.setenv("SEMEL_URL", url)
-    house = House(told("", environ | {"SEMEL_URL": url}), (app,))
-    [mounted] = house.apps
+    runtime = Runtime(told("", environ | {"SEMEL_URL": url}), (app,))
+    [mounted] = runtime.apps
     try:
         assert shown(functions.s) == shown(mounted.s)
     finally:
-        house.close()
+        runtime.close()
 
 
 def test_in_dynamodb_each_app_of_the_seeds_has_its_own_ledger_and_others_have_a_scope() -> None:

@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 
 import semel
-from semel.doors.asgi import Conversation, IdempotencyMiddleware
+from semel.doors.asgi import ASGICycle, IdempotencyMiddleware
 from semel.doors.http import ANYONE, Idempotency
 from semel.doors.http.exchange import Exchange
 from semel.heartbeat import Pulse
@@ -907,7 +907,7 @@ def test_of_many_at_once_one_runs_and_the_others_are_told_or_wait(s: semel.Semel
 
 
 def test_no_request_leaves_anything_behind() -> None:
-    kinds = (Conversation, Exchange, Run, Running, Pulse)
+    kinds = (ASGICycle, Exchange, Run, Running, Pulse)
 
     def left() -> Counter[str]:
         gc.collect()

@@ -11,9 +11,9 @@ from fastapi.testclient import TestClient
 
 from semel.apps import finding
 from semel.apps.reading import Given
-from semel.service.front import Front, Routes
-from semel.service.house import House
-from semel.service.site import site
+from semel.service.app import create_app
+from semel.service.middleware import RequestMiddleware, Routes
+from semel.service.runtime import Runtime
 
 TOKENS = {
     "north": "token-of-north-which-nobody-guesses",
@@ -46,23 +46,23 @@ def told(text: str, env: Mapping[str, str] | None = None) -> Given:
 
 
 @contextmanager
-def opened(text: str, folder: Path) -> Iterator[House]:
-    """A house with these settings, on a database in this folder unless they say otherwise."""
+def opened(text: str, folder: Path) -> Iterator[Runtime]:
+    """A runtime with these settings, on a database in this folder unless they say otherwise."""
     given = told(text)
     given.tree.setdefault("semel", {}).setdefault("url", f"sqlite:///{folder / 'semel.db'}")
-    house = House(given)
+    runtime = Runtime(given)
     try:
-        yield house
+        yield runtime
     finally:
-        house.close()
+        runtime.close()
 
 
 class Reader(TestClient):
     """A client that has read the document: whatever it is answered stands there."""
 
-    def __init__(self, front: Front) -> None:
-        super().__init__(front)
-        self.document = front._app.openapi()  # type: ignore[attr-defined]  # it is FastAPI's
+    def __init__(self, middleware: RequestMiddleware) -> None:
+        super().__init__(middleware)
+        self.document = middleware._app.openapi()  # type: ignore[attr-defined]  # it is FastAPI's
         self._routes = Routes(self.document["paths"])
         self.seen: set[tuple[str, str, int]] = set()
 
@@ -83,15 +83,15 @@ class Reader(TestClient):
 
 
 @contextmanager
-def client_of(house: House) -> Iterator[Reader]:
-    with Reader(site(house)) as client:
+def client_of(runtime: Runtime) -> Iterator[Reader]:
+    with Reader(create_app(runtime)) as client:
         yield client
 
 
 @contextmanager
 def served(text: str, folder: Path) -> Iterator[Reader]:
     """A client of a service with these settings."""
-    with opened(text, folder) as house, client_of(house) as client:
+    with opened(text, folder) as runtime, client_of(runtime) as client:
         yield client
 
 

@@ -15,11 +15,11 @@ from semel import errors
 from semel.apps.probe.replies import ANSWERS
 from semel.apps.reading import Given
 from semel.clock import Clock
-from semel.service import sample
-from semel.service.described import OF_BODIES, OF_HEALTH, OF_HOOKS
-from semel.service.house import House
+from semel.service import sample_data
+from semel.service.app import create_app
+from semel.service.openapi import OF_BODIES, OF_HEALTH, OF_HOOKS
 from semel.service.problems import PROBLEMS
-from semel.service.site import site
+from semel.service.runtime import Runtime
 from tests.service.kit import TOKENS, Reader, bearer, client_of, opened
 from tests.service.test_v1 import GATES
 
@@ -56,8 +56,8 @@ def test_the_document_of_the_ledgers_api_is_true(tmp_path: Path) -> None:
         response = case.call_and_validate(headers=headers, excluded_checks=LEFT_OUT)
         seen[case.operation.label, response.status_code] += 1
 
-    with opened(EVERYTHING + GATES, tmp_path) as house:
-        schema = schemathesis.openapi.from_asgi("/openapi.json", site(house))
+    with opened(EVERYTHING + GATES, tmp_path) as runtime:
+        schema = schemathesis.openapi.from_asgi("/openapi.json", create_app(runtime))
         operations = [found.ok() for found in schema.get_all_operations()]
         for operation in [one for one in operations if one.path.startswith("/v1")]:
             for mode in GenerationMode:
@@ -76,35 +76,42 @@ ADDRESS = "http://testserver"
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> Iterator[House]:
+def runtime(tmp_path: Path) -> Iterator[Runtime]:
     """Every app there is."""
-    tree = sample.settings(f"sqlite:///{tmp_path / 'semel.db'}")
+    tree = sample_data.settings(f"sqlite:///{tmp_path / 'semel.db'}")
     tree["service"] |= {"max_body_bytes": 10_000, "public_url": ADDRESS}
-    house = House(Given(tree, "the sample"))
-    yield house
-    house.close()
+    runtime = Runtime(Given(tree, "the sample"))
+    yield runtime
+    runtime.close()
 
 
-def deliveries() -> list[sample.Delivery]:
+def deliveries() -> list[sample_data.SampleDelivery]:
     """One for each address."""
     now = Clock().now()
-    calls = [sample.call(1, 1), sample.batch(1, 3, 1, now), sample.message(1, "m-1", "Where is my order?")]
-    orders = [sample.order("produce", "k-1", count=1), sample.order("consume", "k-2", max=1, seconds=0.01)]
-    return [*calls, sample.update(1, 2, now, "I did the dishes"), *orders]
+    calls = [
+        sample_data.call(1, 1),
+        sample_data.batch(1, 3, 1, now),
+        sample_data.message(1, "m-1", "Where is my order?"),
+    ]
+    orders = [
+        sample_data.order("produce", "k-1", count=1),
+        sample_data.order("consume", "k-2", max=1, seconds=0.01),
+    ]
+    return [*calls, sample_data.update(1, 2, now, "I did the dishes"), *orders]
 
 
 PATHS = {delivery.path for delivery in deliveries()}
 
 
-def send(client: Reader, delivery: sample.Delivery, **changes: Any) -> int:
+def send(client: Reader, delivery: sample_data.SampleDelivery, **changes: Any) -> int:
     """Deliver it, and tell the status of the answer; the client compares that with the document."""
     headers = delivery.signed(ADDRESS, Clock().now())
     told = {"content": delivery.body, "headers": headers} | changes
     return int(client.post(delivery.path, **told).status_code)
 
 
-def test_every_status_of_a_webhook_is_published(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    with client_of(house) as client:
+def test_every_status_of_a_webhook_is_published(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    with client_of(runtime) as client:
         for delivery in deliveries():
             shown = delivery.signed(ADDRESS, Clock().now())
             assert send(client, delivery) == 200
@@ -112,16 +119,16 @@ def test_every_status_of_a_webhook_is_published(house: House, monkeypatch: pytes
             assert send(client, delivery, headers={}) == 401
             assert send(client, delivery, content=b"x" * 20_000) == 413
             assert send(client, delivery, headers=[*bearer("north").items(), *bearer("south").items()]) == 400
-            wrong = sample.Delivery(delivery.path, delivery.headers, {"body": {}})
+            wrong = sample_data.SampleDelivery(delivery.path, delivery.headers, {"body": {}})
             assert send(client, wrong) in (200, 400, 422)
             broken = shown if delivery.path != "/webhooks/hubspot" else {}
             assert send(client, delivery, content=b"{", headers=broken) in (400, 401)
         assert {route for _, route, _ in client.seen} == PATHS
-        changed = sample.order("produce", "k-1", count=2)
+        changed = sample_data.order("produce", "k-1", count=2)
         assert send(client, changed) == 422
         keyless = {name: value for name, value in changed.headers.items() if name != "Idempotency-Key"}
         assert send(client, changed, headers=keyless) == 400
-        for hook in house.hooks().values():
+        for hook in runtime.hooks().values():
             monkeypatch.setattr(hook, "areceive", _failing)
         for error, status in ((RuntimeError("x"), 500), (errors.StoreUnavailable("x"), 503)):
             monkeypatch.setattr(_failing, "error", error, raising=False)
@@ -132,16 +139,16 @@ async def _failing(*_args: Any, **_options: Any) -> Any:
     raise _failing.error  # type: ignore[attr-defined]  # the test's
 
 
-def test_a_store_that_is_away_is_a_status_that_is_published(house: House) -> None:
-    with client_of(house) as client:
-        for s in house.stores():
+def test_a_store_that_is_away_is_a_status_that_is_published(runtime: Runtime) -> None:
+    with client_of(runtime) as client:
+        for s in runtime.stores():
             s.close()
         assert {send(client, one) for one in deliveries()} == {503}
 
 
-def test_what_the_code_can_answer_is_what_is_published(house: House) -> None:
+def test_what_the_code_can_answer_is_what_is_published(runtime: Runtime) -> None:
     """Each operation with the statuses of its own problems, and of those that every one may have."""
-    with client_of(house) as client:
+    with client_of(runtime) as client:
         paths = client.document["paths"]
     statuses = {path: set(map(int, paths[path]["post"]["responses"])) for path in PATHS}
     common = {200} | {PROBLEMS[kind][0] for kind in OF_HOOKS}

@@ -17,7 +17,7 @@ from semel.apps.functions import Functions
 from semel.apps.importing import imported
 from semel.apps.reading import Given, gather
 from semel.errors import InvalidOption
-from semel.service.house import House
+from semel.service.runtime import Runtime
 from tests.apps.kit import Service
 from tests.servers.running import until
 from tests.service.kit import client_of
@@ -75,9 +75,9 @@ def written(folder: Path, text: str) -> Given:
 
 
 def refusal(folder: Path, text: str) -> str:
-    """Why a house with these settings cannot be opened."""
+    """Why a runtime with these settings cannot be opened."""
     with pytest.raises(InvalidOption) as caught:
-        House(written(folder, text))
+        Runtime(written(folder, text))
     return str(caught.value).replace(str(folder / "semel.toml"), "semel.toml")
 
 
@@ -87,20 +87,20 @@ def refusal(folder: Path, text: str) -> str:
 def test_an_app_of_yours_is_found_beside_the_settings_and_mounted(
     tmp_path: Path, module: Callable[..., str]
 ) -> None:
-    house = House(written(tmp_path, f"[apps.own]\nat = '{module()}:Own'\nlimit = 7"))
+    runtime = Runtime(written(tmp_path, f"[apps.own]\nat = '{module()}:Own'\nlimit = 7"))
     try:
-        [mounted] = house.apps
+        [mounted] = runtime.apps
         assert (mounted.name, mounted.works) == ("own", True)
         assert mounted.app.settings.limit == 7
         assert mounted.app.s.scope == "own"
-        with client_of(house) as client:
+        with client_of(runtime) as client:
             told = {"Authorization": "Bearer a-token-that-nobody-guesses"}
             assert client.post("/webhooks/own", json={"id": "1"}, headers=told).status_code == 200
             assert client.get("/health/ready").json()["apps"] == ["own"]
             assert "/webhooks/own" in client.get("/openapi.json").json()["paths"]
         assert mounted.inbox.waiting() == 1
     finally:
-        house.close()
+        runtime.close()
 
 
 def test_what_is_installed_comes_before_what_stands_beside_the_settings(
@@ -112,9 +112,9 @@ def test_what_is_installed_comes_before_what_stands_beside_the_settings(
     name = module(APP.replace("limit: int = 3", "limit: int = 4"), installed)
     (beside / f"{name}.py").write_text(APP)
     monkeypatch.syspath_prepend(installed)
-    house = House(written(beside, f"[apps.own]\nat = '{name}:Own'"))
-    assert house.apps[0].app.settings.limit == 4
-    house.close()
+    runtime = Runtime(written(beside, f"[apps.own]\nat = '{name}:Own'"))
+    assert runtime.apps[0].app.settings.limit == 4
+    runtime.close()
     assert sys.path[-1] == str(beside), "nothing else is looked for there first"
     (beside / f"{name}.py").write_text(APP + "\nclass Other(Own): pass\n")
     why = refusal(beside, f"[apps.own]\nat = '{name}:Other'")
@@ -128,17 +128,17 @@ def test_an_installed_package_says_by_an_entry_point_which_apps_it_has(
     _install(tmp_path, "shop", f"own = {name}:Own")
     monkeypatch.syspath_prepend(tmp_path)
     assert finding.find("own").kind.__name__ == "Own"
-    house = House(written(tmp_path, "[apps.own]\nlimit = 5"))
-    assert house.apps[0].app.settings.limit == 5
-    house.close()
+    runtime = Runtime(written(tmp_path, "[apps.own]\nlimit = 5"))
+    assert runtime.apps[0].app.settings.limit == 5
+    runtime.close()
     assert "probe, own" in refusal(tmp_path, "[apps.nobody]")
     _install(tmp_path, "other_shop", f"own = {name}:Other")
     several = refusal(tmp_path, "[apps.own]")
     assert several == (
         f"apps.own.at: several packages have an app of this name: say which of {name}:Other, {name}:Own"
     )
-    house = House(written(tmp_path, f"[apps.own]\nat = '{name}:Own'"))
-    house.close()
+    runtime = Runtime(written(tmp_path, f"[apps.own]\nat = '{name}:Own'"))
+    runtime.close()
 
 
 def _install(folder: Path, package: str, line: str) -> None:
@@ -165,7 +165,7 @@ def test_functions_that_settings_name_are_found_beside_them_too(
         secret_token = "what-telegram-shows"
         responder = "{name}:mine"
         classifier = "{name}:"""
-    House(written(tmp_path, f'{text}mine"')).close()
+    Runtime(written(tmp_path, f'{text}mine"')).close()
     why = refusal(tmp_path, f'{text}ours"')
     words = f"{name}:ours cannot be imported: {name} has no ours"
     assert why == f"apps.household.classifier in semel.toml: {words}"
@@ -258,15 +258,15 @@ def test_functions_have_the_ledger_that_the_service_has(
     tmp_path: Path, module: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = module()
-    house = House(written(tmp_path, f"[apps.own]\nat = '{name}:Own'"))
+    runtime = Runtime(written(tmp_path, f"[apps.own]\nat = '{name}:Own'"))
     monkeypatch.setenv("SEMEL_URL", f"sqlite:///{tmp_path / 'semel.db'}")
     functions = Functions.of("own", finding.find("own", f"{name}:Own").kind)
     try:
-        assert functions.s.scope == house.apps[0].s.scope == "own"
-        assert functions.s.ledger.steps.name("k") == house.apps[0].s.ledger.steps.name("k")
+        assert functions.s.scope == runtime.apps[0].s.scope == "own"
+        assert functions.s.ledger.steps.name("k") == runtime.apps[0].s.ledger.steps.name("k")
     finally:
         functions.close()
-        house.close()
+        runtime.close()
 
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "order_notices"

@@ -13,9 +13,17 @@ import pytest
 
 from semel.apps.reading import gather
 from semel.apps.sections import Encryption, Store
+from semel.service.app import create_app
 from semel.service.problems import PROBLEMS
-from semel.service.settings import Gate, Inbox, Right, Service, Settings, Token, settings
-from semel.service.site import site
+from semel.service.settings import (
+    GateSection,
+    InboxSection,
+    Right,
+    ServiceSection,
+    ServiceSettings,
+    TokenSection,
+    settings,
+)
 from semel.service.v1.gates import ELSEWHERE, RULES
 from tests.apps.kit import Service as Running
 from tests.service.kit import opened
@@ -44,10 +52,10 @@ def table(head: str) -> list[list[str]]:
     [
         ("semel", Store),
         ("semel.encryption", Encryption),
-        ("service", Service),
-        ("tokens.NAME", Token),
-        ("inbox.APP", Inbox),
-        ("gates.NAME", Gate),
+        ("service", ServiceSection),
+        ("tokens.NAME", TokenSection),
+        ("inbox.APP", InboxSection),
+        ("gates.NAME", GateSection),
     ],
 )
 def test_every_setting_is_in_the_reference_with_its_default(section: str, kind: type[msgspec.Struct]) -> None:
@@ -66,7 +74,7 @@ def written(value: Any) -> str:
 def test_every_section_scope_and_rule_is_in_the_reference() -> None:
     page = code(text_of(SETTINGS))
     sections = {name.strip("[]").partition(".")[0] for name in page if name.startswith("[")}
-    assert set(Settings.__struct_fields__) - sections == set()
+    assert set(ServiceSettings.__struct_fields__) - sections == set()
     assert {row[0].strip("`") for row in table("| scope | what it allows |")} == set(get_args(Right))
     rules = {row[0].strip("`"): code(row[1]) for row in table("| rule | takes |")}
     assert rules.keys() == RULES.keys()
@@ -81,8 +89,8 @@ def test_every_problem_is_in_the_reference() -> None:
 
 
 def test_every_operation_is_in_the_reference_with_its_scope(tmp_path: Path) -> None:
-    with opened("", tmp_path) as house:
-        document = site(house)._app.openapi()  # type: ignore[attr-defined]  # it is FastAPI's
+    with opened("", tmp_path) as runtime:
+        document = create_app(runtime)._app.openapi()  # type: ignore[attr-defined]  # it is FastAPI's
     known = {
         f"{method.upper()} {path}": {status for status in one["responses"] if status < "300"}
         for path, item in document["paths"].items()
@@ -146,7 +154,7 @@ def test_the_page_does_what_it_says(tmp_path: Path) -> None:
 
 def test_the_metrics_of_the_page_are_those_of_the_service(tmp_path: Path) -> None:
     told = set(re.findall(r"^\| `(semel_\w+)` \|", HOW_TO.read_text("utf-8"), re.MULTILINE))
-    with opened("", tmp_path) as house:
-        house.metrics.watch(lambda: 0, house.looks())
-        known = {family.name for family in house.metrics.registry.collect()}
+    with opened("", tmp_path) as runtime:
+        runtime.metrics.watch(lambda: 0, runtime.looks())
+        known = {family.name for family in runtime.metrics.registry.collect()}
     assert {name.removesuffix("_total") for name in told} == known

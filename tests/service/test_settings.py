@@ -16,9 +16,9 @@ from semel.apps.ledgers import url_of
 from semel.apps.reading import gather
 from semel.apps.settings import from_environment
 from semel.errors import InvalidOption, StoreUnavailable
-from semel.service.crew import Crew
-from semel.service.house import House
-from semel.service.settings import Settings, settings
+from semel.service.runtime import Runtime
+from semel.service.settings import ServiceSettings, settings
+from semel.service.workers import WorkerThreads
 from tests.service import echo
 from tests.service.kit import opened, register, served, told
 
@@ -28,7 +28,7 @@ QUEUE = "https://sqs.eu-north-1.amazonaws.com/123456789012/orders"
 
 def test_without_any_settings_there_are_those_that_serve_locally() -> None:
     chosen = settings(gather(None, {}))
-    assert chosen == Settings()
+    assert chosen == ServiceSettings()
     assert (chosen.semel.url, chosen.service.host, chosen.service.port) == (
         "sqlite:///semel.db",
         "127.0.0.1",
@@ -229,8 +229,8 @@ def test_options_of_an_inbox_that_cannot_work_are_refused_before_anything_begins
     text: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     register(monkeypatch)
-    with opened(text, tmp_path) as house, pytest.raises(InvalidOption) as error:
-        Crew(house)
+    with opened(text, tmp_path) as runtime, pytest.raises(InvalidOption) as error:
+        WorkerThreads(runtime)
     assert str(error.value).startswith(message)
 
 
@@ -251,8 +251,8 @@ def test_what_webhooks_are_known_by_is_as_long_as_a_token(app: str, setting: str
             pass
         assert str(error.value).startswith(f"apps.{app}.{setting}{FILE}it can be guessed: use at least 16")
         assert "xxx" not in str(error.value)
-    with opened(f"[apps.{app}]\n{setting} = '{'x' * 16}'\n", tmp_path) as house:
-        assert [one.name for one in house.apps] == [app]
+    with opened(f"[apps.{app}]\n{setting} = '{'x' * 16}'\n", tmp_path) as runtime:
+        assert [one.name for one in runtime.apps] == [app]
 
 
 @pytest.mark.parametrize("app", APPS)
@@ -316,8 +316,8 @@ def test_a_key_that_others_can_read_is_pointed_out(tmp_path: Path, caplog: pytes
     key = tmp_path / "semel.db.key"
     key.write_text("a secret of somebody's")
     key.chmod(0o644)
-    with opened("", tmp_path) as house:
-        assert house.s.fingerprint([1]) == semel.connect(secret=b"a secret of somebody's").fingerprint([1])
+    with opened("", tmp_path) as runtime:
+        assert runtime.s.fingerprint([1]) == semel.connect(secret=b"a secret of somebody's").fingerprint([1])
     assert f"{key} can be read by others: chmod 600 it" in caplog.text
 
 
@@ -361,12 +361,12 @@ def test_a_secret_may_lie_in_a_file(tmp_path: Path) -> None:
 def test_elsewhere_an_app_that_needs_a_secret_asks_for_it(tmp_path: Path) -> None:
     given = told("[semel]\nurl = 'memory:'\n[apps.support]\nwebhook_token = 'token-of-richpanel-x'")
     with pytest.raises(InvalidOption, match=r"^semel\.secret: it is not set, and the app support needs it"):
-        House(given)
+        Runtime(given)
 
 
 def test_a_database_in_a_folder_that_is_not_there_is_named_and_nothing_is_made(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailable, match="there is no folder"):
-        House(told(f"[semel]\nurl = 'sqlite:///{tmp_path}/nowhere/semel.db'"))
+        Runtime(told(f"[semel]\nurl = 'sqlite:///{tmp_path}/nowhere/semel.db'"))
     assert not list(tmp_path.iterdir())
 
 
@@ -378,19 +378,19 @@ def test_only_apps_that_are_enabled_are_opened_and_an_option_may_choose(
 ) -> None:
     register(monkeypatch)
     text = "[apps.echo]\nenabled = false"
-    with opened(text, tmp_path) as house:
-        assert house.apps == []
+    with opened(text, tmp_path) as runtime:
+        assert runtime.apps == []
     given = told(
         text, {"SEMEL_APPS__ECHO__ENABLED": "true", "SEMEL_APPS__ECHO__WORDS": "a,b", "SEMEL_URL": "memory:"}
     )
-    house = House(given)
-    [echo] = [one.app for one in house.apps]
+    runtime = Runtime(given)
+    [echo] = [one.app for one in runtime.apps]
     assert echo.settings.words == ["a", "b"]
     assert echo.s.scope == "echo"
-    house.close()
+    runtime.close()
     assert echo.closed
     with pytest.raises(InvalidOption, match="--app ehco: there is no such app"):
-        House(told("[semel]\nurl = 'memory:'"), ("ehco",))
+        Runtime(told("[semel]\nurl = 'memory:'"), ("ehco",))
 
 
 def test_two_apps_do_not_share_an_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 import semel
-from semel.service.house import House
+from semel.service.runtime import Runtime
 from tests.apps.kit import Place
 from tests.servers.absence import served as running
 from tests.servers.dynamodb import dynoxide, ministack
@@ -40,15 +40,15 @@ def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.fixture(scope="module")
-def house(place: Place) -> Iterator[House]:
-    house = House(told(place.toml() + "[service]\nmax_body_bytes = 4_000_000\n" + ALL_TOKENS + GATES))
-    yield house
-    house.close()
+def runtime(place: Place) -> Iterator[Runtime]:
+    runtime = Runtime(told(place.toml() + "[service]\nmax_body_bytes = 4_000_000\n" + ALL_TOKENS + GATES))
+    yield runtime
+    runtime.close()
 
 
 @pytest.fixture(scope="module")
-def client(house: House) -> Iterator[TestClient]:
-    with client_of(house) as client:
+def client(runtime: Runtime) -> Iterator[TestClient]:
+    with client_of(runtime) as client:
         yield client
 
 
@@ -214,17 +214,17 @@ def sealed_handle(inside: list[Any]) -> str:
     return urlsafe_b64encode(json.dumps(inside).encode()).decode().rstrip("=")
 
 
-def lapse(house: House, key: str, scope: str = "north") -> None:
+def lapse(runtime: Runtime, key: str, scope: str = "north") -> None:
     """End the lease of whoever holds a key, as time would."""
-    ledger = house.s.scoped(scope).ledger
+    ledger = runtime.s.scoped(scope).ledger
     record = ledger.get(key)
     assert record is not None
     ledger.lapse(semel.Claimed(record.id, record.token, record.attempt, 1, 60))
 
 
-def test_a_zombie_is_refused_whatever_it_wants(post: Any, house: House, key: str) -> None:
+def test_a_zombie_is_refused_whatever_it_wants(post: Any, runtime: Runtime, key: str) -> None:
     zombie = claimed(post("claims", key=key, token=T1))["claim"]
-    lapse(house, key)
+    lapse(runtime, key)
     heir = claimed(post("claims", key=key, token=T2))
     assert (heir["attempt"], heir["lapsed"]) == (2, True)
     moves: dict[str, dict[str, Any]] = {
@@ -251,9 +251,9 @@ def test_a_claim_with_another_lease_written_into_it_is_refused(
     assert problem_of(post("claims", key=key)) == "in-progress"
 
 
-def test_a_vanished_attempt_is_held_where_the_caller_says_so(post: Any, house: House, key: str) -> None:
+def test_a_vanished_attempt_is_held_where_the_caller_says_so(post: Any, runtime: Runtime, key: str) -> None:
     claimed(post("claims", key=key))
-    lapse(house, key)
+    lapse(runtime, key)
     for _ in range(2):
         held = post("claims", key=key, on_lapsed="hold")
         assert (held.status_code, problem_of(held)) == (409, "outcome-unknown")
@@ -263,9 +263,9 @@ def test_a_vanished_attempt_is_held_where_the_caller_says_so(post: Any, house: H
 # Lost answers
 
 
-def test_a_claim_whose_answer_was_lost_is_the_same_claim(post: Any, house: House, key: str) -> None:
+def test_a_claim_whose_answer_was_lost_is_the_same_claim(post: Any, runtime: Runtime, key: str) -> None:
     first = claimed(post("claims", key=key, token=T1, payload=[1]))
-    lapse(house, key)  # it may have taken long to ask again
+    lapse(runtime, key)  # it may have taken long to ask again
     second = claimed(post("claims", key=key, token=T1, payload=[1]))
     assert second["claim"] == first["claim"]
     # Its lease began anew with the second answer, so nobody else takes it over.
@@ -289,10 +289,10 @@ def test_an_old_copy_of_a_claim_that_was_given_back_takes_nothing(post: Any, key
 
 
 def test_a_claim_that_was_lost_meanwhile_is_not_the_callers_any_more(
-    post: Any, house: House, key: str
+    post: Any, runtime: Runtime, key: str
 ) -> None:
     claimed(post("claims", key=key, token=T1))
-    lapse(house, key)
+    lapse(runtime, key)
     claimed(post("claims", key=key, token=T2))
     assert problem_of(post("claims", key=key, token=T1)) == "in-progress"
 
@@ -506,7 +506,7 @@ def test_a_switch_stops_every_tenant_and_says_why(post: Any, client: TestClient,
 
 
 def test_nothing_that_was_sent_stands_in_clear_in_the_files(
-    post: Any, place: Place, house: House, key: str
+    post: Any, place: Place, runtime: Runtime, key: str
 ) -> None:
     claim = claimed(post("claims", key=key, payload={"mail": "planted-payload@example.com"}))["claim"]
     post("claims/complete", claim=claim, result={"mail": "planted-result@example.com"})
@@ -515,7 +515,7 @@ def test_nothing_that_was_sent_stands_in_clear_in_the_files(
     assert post("claims", key=f"{key}2").json()["error"]["message"] == "***@*** is unknown"
     for name, data in place.files():
         assert b"planted-" not in data, name
-    record = house.s.scoped("north").ledger.get(key)
+    record = runtime.s.scoped("north").ledger.get(key)
     assert b"planted" not in (record.result or b"")
 
 

@@ -165,7 +165,7 @@ def _of_its_app(name: str, where: Where, given: Given) -> Where:
 
 def _queues(name: str, given: Given) -> tuple[str, str]:
     """The queues of SQS that an inbox is on by the settings; "" where it is on the store."""
-    from semel.service.settings import Inbox as Section
+    from semel.service.settings import InboxSection as Section
 
     chosen = read(Section, sections(given, "inbox").get(name, {}), ("inbox", name), given)
     return chosen.queue, chosen.dead_letters

@@ -21,7 +21,7 @@ from semel.provision import KNOWN, named
 from semel.provision.deployment import Deployment
 from semel.provision.iam import Role
 from semel.provision.places import ProvisionTarget, opened
-from semel.service.settings import Settings, enabled, settings, tables_needed, tables_of_app
+from semel.service.settings import ServiceSettings, enabled, settings, tables_needed, tables_of_app
 from semel.tables import OWN, Table
 
 
@@ -99,7 +99,7 @@ def provision(
             tell(done, place, as_json)
 
 
-def _for_text(printed: Text, chosen: Settings) -> Settings:
+def _for_text(printed: Text, chosen: ServiceSettings) -> ServiceSettings:
     """The settings for a tool that knows one kind of store, whichever theirs is."""
     kind = "postgresql://" if printed is Text.SQL else "dynamodb:"
     same = chosen.semel.url.startswith("postgres" if printed is Text.SQL else kind)
@@ -107,7 +107,7 @@ def _for_text(printed: Text, chosen: Settings) -> Settings:
     return msgspec.structs.replace(chosen, semel=msgspec.structs.replace(chosen.semel, url=url))
 
 
-def _tables(chosen: Settings, given: Given, names: list[str], apps: list[str]) -> tuple[Table, ...]:
+def _tables(chosen: ServiceSettings, given: Given, names: list[str], apps: list[str]) -> tuple[Table, ...]:
     """The tables that were asked for; else those of the service."""
     url, named_ones = chosen.semel.url, at(chosen.semel.url, named(names) if names else ())
     if names or apps:
@@ -117,7 +117,7 @@ def _tables(chosen: Settings, given: Given, names: list[str], apps: list[str]) -
     return tables_needed(chosen, serving) if given.file or serving else at(url, OWN)
 
 
-def _of_app(app: str, chosen: Settings) -> tuple[Table, ...]:
+def _of_app(app: str, chosen: ServiceSettings) -> tuple[Table, ...]:
     """The tables of an app: as its settings have it, or as it is deployed to AWS with a queue of its own."""
     if app in chosen.apps:
         return tables_of_app(app, chosen)

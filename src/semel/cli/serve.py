@@ -45,18 +45,18 @@ def serve(
     require("uvicorn", "service")
     require("fastapi", "service")
     require("prometheus_client", "service")
-    from semel.service import run, serving
+    from semel.service import run, server
 
     options = _options(url, host=host, port=port, workers=workers)
     if traffic:
         _serve_sample(options, alone=config is None and app is None)
         return
-    serving.serve(run.begin(gathered(config, options), tuple(app or ())), typer.echo)
+    server.serve(run.begin(gathered(config, options), tuple(app or ())), typer.echo)
 
 
 def _serve_sample(options: Chosen, *, alone: bool) -> None:
     """The service on settings of the sample, with traffic."""
-    from semel.service import run, serving, traffic
+    from semel.service import run, server, traffic
 
     if not alone:
         raise errors.UsageError(
@@ -65,8 +65,8 @@ def _serve_sample(options: Chosen, *, alone: bool) -> None:
     # Who is tired of it before it has begun leaves it as one who is later.
     signal.signal(signal.SIGINT, lambda *_: sys.exit(0))
     with traffic.sampled(options, typer.echo) as given:
-        house = run.begin(given)
-        serving.serve(house, typer.echo, lambda address: traffic.traffic(house, address, typer.echo))
+        runtime = run.begin(given)
+        server.serve(runtime, typer.echo, lambda address: traffic.traffic(runtime, address, typer.echo))
 
 
 def work(
@@ -89,15 +89,15 @@ def work(
     from semel.service import run
 
     given = gathered(config, _options(url, host=host, workers=workers, work_port=port))
-    house = run.begin(given, tuple(app or ()))
-    if house.settings.service.work_port is None:
-        run.work(house, typer.echo)
+    runtime = run.begin(given, tuple(app or ()))
+    if runtime.settings.service.work_port is None:
+        run.work(runtime, typer.echo)
         return
     require("uvicorn", "service")
     require("fastapi", "service")
-    from semel.service import serving
+    from semel.service import server
 
-    serving.work(house, house.settings.service.work_port, typer.echo)
+    server.work(runtime, runtime.settings.service.work_port, typer.echo)
 
 
 def _options(url: str | None, **options: Any) -> Chosen:

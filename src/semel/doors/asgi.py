@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     import asyncio
 
 Scope: TypeAlias = MutableMapping[str, Any]
-Message: TypeAlias = MutableMapping[str, Any]
-Receive: TypeAlias = Callable[[], Awaitable[Message]]
-Send: TypeAlias = Callable[[Message], Awaitable[None]]
-App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+ASGIMessage: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[ASGIMessage]]
+Send: TypeAlias = Callable[[ASGIMessage], Awaitable[None]]
+ASGIApp: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 WANTED: Final = frozenset({b"idempotency-key", b"idempotency-expiry-seconds", b"content-length"})
 
@@ -32,7 +32,7 @@ UNSEEN: Final = frozenset({"http.response.pathsend", "http.response.zerocopysend
 class IdempotencyMiddleware:
     """Keeps a policy for every request of an application; place it inside what authenticates."""
 
-    def __init__(self, app: App, idempotency: Idempotency) -> None:
+    def __init__(self, app: ASGIApp, idempotency: Idempotency) -> None:
         self.app = app
         self.idempotency = idempotency
 
@@ -42,14 +42,14 @@ class IdempotencyMiddleware:
             return await self.app(scope, receive, send)
         if not self.idempotency.protects(scope["method"]):
             return await self._unprotected(scope, receive, send)
-        conversation = Conversation(self.idempotency, receive, send)
+        cycle = ASGICycle(self.idempotency, receive, send)
         try:
-            answer = await conversation.begin(request_of(scope, scope))
+            answer = await cycle.begin(request_of(scope, scope))
         except Disconnected:
             return None
         if answer is not None:
             return await respond(answer, send)
-        return await conversation.run(self.app, scope)
+        return await cycle.run(self.app, scope)
 
     async def _unprotected(self, scope: Scope, receive: Receive, send: Send) -> None:
         page = None
@@ -64,7 +64,7 @@ class Disconnected(Exception):
     """The client went away before it had sent its request; nothing was claimed for it."""
 
 
-class Conversation:
+class ASGICycle:
     """One request and its response: `begin` claims its key, and `run` lets an application answer it.
 
     The client may go away meanwhile: the application is not told, so that it comes to an end, and the next
@@ -90,7 +90,7 @@ class Conversation:
         self._exchange: Exchange | None = None
         self._body: bytes | None = None
         self._given = False
-        self._start: Message | None = None
+        self._start: ASGIMessage | None = None
         self._gone = False
         self._over: asyncio.Event | None = None
 
@@ -123,7 +123,7 @@ class Conversation:
         self._body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
         return True
 
-    async def run(self, app: App, scope: Scope) -> None:
+    async def run(self, app: ASGIApp, scope: Scope) -> None:
         """Let an application answer, and write down what it answers."""
         if self._body is None:
             return await app(scope, self._receive, self._send)
@@ -147,7 +147,7 @@ class Conversation:
 
     # The application's side
 
-    async def receive(self) -> Message:
+    async def receive(self) -> ASGIMessage:
         """The request, once; and then nothing until the response is made."""
         if not self._given:
             self._given = True
@@ -162,7 +162,7 @@ class Conversation:
             await self._over.wait()
         return {"type": "http.disconnect"}
 
-    async def send(self, message: Message) -> None:
+    async def send(self, message: ASGIMessage) -> None:
         """A piece of the response."""
         kind, exchange = message["type"], self._exchange
         if exchange is None or not exchange.is_open or kind not in RESPONSE:
@@ -193,7 +193,7 @@ class Conversation:
     def _is_open(self) -> bool:
         return self._exchange is not None and self._exchange.is_open
 
-    async def _finish(self, exchange: Exchange, message: Message) -> None:
+    async def _finish(self, exchange: Exchange, message: ASGIMessage) -> None:
         """Write the response down, and let its end go."""
         problem = await exchange.aend(exchange.verdict())
         if problem is None:
@@ -211,7 +211,7 @@ class Conversation:
         answer = await exchange.afail(error)
         return answer if self._start is not None or not exchange.recording.begun else None
 
-    async def _pass_on(self, message: Message) -> None:
+    async def _pass_on(self, message: ASGIMessage) -> None:
         if self._start is not None:
             start, self._start = self._start, None
             await self._pass_on(start)

@@ -30,7 +30,7 @@ from semel.running import CURRENT, Run
 Endpoint = Callable[..., Any]
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
-CONVERSATION: Final = "semel.conversation"
+CYCLE: Final = "semel.cycle"
 
 
 def idempotent_route(idempotency: Idempotency) -> type[APIRoute]:
@@ -75,12 +75,12 @@ class IdempotentRoute(APIRoute):
         super().__init__(path, _claiming(endpoint), **options)
 
     def get_route_handler(self) -> Handler:
-        """The handler of a request, which knows its conversation."""
+        """The handler of a request, which knows its cycle."""
         handler, streams = super().get_route_handler(), _is_generator(self.endpoint)
 
         async def handle(request: Request) -> Response:
-            conversation = request.scope.get(CONVERSATION)
-            arrival = None if conversation is None else Arrival(conversation, request)
+            cycle = request.scope.get(CYCLE)
+            arrival = None if cycle is None else Arrival(cycle, request)
             # Even where it is None: an endpoint may ask another one of this very process.
             token = ARRIVAL.set(arrival)
             try:
@@ -98,16 +98,16 @@ class IdempotentRoute(APIRoute):
         """Answer one request, exceptions and all."""
         if not self._concerns(scope):
             return await super().handle(scope, receive, send)
-        conversation = asgi.Conversation(self.policy, receive, send)
+        cycle = asgi.ASGICycle(self.policy, receive, send)
         try:
-            fits = await conversation.read()
+            fits = await cycle.read()
         except asgi.Disconnected:
             return None
         if not fits:
             base = scope.get("root_path", "") + self.policy.well_known
             return await asgi.respond(self.policy.too_large(base), send)
-        scope[CONVERSATION] = conversation
-        return await conversation.run(super().handle, scope)
+        scope[CYCLE] = cycle
+        return await cycle.run(super().handle, scope)
 
     def _concerns(self, scope: asgi.Scope) -> bool:
         if not self.policy.protects(scope["method"]):
@@ -118,10 +118,10 @@ class IdempotentRoute(APIRoute):
 class Arrival:
     """A request that is on its way to its endpoint."""
 
-    __slots__ = ("_conversation", "_request", "admitted", "run")
+    __slots__ = ("_cycle", "_request", "admitted", "run")
 
-    def __init__(self, conversation: asgi.Conversation, request: Request) -> None:
-        self._conversation = conversation
+    def __init__(self, cycle: asgi.ASGICycle, request: Request) -> None:
+        self._cycle = cycle
         self._request = request
         self.admitted = asyncio.Event()
         self.run: Run | None = None
@@ -129,7 +129,7 @@ class Arrival:
     async def begin(self) -> Response | None:
         """Claim the key; a response says that the endpoint does not run."""
         request = self._request
-        answer = await self._conversation.begin(asgi.request_of(request.scope, request))
+        answer = await self._cycle.begin(asgi.request_of(request.scope, request))
         if answer is not None:
             return _response(answer)
         self.run = CURRENT.get()

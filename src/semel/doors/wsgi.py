@@ -19,7 +19,7 @@ from semel.doors.http.responses import WITHOUT_BODY, HTTPResponse
 
 Environ: TypeAlias = dict[str, Any]
 StartResponse: TypeAlias = Callable[..., Any]
-App: TypeAlias = Callable[[Environ, StartResponse], Iterable[bytes]]
+WSGIApp: TypeAlias = Callable[[Environ, StartResponse], Iterable[bytes]]
 
 WANTED: Final = {
     "HTTP_IDEMPOTENCY_KEY": "idempotency-key",
@@ -31,7 +31,7 @@ WANTED: Final = {
 class IdempotencyMiddleware:
     """Keeps a policy for every request of an application; place it inside what authenticates."""
 
-    def __init__(self, app: App, idempotency: Idempotency) -> None:
+    def __init__(self, app: WSGIApp, idempotency: Idempotency) -> None:
         self.app = app
         self.idempotency = idempotency
 
@@ -60,7 +60,7 @@ class IdempotencyMiddleware:
 
 
 def _run(
-    exchange: Exchange, app: App, environ: Environ, start_response: StartResponse
+    exchange: Exchange, app: WSGIApp, environ: Environ, start_response: StartResponse
 ) -> Generator[bytes, None, None]:
     """Let an application answer, and write down what it answers."""
     head = Head(start_response)

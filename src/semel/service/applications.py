@@ -10,13 +10,13 @@ from semel.apps.importing import look_beside
 from semel.apps.reading import Given, read
 from semel.apps.sections import BadSetting
 from semel.apps.settings import wrong
-from semel.service.settings import Settings, enabled
+from semel.service.settings import ServiceSettings, enabled
 
 
 class Applications:
     """What `[apps.NAME]` and `[inbox.NAME]` name; modules beside the settings' file are found too."""
 
-    def __init__(self, given: Given, settings: Settings) -> None:
+    def __init__(self, given: Given, settings: ServiceSettings) -> None:
         self._given, self._settings, self._sections = given, settings, settings.apps
         look_beside(given.folder)
         for name, values in self._sections.items():

@@ -13,8 +13,8 @@ from semel.commands import After, Get, Put, read, write
 from semel.connect import Semel
 from semel.drive import adrive
 from semel.keys import prefix
-from semel.service.house import House
-from semel.service.problems import Trouble, later
+from semel.service.problems import ProblemError, later
+from semel.service.runtime import Runtime
 from semel.tables import LEDGER, Kind, Table
 
 # No caller's key begins so; what is looked for is never there.
@@ -25,9 +25,9 @@ PROVISIONED = ("dynamodb:", "postgres")
 TRY_SECONDS = 1.0
 
 
-def router(house: House, failing: Callable[[], str] | None = None) -> APIRouter:
+def router(runtime: Runtime, failing: Callable[[], str] | None = None) -> APIRouter:
     """The addresses for whoever watches over the service; `failing` says what is wrong with its workers."""
-    routes, pulse = APIRouter(tags=["health"]), Pulse(house)
+    routes, readiness = APIRouter(tags=["health"]), ReadinessCheck(runtime)
 
     @routes.get("/health/live")
     async def live() -> dict[str, Any]:
@@ -37,37 +37,37 @@ def router(house: House, failing: Callable[[], str] | None = None) -> APIRouter:
     @routes.get("/health/ready")
     async def ready() -> dict[str, Any]:
         """Ask the store for every table that is needed, and say what is wrong with it."""
-        await pulse.feel()
+        await readiness.check()
         if failing is not None and (wrong := failing()):
-            raise Trouble(later("unavailable", wrong))
-        return {"status": "ready", "apps": [one.name for one in house.apps]}
+            raise ProblemError(later("unavailable", wrong))
+        return {"status": "ready", "apps": [one.name for one in runtime.apps]}
 
     return routes
 
 
-class Pulse:
-    """Asks the stores; while they are silent, whoever comes waits for the same answer."""
+class ReadinessCheck:
+    """Asks the stores whether they answer; while they are silent, whoever comes waits for the same answer."""
 
-    def __init__(self, house: House) -> None:
-        self._house = house
-        self._asks = _asks(house)
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._asks = _asks(runtime)
         self._written = float("-inf")
-        self._seconds = house.settings.service.ready_timeout
-        self._url = house.settings.semel.url
+        self._seconds = runtime.settings.service.ready_timeout
+        self._url = runtime.settings.semel.url
         self._file = _identity(self._url)
         self._asking: asyncio.Task[None] | None = None
 
-    async def feel(self) -> None:
+    async def check(self) -> None:
         """Nothing, where all is well; else the problem."""
         if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(self._ask())
         # It is not cancelled: it ends when the store's own patience does.
         done, _ = await asyncio.wait({self._asking}, timeout=self._seconds)
         if not done:
-            raise Trouble(later("unavailable", f"the store has not answered for {self._seconds:g} s"))
+            raise ProblemError(later("unavailable", f"the store has not answered for {self._seconds:g} s"))
         error = self._asking.exception()
         if error is not None:
-            raise Trouble(later("unavailable", f"{type(error).__name__}: {error}")) from error
+            raise ProblemError(later("unavailable", f"{type(error).__name__}: {error}")) from error
 
     async def _ask(self) -> None:
         asked = [adrive(read(nothing(s, table)), s.store) for s, table in self._asks]
@@ -85,7 +85,7 @@ class Pulse:
         missing = [(table.name, error) for (_, table), error in told if isinstance(error, Exception)]
         if missing:
             names = ", ".join(dict.fromkeys(name for name, _ in missing))
-            file = self._house.given.file
+            file = self._runtime.given.file
             config = f" --config {shlex.quote(file)}" if file not in ("", "semel.toml") else ""
             raise errors.TableMissing(f"not every table is there ({names}): run: semel provision{config}")
 
@@ -98,18 +98,18 @@ class Pulse:
         room = SQLiteFile.from_url(self._url).room()
         if room < LEAST_ROOM:
             raise errors.StoreUnavailable(f"its disk is full, but for {room:,} bytes: make room there")
-        s = self._house.s
+        s = self._runtime.s
         if s.clock.monotonic() - self._written >= TRY_SECONDS:
             trial = {"status": "COMPLETED", "expires_at": After(60)}
             await adrive(write(Put(LEDGER, KEY, trial)), s.store)
             self._written = s.clock.monotonic()
 
 
-def _asks(house: House) -> list[tuple[Semel, Table]]:
+def _asks(runtime: Runtime) -> list[tuple[Semel, Table]]:
     """Every table that has to be there, and in which store."""
-    if not house.settings.semel.url.startswith(PROVISIONED):
-        return [(s, LEDGER) for s in house.stores()]
-    return [(s, table) for s, tables in house.tables() for table in tables]
+    if not runtime.settings.semel.url.startswith(PROVISIONED):
+        return [(s, LEDGER) for s in runtime.stores()]
+    return [(s, table) for s, tables in runtime.tables() for table in tables]
 
 
 def nothing(s: Semel, table: Table) -> Get:

@@ -26,7 +26,7 @@ CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
 BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
 
-class Metrics:
+class ServiceMetrics:
     """All of them, in a registry of their own."""
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class Depths(Collector):
 
     def __init__(self, looks: Looks) -> None:
         self._counts = {
-            kind: {name: Count(look) for name, look in each.items()} for kind, each in looks.items()
+            kind: {name: RunningCount(look) for name, look in each.items()} for kind, each in looks.items()
         }
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
@@ -101,7 +101,7 @@ class Depths(Collector):
         return ()
 
 
-class Count:
+class RunningCount:
     """A count that goes on from one look to the next, so that each costs little however much there is.
 
     While there is more than one look can count, the last whole count stands, unless it is already surpassed.

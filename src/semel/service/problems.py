@@ -88,7 +88,7 @@ def problem(
     return problem_details(PROBLEMS, name, HOME, detail, headers, **more)
 
 
-class Trouble(Exception):
+class ProblemError(Exception):
     """Raised to answer with a problem."""
 
     def __init__(self, problem: ProblemDetails) -> None:
@@ -96,9 +96,9 @@ class Trouble(Exception):
         self.problem = problem
 
 
-def trouble(kind: ServiceProblemType, detail: str, **more: Any) -> Trouble:
+def problem_error(kind: ServiceProblemType, detail: str, **more: Any) -> ProblemError:
     """The error to raise for a problem."""
-    return Trouble(problem(kind, detail, **more))
+    return ProblemError(problem(kind, detail, **more))
 
 
 def later(kind: ServiceProblemType, detail: str, seconds: float = RETRY_AFTER, **more: Any) -> ProblemDetails:

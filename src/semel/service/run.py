@@ -11,57 +11,57 @@ from semel import errors
 from semel.apps.reading import Given
 from semel.redact import Redactor
 from semel.service import logs
-from semel.service.crew import Crew
-from semel.service.house import House
+from semel.service.runtime import Runtime
 from semel.service.settings import settings
+from semel.service.workers import WorkerThreads
 
 logger: Final = logging.getLogger("semel.service")
 
 STOP: Final = (signal.SIGTERM, signal.SIGINT)
 
 
-def begin(given: Given, only: tuple[str, ...] = ()) -> House:
-    """Open the house, with logs as its settings say."""
+def begin(given: Given, only: tuple[str, ...] = ()) -> Runtime:
+    """Open the runtime, with logs as its settings say."""
     chosen = settings(given).service
     redactor = Redactor()
     redactor.text("the first text takes a while")  # and the first warning is no time for that
     logs.set_up(chosen.log_format, chosen.log_level, redactor)
-    return House(given, only)
+    return Runtime(given, only)
 
 
-def work(house: House, say: Callable[[str], None]) -> None:
+def work(runtime: Runtime, say: Callable[[str], None]) -> None:
     """Work on what waits, until a signal says to stop."""
     stopping = threading.Event()
-    with working(house) as crew:
+    with working(runtime) as workers:
 
         def stop(*_: object) -> None:
-            crew.stop()
+            workers.stop()
             stopping.set()
 
         for one in STOP:
             signal.signal(one, stop)
-        say(f"semel: working for {', '.join(crew.names)}")
-        crew.start()
+        say(f"semel: working for {', '.join(workers.names)}")
+        workers.start()
         stopping.wait()
 
 
 @contextmanager
-def working(house: House) -> Iterator[Crew]:
-    """The crew of a house, if there is anything to do for it."""
-    with kept(house) as crew:
-        if not crew.names:
+def working(runtime: Runtime) -> Iterator[WorkerThreads]:
+    """The worker threads of a runtime, if there is anything for them to do."""
+    with running_workers(runtime) as workers:
+        if not workers.names:
             raise errors.InvalidOption("there is nothing to work on: enable an app, and let it have workers")
-        yield crew
+        yield workers
 
 
 @contextmanager
-def kept(house: House) -> Iterator[Crew]:
-    """The crew of a house; at the end what runs is finished, and the house is closed."""
-    with closing(house):
-        crew = Crew(house)
+def running_workers(runtime: Runtime) -> Iterator[WorkerThreads]:
+    """The worker threads of a runtime; at the end what runs is finished, and the runtime is closed."""
+    with closing(runtime):
+        workers = WorkerThreads(runtime)
         try:
-            yield crew
+            yield workers
         finally:
-            crew.stop()
-            if not crew.join(house.settings.service.stop_timeout):
+            workers.stop()
+            if not workers.join(runtime.settings.service.stop_timeout):
                 logger.error("work is still running and is left as after a crash: its lease will lapse")

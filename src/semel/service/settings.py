@@ -9,10 +9,10 @@ from semel.apps.reading import Given, read
 from semel.apps.sections import Store
 from semel.tables import COUNTERS, DOCUMENTS, JOURNAL, LEDGER, Table
 
-Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
+NonNegative: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 Positive: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
 # Ten years at most: TOML has an infinity, and nothing here can wait for that.
-Seconds: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=86_400 * 3650)]
+PositiveSeconds: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=86_400 * 3650)]
 Share: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=1)]
 Port: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 
@@ -23,12 +23,12 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """One section; a name that it does not know is refused."""
 
 
-class Service(Section, frozen=True):
+class ServiceSection(Section, frozen=True):
     """How the HTTP side runs."""
 
     host: str = "127.0.0.1"
     port: Port = 8000
-    workers: Count = 2
+    workers: NonNegative = 2
     """Threads for each app's inbox in this process."""
     work_port: Port | None = None
     """Where `semel work` answers who watches over it: health and metrics; nowhere unless it is set."""
@@ -44,17 +44,17 @@ class Service(Section, frozen=True):
     """Requests whose bodies are on their way; one more, and the slowest is given up."""
     share: Share = 0.5
     """How much of each of these one token, one app's webhooks or one peer may have."""
-    body_timeout: Seconds = 20.0
-    request_timeout: Seconds = 60.0
-    stop_timeout: Seconds = 30.0
+    body_timeout: PositiveSeconds = 20.0
+    request_timeout: PositiveSeconds = 60.0
+    stop_timeout: PositiveSeconds = 30.0
     """How long what runs may go on after the service was asked to stop."""
-    ready_timeout: Seconds = 2.0
+    ready_timeout: PositiveSeconds = 2.0
     open_metrics: bool = False
     log_format: Literal["json", "text"] = "json"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
 
-class Token(Section, frozen=True):
+class TokenSection(Section, frozen=True):
     """Who may ask what: the token itself or its SHA-256 in hex."""
 
     token: str = ""
@@ -64,50 +64,50 @@ class Token(Section, frozen=True):
     """The tenant whose ledger it sees; that of its own name unless this says otherwise."""
 
 
-class Inbox(Section, frozen=True):
+class InboxSection(Section, frozen=True):
     """How one app's messages wait and are worked on; what is not said here is as the app says."""
 
     queue: str = ""
     dead_letters: str = ""
-    workers: Count | None = None
+    workers: NonNegative | None = None
     max_attempts: Positive | None = None
-    lease: Seconds | None = None
-    ttl: Seconds | None = None
-    poll: Seconds | None = None
+    lease: PositiveSeconds | None = None
+    ttl: PositiveSeconds | None = None
+    poll: PositiveSeconds | None = None
     """How long a look for messages lasts, where none is there; SQS counts whole seconds, up to 20."""
 
 
-class Gate(Section, frozen=True):
+class GateSection(Section, frozen=True):
     """A gate by its rules."""
 
     rules: list[dict[str, Any]] = []
-    ttl: Seconds = 86400.0
+    ttl: PositiveSeconds = 86400.0
     trace: str | None = None
 
 
-class Settings(Section, frozen=True):
+class ServiceSettings(Section, frozen=True):
     """All of it."""
 
     semel: Store = Store()
-    service: Service = Service()
-    tokens: dict[str, Token] = {}
-    inbox: dict[str, Inbox] = {}
+    service: ServiceSection = ServiceSection()
+    tokens: dict[str, TokenSection] = {}
+    inbox: dict[str, InboxSection] = {}
     apps: dict[str, dict[str, Any]] = {}
     """As they were given: each app knows its own."""
-    gates: dict[str, Gate] = {}
+    gates: dict[str, GateSection] = {}
 
 
-def settings(given: Given) -> Settings:
+def settings(given: Given) -> ServiceSettings:
     """The settings, if all of them can work."""
-    return read(Settings, given.tree, (), given)
+    return read(ServiceSettings, given.tree, (), given)
 
 
-def enabled(settings: Settings, given: Given) -> list[str]:
+def enabled(settings: ServiceSettings, given: Given) -> list[str]:
     """The apps that are turned on."""
     return [name for name in settings.apps if _flag(name, settings, given)]
 
 
-def _flag(name: str, settings: Settings, given: Given) -> bool:
+def _flag(name: str, settings: ServiceSettings, given: Given) -> bool:
     path, values = ("apps", name, "enabled"), settings.apps[name]
     if not isinstance(values, dict):
         raise given.wrong(path[:-1], "it is a section, with settings of its own")
@@ -123,19 +123,19 @@ def _flag(name: str, settings: Settings, given: Given) -> bool:
 API: Final = (LEDGER, DOCUMENTS, JOURNAL, COUNTERS)
 
 
-def tables_of_app(app: str, settings: Settings) -> tuple[Table, ...]:
+def tables_of_app(app: str, settings: ServiceSettings) -> tuple[Table, ...]:
     """Every table that an app needs in the store of these settings."""
-    queued = bool(settings.inbox.get(app, Inbox()).queue)
+    queued = bool(settings.inbox.get(app, InboxSection()).queue)
     return tables_of(app, settings.semel.url, settings.apps.get(app, {}), queued=queued)
 
 
-def tables_of_api(settings: Settings, apps: list[str]) -> tuple[Table, ...]:
+def tables_of_api(settings: ServiceSettings, apps: list[str]) -> tuple[Table, ...]:
     """The tables of the HTTP API; where only apps are served, nobody is let in who could ask for them."""
     lent = settings.tokens or settings.gates or not apps
     return at(settings.semel.url, API) if lent else ()
 
 
-def tables_needed(settings: Settings, apps: list[str]) -> tuple[Table, ...]:
+def tables_needed(settings: ServiceSettings, apps: list[str]) -> tuple[Table, ...]:
     """Every table that the service needs with these apps."""
     found = [*tables_of_api(settings, apps), *(one for app in apps for one in tables_of_app(app, settings))]
     return tuple(dict.fromkeys(found))

@@ -15,9 +15,9 @@ from semel.apps.reading import Given
 from semel.apps.settings import SHORTEST
 from semel.connect import Semel
 from semel.doors.http.problems import ProblemDetails
-from semel.service.house import House
-from semel.service.problems import Trouble, problem
-from semel.service.settings import Right, Token
+from semel.service.problems import ProblemError, problem
+from semel.service.runtime import Runtime
+from semel.service.settings import Right, TokenSection
 
 DIGEST: Final = re.compile(r"[0-9a-fA-F]{64}")
 # What can stand in a header, and comes out of it as it went in.
@@ -26,10 +26,10 @@ SENDABLE: Final = re.compile(r"[\x21-\x7e]*")
 BEARER: Final = HTTPBearer(
     auto_error=False, scheme_name="token", description="A token of the settings: `[tokens.NAME]`."
 )
-Credentials = Annotated[HTTPAuthorizationCredentials | None, Security(BEARER)]
+BearerCredentials = Annotated[HTTPAuthorizationCredentials | None, Security(BEARER)]
 
 
-class Caller(msgspec.Struct, frozen=True):
+class Principal(msgspec.Struct, frozen=True):
     """Who asks, and the ledger of its tenant."""
 
     name: str
@@ -40,22 +40,22 @@ class Caller(msgspec.Struct, frozen=True):
 class Tokens:
     """Every token that is known."""
 
-    def __init__(self, house: House) -> None:
+    def __init__(self, runtime: Runtime) -> None:
         # Its events say that they came in this way.
-        s = house.s.through("api")
-        self._known: list[tuple[bytes, Caller]] = []
-        for name, token in house.settings.tokens.items():
-            digest = _digest(name, token, house.given)
+        s = runtime.s.through("api")
+        self._known: list[tuple[bytes, Principal]] = []
+        for name, token in runtime.settings.tokens.items():
+            digest = _digest(name, token, runtime.given)
             if any(digest == known for known, _ in self._known):
-                raise house.given.wrong(("tokens", name), "another token is the same: each has its own")
+                raise runtime.given.wrong(("tokens", name), "another token is the same: each has its own")
             tenant = name if token.scope is None else token.scope
             try:
                 own = s.scoped(tenant)
             except errors.InvalidKey as error:
-                raise house.given.wrong(("tokens", name, "scope"), str(error)) from error
-            self._known.append((digest, Caller(name, frozenset(token.scopes), own)))
+                raise runtime.given.wrong(("tokens", name, "scope"), str(error)) from error
+            self._known.append((digest, Principal(name, frozenset(token.scopes), own)))
 
-    def caller(self, presented: str) -> Caller | None:
+    def caller(self, presented: str) -> Principal | None:
         """Who has this token; every one is compared, so that the time tells nothing."""
         digest, found = sha256(presented.encode("utf-8", "replace")).digest(), None
         for known, caller in self._known:
@@ -73,20 +73,20 @@ class Tokens:
         """What is said to nobody."""
         return _unknown(known=bool(self._known), sent=sent)
 
-    def recognise(self, credentials: HTTPAuthorizationCredentials | None) -> Caller:
+    def recognise(self, credentials: HTTPAuthorizationCredentials | None) -> Principal:
         """Who sent these; nobody that is not known."""
         caller = None if credentials is None else self.caller(credentials.credentials)
         if caller is None:
-            raise Trouble(self.unknown(sent=credentials is not None))
+            raise ProblemError(self.unknown(sent=credentials is not None))
         return caller
 
-    def asking(self, right: Right) -> Callable[..., Awaitable[Caller]]:
+    def asking(self, right: Right) -> Callable[..., Awaitable[Principal]]:
         """A dependency: the caller, if it has this right."""
 
-        async def asks(credentials: Credentials) -> Caller:
+        async def asks(credentials: BearerCredentials) -> Principal:
             caller = self.recognise(credentials)
             if right not in caller.rights:
-                raise Trouble(_lacks(caller, right))
+                raise ProblemError(_lacks(caller, right))
             return caller
 
         return asks
@@ -102,13 +102,13 @@ def _unknown(*, known: bool, sent: bool) -> ProblemDetails:
     return problem("not-authenticated", detail, [("WWW-Authenticate", told)])
 
 
-def _lacks(caller: Caller, right: Right) -> ProblemDetails:
+def _lacks(caller: Principal, right: Right) -> ProblemDetails:
     told = f'Bearer realm="semel", error="insufficient_scope", scope="{right}"'
     detail = f"the token {caller.name!r} lacks the scope {right!r}"
     return problem("not-permitted", detail, [("WWW-Authenticate", told)], scope=right)
 
 
-def _digest(name: str, token: Token, given: Given) -> bytes:
+def _digest(name: str, token: TokenSection, given: Given) -> bytes:
     path = ("tokens", name)
     if bool(token.token) == bool(token.sha256):
         raise given.wrong(path, "it has either a token or the sha256 of one")

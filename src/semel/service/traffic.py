@@ -16,9 +16,9 @@ from semel import errors
 from semel.apps.reading import Given
 from semel.clock import Clock
 from semel.events import Event, What, digest
-from semel.service import sample
-from semel.service.house import House
-from semel.service.settings import Service
+from semel.service import sample_data
+from semel.service.runtime import Runtime
+from semel.service.settings import ServiceSection
 from semel.stores.sqlite.address import SQLiteFile
 
 PAUSE_SECONDS: Final = 0.4
@@ -37,7 +37,7 @@ def sampled(options: dict[tuple[str, ...], Any], say: Callable[[str], None]) -> 
     if url is not None and not url.startswith("sqlite:"):
         raise errors.UsageError("sample traffic goes to a file only: --url sqlite:///sample.db, or none")
     with tempfile.TemporaryDirectory(prefix="semel-sample-") as folder:
-        given = Given(sample.settings(url or f"sqlite:///{folder}/semel.db"), "the sample")
+        given = Given(sample_data.settings(url or f"sqlite:///{folder}/semel.db"), "the sample")
         for path, value in options.items():
             given.put(path, value, f"the option --{path[-1]}")
         if ("service", "port") not in options:
@@ -47,7 +47,7 @@ def sampled(options: dict[tuple[str, ...], Any], say: Callable[[str], None]) -> 
 
 def _port(options: dict[tuple[str, ...], Any], say: Callable[[str], None]) -> int:
     """The usual port, or any other where that is in use."""
-    usual = Service()
+    usual = ServiceSection()
     with socket.socket() as trial:
         trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -69,7 +69,7 @@ WORDS: Final = {
 }
 
 
-class Tally:
+class DeliveryCounts:
     """Counts what becomes of deliveries, by what the ledger tells."""
 
     def __init__(self) -> None:
@@ -112,9 +112,9 @@ class Tally:
 class Traffic:
     """The stream; `stop` ends it."""
 
-    def __init__(self, house: House, address: str, say: Callable[[str], None]) -> None:
-        self._house, self._address, self._say = house, address, say
-        self._clock, self._tally = Clock(), Tally()
+    def __init__(self, runtime: Runtime, address: str, say: Callable[[str], None]) -> None:
+        self._runtime, self._address, self._say = runtime, address, say
+        self._clock, self._tally = Clock(), DeliveryCounts()
         self._stopping = threading.Event()
         self._refused: set[int] = set()
         self._threads = [threading.Thread(target=each, daemon=True) for each in (self._send, self._report)]
@@ -122,7 +122,7 @@ class Traffic:
     def start(self) -> None:
         """Say what it is, and begin."""
         self._introduce()
-        self._house.s.events.listen(self._tally)
+        self._runtime.s.events.listen(self._tally)
         for thread in self._threads:
             thread.start()
 
@@ -135,7 +135,7 @@ class Traffic:
     # What is said
 
     def _introduce(self) -> None:
-        database = Path(SQLiteFile.from_url(self._house.settings.semel.url).path)
+        database = Path(SQLiteFile.from_url(self._runtime.settings.semel.url).path)
         kept = f"in {database}"
         if database.parent.name.startswith("semel-sample-"):
             kept += ", and gone when this stops; --url sqlite:///sample.db keeps it"
@@ -143,16 +143,16 @@ class Traffic:
         self._say("semel: to be without it, leave --traffic away and write a semel.toml of your own")
         self._say(f"semel: everything is {kept}")
         self._say("semel: paste one of these twice, and see that it happens once:")
-        for paste in sample.pastes(self._clock.now()):
-            self._say(f"\n  # {paste.app}: {paste.what}\n  {sample.curl(self._address, paste.delivery)}")
+        for paste in sample_data.pastes(self._clock.now()):
+            self._say(f"\n  # {paste.app}: {paste.what}\n  {sample_data.curl(self._address, paste.delivery)}")
             self._watch(paste)
         self._say("\n  # what came of it")
-        for line in sample.looks(self._address, self._clock.now()):
+        for line in sample_data.looks(self._address, self._clock.now()):
             self._say(f"  {line}")
         self._say("\nsemel: Ctrl-C stops it")
 
-    def _watch(self, paste: sample.Paste) -> None:
-        name = self._house.s.scoped(paste.app).ledger.steps.prefix + paste.key
+    def _watch(self, paste: sample_data.Paste) -> None:
+        name = self._runtime.s.scoped(paste.app).ledger.steps.prefix + paste.key
         self._tally.watch(digest(name), lambda words: self._say(f"semel: {paste.app} {words}"))
 
     def _report(self) -> None:
@@ -162,7 +162,7 @@ class Traffic:
     def status(self) -> str:
         """All figures in one line."""
         handled, duplicates, failed, dead = self._tally.counts.values()
-        waiting = sum(each.inbox.waiting() for each in self._house.apps)
+        waiting = sum(each.inbox.waiting() for each in self._runtime.apps)
         return (
             f"semel: {self._tally.received} received, {handled} handled once, "
             f"{duplicates} duplicates dropped, {failed} failed and retried, {dead} dead, {waiting} waiting"
@@ -173,7 +173,7 @@ class Traffic:
     def _send(self) -> None:
         dice = Random()  # noqa: S311 - nothing depends on it
         with httpx.Client(base_url=self._address, timeout=TIMEOUT_SECONDS, trust_env=False) as client:
-            for delivery in sample.Senders(dice, self._clock.now):
+            for delivery in sample_data.SampleSenders(dice, self._clock.now):
                 if self._stopping.wait(PAUSE_SECONDS):
                     return
                 try:
@@ -181,7 +181,7 @@ class Traffic:
                 except httpx.HTTPError:
                     continue  # it is not there yet, or not any more
 
-    def _deliver(self, client: httpx.Client, delivery: sample.Delivery) -> None:
+    def _deliver(self, client: httpx.Client, delivery: sample_data.SampleDelivery) -> None:
         headers = delivery.signed(self._address, self._clock.now())
         self._tally.received += delivery.size
         answer = client.post(delivery.path, content=delivery.body, headers=headers)
@@ -191,9 +191,9 @@ class Traffic:
 
 
 @contextmanager
-def traffic(house: House, address: str, say: Callable[[str], None]) -> Iterator[Traffic]:
+def traffic(runtime: Runtime, address: str, say: Callable[[str], None]) -> Iterator[Traffic]:
     """Traffic to the service at this address, until the end of the block."""
-    stream = Traffic(house, address, say)
+    stream = Traffic(runtime, address, say)
     stream.start()
     try:
         yield stream

@@ -6,9 +6,10 @@ from fastapi import APIRouter, Depends, Response
 
 from semel.drive import adrive
 from semel.model import MISSING, Busy, Claimed, Failed, Failure, Mismatch, Outcome, Replay, Unknown
-from semel.service.house import House
-from semel.service.problems import Trouble, later, moment, trouble
-from semel.service.tokens import Caller, Tokens
+from semel.service.openapi import problems
+from semel.service.problems import ProblemError, later, moment, problem_error
+from semel.service.runtime import Runtime
+from semel.service.tokens import Principal, Tokens
 from semel.service.v1 import rules
 from semel.service.v1.handles import claim_handle, claim_of
 from semel.service.v1.models import (
@@ -25,15 +26,15 @@ from semel.service.v1.models import (
     RenewedTold,
     ReplayTold,
 )
-from semel.service.v1.openapi import StrictRoute, problems
+from semel.service.v1.strict_json import StrictRoute
 
 MOVE = problems("claim-malformed", "claim-lost")
 
 
-def router(_house: House, tokens: Tokens) -> APIRouter:
+def router(_runtime: Runtime, tokens: Tokens) -> APIRouter:
     """The addresses of claims."""
     routes = APIRouter(tags=["claims"], route_class=StrictRoute)
-    Writer = Annotated[Caller, Depends(tokens.asking("ledger:write"))]  # noqa: N806 - a type
+    Writer = Annotated[Principal, Depends(tokens.asking("ledger:write"))]  # noqa: N806 - a type
 
     @routes.post(
         "/claims",
@@ -100,11 +101,11 @@ def router(_house: House, tokens: Tokens) -> APIRouter:
     return routes
 
 
-def _terms(asked: ClaimAsked, caller: Caller) -> dict[str, Any]:
+def _terms(asked: ClaimAsked, caller: Principal) -> dict[str, Any]:
     fingerprint = asked.fingerprint
     if "payload" in asked.model_fields_set:
         if fingerprint is not None:
-            raise trouble("invalid-request", "give either the payload or its fingerprint")
+            raise problem_error("invalid-request", "give either the payload or its fingerprint")
         fingerprint = caller.s.fingerprint(asked.payload)
     return {
         "fingerprint": fingerprint,
@@ -135,16 +136,16 @@ def _told(outcome: Outcome, begun: float) -> ClaimedTold | ReplayTold:
             detail = (
                 f"attempt {attempt} holds it for another {outcome.retry_after:.1f} s; POST /v1/wait waits"
             )
-            raise Trouble(later("in-progress", detail, outcome.retry_after, attempt=attempt))
+            raise ProblemError(later("in-progress", detail, outcome.retry_after, attempt=attempt))
         case Failed():
             error = {"type": outcome.failure.type, "message": outcome.failure.message}
             more = {"error": error, "attempt": outcome.record.attempt}
-            raise trouble("failed-before", f"at attempt {outcome.record.attempt}", **more)
+            raise problem_error("failed-before", f"at attempt {outcome.record.attempt}", **more)
         case Mismatch():
-            raise trouble("payload-changed", "use another key, or send the payload of the first time")
+            raise problem_error("payload-changed", "use another key, or send the payload of the first time")
         case Unknown():
             detail = f"attempt {outcome.record.attempt} vanished; settle it with `semel ledger resolve`"
-            raise trouble("outcome-unknown", detail, attempt=outcome.record.attempt)
+            raise problem_error("outcome-unknown", detail, attempt=outcome.record.attempt)
 
 
 def _replayed(outcome: Replay) -> ReplayTold:

@@ -6,9 +6,10 @@ from fastapi import APIRouter, Depends
 
 from semel import periods
 from semel.drive import adrive
-from semel.service.house import House
+from semel.service.openapi import problems
 from semel.service.problems import moment
-from semel.service.tokens import Caller, Tokens
+from semel.service.runtime import Runtime
+from semel.service.tokens import Principal, Tokens
 from semel.service.v1 import rules
 from semel.service.v1.handles import charge_handle, charge_of
 from semel.service.v1.models import (
@@ -22,7 +23,7 @@ from semel.service.v1.models import (
     TallyTold,
     Zone,
 )
-from semel.service.v1.openapi import StrictRoute, problems
+from semel.service.v1.strict_json import StrictRoute
 
 PERIODS: dict[str, type[periods.Period]] = {
     "hour": periods.Hour,
@@ -32,11 +33,11 @@ PERIODS: dict[str, type[periods.Period]] = {
 }
 
 
-def router(_house: House, tokens: Tokens) -> APIRouter:
+def router(_runtime: Runtime, tokens: Tokens) -> APIRouter:
     """The addresses of counters."""
     routes = APIRouter(prefix="/counters", tags=["counters"], route_class=StrictRoute)
-    Writer = Annotated[Caller, Depends(tokens.asking("ledger:write"))]  # noqa: N806 - a type
-    Reader = Annotated[Caller, Depends(tokens.asking("ledger:read"))]  # noqa: N806 - a type
+    Writer = Annotated[Principal, Depends(tokens.asking("ledger:write"))]  # noqa: N806 - a type
+    Reader = Annotated[Principal, Depends(tokens.asking("ledger:read"))]  # noqa: N806 - a type
 
     @routes.post("/charge", responses=problems("key-malformed", "cap-reached"))
     async def charge(asked: ChargeAsked, caller: Writer) -> ChargeTold:

@@ -23,10 +23,11 @@ from semel.gate import (
     Sight,
 )
 from semel.keys import compile_template
-from semel.service.house import House
-from semel.service.problems import moment, trouble
-from semel.service.settings import Gate
-from semel.service.tokens import Caller, Tokens
+from semel.service.openapi import problems
+from semel.service.problems import moment, problem_error
+from semel.service.runtime import Runtime
+from semel.service.settings import GateSection
+from semel.service.tokens import Principal, Tokens
 from semel.service.v1.counters import PERIODS
 from semel.service.v1.handles import decision_handle, decision_of
 from semel.service.v1.models import (
@@ -36,7 +37,7 @@ from semel.service.v1.models import (
     RefundTold,
     SightTold,
 )
-from semel.service.v1.openapi import StrictRoute, problems
+from semel.service.v1.strict_json import StrictRoute
 
 # What a rule is called in the settings.
 RULES: Final[dict[str, type[Rule]]] = {
@@ -54,16 +55,16 @@ ELSEWHERE: Final = frozenset({"book", "table"})
 TAKEN: Final = frozenset({"self", "also", "at", "subject"})
 
 
-def router(house: House, tokens: Tokens) -> APIRouter:
+def router(runtime: Runtime, tokens: Tokens) -> APIRouter:
     """The addresses of gates."""
-    gates = {name: _rules(name, gate, house.given) for name, gate in house.settings.gates.items()}
+    gates = {name: _rules(name, gate, runtime.given) for name, gate in runtime.settings.gates.items()}
     routes = APIRouter(prefix="/gates/{name}", tags=["gates"], route_class=StrictRoute)
-    Writer = Annotated[Caller, Depends(tokens.asking("ledger:write"))]  # noqa: N806 - a type
+    Writer = Annotated[Principal, Depends(tokens.asking("ledger:write"))]  # noqa: N806 - a type
 
-    def gate_of(name: str, caller: Caller) -> Any:
+    def gate_of(name: str, caller: Principal) -> Any:
         if name not in gates:
-            raise trouble("no-such-gate", f"there are {', '.join(gates) or 'none'}")
-        chosen = house.settings.gates[name]
+            raise problem_error("no-such-gate", f"there are {', '.join(gates) or 'none'}")
+        chosen = runtime.settings.gates[name]
         return caller.s.aio.gate(*gates[name], ttl=chosen.ttl, trace=chosen.trace)
 
     @routes.post("/decide", responses=problems("key-malformed", "no-such-gate"))
@@ -71,7 +72,7 @@ def router(house: House, tokens: Tokens) -> APIRouter:
         """Whether this action may happen; asked again, the answer is the same."""
         gate = gate_of(name, caller)
         if taken := TAKEN & asked.facts.keys():
-            raise trouble("invalid-request", f"no fact can be named {min(taken)!r}")
+            raise problem_error("invalid-request", f"no fact can be named {min(taken)!r}")
         ask = gate.reconsider if asked.reconsider else gate.decide
         return _told(await ask(asked.key, **asked.facts))
 
@@ -114,7 +115,7 @@ def _moment(at: float | None) -> str | None:
     return None if at is None else moment(at)
 
 
-def _rules(name: str, gate: Gate, given: Given) -> list[Rule]:
+def _rules(name: str, gate: GateSection, given: Given) -> list[Rule]:
     def wrong(problem: str) -> errors.InvalidOption:
         return given.wrong(("gates", name, "rules"), problem)
 

@@ -12,7 +12,7 @@ import msgspec
 from semel.counters import Charged
 from semel.gate import Allowed
 from semel.model import Claimed, OnLapsed
-from semel.service.problems import trouble
+from semel.service.problems import problem_error
 from semel.service.v1.models import LONGEST_LEASE, LONGEST_TTL
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -99,4 +99,4 @@ def _opened(handle: str, kind: type[T]) -> T:
         data = urlsafe_b64decode(handle.encode("ascii") + b"=" * (-len(handle) % 4))
         return msgspec.json.decode(data, type=kind)
     except (ValueError, msgspec.MsgspecError):
-        raise trouble("claim-malformed", "give it back as it was given out") from None
+        raise problem_error("claim-malformed", "give it back as it was given out") from None

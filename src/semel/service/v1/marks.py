@@ -5,19 +5,20 @@ from typing import Annotated
 from fastapi import APIRouter, Depends
 
 from semel.drive import adrive
-from semel.service.house import House
-from semel.service.problems import trouble
-from semel.service.tokens import Caller, Tokens
+from semel.service.openapi import problems
+from semel.service.problems import problem_error
+from semel.service.runtime import Runtime
+from semel.service.tokens import Principal, Tokens
 from semel.service.v1 import rules
 from semel.service.v1.models import CheckAsked, CheckTold, KeyAsked, MarkAsked, ProcessedTold
-from semel.service.v1.openapi import StrictRoute, problems
+from semel.service.v1.strict_json import StrictRoute
 
 
-def router(_house: House, tokens: Tokens) -> APIRouter:
+def router(_runtime: Runtime, tokens: Tokens) -> APIRouter:
     """The addresses of marks."""
     routes = APIRouter(tags=["marks"], route_class=StrictRoute)
-    Writer = Annotated[Caller, Depends(tokens.asking("ledger:write"))]  # noqa: N806 - a type
-    Reader = Annotated[Caller, Depends(tokens.asking("ledger:read"))]  # noqa: N806 - a type
+    Writer = Annotated[Principal, Depends(tokens.asking("ledger:write"))]  # noqa: N806 - a type
+    Reader = Annotated[Principal, Depends(tokens.asking("ledger:read"))]  # noqa: N806 - a type
 
     @routes.post("/check-and-set", responses=problems("key-malformed"))
     async def check_and_set(asked: CheckAsked, caller: Writer) -> CheckTold:
@@ -27,7 +28,7 @@ def router(_house: House, tokens: Tokens) -> APIRouter:
         """
         steps = rules.ledger_with(caller.s, asked.token)
         if (asked.key is None) == (asked.keys is None):
-            raise trouble("invalid-request", "give either key or keys")
+            raise problem_error("invalid-request", "give either key or keys")
         if asked.keys is not None:
             return CheckTold(
                 new=await adrive(steps.check_and_set_many(asked.keys, asked.ttl), caller.s.store)

@@ -7,18 +7,19 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from semel.errors import ResultUnreadable
 from semel.model import MISSING, Record
-from semel.service.front import GONE
-from semel.service.house import House
-from semel.service.problems import trouble
-from semel.service.tokens import Caller, Tokens
+from semel.service.middleware import GONE
+from semel.service.openapi import problems
+from semel.service.problems import problem_error
+from semel.service.runtime import Runtime
+from semel.service.tokens import Principal, Tokens
 from semel.service.v1.models import KeyQuery, RecordTold, WaitAsked, record_told
-from semel.service.v1.openapi import StrictRoute, problems
+from semel.service.v1.strict_json import StrictRoute
 
 
-def router(_house: House, tokens: Tokens) -> APIRouter:
+def router(_runtime: Runtime, tokens: Tokens) -> APIRouter:
     """The addresses of records."""
     routes = APIRouter(tags=["records"], route_class=StrictRoute)
-    Reader = Annotated[Caller, Depends(tokens.asking("ledger:read"))]  # noqa: N806 - a type
+    Reader = Annotated[Principal, Depends(tokens.asking("ledger:read"))]  # noqa: N806 - a type
 
     @routes.post(
         "/wait",
@@ -57,9 +58,9 @@ async def _outlived(request: Request, waiting: "asyncio.Future[Any]") -> bool:
     return not waiting.done()
 
 
-async def _record(caller: Caller, record: Record | None) -> RecordTold:
+async def _record(caller: Principal, record: Record | None) -> RecordTold:
     if record is None:
-        raise trouble("no-such-record", "it was never used, or its time is over")
+        raise problem_error("no-such-record", "it was never used, or its time is over")
     try:
         result = await caller.s.aio.ledger.result(record)
     except ResultUnreadable:

@@ -21,7 +21,7 @@ from semel.counters import CHARGED, Charged
 from semel.keys import check
 from semel.ledger import LedgerSteps, random_token
 from semel.model import MISSING, Claimed, Outcome, Record
-from semel.service.problems import trouble
+from semel.service.problems import problem_error
 from semel.tables import COUNTERS
 
 T = TypeVar("T")
@@ -77,12 +77,12 @@ def _mine(
         if item is None or item.get("token") != token:
             return None
         if item["status"] == "RELEASED":
-            raise trouble("claim-over", "claim again with a new token, if it is to be tried again")
+            raise problem_error("claim-over", "claim again with a new token, if it is to be tried again")
         if item["status"] != "IN_PROGRESS":
             return None
         known = item.get("fingerprint"), terms["fingerprint"]
         if None not in known and known[0] != known[1]:
-            raise trouble("payload-changed", "this token has claimed the key with another payload")
+            raise problem_error("payload-changed", "this token has claimed the key with another payload")
         # Whether an earlier attempt vanished is not in the record; it may have, where there was one.
         attempt = item["attempt"]
         claim = Claimed(
@@ -164,4 +164,4 @@ def check_charge(s: Semel, held: Charged) -> Steps[None]:
     if item is None or item.get("token") != held.id:
         return  # nobody knows it any more
     if (item["by"], item["period"]) != (held.by, held.period):
-        raise trouble("claim-malformed", "give it back as it was given out")
+        raise problem_error("claim-malformed", "give it back as it was given out")

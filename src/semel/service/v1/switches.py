@@ -5,20 +5,21 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Path
 
 from semel.keys import MAX_KEY_BYTES
-from semel.service.house import House
+from semel.service.openapi import problems
 from semel.service.problems import moment
-from semel.service.tokens import Caller, Tokens
+from semel.service.runtime import Runtime
+from semel.service.tokens import Principal, Tokens
 from semel.service.v1.models import SwitchAsked, SwitchesTold, SwitchTold
-from semel.service.v1.openapi import StrictRoute, problems
+from semel.service.v1.strict_json import StrictRoute
 from semel.switches import Switch
 
 Name = Annotated[str, Path(min_length=1, max_length=MAX_KEY_BYTES, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$")]
 
 
-def router(_house: House, tokens: Tokens) -> APIRouter:
+def router(_runtime: Runtime, tokens: Tokens) -> APIRouter:
     """The addresses of switches."""
     routes = APIRouter(prefix="/switches", tags=["switches"], route_class=StrictRoute)
-    Admin = Annotated[Caller, Depends(tokens.asking("admin"))]  # noqa: N806 - a type
+    Admin = Annotated[Principal, Depends(tokens.asking("admin"))]  # noqa: N806 - a type
 
     @routes.get("", responses=problems())
     async def switches(caller: Admin) -> SwitchesTold:

@@ -9,9 +9,9 @@ import pytest
 from uvicorn import Config
 from uvicorn.server import ServerState
 
-from semel.service.heads import MAX_HEAD_BYTES
-from semel.service.plain import PIECE_BYTES, PlainProtocol
-from semel.service.protocol import Protocol
+from semel.service.h11_protocol import PIECE_BYTES, LimitedH11Protocol
+from semel.service.header_limits import MAX_HEAD_BYTES
+from semel.service.httptools_protocol import LimitedHttpToolsProtocol
 
 PIECES = [61, 1000, 60_000, 1_000_000]
 
@@ -56,7 +56,7 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": told})
 
 
-def sent(data: bytes, size: int, protocol: Any = Protocol) -> bytes:
+def sent(data: bytes, size: int, protocol: Any = LimitedHttpToolsProtocol) -> bytes:
     """What comes back for these bytes, which come in pieces of this size."""
     return asyncio.run(_sent(cut(data, size), protocol))
 
@@ -125,6 +125,6 @@ def test_fields_after_a_body_are_held_to_the_limit_and_are_no_headers(size: int)
 
 @pytest.mark.parametrize("size", PIECES)
 def test_the_plain_parser_keeps_the_limit_to_within_a_piece(size: int) -> None:
-    assert sent(head(MAX_HEAD_BYTES), size, PlainProtocol).startswith(b"HTTP/1.1 200")
+    assert sent(head(MAX_HEAD_BYTES), size, LimitedH11Protocol).startswith(b"HTTP/1.1 200")
     for length in (MAX_HEAD_BYTES + 2 * PIECE_BYTES, 4 * MAX_HEAD_BYTES):
-        assert sent(head(length), size, PlainProtocol).startswith(b"HTTP/1.1 400"), length
+        assert sent(head(length), size, LimitedH11Protocol).startswith(b"HTTP/1.1 400"), length

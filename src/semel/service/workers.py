@@ -1,4 +1,4 @@
-"""The crew: the threads that work on what waits in the inboxes."""
+"""The worker threads: they work on what waits in the inboxes."""
 
 import logging
 import re
@@ -9,7 +9,7 @@ from typing import Any, Final
 from semel import errors
 from semel.apps.application import worker_options
 from semel.clock import Clock
-from semel.service.house import House, Mounted
+from semel.service.runtime import MountedApp, Runtime
 
 logger: Final = logging.getLogger("semel.service")
 
@@ -20,52 +20,52 @@ LONGEST_PAUSE: Final = 30.0
 OPTIONS: Final = ("workers", "max_attempts", "lease", "ttl", "poll")
 
 
-class Crew:
+class WorkerThreads:
     """A worker for each app that handles messages."""
 
-    def __init__(self, house: House, clock: Clock | None = None) -> None:
+    def __init__(self, runtime: Runtime, clock: Clock | None = None) -> None:
         self._clock = clock or Clock()
         self._stopping = threading.Event()
         self._stopped: float | None = None
-        self._hands = [
-            Hand(mounted.name, make, self._stopping)
-            for mounted in house.apps
-            if (make := _maker(house, mounted)) is not None
+        self._threads = [
+            WorkerThread(mounted.name, make, self._stopping)
+            for mounted in runtime.apps
+            if (make := _maker(runtime, mounted)) is not None
         ]
 
     @property
     def names(self) -> list[str]:
         """The apps that it works for."""
-        return [hand.app for hand in self._hands]
+        return [thread.app for thread in self._threads]
 
     def failing(self) -> str:
         """Which workers have failed as a whole and have not begun anew, and why; "" where all are at work."""
-        return "; ".join(hand.failure for hand in self._hands if hand.failure)
+        return "; ".join(thread.failure for thread in self._threads if thread.failure)
 
     def start(self) -> None:
         """Begin."""
-        for hand in self._hands:
-            hand.start()
+        for thread in self._threads:
+            thread.start()
 
     def stop(self) -> None:
         """Begin nothing more; safe in a signal handler."""
         if self._stopped is None:
             self._stopped = self._clock.monotonic()
         self._stopping.set()
-        for hand in self._hands:
-            hand.stop()
+        for thread in self._threads:
+            thread.stop()
 
     def join(self, timeout: float) -> bool:
         """Whether everything that ran has ended within this time since it was asked to stop."""
         begun = self._clock.monotonic() if self._stopped is None else self._stopped
         deadline = begun + timeout
-        for hand in self._hands:
-            if hand.ident is not None:
-                hand.join(max(0.0, deadline - self._clock.monotonic()))
-        return not any(hand.is_alive() for hand in self._hands)
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join(max(0.0, deadline - self._clock.monotonic()))
+        return not any(thread.is_alive() for thread in self._threads)
 
 
-class Hand(threading.Thread):
+class WorkerThread(threading.Thread):
     """One app's worker, begun anew when it fails as a whole."""
 
     def __init__(self, app: str, make: Callable[[], Any], stopping: threading.Event) -> None:
@@ -102,10 +102,10 @@ class Hand(threading.Thread):
         self._worker.stop()
 
 
-def _maker(house: House, mounted: Mounted) -> Callable[[], Any] | None:
+def _maker(runtime: Runtime, mounted: MountedApp) -> Callable[[], Any] | None:
     """What makes an app's workers; None where it has none, or nothing to do for them."""
     chosen = mounted.settings
-    count = house.settings.service.workers if chosen.workers is None else chosen.workers
+    count = runtime.settings.service.workers if chosen.workers is None else chosen.workers
     if not count or not mounted.works:
         return None
     options = _options(mounted)
@@ -114,12 +114,12 @@ def _maker(house: House, mounted: Mounted) -> Callable[[], Any] | None:
         try:
             return mounted.inbox.worker(mounted.app.handle, workers=count, **options)
         except errors.InvalidOption as error:
-            raise house.given.wrong(_blamed(mounted, str(error)), str(error)) from error
+            raise runtime.given.wrong(_blamed(mounted, str(error)), str(error)) from error
 
     return make
 
 
-def _blamed(mounted: Mounted, problem: str) -> tuple[str, ...]:
+def _blamed(mounted: MountedApp, problem: str) -> tuple[str, ...]:
     """The setting that is at fault; where the app has chosen it, that is one of the app's."""
     for name in re.findall(r"\w+", problem):
         if name in OPTIONS and getattr(mounted.settings, name) is not None:
@@ -129,7 +129,7 @@ def _blamed(mounted: Mounted, problem: str) -> tuple[str, ...]:
     return "apps", mounted.name
 
 
-def _options(mounted: Mounted) -> dict[str, Any]:
+def _options(mounted: MountedApp) -> dict[str, Any]:
     """The app's own options, and the settings over them."""
     options: dict[str, Any] = {**worker_options(mounted.app)}
     for name in OPTIONS[1:]:

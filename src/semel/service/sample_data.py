@@ -1,4 +1,4 @@
-"""A sample of everything: settings with which all apps run, a shop, and what senders might send.
+"""Sample data: settings with which all apps run, a shop, and what senders might send.
 
 All of it is made up, and meant to be seen through: agents and customers have numbers for names, addresses are
 of example.com, and telephone numbers of nobody.
@@ -78,7 +78,7 @@ def find_order(number: str, _email: str) -> Order | None:
 # Deliveries
 
 
-class Delivery(msgspec.Struct, frozen=True):
+class SampleDelivery(msgspec.Struct, frozen=True):
     """What is sent to one address."""
 
     path: str
@@ -110,17 +110,17 @@ def bearer(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
-def call(id: int, agent: int) -> Delivery:
+def call(id: int, agent: int) -> SampleDelivery:
     """Aloware tells of a call that an agent has made."""
     body = {"id": id, "user_id": agent, "contact": {"phone_number": "555-0107"}}
-    return Delivery(
+    return SampleDelivery(
         "/webhooks/aloware",
         bearer(ALOWARE),
         {"event": "OutboundPhoneCall-DispositionCompleted", "body": body},
     )
 
 
-def batch(first: int, size: int, agent: int, now: float) -> Delivery:
+def batch(first: int, size: int, agent: int, now: float) -> SampleDelivery:
     """HubSpot tells of e-mails and cases, several at once."""
     events = [
         {
@@ -132,10 +132,10 @@ def batch(first: int, size: int, agent: int, now: float) -> Delivery:
         }
         for id in range(first, first + size)
     ]
-    return Delivery("/webhooks/hubspot", {}, events)
+    return SampleDelivery("/webhooks/hubspot", {}, events)
 
 
-def message(customer: int, id: str, text: str) -> Delivery:
+def message(customer: int, id: str, text: str) -> SampleDelivery:
     """Richpanel tells what a customer wrote."""
     told = {
         "conversation_id": f"customer-{customer}",
@@ -143,20 +143,20 @@ def message(customer: int, id: str, text: str) -> Delivery:
         "text": text,
         "email": f"customer-{customer}@example.com",
     }
-    return Delivery("/webhooks/richpanel", bearer(RICHPANEL), told)
+    return SampleDelivery("/webhooks/richpanel", bearer(RICHPANEL), told)
 
 
-def update(id: int, chat: int, now: float, text: str) -> Delivery:
+def update(id: int, chat: int, now: float, text: str) -> SampleDelivery:
     """Telegram tells what somebody wrote in a chat."""
     told = {"message_id": id, "date": int(now), "chat": {"id": chat}, "from": {"id": 3}, "text": text}
     header = {"X-Telegram-Bot-Api-Secret-Token": TELEGRAM}
-    return Delivery("/webhooks/telegram", header, {"update_id": id, "message": told})
+    return SampleDelivery("/webhooks/telegram", header, {"update_id": id, "message": told})
 
 
-def order(action: str, key: str, **asked: Any) -> Delivery:
+def order(action: str, key: str, **asked: Any) -> SampleDelivery:
     """Somebody has the probe move messages."""
     headers = {**bearer(PROBE), "Idempotency-Key": f'"{key}"'}
-    return Delivery(f"/messages/{action}", headers, {"address": "sample", **asked})
+    return SampleDelivery(f"/messages/{action}", headers, {"address": "sample", **asked})
 
 
 # After these the customer is asked for an order number.
@@ -182,7 +182,7 @@ CHATS: Final = (
 )
 
 
-class Senders:
+class SampleSenders:
     """Whoever sends, one delivery after the other; the same dice send the same."""
 
     def __init__(self, dice: Random, now: Callable[[], float]) -> None:
@@ -190,11 +190,11 @@ class Senders:
         # Nothing of an earlier run on the same file has these numbers.
         self._number = int(now() * 1000)
         self._asked: deque[int] = deque(maxlen=REMEMBERED)
-        self._sent: deque[Delivery] = deque(maxlen=REMEMBERED)
+        self._sent: deque[SampleDelivery] = deque(maxlen=REMEMBERED)
         # Whoever looks on sees a failure soon, and not too many.
         self._endings = cycle((FLAKY, "1", LOST, "2", UNKNOWN, "3", FLAKY, "4", "5", "6"))
 
-    def __iter__(self) -> Iterator[Delivery]:
+    def __iter__(self) -> Iterator[SampleDelivery]:
         while True:
             if self._sent and self._dice.random() < AGAIN:
                 yield self._dice.choice(self._sent)
@@ -202,18 +202,18 @@ class Senders:
                 self._sent.append(self._next())
                 yield self._sent[-1]
 
-    def _next(self) -> Delivery:
+    def _next(self) -> SampleDelivery:
         self._number += 10
         kinds = (self._calls, self._emails, self._customers, self._customers, self._family, self._probe)
         return self._dice.choice(kinds)(self._number)
 
-    def _calls(self, number: int) -> Delivery:
+    def _calls(self, number: int) -> SampleDelivery:
         return call(number, self._dice.randint(1, 9))
 
-    def _emails(self, number: int) -> Delivery:
+    def _emails(self, number: int) -> SampleDelivery:
         return batch(number, self._dice.randint(1, 5), self._dice.randint(1, 9), self._now())
 
-    def _customers(self, number: int) -> Delivery:
+    def _customers(self, number: int) -> SampleDelivery:
         """A customer asks something, or answers with the order number that he was asked for."""
         if self._asked and self._dice.random() < 0.7:
             text = f"It is {self._dice.randint(1000, 9999)}{next(self._endings)}"
@@ -224,10 +224,10 @@ class Senders:
             self._asked.append(customer)
         return message(customer, f"m-{number}", text)
 
-    def _family(self, number: int) -> Delivery:
+    def _family(self, number: int) -> SampleDelivery:
         return update(number, self._dice.choice((8, 9, -1009)), self._now(), self._dice.choice(CHATS))
 
-    def _probe(self, number: int) -> Delivery:
+    def _probe(self, number: int) -> SampleDelivery:
         if self._dice.random() < 0.5:
             return order("produce", f"sample-{number}", count=self._dice.randint(1, 5))
         return order("consume", f"sample-{number}", max=5, seconds=0.1)
@@ -241,7 +241,7 @@ class Paste(msgspec.Struct, frozen=True):
 
     app: str
     what: str
-    delivery: Delivery
+    delivery: SampleDelivery
     key: str
 
 
@@ -264,7 +264,7 @@ def pastes(now: float) -> list[Paste]:
 ACCEPTED: Final = frozenset({"/webhooks/richpanel", "/webhooks/telegram"})
 
 
-def curl(address: str, delivery: Delivery) -> str:
+def curl(address: str, delivery: SampleDelivery) -> str:
     """A delivery as a line for a shell."""
     told = delivery.headers | ({"Prefer": "return=representation"} if delivery.path in ACCEPTED else {})
     headers = " ".join(f"-H '{name}: {value}'" for name, value in told.items())

@@ -1,49 +1,13 @@
-"""What FastAPI does not know by itself: strict JSON, and what an operation's problems look like."""
+"""Strict JSON: a body that two readers could read differently is refused, as FastAPI would not."""
 
 import json
 from collections.abc import Callable, Coroutine
-from typing import Any, Final
+from typing import Any
 
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
 
-from semel.doors.http.problems import MEDIA_TYPE, problem_schema
-from semel.service.problems import PROBLEMS, ServiceProblemType
 from semel.service.tokens import BEARER
-
-SCHEMA: Final = problem_schema(
-    "Problem",
-    "A problem by RFC 9457: its type is stable, and listed at /problems with what else it has.",
-    retry_after={"type": "number", "description": "In so many seconds it may be gone."},
-)
-PROBLEM: Final = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
-COMMON: Final[tuple[ServiceProblemType, ...]] = (
-    "invalid-request",
-    "not-authenticated",
-    "not-permitted",
-    "body-too-large",
-    "internal",
-    "unavailable",
-    "overloaded",
-    "timed-out",
-    "stopping",
-)
-
-
-def problems(
-    *kinds: ServiceProblemType, common: tuple[ServiceProblemType, ...] = COMMON
-) -> dict[int | str, dict[str, Any]]:
-    """The answers of an operation that may have these problems, and those that every one may have."""
-    told: dict[int | str, dict[str, Any]] = {}
-    for kind in (*common, *kinds):
-        status, title = PROBLEMS[kind]
-        one = told.setdefault(status, {"description": "", "content": PROBLEM})
-        one["description"] = f"{one['description']}\n\n`{kind}`: {title}.".strip()
-        if status == 401:
-            one["headers"] = {"WWW-Authenticate": {"schema": {"type": "string"}}}
-        if status in (408, 409, 503):
-            one["headers"] = {"Retry-After": {"schema": {"type": "integer", "minimum": 1}}}
-    return told
 
 
 class StrictRequest(Request):

@@ -8,7 +8,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 PIECE_BYTES: Final = 1024
 
 
-class PlainProtocol(H11Protocol):
+class LimitedH11Protocol(H11Protocol):
     """One connection, on which the head of a request is not too large, however it was sent."""
 
     def data_received(self, data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""The crew: a worker that fails as a whole begins anew, and a stop is heard wherever it comes."""
+"""The worker threads: one that fails as a whole begins anew, and a stop is heard wherever it comes."""
 
 import logging
 import threading
@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from semel.errors import TableMissing
-from semel.service import crew as crews
-from semel.service.crew import Crew
+from semel.service import workers as module
+from semel.service.workers import WorkerThreads
 from semel.testing import FakeClock
 from tests.servers.running import until
 from tests.service.kit import opened, register
@@ -30,10 +30,10 @@ class Worker:
         self.stopped.set()
 
 
-def crew_of(
+def workers_of(
     runs: list[Callable[[Worker], None]], folder: Path, patch: pytest.MonkeyPatch
-) -> tuple[Crew, dict[str, Any]]:
-    """A crew whose worker runs in these ways, one after the other, and what it was made with."""
+) -> tuple[WorkerThreads, dict[str, Any]]:
+    """Worker threads whose worker runs in these ways, one after the other, and what it was made with."""
     register(patch)
     made: dict[str, Any] = {"workers": []}
     left = list(runs)
@@ -43,23 +43,25 @@ def crew_of(
         made["workers"].append(Worker(left.pop(0)))
         return made["workers"][-1]
 
-    with opened("[service]\nworkers = 3\n[apps.echo]\n[inbox.echo]\nlease = 7\npoll = 0.1", folder) as house:
-        patch.setattr(house.apps[0].inbox, "worker", worker)
-        return Crew(house), made
+    with opened(
+        "[service]\nworkers = 3\n[apps.echo]\n[inbox.echo]\nlease = 7\npoll = 0.1", folder
+    ) as runtime:
+        patch.setattr(runtime.apps[0].inbox, "worker", worker)
+        return WorkerThreads(runtime), made
 
 
 def test_an_apps_options_stand_unless_the_settings_say_otherwise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    crew, made = crew_of([lambda _: None], tmp_path, monkeypatch)
-    assert crew.names == ["echo"]
+    workers, made = workers_of([lambda _: None], tmp_path, monkeypatch)
+    assert workers.names == ["echo"]
     assert made["options"] == {"workers": 3, "max_attempts": 2, "lease": 7.0, "poll": 0.1}
 
 
 def test_a_worker_that_fails_as_a_whole_begins_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(crews, "FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(module, "FIRST_PAUSE", 0.001)
 
     def fail(_worker: Worker) -> None:
         raise TableMissing("there is no table")
@@ -67,36 +69,36 @@ def test_a_worker_that_fails_as_a_whole_begins_anew(
     def work(worker: Worker) -> None:
         assert worker.stopped.wait(60)
 
-    crew, made = crew_of([fail, work], tmp_path, monkeypatch)
+    workers, made = workers_of([fail, work], tmp_path, monkeypatch)
     failing = list[str]()
-    make = crew._hands[0]._make
+    make = workers._threads[0]._make
 
     def make_anew() -> Any:
-        failing.append(crew.failing())
+        failing.append(workers.failing())
         return make()
 
-    monkeypatch.setattr(crew._hands[0], "_make", make_anew)
+    monkeypatch.setattr(workers._threads[0], "_make", make_anew)
     with caplog.at_level(logging.WARNING, "semel.service"):
-        crew.start()
+        workers.start()
         assert until(lambda: len(made["workers"]) == 2)
-        crew.stop()
-        assert crew.join(60)
+        workers.stop()
+        assert workers.join(60)
     told = [record.getMessage() for record in caplog.records if record.name == "semel.service"]
     assert "the worker of echo failed: there is no table" in told
     assert "the worker of echo begins anew" in told
     assert failing == ["the worker of echo failed: TableMissing: there is no table"]
-    assert crew.failing() == ""
+    assert workers.failing() == ""
 
 
-def test_a_crew_that_was_stopped_before_it_began_does_nothing(
+def test_a_workers_that_was_stopped_before_it_began_does_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran: list[Worker] = []
-    crew, _ = crew_of([ran.append], tmp_path, monkeypatch)
-    assert crew.join(1)
-    crew.stop()
-    crew.start()
-    assert crew.join(60)
+    workers, _ = workers_of([ran.append], tmp_path, monkeypatch)
+    assert workers.join(1)
+    workers.stop()
+    workers.start()
+    assert workers.join(60)
     assert ran == []
 
 
@@ -109,13 +111,13 @@ def test_work_that_does_not_end_in_time_is_told_and_left(
         begun.set()
         go.wait(60)
 
-    crew, _ = crew_of([work], tmp_path, monkeypatch)
-    crew.start()
+    workers, _ = workers_of([work], tmp_path, monkeypatch)
+    workers.start()
     assert begun.wait(60)
-    crew.stop()
-    assert not crew.join(0.01)
+    workers.stop()
+    assert not workers.join(0.01)
     go.set()
-    assert crew.join(60)
+    assert workers.join(60)
 
 
 def test_the_time_to_end_counts_from_when_it_was_asked_to(
@@ -126,15 +128,15 @@ def test_the_time_to_end_counts_from_when_it_was_asked_to(
     def work(worker: Worker) -> None:
         worker.stopped.wait(60)
 
-    crew, _ = crew_of([work], tmp_path, monkeypatch)
+    workers, _ = workers_of([work], tmp_path, monkeypatch)
     clock, waits = FakeClock(), list[float]()
-    monkeypatch.setattr(crew, "_clock", clock)
+    monkeypatch.setattr(workers, "_clock", clock)
     with monkeypatch.context() as patch:
-        patch.setattr(crews.Hand, "join", lambda _, timeout: waits.append(timeout))
-        crew.start()
-        crew.stop()
+        patch.setattr(module.WorkerThread, "join", lambda _, timeout: waits.append(timeout))
+        workers.start()
+        workers.stop()
         clock.advance(20)
-        crew.stop()  # asking twice gives no more time
-        crew.join(30)
+        workers.stop()  # asking twice gives no more time
+        workers.join(30)
     assert waits == [10.0]
-    assert crew.join(60)
+    assert workers.join(60)

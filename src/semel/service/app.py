@@ -1,4 +1,4 @@
-"""The site: every address of the service, as one ASGI application."""
+"""The ASGI application: every address of the service."""
 
 import asyncio
 import re
@@ -18,13 +18,12 @@ from semel.apps import Shows
 from semel.doors.http.problems import ProblemDetails
 from semel.drive import leave
 from semel.service import health, pages, v1
-from semel.service.described import described
-from semel.service.front import ID, INTERNAL, Front, Routes, told_problem
-from semel.service.house import House
 from semel.service.metrics import CONTENT_TYPE
-from semel.service.problems import HOME, ServiceProblemType, Trouble, problem, published
+from semel.service.middleware import ID, INTERNAL, RequestMiddleware, Routes, logged_problem
+from semel.service.openapi import PROBLEM, describe_service, problems
+from semel.service.problems import HOME, ProblemError, ServiceProblemType, problem, published
+from semel.service.runtime import Runtime
 from semel.service.tokens import Tokens, anybody
-from semel.service.v1.openapi import PROBLEM, problems
 
 ABOUT: Final = (
     "A ledger for things that must happen once, over HTTP. Every refusal is a problem by RFC 9457, of a type "
@@ -39,14 +38,14 @@ OF_APPS: Final = problems("no-such-page") | {
 }
 
 
-def site(house: House, failing: Callable[[], str] | None = None) -> Front:
-    """The service of a house; for workers alone only health and metrics, and whether they are failing."""
-    _public(house)
+def create_app(runtime: Runtime, failing: Callable[[], str] | None = None) -> RequestMiddleware:
+    """The application of a runtime; where only workers run, `failing` says what is wrong with them."""
+    _public(runtime)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         yield
-        for s in house.stores():
+        for s in runtime.stores():
             await leave(s.store)
 
     app = FastAPI(
@@ -60,40 +59,40 @@ def site(house: House, failing: Callable[[], str] | None = None) -> Front:
         # It would name this address as http: behind TLS, the client would send its token again in clear.
         redirect_slashes=False,
     )
-    tokens = app.state.tokens = Tokens(house)
+    tokens = app.state.tokens = Tokens(runtime)
     _answer_with_problems(app)
-    app.include_router(health.router(house, failing))
-    app.include_router(_about(house, tokens))
+    app.include_router(health.router(runtime, failing))
+    app.include_router(_about(runtime, tokens))
     if failing is None:
-        app.include_router(_pages(app, house))
-        app.include_router(v1.router(house, tokens))
-        _mount_apps(app, house, tokens)
-        described(app, house)
-    front = Front(
+        app.include_router(_pages(app, runtime))
+        app.include_router(v1.router(runtime, tokens))
+        _mount_apps(app, runtime, tokens)
+        describe_service(app, runtime)
+    middleware = RequestMiddleware(
         app,
-        settings=house.settings.service,
-        metrics=house.metrics,
-        hooks=house.hooks() if failing is None else {},
+        settings=runtime.settings.service,
+        metrics=runtime.metrics,
+        hooks=runtime.hooks() if failing is None else {},
         routes=Routes({*app.openapi()["paths"], "/openapi.json", "/docs"}),
         callers=tokens,
-        senders={path: one.name for one in house.apps for path in one.app.hooks},
+        senders={path: one.name for one in runtime.apps for path in one.app.hooks},
     )
-    house.metrics.watch(lambda: front.in_flight, house.looks())
-    return front
+    runtime.metrics.watch(lambda: middleware.in_flight, runtime.looks())
+    return middleware
 
 
-def _public(house: House) -> None:
+def _public(runtime: Runtime) -> None:
     """Refuse a public address that is none: every signature over it would be taken for a forged one."""
-    url = house.settings.service.public_url
+    url = runtime.settings.service.public_url
     if url and not PUBLIC.fullmatch(url):
         problem = "write https:// and the host, and no path"
-        raise house.given.wrong(("service", "public_url"), problem)
+        raise runtime.given.wrong(("service", "public_url"), problem)
 
 
-def _about(house: House, tokens: Tokens) -> APIRouter:
+def _about(runtime: Runtime, tokens: Tokens) -> APIRouter:
     """What the service tells about itself."""
     routes = APIRouter(tags=["service"])
-    asking = anybody() if house.settings.service.open_metrics else tokens.asking("metrics")
+    asking = anybody() if runtime.settings.service.open_metrics else tokens.asking("metrics")
 
     @routes.get(
         "/metrics",
@@ -103,17 +102,17 @@ def _about(house: House, tokens: Tokens) -> APIRouter:
     async def metrics(_caller: Annotated[Any, Depends(asking)]) -> Response:
         """Events, requests and inboxes, for Prometheus."""
         # An inbox is asked how much waits in it, which may take a moment.
-        return Response(await asyncio.to_thread(house.metrics.text), media_type=CONTENT_TYPE)
+        return Response(await asyncio.to_thread(runtime.metrics.text), media_type=CONTENT_TYPE)
 
     @routes.get(HOME)
     async def every_problem() -> dict[str, dict[str, Any]]:
         """Every problem that an answer may name as its type."""
-        return published(*(one.problem_types for one in house.apps))
+        return published(*(one.problem_types for one in runtime.apps))
 
     return routes
 
 
-def _pages(app: FastAPI, house: House) -> APIRouter:
+def _pages(app: FastAPI, runtime: Runtime) -> APIRouter:
     """For whoever comes with a browser, or does not know where to begin."""
     routes = APIRouter(tags=["service"])
     html: dict[int | str, dict[str, Any]] = {200: {"content": {"text/html": {"schema": {"type": "string"}}}}}
@@ -122,7 +121,7 @@ def _pages(app: FastAPI, house: House) -> APIRouter:
     @routes.get("/", responses=html)
     async def home(request: Request) -> Response:
         """What this is, and where to go from here: a page for browsers, and JSON for others."""
-        told, vary = _told(house), {"Vary": "Accept"}
+        told, vary = _told(runtime), {"Vary": "Accept"}
         if "text/html" in request.headers.get("accept", ""):
             return HTMLResponse(pages.home(told), headers=pages.HEADERS | vary)
         return JSONResponse(told, headers=vary)
@@ -135,7 +134,7 @@ def _pages(app: FastAPI, house: House) -> APIRouter:
     return routes
 
 
-def _told(house: House) -> dict[str, Any]:
+def _told(runtime: Runtime) -> dict[str, Any]:
     """What anybody may know: nothing that is set, and nothing that is kept."""
     return {
         "name": "semel",
@@ -148,12 +147,12 @@ def _told(house: House) -> dict[str, Any]:
             "ready": "/health/ready",
             "problems": HOME,
         },
-        "apps": {one.name: list(one.app.hooks) for one in house.apps},
+        "apps": {one.name: list(one.app.hooks) for one in runtime.apps},
     }
 
 
-def _mount_apps(app: FastAPI, house: House, tokens: Tokens) -> None:
-    for mounted in house.apps:
+def _mount_apps(app: FastAPI, runtime: Runtime, tokens: Tokens) -> None:
+    for mounted in runtime.apps:
         if isinstance(mounted.app, Shows):
             app.include_router(
                 mounted.app.router(),
@@ -172,8 +171,8 @@ def _answer_with_problems(app: FastAPI) -> None:
         details = _problem(error, request)
         return Response(details.body(), details.status, dict(details.all_headers()))
 
-    # The last is raised again after it was answered, and so is logged by the front.
-    for kind in (Trouble, errors.SemelError, RequestValidationError, HTTPException, Exception):
+    # The last is raised again after it was answered, and so is logged by the middleware.
+    for kind in (ProblemError, errors.SemelError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, told)
 
 
@@ -182,15 +181,15 @@ STATUS: Final[dict[int, ServiceProblemType]] = {404: "no-such-page", 405: "wrong
 
 def _problem(error: Any, request: Request) -> ProblemDetails:
     match error:
-        case Trouble():
+        case ProblemError():
             return error.problem
         case errors.SemelError():
-            return told_problem(error, request.scope.get(ID, ""))
+            return logged_problem(error, request.scope.get(ID, ""))
         case RequestValidationError() if _is_unread(error, request):
             return problem("not-json", "send it with the header -H 'Content-Type: application/json'")
         case RequestValidationError():
             return problem("invalid-request", "see errors", errors=[*map(_wrong, error.errors())])
-        case HTTPException(__cause__=Trouble() as cause):
+        case HTTPException(__cause__=ProblemError() as cause):
             # FastAPI's word for whatever goes wrong while it reads a body.
             return cause.problem
         case HTTPException():

@@ -1,4 +1,4 @@
-"""The front of the service: one lean layer around everything, and the webhooks' way past all the rest.
+"""The outermost layer of the service, which sees every request; webhooks go past all the rest.
 
 Each request gets an id, is held to the limits, counted, and logged in one line. A webhook goes from here
 straight to its hook: it needs no router and no dependencies, and there may be a thousand of them a second.
@@ -10,28 +10,25 @@ places of its own; of each kind a client has its share, and is told to come back
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 from time import perf_counter
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol
 
 import msgspec
 
 from semel import errors
+from semel.apps.application import Hook
+from semel.doors.asgi import ASGIApp, ASGIMessage, Receive, Scope, Send
 from semel.doors.http.field import read_length
 from semel.doors.http.problems import ProblemDetails
 from semel.ledger import random_token
 from semel.service import logs
-from semel.service.metrics import Metrics
-from semel.service.problems import STOPPING, Trouble, later, problem, problem_of, trouble
-from semel.service.settings import Service
-from semel.service.shares import Arrivals, Budget, Crowded
-
-Scope: TypeAlias = MutableMapping[str, Any]
-Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+from semel.service.limits import BodyLimit, ConcurrencyLimit, LimitReached
+from semel.service.metrics import ServiceMetrics
+from semel.service.problems import STOPPING, ProblemError, later, problem, problem_error, problem_of
+from semel.service.settings import ServiceSection
 
 logger: Final = logging.getLogger("semel.service")
 
@@ -49,13 +46,6 @@ BODIED: Final = frozenset({"POST", "PUT", "PATCH"})
 METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
-class Hook(Protocol):
-    """What takes the deliveries of one sender."""
-
-    async def areceive(self, headers: Any, body: bytes, *, method: str = ..., url: str = ...) -> Any:
-        """Take a delivery, and answer it."""
-
-
 class Callers(Protocol):
     """Whoever may ask."""
 
@@ -66,11 +56,11 @@ class Callers(Protocol):
         """What is said to nobody."""
 
 
-class Gone(Exception):
+class ClientDisconnected(Exception):
     """The client went away before its request was complete."""
 
 
-class Exchange:
+class RequestCycle:
     """One request, and what was answered so far."""
 
     __slots__ = ("_send", "authorization", "given_up", "has_body", "id", "length", "status", "timer")
@@ -98,7 +88,7 @@ class Exchange:
         if not self.id:
             self.id = random_token().encode()
 
-    async def send(self, message: MutableMapping[str, Any]) -> None:
+    async def send(self, message: ASGIMessage) -> None:
         """Pass the answer on, with the request's id in it; what comes too late is told to nobody."""
         if self.given_up:
             return
@@ -149,8 +139,8 @@ class Routes:
 INTERNAL: Final = problem("internal", "the log says why, under this request's id")
 
 
-def told_problem(error: errors.SemelError, id: str) -> ProblemDetails:
-    """What an error of semel's is to the client; one that is the service's own trouble is logged."""
+def logged_problem(error: errors.SemelError, id: str) -> ProblemDetails:
+    """What an error of semel's is to the client; one that is the service's own fault is logged."""
     problem = problem_of(error)
     if problem.status >= 500:
         # Not its words where they name a key, which may be personal.
@@ -163,15 +153,15 @@ def told_problem(error: errors.SemelError, id: str) -> ProblemDetails:
 CLOSING: Final = ("Connection", "close")
 
 
-class Front:
+class RequestMiddleware:
     """The service as uvicorn sees it."""
 
     def __init__(
         self,
-        app: App,
+        app: ASGIApp,
         *,
-        settings: Service,
-        metrics: Metrics,
+        settings: ServiceSection,
+        metrics: ServiceMetrics,
         hooks: Mapping[str, Hook],
         routes: Routes,
         callers: Callers,
@@ -186,18 +176,18 @@ class Front:
         self._settings = settings
         self._metrics = metrics
         share = settings.share
-        self._arrivals = Arrivals(settings.max_receiving, share)
-        self._requests = Budget("requests", settings.max_in_flight, share)
-        self._visits = Budget("visits", settings.max_in_flight, share)
-        self._waits = Budget("waits", settings.max_waiting, share)
-        self._deliveries = Budget("webhooks", settings.max_webhooks, share)
+        self._bodies = BodyLimit(settings.max_receiving, share)
+        self._requests = ConcurrencyLimit("requests", settings.max_in_flight, share)
+        self._visits = ConcurrencyLimit("visits", settings.max_in_flight, share)
+        self._waits = ConcurrencyLimit("waits", settings.max_waiting, share)
+        self._deliveries = ConcurrencyLimit("webhooks", settings.max_webhooks, share)
         self._refusals: set[asyncio.Future[None]] = set()
 
     @property
     def in_flight(self) -> int:
         """How many requests are under way, those among them whose bodies are still to come."""
-        budgets = (self._arrivals, self._requests, self._visits, self._waits, self._deliveries)
-        return sum(budget.taken for budget in budgets)
+        limits = (self._bodies, self._requests, self._visits, self._waits, self._deliveries)
+        return sum(limit.taken for limit in limits)
 
     def listen(self, address: str) -> None:
         """Where it listens, which is what senders were told unless the settings say otherwise."""
@@ -209,71 +199,71 @@ class Front:
             await self._app(scope, receive, send)
             return
         begun = perf_counter()
-        exchange = Exchange(scope, send)
-        scope[ID] = exchange.id.decode()
+        cycle = RequestCycle(scope, send)
+        scope[ID] = cycle.id.decode()
         try:
-            await self._answer(scope, receive, exchange)
+            await self._answer(scope, receive, cycle)
         except asyncio.CancelledError:
-            if not exchange.given_up:  # the time to stop in is over
-                await exchange.refuse(STOPPING)
+            if not cycle.given_up:  # the time to stop in is over
+                await cycle.refuse(STOPPING)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is answered and logged here
-            await self._fail(exchange, error)
+            await self._fail(cycle, error)
         finally:
-            if exchange.timer is not None:
-                exchange.timer.cancel()
-            self._tell(scope, exchange, perf_counter() - begun)
+            if cycle.timer is not None:
+                cycle.timer.cancel()
+            self._tell(scope, cycle, perf_counter() - begun)
 
-    async def _answer(self, scope: Scope, receive: Receive, exchange: Exchange) -> None:
+    async def _answer(self, scope: Scope, receive: Receive, cycle: RequestCycle) -> None:
         limit, path = self._settings.max_body_bytes, scope["path"]
         if path.startswith(HEALTH):
-            self._limit(exchange)
-            await self._app(scope, receive, exchange.send)
+            self._limit(cycle)
+            await self._app(scope, receive, cycle.send)
             return
-        if len(exchange.authorization) > 1:
-            raise trouble("invalid-request", "it has more than one Authorization header: send one")
-        if (exchange.length or 0) > limit:
+        if len(cycle.authorization) > 1:
+            raise problem_error("invalid-request", "it has more than one Authorization header: send one")
+        if (cycle.length or 0) > limit:
             raise too_large(limit)
         hook = self._hooks.get(path)
         if hook is not None:
-            await self._deliver(hook, scope, receive, exchange)
+            await self._deliver(hook, scope, receive, cycle)
         else:
-            await self._ask(scope, receive, exchange)
+            await self._ask(scope, receive, cycle)
 
-    async def _deliver(self, hook: Hook, scope: Scope, receive: Receive, exchange: Exchange) -> None:
+    async def _deliver(self, hook: Hook, scope: Scope, receive: Receive, cycle: RequestCycle) -> None:
         path: str = scope["path"]
         if scope["method"] != "POST":
-            raise Trouble(problem("wrong-method", "deliveries are sent by POST", [("Allow", "POST")]))
+            raise ProblemError(problem("wrong-method", "deliveries are sent by POST", [("Allow", "POST")]))
         query = scope["query_string"]
         url = f"{self._address}{path}" + (f"?{query.decode('latin-1')}" if query else "")
         headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
-        body = await self._read(scope, receive, exchange)
-        self._limit(exchange)
+        body = await self._read(scope, receive, cycle)
+        self._limit(cycle)
         with self._deliveries.place(self._senders.get(path, path)):
             answer = await hook.areceive(headers, body, method="POST", url=url)
-            await exchange.answer(answer.status, dict(answer.headers), answer.body)
+            await cycle.answer(answer.status, dict(answer.headers), answer.body)
 
-    async def _ask(self, scope: Scope, receive: Receive, exchange: Exchange) -> None:
+    async def _ask(self, scope: Scope, receive: Receive, cycle: RequestCycle) -> None:
         """A request of whoever is known by its token; nothing that a mere visitor sends is read."""
-        shown = exchange.authorization[0] if exchange.authorization else None
+        shown = cycle.authorization[0] if cycle.authorization else None
         caller = None if shown is None else self._callers.name(shown)
-        if not exchange.has_body:
+        if not cycle.has_body:
             pass
         elif caller is None:
             receive = _unread(self._callers.unknown(sent=shown is not None))
         else:
-            receive = _again(await self._read(scope, receive, exchange), receive)
-        self._limit(exchange)
+            receive = _again(await self._read(scope, receive, cycle), receive)
+        self._limit(cycle)
         with self._place(scope, caller):
-            await self._app(scope, receive, exchange.send)
+            await self._app(scope, receive, cycle.send)
 
     def _place(self, scope: Scope, caller: str | None) -> AbstractContextManager[None]:
         if caller is None:
             return self._visits.place(_peer(scope))
         return (self._waits if scope["path"] in WAITS else self._requests).place(caller)
 
-    async def _read(self, scope: Scope, receive: Receive, exchange: Exchange) -> bytes:
+    async def _read(self, scope: Scope, receive: Receive, cycle: RequestCycle) -> bytes:
         """The body, if it comes in time."""
-        if not exchange.has_body:
+        if not cycle.has_body:
             return b""
         wait, task = self._settings.body_timeout, asyncio.current_task()
 
@@ -281,66 +271,68 @@ class Front:
             self._metrics.refused("bodies")
             problem = later("body-too-slow", why)
             closing = msgspec.structs.replace(problem, headers=(*problem.headers, CLOSING))
-            self._give_up(exchange, task, closing)
+            self._give_up(cycle, task, closing)
 
-        exchange.timer = asyncio.get_running_loop().call_later(
+        cycle.timer = asyncio.get_running_loop().call_later(
             wait, give_up, f"it has not come within {wait:g} s"
         )
         crowded = "too many are on their way, and this one has taken the longest"
-        with self._arrivals.expected(_peer(scope), partial(give_up, crowded)):
+        with self._bodies.expected(_peer(scope), partial(give_up, crowded)):
             return await _body(_measured(receive, self._settings.max_body_bytes))
 
-    def _limit(self, exchange: Exchange) -> None:
+    def _limit(self, cycle: RequestCycle) -> None:
         """Give a request up that takes too long from now on."""
-        if exchange.timer is not None:
-            exchange.timer.cancel()
+        if cycle.timer is not None:
+            cycle.timer.cancel()
         wait, task = self._settings.request_timeout, asyncio.current_task()
         problem = later("timed-out", f"it was given up after {wait:g} s")
         # Not `asyncio.timeout`: a write under way is finished first, and the client need not wait for it.
-        exchange.timer = asyncio.get_running_loop().call_later(wait, self._give_up, exchange, task, problem)
+        cycle.timer = asyncio.get_running_loop().call_later(wait, self._give_up, cycle, task, problem)
 
-    def _give_up(self, exchange: Exchange, task: "asyncio.Task[Any] | None", problem: ProblemDetails) -> None:
+    def _give_up(
+        self, cycle: RequestCycle, task: "asyncio.Task[Any] | None", problem: ProblemDetails
+    ) -> None:
         """Answer in place of a request, and let it end as soon as it can."""
-        exchange.given_up = True
-        refusal = asyncio.ensure_future(exchange.refuse(problem))
+        cycle.given_up = True
+        refusal = asyncio.ensure_future(cycle.refuse(problem))
         self._refusals.add(refusal)
         refusal.add_done_callback(self._refusals.discard)
         if task is not None:
             task.cancel()
 
-    async def _fail(self, exchange: Exchange, error: Exception) -> None:
+    async def _fail(self, cycle: RequestCycle, error: Exception) -> None:
         match error:
-            case Gone():
-                exchange.status = exchange.status or GONE  # nobody is there to be answered
-            case Trouble():
-                if isinstance(error, Crowded):
-                    self._metrics.refused(error.budget)
-                await exchange.refuse(error.problem)
+            case ClientDisconnected():
+                cycle.status = cycle.status or GONE  # nobody is there to be answered
+            case ProblemError():
+                if isinstance(error, LimitReached):
+                    self._metrics.refused(error.limit)
+                await cycle.refuse(error.problem)
             case errors.SemelError():
-                await exchange.refuse(told_problem(error, exchange.id.decode()))
+                await cycle.refuse(logged_problem(error, cycle.id.decode()))
             case _:
-                logger.error("a request failed", exc_info=error, extra={"id": exchange.id.decode()})
-                await exchange.refuse(INTERNAL)
+                logger.error("a request failed", exc_info=error, extra={"id": cycle.id.decode()})
+                await cycle.refuse(INTERNAL)
 
-    def _tell(self, scope: Scope, exchange: Exchange, seconds: float) -> None:
+    def _tell(self, scope: Scope, cycle: RequestCycle, seconds: float) -> None:
         method = scope["method"]
         if method not in METHODS:
             method = "OTHER"  # anybody may invent one
         route = self._routes.of(scope["path"])
-        self._metrics.answered(method, route, exchange.status, seconds)
-        logs.told(method, route, exchange.status, seconds, exchange.id.decode())
+        self._metrics.answered(method, route, cycle.status, seconds)
+        logs.told(method, route, cycle.status, seconds, cycle.id.decode())
 
 
-def too_large(limit: int) -> Trouble:
+def too_large(limit: int) -> ProblemError:
     """What is said to a body that is too large."""
-    return trouble("body-too-large", f"at most {limit} bytes are read")
+    return problem_error("body-too-large", f"at most {limit} bytes are read")
 
 
 def _measured(receive: Receive, limit: int) -> Receive:
     """The same body, up to a limit: not every one tells its length."""
     size = 0
 
-    async def measured() -> MutableMapping[str, Any]:
+    async def measured() -> ASGIMessage:
         nonlocal size
         message = await receive()
         size += len(message.get("body", b""))
@@ -354,17 +346,17 @@ def _measured(receive: Receive, limit: int) -> Receive:
 def _unread(problem: ProblemDetails) -> Receive:
     """A body that nobody is to wait for, as it is not known who sends it."""
 
-    async def unread() -> MutableMapping[str, Any]:
-        raise Trouble(problem)
+    async def unread() -> ASGIMessage:
+        raise ProblemError(problem)
 
     return unread
 
 
 def _again(body: bytes, receive: Receive) -> Receive:
     """A body that was read, and whatever comes after it."""
-    left: list[MutableMapping[str, Any]] = [{"type": "http.request", "body": body, "more_body": False}]
+    left: list[ASGIMessage] = [{"type": "http.request", "body": body, "more_body": False}]
 
-    async def again() -> MutableMapping[str, Any]:
+    async def again() -> ASGIMessage:
         return left.pop() if left else await receive()
 
     return again
@@ -380,7 +372,7 @@ async def _body(receive: Receive) -> bytes:
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise Gone
+            raise ClientDisconnected
         if not message.get("more_body", False):
             return message["body"] if not chunks else b"".join([*chunks, message.get("body", b"")])
         chunks.append(message.get("body", b""))

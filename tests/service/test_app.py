@@ -20,11 +20,11 @@ from semel.doors.inbox import Counted, Message
 from semel.errors import StoreUnavailable
 from semel.model import Claimed
 from semel.service import pages
-from semel.service.front import Front
-from semel.service.house import House
-from semel.service.metrics import Count, Depths
+from semel.service.app import create_app
+from semel.service.metrics import Depths, RunningCount
+from semel.service.middleware import RequestMiddleware
 from semel.service.problems import PROBLEMS
-from semel.service.site import site
+from semel.service.runtime import Runtime
 from semel.testing import FakeClock, FaultProxy
 from tests.apps.kit import Place
 from tests.servers.absence import served as running
@@ -61,9 +61,9 @@ def test_it_is_not_ready_while_its_store_is_away(tmp_path: Path) -> None:
     ):
         place = Place("dynamodb", tmp_path, proxy.url(server))
         text = f"{place.toml()}\n[service]\nready_timeout = 0.2"
-        house = House(told(text))
+        runtime = Runtime(told(text))
         try:
-            with client_of(house) as client:
+            with client_of(runtime) as client:
                 assert until(lambda: client.get("/health/ready").status_code == 200)
                 proxy.black_hole()
                 silent = client.get("/health/ready")
@@ -74,12 +74,12 @@ def test_it_is_not_ready_while_its_store_is_away(tmp_path: Path) -> None:
                 proxy.heal()
                 assert until(lambda: client.get("/health/ready").status_code == 200)
         finally:
-            house.close()
+            runtime.close()
 
 
 def test_it_says_what_is_wrong_with_the_store(tmp_path: Path) -> None:
-    with opened("", tmp_path) as house, client_of(house) as client:
-        house.s.close()
+    with opened("", tmp_path) as runtime, client_of(runtime) as client:
+        runtime.s.close()
         answer = client.get("/health/ready")
         assert (answer.status_code, problem_of(answer)) == (503, "unavailable")
         assert answer.json()["detail"].startswith("StoreClosed: ")
@@ -87,7 +87,7 @@ def test_it_says_what_is_wrong_with_the_store(tmp_path: Path) -> None:
 
 def test_it_is_not_ready_when_its_file_is_another_one(tmp_path: Path) -> None:
     """Who starts now makes a new file, and each of the two would let the same thing happen."""
-    with opened("", tmp_path) as house, client_of(house) as client:
+    with opened("", tmp_path) as runtime, client_of(runtime) as client:
         assert client.get("/health/ready").status_code == 200
         file = tmp_path / "semel.db"
         file.rename(tmp_path / "moved.db")
@@ -105,7 +105,7 @@ def test_it_is_not_ready_when_its_file_is_another_one(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
-    with served(ALL_TOKENS, tmp_path_factory.mktemp("site")) as client:
+    with served(ALL_TOKENS, tmp_path_factory.mktemp("app")) as client:
         yield client
 
 
@@ -140,7 +140,7 @@ def test_nobody_is_sent_elsewhere_with_its_token(client: TestClient) -> None:
 
 
 def test_whoever_waits_and_goes_away_keeps_no_place(tmp_path: Path) -> None:
-    async def story(front: Front) -> list[Any]:
+    async def story(middleware: RequestMiddleware) -> list[Any]:
         body = json.dumps({"key": "k", "timeout": 30}).encode()
         news: list[Any] = [{"type": "http.request", "body": body}, {"type": "http.disconnect"}]
         sent: list[Any] = []
@@ -160,14 +160,14 @@ def test_whoever_waits_and_goes_away_keeps_no_place(tmp_path: Path) -> None:
             "query_string": b"",
             "headers": headers,
         }
-        await front(scope, receive, send)
+        await middleware(scope, receive, send)
         return sent
 
-    with opened(ALL_TOKENS, tmp_path) as house:
-        house.s.scoped("north").ledger.claim("k", lease=60, ttl=600)
-        front = site(house)
-        assert asyncio.run(story(front))[0]["status"] == 499
-        assert front.in_flight == 0
+    with opened(ALL_TOKENS, tmp_path) as runtime:
+        runtime.s.scoped("north").ledger.claim("k", lease=60, ttl=600)
+        middleware = create_app(runtime)
+        assert asyncio.run(story(middleware))[0]["status"] == 499
+        assert middleware.in_flight == 0
 
 
 def test_where_no_token_is_set_up_the_answer_says_so(tmp_path: Path) -> None:
@@ -231,9 +231,9 @@ def test_dead_letters_and_doubts_are_gauges_with_the_age_of_the_oldest(
 ) -> None:
     register(monkeypatch)
     text = f"{ALL_TOKENS}\n[service]\nopen_metrics = true\n[apps.echo]\nfolder = '{tmp_path}'"
-    with opened(text, tmp_path) as house, client_of(house) as client:
+    with opened(text, tmp_path) as runtime, client_of(runtime) as client:
         client.post("/webhooks/echo", content=b'["bad 1", "bad 2", "fine"]')
-        [echo] = house.apps
+        [echo] = runtime.apps
         worker = echo.inbox.worker(echo.app.handle, max_attempts=1)
         echo.s.events.listen(lambda _: worker.stop() if not echo.inbox.waiting() else None)
         thread = threading.Thread(target=worker.run)
@@ -242,9 +242,9 @@ def test_dead_letters_and_doubts_are_gauges_with_the_age_of_the_oldest(
         worker.stop()
         thread.join(60)
         for key in ("a", "b", "c"):
-            claim = house.s.scoped("north").ledger.claim(key, on_lapsed="hold")
+            claim = runtime.s.scoped("north").ledger.claim(key, on_lapsed="hold")
             assert isinstance(claim, Claimed)
-            house.s.scoped("north").ledger.doubt(claim)
+            runtime.s.scoped("north").ledger.doubt(claim)
         told = gauges(client)
     assert told['semel_inbox_waiting{app="echo"}'] == 0
     assert told['semel_inbox_dead{app="echo"}'] == 2
@@ -260,7 +260,7 @@ def test_what_waits_is_counted_in_parts_and_does_not_stop_at_one(clock: FakeCloc
         box = s.mailbox("echo")
         box.put([Message(f"m{number}", {}, group=f"g{number % 3}") for number in range(25)])
         clock.advance(60)
-        counted = Count(lambda after: box.count(after=after, most=10))
+        counted = RunningCount(lambda after: box.count(after=after, most=10))
         assert [counted.look().number for _ in range(3)] == [10, 20, 25]
         assert counted.look().number == 25, "the whole count stands while the next is made"
         for letter in box.letters(Message("m0", {}, "g0").lane).letters:
@@ -292,8 +292,8 @@ def test_workers_alone_tell_health_and_metrics_and_nothing_else(
     register(monkeypatch)
     wrong = [""]
     with (
-        opened(f"{ALL_TOKENS}\n[apps.echo]", tmp_path) as house,
-        TestClient(site(house, lambda: wrong[0])) as client,
+        opened(f"{ALL_TOKENS}\n[apps.echo]", tmp_path) as runtime,
+        TestClient(create_app(runtime, lambda: wrong[0])) as client,
     ):
         assert client.get("/health/live").json() == {"status": "live"}
         assert client.get("/health/ready").json() == {"status": "ready", "apps": ["echo"]}

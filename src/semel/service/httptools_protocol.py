@@ -5,11 +5,11 @@ import asyncio
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from semel.doors.http.problems import MEDIA_TYPE
-from semel.service.heads import HEAD_SECONDS, MAX_HEAD_BYTES, PIECE_BYTES
+from semel.service.header_limits import HEAD_SECONDS, MAX_HEAD_BYTES, PIECE_BYTES
 from semel.service.problems import problem
 
 
-class Protocol(HttpToolsProtocol):
+class LimitedHttpToolsProtocol(HttpToolsProtocol):
     """One connection, on which the head of each request comes soon and is not too large.
 
     What comes is parsed in pieces that end where the limit does, so it holds however the head was sent.

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from semel.service.shares import Arrivals, Budget, Crowded
+from semel.service.limits import BodyLimit, ConcurrencyLimit, LimitReached
 from tests.apps.kit import Service
 from tests.servers.running import HOST, PATIENCE_SECONDS, until
 from tests.service.kit import ALL_TOKENS, TOKENS, bearer
@@ -26,26 +26,26 @@ ELSEWHERE = "127.0.0.2"
 
 
 def test_a_client_has_its_share_and_no_more_while_others_have_theirs() -> None:
-    budget = Budget("requests", 4, 0.5)
-    with budget.place("a"), budget.place("a"):
-        with pytest.raises(Crowded, match="2 of this client's are, and that is its share of 4"):
-            budget.place("a").__enter__()
-        with budget.place("b"), budget.place("c"), pytest.raises(Crowded, match="4 are"):
-            budget.place("d").__enter__()
-        with budget.place("b"), budget.place("b"):
-            assert budget.taken == 4
-    assert budget.taken == 0
-    with budget.place("a"):
-        assert budget.taken == 1
+    limit = ConcurrencyLimit("requests", 4, 0.5)
+    with limit.place("a"), limit.place("a"):
+        with pytest.raises(LimitReached, match="2 of this client's are, and that is its share of 4"):
+            limit.place("a").__enter__()
+        with limit.place("b"), limit.place("c"), pytest.raises(LimitReached, match="4 are"):
+            limit.place("d").__enter__()
+        with limit.place("b"), limit.place("b"):
+            assert limit.taken == 4
+    assert limit.taken == 0
+    with limit.place("a"):
+        assert limit.taken == 1
 
 
 def test_a_share_is_never_nothing() -> None:
-    with Budget("requests", 1, 0.1).place("a"):
+    with ConcurrencyLimit("requests", 1, 0.1).place("a"):
         pass
 
 
 def test_of_too_many_bodies_the_slowest_of_the_peer_with_most_is_given_up() -> None:
-    arrivals, dropped = Arrivals(4, 0.75), list[str]()
+    arrivals, dropped = BodyLimit(4, 0.75), list[str]()
     with ExitStack() as stack:
 
         def arrives(peer: str, name: str) -> None:
@@ -113,9 +113,9 @@ def answer_of(connection: socket.socket) -> tuple[int, dict[str, str], Any]:
     return int(first.split()[1]), headers, json.loads(body)
 
 
-def refused(client: httpx.Client, budget: str) -> float:
+def refused(client: httpx.Client, limit: str) -> float:
     text = client.get("/metrics", headers=bearer("chief")).text
-    found = re.search(rf'semel_http_refused_total{{budget="{budget}"}} (\S+)', text)
+    found = re.search(rf'semel_http_refused_total{{budget="{limit}"}} (\S+)', text)
     return float(found[1]) if found else 0.0
 
 
@@ -191,11 +191,11 @@ def test_waiting_costs_a_tokens_share_of_the_waits_and_nothing_else(tmp_path: Pa
 
 
 def test_an_app_whose_requests_take_long_leaves_places_for_the_webhooks_of_others() -> None:
-    budget = Budget("webhooks", 256, 0.5)
+    limit = ConcurrencyLimit("webhooks", 256, 0.5)
     with ExitStack() as stack:
         for _ in range(SHARE):
-            stack.enter_context(budget.place("probe"))
-        with pytest.raises(Crowded):
-            budget.place("probe").__enter__()
-        with budget.place("quill"):
-            assert budget.taken == SHARE + 1
+            stack.enter_context(limit.place("probe"))
+        with pytest.raises(LimitReached):
+            limit.place("probe").__enter__()
+        with limit.place("quill"):
+            assert limit.taken == SHARE + 1

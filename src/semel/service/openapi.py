@@ -5,11 +5,17 @@ from typing import Any, Final
 
 from fastapi import FastAPI
 
-from semel.service.front import HEALTH
-from semel.service.house import House
-from semel.service.problems import ServiceProblemType
-from semel.service.v1.openapi import PROBLEM, SCHEMA, problems
+from semel.doors.http.problems import MEDIA_TYPE, problem_schema
+from semel.service.middleware import HEALTH
+from semel.service.problems import PROBLEMS, ServiceProblemType
+from semel.service.runtime import Runtime
 
+SCHEMA: Final = problem_schema(
+    "Problem",
+    "A problem by RFC 9457: its type is stable, and listed at /problems with what else it has.",
+    retry_after={"type": "number", "description": "In so many seconds it may be gone."},
+)
+PROBLEM: Final = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
 METHODS: Final = frozenset({"get", "put", "post", "delete"})
 # What may be said to any request, before an operation sees it or in its place.
 OF_ALL: Final[tuple[ServiceProblemType, ...]] = (
@@ -20,6 +26,8 @@ OF_ALL: Final[tuple[ServiceProblemType, ...]] = (
     "timed-out",
     "stopping",
 )
+# To every operation of the ledger.
+COMMON: Final[tuple[ServiceProblemType, ...]] = (*OF_ALL, "not-authenticated", "not-permitted", "unavailable")
 # To one that has a body; and to whoever watches over the service, who is never turned away.
 OF_BODIES: Final[tuple[ServiceProblemType, ...]] = ("body-too-slow", "not-json")
 OF_HEALTH: Final[tuple[ServiceProblemType, ...]] = ("internal", "unavailable", "timed-out", "stopping")
@@ -31,19 +39,35 @@ OF_HOOKS: Final[tuple[ServiceProblemType, ...]] = (
 )
 
 
-def described(app: FastAPI, house: House) -> None:
+def problems(
+    *kinds: ServiceProblemType, common: tuple[ServiceProblemType, ...] = COMMON
+) -> dict[int | str, dict[str, Any]]:
+    """The answers of an operation that may have these problems, and those that every one may have."""
+    told: dict[int | str, dict[str, Any]] = {}
+    for kind in (*common, *kinds):
+        status, title = PROBLEMS[kind]
+        one = told.setdefault(status, {"description": "", "content": PROBLEM})
+        one["description"] = f"{one['description']}\n\n`{kind}`: {title}.".strip()
+        if status == 401:
+            one["headers"] = {"WWW-Authenticate": {"schema": {"type": "string"}}}
+        if status in (408, 409, 503):
+            one["headers"] = {"Retry-After": {"schema": {"type": "integer", "minimum": 1}}}
+    return told
+
+
+def describe_service(app: FastAPI, runtime: Runtime) -> None:
     """Let the application describe its webhooks and its problems too."""
     plain, made = app.openapi, list[dict[str, Any]]()
 
     def openapi() -> dict[str, Any]:
         if not made:
-            made.append(_described(plain(), house))
+            made.append(_described(plain(), runtime))
         return made[0]
 
     app.openapi = openapi  # type: ignore[method-assign]  # as FastAPI's own docs do it
 
 
-def _described(document: dict[str, Any], house: House) -> dict[str, Any]:
+def _described(document: dict[str, Any], runtime: Runtime) -> dict[str, Any]:
     for path, item in document["paths"].items():
         for method in METHODS & item.keys():
             _without_fastapis_own(item[method]["responses"])
@@ -52,7 +76,7 @@ def _described(document: dict[str, Any], house: House) -> dict[str, Any]:
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
     schemas["Problem"] = SCHEMA
-    for mounted in house.apps:
+    for mounted in runtime.apps:
         for path, hook in mounted.app.hooks.items():
             document["paths"][path] = {"post": _hook(mounted.name, path, getattr(hook, "answers", {}))}
     return document

@@ -1,4 +1,4 @@
-"""The service as a server: uvicorn with the site in it, until a signal says to stop."""
+"""The server: uvicorn with the ASGI application in it, until a signal says to stop."""
 
 import signal
 import socket
@@ -11,12 +11,12 @@ from typing import Any, Final
 import uvicorn
 
 from semel import errors
-from semel.service.crew import Crew
-from semel.service.front import Front
-from semel.service.heads import MAX_HEAD_BYTES
-from semel.service.house import House
-from semel.service.run import STOP, kept, working
-from semel.service.site import site
+from semel.service.app import create_app
+from semel.service.header_limits import MAX_HEAD_BYTES
+from semel.service.middleware import RequestMiddleware
+from semel.service.run import STOP, running_workers, working
+from semel.service.runtime import Runtime
+from semel.service.workers import WorkerThreads
 
 # As many connections may wait to be accepted as a burst of webhooks brings.
 BACKLOG: Final = 2048
@@ -26,61 +26,61 @@ KEEP_ALIVE_SECONDS: Final = 75
 TURN_SECONDS: Final = 0.001
 
 
-class Unserved(errors.SemelError):
+class CannotListen(errors.SemelError):
     """The service cannot begin."""
 
 
 def serve(
-    house: House,
+    runtime: Runtime,
     say: Callable[[str], None],
     beside: Callable[[str], AbstractContextManager[Any]] = nullcontext,
 ) -> None:
     """Answer requests and work on what they bring, until a signal says so; `beside` is open meanwhile."""
     with ExitStack() as stack:
-        crew = stack.enter_context(kept(house))
-        front = site(house)  # refuses what cannot work, before anything listens
-        listener = stack.enter_context(_listening(house, house.settings.service.port))
-        address = _address(house, listener)
-        front.listen(address)
-        server = _server(house, front, crew)
-        _tell(house, crew, address, say)
+        workers = stack.enter_context(running_workers(runtime))
+        middleware = create_app(runtime)  # refuses what cannot work, before anything listens
+        listener = stack.enter_context(_listening(runtime, runtime.settings.service.port))
+        address = _address(runtime, listener)
+        middleware.listen(address)
+        server = _server(runtime, middleware, workers)
+        _tell(runtime, workers, address, say)
         sys.setswitchinterval(TURN_SECONDS)
-        crew.start()
+        workers.start()
         stack.enter_context(beside(address))
         server.run(sockets=[listener])
 
 
-def work(house: House, port: int, say: Callable[[str], None]) -> None:
+def work(runtime: Runtime, port: int, say: Callable[[str], None]) -> None:
     """Work on what waits, and tell whoever watches over it how it is, until a signal says so."""
     with ExitStack() as stack:
-        crew = stack.enter_context(working(house))
-        front = site(house, crew.failing)
-        listener = stack.enter_context(_listening(house, port))
-        server = _server(house, front, crew)
-        say(f"semel: health and metrics at {_address(house, listener)}")
-        say(f"semel: working for {', '.join(crew.names)}")
-        crew.start()
+        workers = stack.enter_context(working(runtime))
+        middleware = create_app(runtime, workers.failing)
+        listener = stack.enter_context(_listening(runtime, port))
+        server = _server(runtime, middleware, workers)
+        say(f"semel: health and metrics at {_address(runtime, listener)}")
+        say(f"semel: working for {', '.join(workers.names)}")
+        workers.start()
         server.run(sockets=[listener])
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, which lets the crew know too."""
+    """uvicorn, which lets the worker threads know too."""
 
-    def __init__(self, config: uvicorn.Config, crew: Crew) -> None:
+    def __init__(self, config: uvicorn.Config, workers: WorkerThreads) -> None:
         super().__init__(config)
-        self._crew = crew
+        self._workers = workers
 
     def leave(self) -> None:
-        self._crew.stop()
+        self._workers.stop()
         self.should_exit = True
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self._crew.stop()
+        self._workers.stop()
         super().handle_exit(sig, frame)
 
 
-def _server(house: House, front: Front, crew: Crew) -> _Server:
-    server = _Server(_config(house, front), crew)
+def _server(runtime: Runtime, middleware: RequestMiddleware, workers: WorkerThreads) -> _Server:
+    server = _Server(_config(runtime, middleware), workers)
     for one in STOP:
         # uvicorn gives a signal on to whoever had it before; stopping in order is no death by a signal.
         signal.signal(one, lambda *_: server.leave())
@@ -90,17 +90,17 @@ def _server(house: House, front: Front, crew: Crew) -> _Server:
 def _protocol() -> Any:
     """The faster parser, where it is installed."""
     try:
-        from semel.service.protocol import Protocol
+        from semel.service.httptools_protocol import LimitedHttpToolsProtocol
     except ModuleNotFoundError:
-        from semel.service.plain import PlainProtocol
+        from semel.service.h11_protocol import LimitedH11Protocol
 
-        return PlainProtocol
-    return Protocol
+        return LimitedH11Protocol
+    return LimitedHttpToolsProtocol
 
 
-def _config(house: House, front: Front) -> uvicorn.Config:
+def _config(runtime: Runtime, middleware: RequestMiddleware) -> uvicorn.Config:
     return uvicorn.Config(
-        front,
+        middleware,
         log_config=None,
         access_log=False,
         server_header=False,
@@ -108,7 +108,7 @@ def _config(house: House, front: Front) -> uvicorn.Config:
         proxy_headers=False,
         backlog=BACKLOG,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
-        timeout_graceful_shutdown=max(1, round(house.settings.service.stop_timeout)),
+        timeout_graceful_shutdown=max(1, round(runtime.settings.service.stop_timeout)),
         http=_protocol(),
         h11_max_incomplete_event_size=MAX_HEAD_BYTES,
         lifespan="on",
@@ -116,8 +116,8 @@ def _config(house: House, front: Front) -> uvicorn.Config:
     )
 
 
-def _listening(house: House, port: int) -> socket.socket:
-    chosen, given = house.settings.service, house.given
+def _listening(runtime: Runtime, port: int) -> socket.socket:
+    chosen, given = runtime.settings.service, runtime.given
     try:
         family, _, _, _, place = socket.getaddrinfo(
             chosen.host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -130,19 +130,19 @@ def _listening(house: House, port: int) -> socket.socket:
         listening.bind(place)
     except OSError as error:
         listening.close()
-        raise Unserved(f"{chosen.host}:{port} cannot be listened on: {error.strerror}") from error
+        raise CannotListen(f"{chosen.host}:{port} cannot be listened on: {error.strerror}") from error
     listening.listen(BACKLOG)
     return listening
 
 
-def _address(house: House, listening: socket.socket) -> str:
-    host, port = house.settings.service.host, listening.getsockname()[1]
+def _address(runtime: Runtime, listening: socket.socket) -> str:
+    host, port = runtime.settings.service.host, listening.getsockname()[1]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def _tell(house: House, crew: Crew, address: str, say: Callable[[str], None]) -> None:
+def _tell(runtime: Runtime, workers: WorkerThreads, address: str, say: Callable[[str], None]) -> None:
     say(f"semel: {address}  (docs at {address}/docs)")
-    for path in house.hooks():
+    for path in runtime.hooks():
         say(f"semel: takes webhooks at {address}{path}")
-    if crew.names:
-        say(f"semel: working for {', '.join(crew.names)}")
+    if workers.names:
+        say(f"semel: working for {', '.join(workers.names)}")

@@ -1,20 +1,20 @@
-"""Who has how much of the service at a time, so that no client keeps the others out."""
+"""Limits of how much goes on at a time, and of what one client has of it, so that none keeps others out."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from semel.service.problems import Trouble, later
+from semel.service.problems import ProblemError, later
 
 
-class Crowded(Trouble):
+class LimitReached(ProblemError):
     """There is no place left, or none for this client."""
 
-    def __init__(self, budget: str, why: str) -> None:
+    def __init__(self, limit: str, why: str) -> None:
         super().__init__(later("overloaded", f"{why}; come back in a second"))
-        self.budget = budget
+        self.limit = limit
 
 
-class Budget:
+class ConcurrencyLimit:
     """So many requests of a kind at a time, and of these so many of one client."""
 
     def __init__(self, name: str, most: int, share: float) -> None:
@@ -28,9 +28,11 @@ class Budget:
         """A place for one request; refused where all are taken, or as many as one client may have."""
         own = self._clients.get(client, 0)
         if own >= self._each:
-            raise Crowded(self.name, f"{own} of this client's are, and that is its share of {self._most}")
+            raise LimitReached(
+                self.name, f"{own} of this client's are, and that is its share of {self._most}"
+            )
         if self.taken >= self._most:
-            raise Crowded(self.name, f"{self._most} are")
+            raise LimitReached(self.name, f"{self._most} are")
         self._clients[client] = own + 1
         self.taken += 1
         try:
@@ -42,7 +44,7 @@ class Budget:
                 del self._clients[client]
 
 
-class Arrivals:
+class BodyLimit:
     """Bodies that are on their way; one too many, and the one that has taken longest is given up.
 
     It is one of the same peer's, where that has its share, or of the peer's that has most. So whoever sends

@@ -1,4 +1,4 @@
-"""The front: every request has an id, keeps to the limits, is counted, and is logged in one line."""
+"""The middleware: every request has an id, keeps to the limits, is counted, and is logged in one line."""
 
 import asyncio
 import json
@@ -15,36 +15,36 @@ from semel.doors.http.problems import ProblemDetails
 from semel.doors.http.responses import HTTPResponse
 from semel.redact import Redactor
 from semel.service import logs
-from semel.service.front import Front, Routes
-from semel.service.house import House
-from semel.service.metrics import Metrics
+from semel.service.metrics import ServiceMetrics
+from semel.service.middleware import RequestMiddleware, Routes
 from semel.service.problems import problem
-from semel.service.settings import Service
+from semel.service.runtime import Runtime
+from semel.service.settings import ServiceSection
 from tests.service.kit import ALL_TOKENS, bearer, client_of, opened, problem_of, register
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+def runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runtime]:
     text = (
         "[service]\nmax_body_bytes = 1000\npublic_url = 'https://shop.example/'\n[apps.echo]\n" + ALL_TOKENS
     )
     with pytest.MonkeyPatch.context() as patch:
         register(patch)
-        with opened(text, tmp_path_factory.mktemp("front")) as house:
-            yield house
+        with opened(text, tmp_path_factory.mktemp("middleware")) as runtime:
+            yield runtime
 
 
 @pytest.fixture(scope="module")
-def client(house: House) -> Iterator[TestClient]:
-    with client_of(house) as client:
+def client(runtime: Runtime) -> Iterator[TestClient]:
+    with client_of(runtime) as client:
         yield client
 
 
-def front_of(app: Any, hooks: Any = None, **options: Any) -> Front:
-    return Front(
+def middleware_of(app: Any, hooks: Any = None, **options: Any) -> RequestMiddleware:
+    return RequestMiddleware(
         app,
-        settings=Service(**options),
-        metrics=Metrics(),
+        settings=ServiceSection(**options),
+        metrics=ServiceMetrics(),
         hooks=hooks or {},
         routes=Routes(["/a/{b}", "/c", *(hooks or {})]),
         callers=Words(),
@@ -63,7 +63,7 @@ class Words:
 
 
 async def ask(
-    front: Front, *chunks: bytes, path: str = "/c", headers: Any = (), **more: Any
+    middleware: RequestMiddleware, *chunks: bytes, path: str = "/c", headers: Any = (), **more: Any
 ) -> dict[str, Any]:
     """One request, in these pieces, and what came back."""
     pieces = list(chunks or (b"",))
@@ -78,7 +78,7 @@ async def ask(
         sent.append(message)
 
     scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": list(headers)}
-    await front(scope | more, receive, send)
+    await middleware(scope | more, receive, send)
     start: Any = sent[0] if sent else {"status": 0, "headers": []}
     body = b"".join(one.get("body", b"") for one in sent[1:])
     return {"status": start["status"], "headers": dict(start["headers"]), "body": body}
@@ -125,19 +125,19 @@ def test_more_requests_than_the_limit_are_told_to_come_back_and_health_is_still_
             await send({"type": "http.response.start", "status": 204, "headers": []})
             await send({"type": "http.response.body", "body": b""})
 
-        front = front_of(app, max_in_flight=1)
-        first = asyncio.create_task(ask(front))
+        middleware = middleware_of(app, max_in_flight=1)
+        first = asyncio.create_task(ask(middleware))
         await arrived.wait()
-        assert front.in_flight == 1
-        refused = await ask(front)
+        assert middleware.in_flight == 1
+        refused = await ask(middleware)
         assert refused["status"] == 503
         assert refused["headers"][b"retry-after"] == b"1"
         assert json.loads(refused["body"])["type"] == "/problems#overloaded"
-        assert (await ask(front, path="/health/live"))["status"] == 204
+        assert (await ask(middleware, path="/health/live"))["status"] == 204
         go.set()
         assert (await first)["status"] == 204
-        assert (await ask(front))["status"] == 204
-        assert front.in_flight == 0
+        assert (await ask(middleware))["status"] == 204
+        assert middleware.in_flight == 0
 
     asyncio.run(story())
 
@@ -156,15 +156,15 @@ def test_visitors_without_a_token_take_no_places_of_those_who_have_one() -> None
             await send({"type": "http.response.start", "status": 204, "headers": []})
             await send({"type": "http.response.body", "body": b""})
 
-        front = front_of(app, max_in_flight=4)
+        middleware = middleware_of(app, max_in_flight=4)
         peers = [("10.0.0.1", 1), ("10.0.0.1", 2), ("10.0.0.2", 1), ("10.0.0.3", 1)]
-        visits = [asyncio.create_task(ask(front, method="GET", client=peer)) for peer in peers]
+        visits = [asyncio.create_task(ask(middleware, method="GET", client=peer)) for peer in peers]
         for _ in visits:
             await arrived.acquire()
         for peer in (peers[0], ("10.0.0.9", 1)):
-            refused = await ask(front, method="GET", client=peer)
+            refused = await ask(middleware, method="GET", client=peer)
             assert (refused["status"], refused["headers"][b"retry-after"]) == (503, b"1")
-        known = await ask(front, headers=[(b"authorization", b"Bearer north")], client=peers[0])
+        known = await ask(middleware, headers=[(b"authorization", b"Bearer north")], client=peers[0])
         assert known["status"] == 204
         go.set()
         assert [(await visit)["status"] for visit in visits] == [204] * 4
@@ -185,14 +185,14 @@ def test_a_request_that_takes_too_long_is_given_up() -> None:
             await send({"type": "http.response.start", "status": 200, "headers": []})
             finished.set()
 
-        front, sent = front_of(app, request_timeout=0.01), list[Any]()
+        middleware, sent = middleware_of(app, request_timeout=0.01), list[Any]()
 
         async def send(message: Any) -> None:
             sent.append(message)
             go.set()
 
         scope = {"type": "http", "method": "POST", "path": "/c", "query_string": b"", "headers": []}
-        await front(scope, asyncio.Event().wait, send)  # type: ignore[arg-type]  # nothing is received
+        await middleware(scope, asyncio.Event().wait, send)  # type: ignore[arg-type]  # nothing is received
         assert finished.is_set()
         assert [one.get("status") for one in sent] == [503, None]
         assert json.loads(sent[1]["body"])["type"] == "/problems#timed-out"
@@ -210,7 +210,7 @@ def test_a_request_that_still_runs_when_the_time_to_stop_is_over_is_told_so(
             arrived.set()
             await asyncio.Event().wait()
 
-        asking = asyncio.create_task(ask(front_of(app)))
+        asking = asyncio.create_task(ask(middleware_of(app)))
         await arrived.wait()
         asking.cancel()  # as uvicorn does
         return await asking
@@ -225,15 +225,15 @@ def test_a_request_that_still_runs_when_the_time_to_stop_is_over_is_told_so(
 
 
 def test_a_hook_gets_the_delivery_as_it_came_and_the_address_as_its_sender_knows_it(
-    client: TestClient, house: House
+    client: TestClient, runtime: Runtime
 ) -> None:
-    before = house.apps[0].inbox.waiting()
+    before = runtime.apps[0].inbox.waiting()
     answer = client.post("/webhooks/echo?a=1&b=%20", content=b'["one", "two"]', headers={"X-Twice": "1"})
     assert answer.json() == {"accepted": 2}
-    seen = house.apps[0].app.hooks["/webhooks/echo"].seen[-1]
+    seen = runtime.apps[0].app.hooks["/webhooks/echo"].seen[-1]
     assert (seen["method"], seen["url"]) == ("POST", "https://shop.example/webhooks/echo?a=1&b=%20")
     assert ("x-twice", "1") in seen["headers"]
-    assert house.apps[0].inbox.waiting() == before + 2
+    assert runtime.apps[0].inbox.waiting() == before + 2
 
 
 def test_a_hook_takes_a_delivery_in_pieces_and_answers_posts_only(client: TestClient) -> None:
@@ -270,22 +270,22 @@ class Answers:
 def test_a_hook_that_fails_is_answered_with_a_problem_that_tells_no_secret(
     answer: Exception, status: int, kind: str
 ) -> None:
-    front = front_of(None, {"/hook": Answers(answer)})
-    told = asyncio.run(ask(front, b"{}", path="/hook"))
+    middleware = middleware_of(None, {"/hook": Answers(answer)})
+    told = asyncio.run(ask(middleware, b"{}", path="/hook"))
     assert told["status"] == status
     assert json.loads(told["body"])["type"] == f"/problems#{kind}"
     assert b"secret" not in told["body"]
 
 
 def test_a_hook_may_answer_with_headers_in_pairs() -> None:
-    front = front_of(None, {"/hook": Answers(HTTPResponse(201, [("Location", "/x")], b"ok"))})
-    told = asyncio.run(ask(front, b"{}", path="/hook"))
+    middleware = middleware_of(None, {"/hook": Answers(HTTPResponse(201, [("Location", "/x")], b"ok"))})
+    told = asyncio.run(ask(middleware, b"{}", path="/hook"))
     assert (told["status"], told["headers"][b"location"], told["body"]) == (201, b"/x", b"ok")
 
 
 def test_a_client_that_goes_away_in_the_middle_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
     async def story() -> dict[str, Any]:
-        front = front_of(None, {"/hook": Answers(None)})
+        middleware = middleware_of(None, {"/hook": Answers(None)})
 
         async def gone() -> Any:
             return {"type": "http.disconnect"}
@@ -296,7 +296,7 @@ def test_a_client_that_goes_away_in_the_middle_is_no_error(caplog: pytest.LogCap
             sent.append(message)
 
         scope = {"type": "http", "method": "POST", "path": "/hook", "query_string": b"", "headers": []}
-        await front(scope, gone, send)
+        await middleware(scope, gone, send)
         return {"sent": sent}
 
     with caplog.at_level(logging.INFO):

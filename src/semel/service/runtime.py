@@ -1,4 +1,4 @@
-"""The house: what is open while the service, or its workers alone, run."""
+"""The runtime: what is open while the service, or its workers alone, run."""
 
 from typing import Any
 
@@ -14,19 +14,19 @@ from semel.doors.http.problems import ProblemTypes
 from semel.keys import prefix
 from semel.redact import Redactor
 from semel.service.applications import Applications
-from semel.service.metrics import Looks, Metrics, in_doubt, in_inbox
-from semel.service.settings import Inbox, settings, tables_of_api, tables_of_app
+from semel.service.metrics import Looks, ServiceMetrics, in_doubt, in_inbox
+from semel.service.settings import InboxSection, settings, tables_of_api, tables_of_app
 from semel.tables import DOUBTS, Table
 from semel.telemetry import log_events
 
 
-class Mounted(msgspec.Struct, frozen=True):
+class MountedApp(msgspec.Struct, frozen=True):
     """An app that runs here."""
 
     name: str
     app: Any
     inbox: Any
-    settings: Inbox
+    settings: InboxSection
     works: bool
     """It has messages to be worked on, and does not do everything at once."""
     s: Semel
@@ -35,18 +35,18 @@ class Mounted(msgspec.Struct, frozen=True):
     """Those that only it answers with."""
 
 
-class House:
+class Runtime:
     """A store, the apps on it, and what they need."""
 
     def __init__(self, given: Given, only: tuple[str, ...] = ()) -> None:
         self.given = given
         self.settings = settings(given)
         self._applications = Applications(given, self.settings)
-        self.metrics = Metrics()
+        self.metrics = ServiceMetrics()
         self._secrets = secrets_of(self.settings.semel, given)
         self._redact = Redactor()
         self._open: list[Semel] = []
-        self.apps: list[Mounted] = []
+        self.apps: list[MountedApp] = []
         try:
             self.s = self._connect("")
             self._open_apps(only)
@@ -82,7 +82,7 @@ class House:
             except errors.InvalidOption as error:
                 raise self._applications.placed(name, error) from error
 
-    def _add(self, mounted: Mounted) -> None:
+    def _add(self, mounted: MountedApp) -> None:
         self.apps.append(mounted)
         check_made(mounted.name, mounted.app)
         for other in self.apps[:-1]:
@@ -90,7 +90,7 @@ class House:
                 problem = f"{path} is an address of {other.name} already"
                 raise errors.InvalidOption(f"apps.{mounted.name}: {problem}")
 
-    def _mounted(self, found: Found, chosen: msgspec.Struct) -> Mounted:
+    def _mounted(self, found: Found, chosen: msgspec.Struct) -> MountedApp:
         name = found.name
         if found.facts.needs_secret and self._secrets.secret is None:
             raise self.given.wrong(
@@ -98,13 +98,13 @@ class House:
                 f"it is not set, and the app {name} needs it, to keep nothing personal in clear: give it 32 "
                 "random characters, here or in semel.secret_file",
             )
-        inbox_settings = self.settings.inbox.get(name, Inbox())
+        inbox_settings = self.settings.inbox.get(name, InboxSection())
         s = self._connect(name)
         inbox = self._inbox(s, name, inbox_settings)
         app = found.kind(s, inbox, chosen)
-        return Mounted(name, app, inbox, inbox_settings, found.works, s, found.facts.problem_types)
+        return MountedApp(name, app, inbox, inbox_settings, found.works, s, found.facts.problem_types)
 
-    def _inbox(self, s: Semel, name: str, chosen: Inbox) -> Any:
+    def _inbox(self, s: Semel, name: str, chosen: InboxSection) -> Any:
         try:
             return open_inbox(s, name, chosen)
         except errors.UsageError as error:
@@ -153,7 +153,7 @@ class House:
             s.close()
 
 
-def open_inbox(s: Semel, name: str, chosen: Inbox) -> Any:
+def open_inbox(s: Semel, name: str, chosen: InboxSection) -> Any:
     """The inbox of an app: on its store, or a queue of SQS."""
     from semel.doors import inbox
 
