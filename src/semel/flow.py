@@ -74,10 +74,10 @@ class Work(msgspec.Struct, frozen=True):
 class Stake(Bid):
     """What a call has to lose: the claim that it makes, and then the work under it."""
 
+    run: Run | None = None
+
     def __init__(self, flow: "Flow") -> None:
-        super().__init__()
         self._flow = flow
-        self.run: Run | None = None
 
     def withdrawn(self) -> Steps[None]:
         """Take the claim back, or leave it to the policy of the next one where the work had begun."""
@@ -198,14 +198,7 @@ class Flow:
         if self._stopped(run):
             return (yield from self._settle(run, Raised(self._obstacle(run), begun=False)))
         done: Returned | Raised = yield work.call(run, work.function)
-        return (yield from self._conclude(run, done))
-
-    def _conclude(self, run: Run, done: Returned | Raised) -> Steps[Returned | Raised]:
-        """The work is over; keep what came of it."""
-        if isinstance(done, Returned) and (run.kept or run.promised):
-            # A transaction of the work's own completes it: what that keeps is what every later call gives.
-            return Returned(run.result)
-        return done if run.kept else (yield from self._settle(run, done))
+        return (yield from self._settle(run, done))
 
     def _stopped(self, run: Run) -> bool:
         return run.lost or self._draining()
@@ -264,11 +257,13 @@ class Flow:
             yield from write(Update(LEDGER, record.id, change, Equals("token", record.token)))
 
     def _settle(self, run: Run, done: Returned | Raised) -> Steps[Returned | Raised]:
-        """Write down what came of the work."""
+        """Write down what came of the work, unless a transaction of its own has completed it."""
         claim = run.claim
         if isinstance(done, Returned):
+            if run.kept or run.promised:
+                return Returned(run.result)  # what that keeps is what every later call gives
             try:
-                yield from self._ledger.complete_as(self.promised, claim, done.value, run.details)
+                yield from self._completed(run, done.value)
             except errors.StoreError as error:
                 error.add_note(f"the work on {claim.key!r} is done, but the ledger could not be told")
                 return Raised(error)
@@ -278,14 +273,20 @@ class Flow:
                 raise
             except BaseException as error:
                 # As where a task is cancelled: what came of the work is kept, and the interruption goes on.
-                again = self._ledger.complete_as(self.promised, claim, done.value, run.details)
-                yield from self._told(_hastily(again), error)
+                yield from self._told(_hastily(self._completed(run, done.value)), error)
                 raise
+            return done
+        if run.kept:
             return done
         final = done.begun and not _deferred(done) and not self._doubtful(claim, done.error)
         final = final and self.policy.is_final(done.error, claim.attempt)
         yield from self._told(self._give_back(run, done, final), done.error)
         return Raised(done.error, final=True) if final else done
+
+    def _completed(self, run: Run, result: Any) -> Steps[None]:
+        """Keep the result, and hold it against what the function promises to give."""
+        claim = run.claim
+        return self._ledger.ended(claim, self._ledger.completing(claim, result, run.details, self.promised))
 
     def _told(self, steps: Steps[None], error: BaseException) -> Steps[None]:
         """Tell the ledger of an error; that it cannot be told matters less than the error itself."""

@@ -42,6 +42,7 @@ from semel.commands import (
     Steps,
     Update,
     Watch,
+    Write,
     read,
     resent,
     side_by_side,
@@ -207,6 +208,13 @@ def nobody(_steps: Steps[None]) -> None:
     """Who takes the steps that an abandoned call has left, where nobody does: its lease ends by itself."""
 
 
+Telling: TypeAlias = Callable[[Applied | None], None]
+
+
+def _untold(_reply: Applied | None) -> None:
+    """What is told of a move that is no news."""
+
+
 class Terms(msgspec.Struct, frozen=True):
     """On what terms a key is claimed."""
 
@@ -223,10 +231,9 @@ class Terms(msgspec.Struct, frozen=True):
 class Bid:
     """A claim in the making, for as long as its caller has not heard what came of it."""
 
-    def __init__(self) -> None:
-        self._put: Put | None = None
-        self._ttl = 0.0
-        self._lapsed = False
+    _put: Put | None = None
+    _ttl = 0.0
+    _lapsed = False
 
     def made(self, put: Put, ttl: float, lapsed: bool = False) -> Put:
         """The write that is to make it, which is about to be sent."""
@@ -466,29 +473,57 @@ class LedgerSteps:
 
     # What a holder does with its claim
 
+    def completing(
+        self, claim: Claimed, result: Any = None, details: Details = None, promised: Decoder | None = None
+    ) -> Plan[None]:
+        """The effect happened, or happens in the same write; keep what came of it, and what is noted of it.
+
+        What is `promised` reads it later; a result that it cannot read stays plain JSON.
+        """
+        return lambda _mark: self._concluding(claim, lifecycle.COMPLETE, result, details, promised)
+
+    def failing(self, claim: Claimed, error: BaseException | Failure, details: Details = None) -> Plan[None]:
+        """It failed, and is to stay failed."""
+
+        def plan(_mark: str) -> "Steps[Part[None]]":
+            yield from ()
+            failure = self._kept(error)
+            change = self._noted(claim.id, {"error": self._sealed_text(claim.id, failure)}, details)
+            return self._moving(claim, lifecycle.FAIL, change, partial(self._tell_failure, claim, failure))
+
+        return plan
+
+    def releasing(
+        self, claim: Claimed, error: BaseException | Failure | None = None, *, counted: bool = True
+    ) -> Plan[None]:
+        """It did not happen; let the next attempt run. This one counts, unless it was none at all."""
+
+        def plan(_mark: str) -> "Steps[Part[None]]":
+            yield from ()
+            kept = None if error is None else self._kept(error)
+            tell = partial(self._tell, What.RELEASED, claim)
+            return self._moving(claim, lifecycle.RELEASE, self._given_back(claim, kept, counted), tell)
+
+        return plan
+
     def complete(self, claim: Claimed, result: Any = None, *, details: Details = None) -> Steps[None]:
         """The effect happened; keep what came of it, and what is to be known about it besides."""
-        return self.complete_as(None, claim, result, details)
-
-    def complete_as(
-        self, promised: Decoder | None, claim: Claimed, result: Any, details: Details
-    ) -> Steps[None]:
-        """Complete with a result that is read as `promised` later; what that cannot read stays plain JSON."""
-        return self._conclude(claim, lifecycle.COMPLETE, result, details, promised)
+        return self.ended(claim, self.completing(claim, result, details))
 
     def fail(self, claim: Claimed, error: BaseException | Failure, *, details: Details = None) -> Steps[None]:
         """It failed, and is to stay failed."""
-        failure = self._kept(error)
-        change = self._noted(claim.id, {"error": self._sealed_text(claim.id, failure)}, details)
-        yield from self._move(claim, lifecycle.FAIL, change)
-        self._tell_failure(claim, failure)
+        return self.ended(claim, self.failing(claim, error, details))
 
     def release(
         self, claim: Claimed, error: BaseException | Failure | None = None, *, counted: bool = True
     ) -> Steps[None]:
         """It did not happen; let the next attempt run. This one counts, unless it was none at all."""
-        kept = None if error is None else self._kept(error)
-        return self._move(claim, lifecycle.RELEASE, self._given_back(claim, kept, counted), What.RELEASED)
+        return self.ended(claim, self.releasing(claim, error, counted=counted))
+
+    def ended(self, claim: Claimed, plan: Plan[None]) -> Steps[None]:
+        """End a claim by itself, where the store is away for as long as the lease lasts."""
+        part = yield from plan(claim.token)
+        _judged(part, (yield from self._insist(part.writes[0], claim.lease)))
 
     def _given_back(self, claim: Claimed, kept: Failure | None, counted: bool) -> Item:
         change: Item = {"error": None if kept is None else self._sealed_text(claim.id, kept)}
@@ -544,8 +579,8 @@ class LedgerSteps:
 
     def doubt(self, claim: Claimed) -> Steps[None]:
         """The holder cannot tell whether the effect happened; somebody else has to."""
-        yield from self._move(claim, lifecycle.DOUBT, self._found_by(claim))
-        self.events.warn(What.HELD, claim.id, claim.attempt)
+        tell = partial(self._tell_doubt, claim)
+        return self._move(claim, lifecycle.DOUBT, self._found_by(claim), tell)
 
     def doubt_many(self, claims: Iterable[Claimed]) -> Steps[Answers]:
         """The holder of several claims cannot tell whether their effects happened; False for each lost."""
@@ -556,96 +591,47 @@ class LedgerSteps:
         """What a doubt is listed by; one that may come to be in doubt has it already."""
         return {"doubt": self.prefix, "doubt_since": NOW} if claim.on_lapsed == "rerun" else {}
 
-    # The same as parts of a transaction
-
-    def completing(self, claim: Claimed, result: Any = None, details: Details = None) -> Plan[None]:
-        """The effect happened, or happens in the same write; keep what came of it."""
-
-        def plan(_mark: str) -> "Steps[Part[None]]":
-            encoded = self.codec.encode(result, claim.id)
-            body = encoded.body
-            if encoded.problem is not None:
-                body = yield from self._overflow(claim, encoded)
-            change = self._noted(claim.id, {"result": body.data, "encoding": body.encoding}, details)
-            tell = partial(self.events.emit, What.COMPLETED, claim.id, claim.attempt)
-            return self._moving(claim, lifecycle.COMPLETE, change, tell)
-
-        return plan
-
-    def failing(self, claim: Claimed, error: BaseException | Failure) -> Plan[None]:
-        """It failed, and is to stay failed."""
-
-        def plan(_mark: str) -> "Steps[Part[None]]":
-            yield from ()
-            failure = self._kept(error)
-            change: Item = {"error": self._sealed_text(claim.id, failure)}
-            tell = partial(self._tell_failure, claim, failure)
-            return self._moving(claim, lifecycle.FAIL, change, tell)
-
-        return plan
-
-    def releasing(self, claim: Claimed, error: BaseException | Failure | None = None) -> Plan[None]:
-        """It did not happen; let the next attempt run."""
-
-        def plan(_mark: str) -> "Steps[Part[None]]":
-            yield from ()
-            text = None if error is None else self._kept_text(claim.id, error)
-            tell = partial(self.events.emit, What.RELEASED, claim.id, claim.attempt)
-            return self._moving(claim, lifecycle.RELEASE, {"error": text}, tell)
-
-        return plan
-
-    def _moving(self, claim: Claimed, move: Move, change: Item, tell: Callable[[], None]) -> Part[None]:
-        _move_on(change, move, claim)
-
-        def judge(refusals: Refusals) -> "Verdict | errors.SemelError":
-            item = None if refusals[0] is None else refusals[0].item
-            if _made(item, claim.token, change):
-                return Verdict.SAME
-            self.events.warn(What.CLAIM_LOST, claim.id, claim.attempt, f"refused to {move.name}")
-            return errors.ClaimLost(claim.key, claim.attempt, move.name)
-
-        def told(_reply: Applied | None) -> None:
-            tell()
-
-        write = Update(LEDGER, claim.id, change, move.condition(claim.token))
-        return Part((write,), judge, told, marked=True)
-
-    def _conclude(
+    def _concluding(
         self,
         claim: Claimed,
         move: Move,
         result: Any,
         details: Details = None,
         promised: Decoder | None = None,
-    ) -> Steps[None]:
+    ) -> Steps[Part[None]]:
+        """What ends a claim with a result, which goes into the overflow where its row cannot hold it."""
         encoded = self.codec.encode(result, claim.id, promised)
         if encoded.misfit:
             self.events.warn(What.RESULT_MISTYPED, claim.id, claim.attempt, f"{MISTYPED}: {encoded.misfit}")
-        if encoded.problem is not None:
-            return self._conclude_large(claim, move, encoded, details)
         body = encoded.body
+        if encoded.problem is not None:
+            body = yield from self._overflow(claim, encoded)
         change = self._noted(claim.id, {"result": body.data, "encoding": body.encoding}, details)
-        return self._move(claim, move, change, What.COMPLETED)
+        return self._moving(claim, move, change, partial(self._tell, What.COMPLETED, claim))
 
-    def _conclude_large(self, claim: Claimed, move: Move, encoded: Encoded, details: Details) -> Steps[None]:
-        body = yield from self._overflow(claim, encoded)
-        change = self._noted(claim.id, {"result": body.data, "encoding": body.encoding}, details)
-        yield from self._move(claim, move, change, What.COMPLETED)
-
-    def _move(self, claim: Claimed, move: Move, change: Item, what: What | None = None) -> Steps[None]:
-        """Make a holder's move, or find that it was made before; else the claim is lost."""
+    def _moving(self, claim: Claimed, move: Move, change: Item, tell: Telling = _untold) -> Part[None]:
+        """A holder's move as a part of an atomic write."""
         _move_on(change, move, claim)
-        update = Update(LEDGER, claim.id, change, move.condition(claim.token))
-        reply = yield from self._insist(update, claim.lease) if move in INSISTENT else write(update)
-        if isinstance(reply, Refused) and not _made(reply.item, claim.token, change):
-            if move is not lifecycle.RENEW:  # a late renewal of finished work is no news
-                self.events.warn(What.CLAIM_LOST, claim.id, claim.attempt, f"refused to {move.name}")
-            raise errors.ClaimLost(claim.key, claim.attempt, move.name)
-        if what is not None:
-            self.events.emit(what, claim.id, claim.attempt)
+        write = Update(LEDGER, claim.id, change, move.condition(claim.token))
+        return Part((write,), partial(self._judge, claim, move, change), tell, True)
 
-    def _insist(self, command: Update | Batch, lease: float) -> Steps[Any]:
+    def _judge(
+        self, claim: Claimed, move: Move, change: Item, refusals: Refusals
+    ) -> Verdict | errors.SemelError:
+        """What it means that a move was refused: it was made before, or the claim is lost."""
+        item = None if refusals[0] is None else refusals[0].item
+        if _made(item, claim.token, change):
+            return Verdict.SAME
+        if move is not lifecycle.RENEW:  # a late renewal of finished work is no news
+            self.events.warn(What.CLAIM_LOST, claim.id, claim.attempt, f"refused to {move.name}")
+        return errors.ClaimLost(claim.key, claim.attempt, move.name)
+
+    def _move(self, claim: Claimed, move: Move, change: Item, tell: Telling = _untold) -> Steps[None]:
+        """Make a holder's move by itself."""
+        part = self._moving(claim, move, change, tell)
+        _judged(part, (yield from write(part.writes[0])))
+
+    def _insist(self, command: Write | Batch, lease: float) -> Steps[Any]:
         """Send a holder's write again while the store is away, for as long as a lease lasts.
 
         What it says has happened by then; to give it up at once would have it happen again.
@@ -662,7 +648,13 @@ class LedgerSteps:
                 raise away
             pause = min(pause * 2, LONGEST_PAUSE, until - now)
 
-    def _tell_failure(self, claim: Claimed, failure: Failure) -> None:
+    def _tell(self, what: What, claim: Claimed, _reply: Applied | None = None) -> None:
+        self.events.emit(what, claim.id, claim.attempt)
+
+    def _tell_doubt(self, claim: Claimed, _reply: Applied | None = None) -> None:
+        self.events.warn(What.HELD, claim.id, claim.attempt)
+
+    def _tell_failure(self, claim: Claimed, failure: Failure, _reply: Applied | None = None) -> None:
         """Tell that work has failed for good: with the error's words, where somebody scrubs them."""
         told = failure.type if self.events.scrub is None else f"{failure.type}: {failure.message}"
         self.events.warn(What.FAILED, claim.id, claim.attempt, told)
@@ -747,7 +739,8 @@ class LedgerSteps:
     def _settle(self, claim: Claimed, settlement: Settlement) -> Steps[None]:
         match settlement:
             case Happened(result):
-                yield from self._conclude(claim, lifecycle.SETTLE_DONE, result)
+                part = yield from self._concluding(claim, lifecycle.SETTLE_DONE, result)
+                _judged(part, (yield from write(part.writes[0])))
             case NotHappened():
                 yield from self._move(claim, lifecycle.SETTLE_UNDONE, {})
             case Abandoned(reason):
@@ -1057,11 +1050,16 @@ def _move_on(change: Item, move: Move, claim: Claimed | Terms) -> Item:
     return change
 
 
-# What a holder does once its effect is over, whichever way.
-INSISTENT = (lifecycle.COMPLETE, lifecycle.FAIL, lifecycle.RELEASE)
-
 # The store may be back in a moment.
 AWAY = (errors.StoreUnavailable, errors.StoreThrottled, errors.StoreOutcomeUnknown)
+
+
+def _judged(part: Part[None], reply: Applied | Refused) -> None:
+    """Tell what was made by itself, now or before; raise what its refusal means where it was not."""
+    verdict = part.judge((reply,)) if isinstance(reply, Refused) else None
+    if isinstance(verdict, errors.SemelError):
+        raise verdict
+    part.result(None)
 
 
 def _end(span: float | None) -> After | None:
