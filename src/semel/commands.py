@@ -8,6 +8,7 @@ rule. Two things hold for every command on every store:
   what that now was.
 """
 
+import functools
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
@@ -451,7 +452,10 @@ _NEED_AN_ITEM = frozenset({Update, Delete})
 
 
 def outcome(command: Write, item: Item | None, now: float) -> Item | None:
-    """The item as an allowed write leaves it; None when it leaves nothing."""
+    """The item as an allowed write leaves it; None when it leaves nothing.
+
+    An attribute that the table lacks is refused: a database has no column for it.
+    """
     if isinstance(command, Put):
         after = timed(command.item, now)
     elif isinstance(command, Update):
@@ -470,7 +474,19 @@ def outcome(command: Write, item: Item | None, now: float) -> Item | None:
         after[command.table.sort] = command.sort
     if command.table.forever and after.get(command.table.expires) is None:
         after[command.table.expires] = FOREVER
+    if not after.keys() <= _names(command.table):
+        raise _no_attribute(command.table, after)
     return after
+
+
+@functools.lru_cache(256)
+def _names(table: Table) -> frozenset[str]:
+    return frozenset(table.kinds)
+
+
+def _no_attribute(table: Table, item: Item) -> UsageError:
+    unknown = min(item.keys() - _names(table))
+    return UsageError(f"table {table.name} has no attribute {unknown!r}; it has {', '.join(table.kinds)}")
 
 
 def ordering(table: Table, index: Index | None) -> tuple[str, ...]:

@@ -107,12 +107,13 @@ class MemoryStore:
     at_once = execute
 
     async def aexecute(self, command: Stored) -> Any:
-        """The same; only a `Watch` takes any waiting."""
+        """Carry the command out and answer it; only a `Watch` takes any waiting."""
         if not isinstance(command, Watch):
             return self.execute(command)
 
         async def look() -> Found:
-            return self._look(command)
+            found: Found = self.execute(Get(command.table, command.key, command.sort))
+            return found
 
         return await self._room.awatch(place_named(command), command.seconds, look)
 

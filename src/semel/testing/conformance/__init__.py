@@ -4,7 +4,8 @@
         def make_store(self, clock):
             return MemoryStore(clock)
 
-Every behaviour is tested twice, through `drive` and through `adrive`. The store has to take its time from
+Every behaviour is tested twice, through `drive` and through `adrive`, from the simplest to the whole: with
+`pytest -x` the first failure is the next thing to see to. The store has to take its time from
 the clock it is given: that is how leases run out here without anybody sleeping. Besides the ledger's table it
 has to keep those in `TABLES`.
 """
@@ -16,6 +17,7 @@ pytest.register_assert_rewrite(
     *(
         f"{__name__}.{module}"
         for module in (
+            "basics",
             "commands",
             "doubts",
             "faults",
@@ -31,6 +33,7 @@ pytest.register_assert_rewrite(
     )
 )
 
+from semel.testing.conformance.basics import BasicTests  # noqa: E402
 from semel.testing.conformance.commands import CommandTests, TransactTests  # noqa: E402
 from semel.testing.conformance.doubts import DoubtTests  # noqa: E402
 from semel.testing.conformance.faults import FaultTests  # noqa: E402
@@ -54,21 +57,23 @@ from semel.testing.conformance.values import ExpiryTests, GlanceTests, ValueTest
 __all__ = ["ENTRIES", "LINES", "NOTES", "TABLES", "THINGS", "Harness", "Runner", "StoreConformance"]
 
 
+# From the whole to the simplest: pytest runs the tests of the last base first.
 class StoreConformance(
-    CommandTests,
+    FlowTests,
+    DoubtTests,
+    FaultTests,
+    LimitTests,
+    MarkTests,
+    RecordTests,
+    MoveTests,
+    RaceTests,
+    GlanceTests,
+    IndexTests,
+    QueryTests,
+    ExpiryTests,
     TransactTests,
     ValueTests,
-    ExpiryTests,
-    GlanceTests,
-    QueryTests,
-    IndexTests,
-    RaceTests,
-    MoveTests,
-    RecordTests,
-    MarkTests,
-    LimitTests,
-    FaultTests,
-    DoubtTests,
-    FlowTests,
+    CommandTests,
+    BasicTests,
 ):
     """Everything that is asked of a store. A subclass says how to make one: `make_store(self, clock)`."""

@@ -34,6 +34,7 @@ from semel.commands import (
     Watch,
     Write,
 )
+from semel.errors import UsageError
 from semel.testing.clock import FakeClock
 from semel.testing.conformance.harness import LONG, NOTES, THINGS, Harness, Runner, get, put, shown, thing
 
@@ -224,6 +225,21 @@ class CommandTests(Harness):
         assert [type(reply) for reply in replies] == [Applied, Applied, Applied, Refused, Refused]
         assert replies[-1].item["count"] == 3
 
+    @pytest.mark.parametrize("kind", [Put, Update, Add])
+    def test_an_attribute_that_the_table_lacks_is_refused(
+        self, runner: Runner, clock: FakeClock, kind: type[Write]
+    ) -> None:
+        """It is the caller's error, and nothing is written."""
+        put(runner, "key", thing(clock, text="old"))
+        unknown: dict[type, Write] = {
+            Put: Put(THINGS, "key", thing(clock, colour="red")),
+            Update: Update(THINGS, "key", {"text": "new", "colour": "red"}),
+            Add: Add(THINGS, "key", "count", 1, {"colour": "red"}, {}),
+        }
+        with pytest.raises(UsageError, match="colour"):
+            runner.ask(unknown[kind])
+        assert shown(get(runner, "key")) == thing(clock, text="old") | {"id": "key"}
+
     def test_delete_removes_the_item(self, runner: Runner, clock: FakeClock) -> None:
         """Once: there is nothing to delete afterwards."""
         put(runner, "key", thing(clock))
@@ -377,6 +393,23 @@ class TransactTests(Harness):
         assert reply.replies[3].item["count"] == 3  # type: ignore[index]
         assert get(runner, "first") is not None
         assert get(runner, "taken") is None
+
+    def test_writes_of_a_batch_see_each_other(self, runner: Runner, clock: FakeClock) -> None:
+        """On the same item they are made one after the other, in their order."""
+        reply = runner.ask(
+            Batch(
+                (
+                    Put(THINGS, "key", thing(clock, text="first"), ABSENT),
+                    Put(THINGS, "key", thing(clock, text="second"), ABSENT),
+                    Update(THINGS, "key", {"text": "third"}, Equals("text", "first")),
+                    Add(THINGS, "key", "count", 1, {}, {}, Equals("text", "third")),
+                    Add(THINGS, "key", "count", 1, {}, {}, Equals("text", "third")),
+                )
+            )
+        )
+        assert [type(each) for each in reply.replies] == [Applied, Refused, Applied, Applied, Applied]
+        assert shown(reply.replies[1].item) == thing(clock, text="first") | {"id": "key"}
+        assert shown(get(runner, "key")) == thing(clock, text="third", count=2) | {"id": "key"}
 
     def test_large_batch(self, runner: Runner, clock: FakeClock) -> None:
         """A batch may be longer than what the store sends at a time."""

@@ -74,9 +74,19 @@ class QueryTests(Harness):
         found = places(runner, Query(NOTES, "mine", reverse=reverse, limit=limit))
         assert found == (notes[::-1] if reverse else notes)
 
-    def test_a_full_last_page_may_be_followed_by_nothing(self, runner: Runner, notes: list[str]) -> None:
-        """A limit that divides the number of items loses none and repeats none."""
-        assert places(runner, Query(NOTES, "mine", limit=len(notes))) == notes
+    @pytest.mark.parametrize("more", [0, 1])
+    @pytest.mark.parametrize("reverse", [False, True])
+    def test_the_last_page_has_no_cursor(
+        self, runner: Runner, notes: list[str], more: int, reverse: bool
+    ) -> None:
+        """Also where it is full: who follows cursors asks for no page that is empty."""
+        limit = len(notes) + more
+        assert pages(runner, Query(NOTES, "mine", reverse=reverse, limit=limit))[1:] == []
+        half = pages(runner, Query(NOTES, "mine", reverse=reverse, limit=(len(notes) + 1) // 2))
+        assert [bool(page) for page in half] == [True, True]
+        few = Query(NOTES, "mine", where=AtMost("count", limit), reverse=reverse, limit=limit)
+        assert pages(runner, few)[1:] == []
+        assert len(pages(runner, Query(NOTES, limit=100))) == 1
 
     @pytest.mark.parametrize("reverse", [False, True])
     def test_range_includes_both_ends(self, runner: Runner, notes: list[str], reverse: bool) -> None:
