@@ -414,8 +414,8 @@ def test_what_was_allowed_is_shown_with_what_it_used_up_and_without_its_token(ru
     shown = read("gate", "show", "reply:42:7")
     assert shown["allowed"]
     assert shown["taken"] == [
-        {"counter": "replies:42", "entry": "2026-07-01", "by": 1, "table": "counters"},
-        {"counter": "chat:42", "entry": "cooldown", "by": 0, "table": "counters"},
+        {"counter": "replies:42", "entry": "2026-07-01", "by": 1, "table": "counters", "kind": "cap"},
+        {"counter": "chat:42", "entry": "cooldown", "by": 0, "table": "counters", "kind": "cooldown"},
     ]
     assert [(rule["rule"], rule["passed"]) for rule in shown["rules"]] == [
         ("cap:replies:42", True),
@@ -424,6 +424,7 @@ def test_what_was_allowed_is_shown_with_what_it_used_up_and_without_its_token(ru
     code, out, _ = run("gate", "show", "reply:42:7")
     assert code == 0
     assert "1 of replies:42 in 2026-07-01" in out
+    assert "cooldown chat:42" in out
     assert decision.token not in out + json.dumps(shown)
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from semel.apps.reading import gather
 from semel.apps.sections import Encryption, Store
+from semel.gate import RULES
 from semel.service.app import create_app
 from semel.service.problems import PROBLEMS
 from semel.service.settings import (
@@ -24,7 +25,7 @@ from semel.service.settings import (
     TokenSection,
     settings,
 )
-from semel.service.v1.gates import ELSEWHERE, RULES
+from semel.service.v1.gates import ELSEWHERE
 from tests.apps.kit import Service as Running
 from tests.service.kit import opened
 from tests.unit.test_docs import Block, blocks, code, rows, text_of

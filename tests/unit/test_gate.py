@@ -1,20 +1,36 @@
 """Charges and decisions in whatever order their commands, their lost answers and their late copies come."""
 
 import random
+from typing import Any, ClassVar
 
+import msgspec
 import pytest
 
-from semel.commands import Query
-from semel.errors import CapReached, InvalidOption, StoreOutcomeUnknown
+import semel
+from semel.commands import ABSENT, NOW, After, Applied, Delete, Equals, Put, Query, Steps, Update, Write
+from semel.errors import CapReached, InvalidOption, StoreOutcomeUnknown, UsageError
 from semel.events import Events
-from semel.gate import Allowed, Cap, Cooldown, FastConversation, GateSteps, QuietHours, Refused
+from semel.gate import (
+    RECORD,
+    Allowed,
+    Cap,
+    Charging,
+    Cooldown,
+    FastConversation,
+    GateSteps,
+    QuietHours,
+    Refused,
+    RuleContext,
+    Sight,
+    Taken,
+)
 from semel.journal import BOOKS
 from semel.ledger import LedgerSteps
 from semel.parts import alone
 from semel.realm import Realm
 from semel.stores.memory import MemoryStore
 from semel.switches import Board, SwitchSteps
-from semel.tables import COUNTERS, LEDGER
+from semel.tables import COUNTERS, LEDGER, Table
 from semel.tables.seeds import SUPPORT_AUDIT
 from semel.testing import FakeClock
 from semel.testing.faulty import WRITES
@@ -183,3 +199,83 @@ WRONG = [
 def test_a_rule_that_cannot_work_is_refused_when_it_is_made(make, words):
     with pytest.raises(InvalidOption, match=words):
         make()
+
+
+# A rule's whole life
+
+
+def test_a_decision_from_before_its_rules_were_recorded_is_read_and_given_back() -> None:
+    s = semel.connect(clock=FakeClock())
+    gate = s.gate(Cap("replies:{chat}", 3), Cooldown("pause:{chat}", 60))
+    made = gate.decide("reply:1", chat=42)
+    assert isinstance(made, Allowed)
+    assert [taken.kind for taken in made.taken] == ["cap", "cooldown"]
+    plain = msgspec.to_builtins(made)
+    for taken in plain["taken"]:
+        del taken["kind"]
+    old = Update(LEDGER, f"dev//reply:1{RECORD}", {"result": msgspec.json.encode(plain)})
+    assert isinstance(s.store.execute(old), Applied)
+    again = gate.recorded("reply:1")
+    assert again == made
+    assert isinstance(again, Allowed)
+    assert gate.refund(again) is True
+    assert s.counters.look("replies:42").used == 0
+    assert gate.decide("reply:2", chat=42).allowed
+
+
+class Seat(Charging, frozen=True):
+    """One at a time, until it is given back."""
+
+    word: ClassVar[str] = "seat"
+    name: str
+
+    def title(self, context: RuleContext) -> str:
+        return f"seat:{context.name(self.name)}"
+
+    def see(self, context: RuleContext) -> Steps[Sight]:
+        yield from ()
+        return Sight(self.title(context), True, "free")
+
+    def take(self, context: RuleContext, mark: str) -> tuple[Taken, Write]:
+        name = context.counter(self.name)
+        item = {"token": mark, "updated_at": NOW, "expires_at": After(600)}
+        return Taken(name, "seat", kind=self.word), Put(
+            COUNTERS, context.realm.name(name), item, ABSENT, "seat"
+        )
+
+    def refused(self, context: RuleContext, item: Any, now: float) -> Sight:
+        return Sight(self.title(context), False, "taken")
+
+    @classmethod
+    def give_back(cls, taken: Taken, token: str, table: Table, realm: Realm) -> Write:
+        return Delete(table, realm.name(taken.counter), Equals("token", token), "seat")
+
+
+def test_a_rule_of_ones_own_says_how_it_takes_and_how_it_is_given_back() -> None:
+    s = semel.connect(clock=FakeClock())
+    gate = s.gate(Seat("table:{number}"))
+    first = gate.decide("sit:1", number=7)
+    assert isinstance(first, Allowed)
+    assert gate.decide("sit:2", number=7).reason == "seat:table:7"
+    with pytest.raises(UsageError, match="taken by a rule 'seat'"):
+        s.gate(Cap("others", 3)).refund(first)
+    assert gate.refund(first) is True
+    assert gate.decide("sit:3", number=7).allowed
+
+
+def test_a_rule_that_takes_something_has_a_word() -> None:
+    class Nameless(Seat, frozen=True):
+        word: ClassVar[str] = ""
+
+    with pytest.raises(InvalidOption, match="needs a word"):
+        semel.connect().gate(Nameless("table"))
+
+
+def test_a_cooldown_goes_by_the_present_whatever_moment_is_decided_about() -> None:
+    clock = FakeClock()
+    s = semel.connect(clock=clock)
+    gate = s.gate(Cooldown("pause", 60))
+    assert gate.decide("reply:1", at=clock.now() - 86400).allowed
+    assert not gate.decide("reply:2", at=clock.now() + 86400).allowed
+    clock.advance(60)
+    assert gate.decide("reply:3", at=clock.now() - 86400).allowed

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from semel.cli import views
 from semel.cli.opening import AsJson, Where, absent, connected, on_a_store, print_json
-from semel.gate import RECORD, Allowed, Decision, Refused, Sight, Taken
+from semel.gate import RECORD, RULES, Allowed, Charging, Decision, Refused, Sight, Taken
 
 app = typer.Typer(no_args_is_help=True, help="Look up why something was allowed, or was not.")
 
@@ -62,7 +62,10 @@ def _verdict(decision: Decision) -> Text:
 
 
 def _taking(taken: Taken) -> str:
-    return f"{taken.by} of {taken.counter} in {taken.entry}" if taken.by else f"{taken.entry} {taken.counter}"
+    rule = RULES.get(taken.kind)
+    if rule is None or not issubclass(rule, Charging):  # a rule of somebody's own
+        return f"{taken.kind} {taken.counter}"
+    return rule.describe(taken)
 
 
 def _row(sight: Sight) -> views.Row:

@@ -7,6 +7,7 @@ An `Allowed` has been charged already. Asked again about the same action, the ga
 """
 
 from semel.gate.rules import (
+    RULES,
     Cap,
     Charging,
     Cooldown,
@@ -14,15 +15,16 @@ from semel.gate.rules import (
     KillSwitch,
     QuietHours,
     Rule,
+    RuleContext,
     Shadow,
     Sight,
     Taken,
-    View,
 )
 from semel.gate.steps import RECORD, Allowed, Decision, GateSteps, Refused
 
 __all__ = [
     "RECORD",
+    "RULES",
     "Allowed",
     "Cap",
     "Charging",
@@ -34,8 +36,8 @@ __all__ = [
     "QuietHours",
     "Refused",
     "Rule",
+    "RuleContext",
     "Shadow",
     "Sight",
     "Taken",
-    "View",
 ]

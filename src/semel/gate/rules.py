@@ -1,9 +1,12 @@
-"""The rules of a gate: values that say what they see."""
+"""The rules of a gate: what each sees, what an action takes from it, and how that is given back.
+
+`RULES` has all of them by their words, for whoever names one: settings, the HTTP API, a recorded decision.
+"""
 
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import msgspec
 
@@ -14,6 +17,8 @@ from semel.commands import (
     After,
     AnyOf,
     AtMost,
+    Delete,
+    Equals,
     Get,
     Item,
     Put,
@@ -29,8 +34,6 @@ from semel.periods import Day, Period, Window
 from semel.realm import Realm
 from semel.switches import Switch
 from semel.tables import COUNTERS, Table
-
-SWITCH = "kill_switch:"
 
 # The row of a cooldown, in the partition of its name.
 COOLDOWN = "cooldown"
@@ -55,11 +58,16 @@ class Taken(msgspec.Struct, frozen=True):
     counter: str
     entry: str
     by: int = 0
-    """0 for a cooldown."""
     table: str = COUNTERS.name
+    kind: str = ""
+    """The word of the rule that took it, and knows how it is given back."""
+
+    def __post_init__(self) -> None:
+        if not self.kind:  # in decisions from before it was recorded
+            msgspec.structs.force_setattr(self, "kind", Cap.word if self.by else Cooldown.word)
 
 
-class View(msgspec.Struct, frozen=True):
+class RuleContext(msgspec.Struct, frozen=True):
     """What rules look at."""
 
     facts: dict[str, Any]
@@ -75,7 +83,7 @@ class View(msgspec.Struct, frozen=True):
         return _renderer(template)({"facts": self.facts})
 
     def counter(self, template: str) -> str:
-        """The same for what is counted; a shadow counts beside, as if it had sent."""
+        """The name of what is counted with the facts filled in; a shadow counts beside, as if it had sent."""
         return self.name(template) + (SHADOWED if self.shadow else "")
 
 
@@ -85,34 +93,53 @@ class View(msgspec.Struct, frozen=True):
 class Rule(msgspec.Struct, frozen=True):
     """Something that may refuse."""
 
+    word: ClassVar[str] = ""
+    """What it is called in settings and in records, and what the reason of its refusals begins with."""
     looks: ClassVar[bool] = False
     """It has to read something first, and is not asked where another one has refused already."""
 
-    def see(self, view: View) -> Steps[Sight]:
+    def see(self, context: RuleContext) -> Steps[Sight]:
         """What it sees now, changing nothing."""
         raise NotImplementedError
 
 
 class Charging(Rule, frozen=True):
-    """A rule whose condition is part of the write that records the decision."""
+    """A rule from which an allowed action takes something, in the write that records the decision."""
 
     looks: ClassVar[bool] = True
 
-    def title(self, view: View) -> str:
+    @property
+    def charged(self) -> Table:
+        """The table in which it is counted what was taken."""
+        return COUNTERS
+
+    def title(self, context: RuleContext) -> str:
         """Which one it is."""
         raise NotImplementedError
 
-    def take(self, view: View, mark: str) -> tuple[Taken, Write]:
+    def take(self, context: RuleContext, mark: str) -> tuple[Taken, Write]:
         """What an action uses up, and the write that does so if there is any left."""
         raise NotImplementedError
 
-    def refused(self, view: View, item: Item | None, now: float) -> Sight:
+    def refused(self, context: RuleContext, item: Item | None, now: float) -> Sight:
         """What it saw that refused the write."""
         raise NotImplementedError
+
+    @classmethod
+    def give_back(cls, taken: Taken, token: str, table: Table, realm: Realm) -> Write:
+        """The write that gives back what the decision of this token took, if it is still there."""
+        raise NotImplementedError
+
+    @classmethod
+    def describe(cls, taken: Taken) -> str:
+        """What was taken, for people."""
+        return f"{cls.word} {taken.counter}"
 
 
 class QuietHours(Rule, frozen=True):
     """Nothing between these hours of the day, by the clocks of a time zone."""
+
+    word: ClassVar[str] = "quiet_hours"
 
     start: str
     end: str
@@ -121,14 +148,14 @@ class QuietHours(Rule, frozen=True):
     def __post_init__(self) -> None:
         Window(self.start, self.end, self.zone)
 
-    def see(self, view: View) -> Steps[Sight]:
+    def see(self, context: RuleContext) -> Steps[Sight]:
         """What the clock there shows."""
         yield from ()
         window = _window(self.start, self.end, self.zone)
         hours = f"quiet from {self.start} to {self.end} in {self.zone}"
-        if window.holds(view.now):
-            return Sight("quiet_hours", False, hours, window.ends(view.now))
-        return Sight("quiet_hours", True, f"outside: {hours}")
+        if window.holds(context.now):
+            return Sight(self.word, False, hours, window.ends(context.now))
+        return Sight(self.word, True, f"outside: {hours}")
 
 
 # Making one checks its zone and its hours.
@@ -138,25 +165,30 @@ _window = functools.lru_cache(256)(Window)
 class KillSwitch(Rule, frozen=True):
     """Nothing while a switch is on; or, with `stops_when=False`, while it is off."""
 
+    word: ClassVar[str] = "kill_switch"
+
     switch: str
     stops_when: bool = True
     unset: bool | None = None
     """How a switch counts that was never turned; it lets everything pass unless this says otherwise."""
 
-    def see(self, view: View) -> Steps[Sight]:
+    def see(self, context: RuleContext) -> Steps[Sight]:
         """How it stood less than a second ago."""
         yield from ()
-        switch = view.switches.get(self.switch)
+        switch = context.switches.get(self.switch)
         unset = not self.stops_when if self.unset is None else self.unset
         on = unset if switch is None else switch.on
         saw = f"{self.switch} is {'on' if on else 'off'}"
         if switch is not None and switch.reason:
             saw += f": {switch.reason}"
-        return Sight(SWITCH + self.switch, on is not self.stops_when, saw)
+        return Sight(f"{self.word}:{self.switch}", on is not self.stops_when, saw)
 
 
 class FastConversation(Rule, frozen=True):
     """Nothing while others talk: so many entries of others in the last seconds, among the latest ones."""
+
+    word: ClassVar[str] = "fast_conversation"
+    looks: ClassVar[bool] = True
 
     owner: str
     actor: str
@@ -172,25 +204,25 @@ class FastConversation(Rule, frozen=True):
         if not self.book.actor or not self.book.at:
             raise errors.InvalidOption(f"{self.book.table!r} does not tell who wrote an entry, and when")
 
-    looks: ClassVar[bool] = True
-
-    def see(self, view: View) -> Steps[Sight]:
+    def see(self, context: RuleContext) -> Steps[Sight]:
         """The latest entries of the conversation."""
-        journal = JournalSteps(view.realm, self.book)
-        signs = yield from journal.recent(view.name(self.owner), self.look)
-        me, span = view.name(self.actor), seconds(self.within)
-        since = view.now - span
+        journal = JournalSteps(context.realm, self.book)
+        signs = yield from journal.recent(context.name(self.owner), self.look)
+        me, span = context.name(self.actor), seconds(self.within)
+        since = context.now - span
         others = [at for actor, at in signs if actor is not None and not _is(actor, me) and at >= since]
         saw = f"{len(others)} messages of others in {span:g} s"
         if len(others) < self.messages:
-            return Sight("fast_conversation", True, saw)
+            return Sight(self.word, True, saw)
         # Once this one is too old, there are fewer than that.
         last = sorted(others, reverse=True)[self.messages - 1]
-        return Sight("fast_conversation", False, saw, last + span + 0.001)
+        return Sight(self.word, False, saw, last + span + 0.001)
 
 
 class Cap(Charging, frozen=True):
     """At most so many in each period."""
+
+    word: ClassVar[str] = "cap"
 
     counter: str
     cap: int
@@ -205,40 +237,53 @@ class Cap(Charging, frozen=True):
             raise errors.InvalidOption(f"by={self.by} is more than cap={self.cap}: nothing would ever pass")
         seconds(self.keep)
 
-    def counters(self, realm: Realm) -> CounterSteps:
-        """What counts there."""
-        return CounterSteps(realm, self.table)
+    @property
+    def charged(self) -> Table:
+        """The table in which it is counted what was taken."""
+        return self.table
 
-    def see(self, view: View) -> Steps[Sight]:
+    def see(self, context: RuleContext) -> Steps[Sight]:
         """How the counter stands."""
-        tally = yield from self.counters(view.realm).look(
-            view.counter(self.counter), per=self.per, at=view.now
-        )
+        counters = CounterSteps(context.realm, self.table)
+        tally = yield from counters.look(context.counter(self.counter), per=self.per, at=context.now)
         saw = f"{tally.used} of {self.cap} in {tally.period}"
         passed = tally.used + self.by <= self.cap
-        return Sight(self.title(view), passed, saw, None if passed else tally.resets_at)
+        return Sight(self.title(context), passed, saw, None if passed else tally.resets_at)
 
-    def take(self, view: View, mark: str) -> tuple[Taken, Write]:
+    def take(self, context: RuleContext, mark: str) -> tuple[Taken, Write]:
         """Count it, if there is room."""
-        span, counter = self.per.span(view.now), view.counter(self.counter)
+        span, counter = self.per.span(context.now), context.counter(self.counter)
         room = AnyOf((ABSENT, AtMost("count", self.cap - self.by)))
-        total = self.counters(view.realm).adding(counter, self.by, span, view.present, self.keep)
-        taken = Taken(counter, span.label, self.by, self.table.name)
+        counters = CounterSteps(context.realm, self.table)
+        total = counters.adding(counter, self.by, span, context.present, self.keep)
+        taken = Taken(counter, span.label, self.by, self.table.name, self.word)
         return taken, msgspec.structs.replace(total, when=room)
 
-    def refused(self, view: View, item: Item | None, now: float) -> Sight:
+    def refused(self, context: RuleContext, item: Item | None, now: float) -> Sight:
         """There was no room."""
-        span = self.per.span(view.now)
+        span = self.per.span(context.now)
         used = 0 if item is None else item["count"]
-        return Sight(self.title(view), False, f"{used} of {self.cap} in {span.label}", span.end)
+        return Sight(self.title(context), False, f"{used} of {self.cap} in {span.label}", span.end)
 
-    def title(self, view: View) -> str:
+    def title(self, context: RuleContext) -> str:
         """Which one it is."""
-        return f"cap:{view.name(self.counter)}"
+        return f"{self.word}:{context.name(self.counter)}"
+
+    @classmethod
+    def give_back(cls, taken: Taken, token: str, table: Table, realm: Realm) -> Write:  # noqa: ARG003
+        """Subtract it from the total of its period; the record of the decision sees to it that it is once."""
+        return CounterSteps(realm, table).subtracting(taken.counter, taken.by, taken.entry)
+
+    @classmethod
+    def describe(cls, taken: Taken) -> str:
+        """What was taken, for people."""
+        return f"{taken.by} of {taken.counter} in {taken.entry}"
 
 
 class Cooldown(Charging, frozen=True):
-    """At most one in so many seconds."""
+    """At most one in so many seconds of the store's own time, whatever moment is decided about."""
+
+    word: ClassVar[str] = "cooldown"
 
     name: str
     span: Seconds
@@ -246,37 +291,50 @@ class Cooldown(Charging, frozen=True):
     def __post_init__(self) -> None:
         seconds(self.span)
 
-    def see(self, view: View) -> Steps[Sight]:
+    def see(self, context: RuleContext) -> Steps[Sight]:
         """Whether the time since the last one is over."""
-        found = yield from read(Get(COUNTERS, view.realm.name(view.counter(self.name)), COOLDOWN))
+        found = yield from read(Get(COUNTERS, context.realm.name(context.counter(self.name)), COOLDOWN))
         if found.item is None:
-            return Sight(self.title(view), True, f"none in the last {seconds(self.span):g} s")
-        return self.refused(view, found.item, found.now)
+            return Sight(self.title(context), True, f"none in the last {seconds(self.span):g} s")
+        return self.refused(context, found.item, found.now)
 
-    def take(self, view: View, mark: str) -> tuple[Taken, Write]:
+    def take(self, context: RuleContext, mark: str) -> tuple[Taken, Write]:
         """Begin a new one, if none is running."""
-        counter = view.counter(self.name)
+        counter = context.counter(self.name)
         item: Item = {"token": mark, "updated_at": NOW, "expires_at": After(seconds(self.span))}
-        return Taken(counter, COOLDOWN), Put(COUNTERS, view.realm.name(counter), item, ABSENT, COOLDOWN)
+        taken = Taken(counter, COOLDOWN, kind=self.word)
+        return taken, Put(COUNTERS, context.realm.name(counter), item, ABSENT, COOLDOWN)
 
-    def refused(self, view: View, item: Item | None, now: float) -> Sight:
+    def refused(self, context: RuleContext, item: Item | None, now: float) -> Sight:
         """One was running."""
         end = now if item is None else item["expires_at"]
         saw = f"{max(0.0, end - now):.0f} s of {seconds(self.span):g} left"
-        return Sight(self.title(view), False, saw, end)
+        return Sight(self.title(context), False, saw, end)
 
-    def title(self, view: View) -> str:
+    def title(self, context: RuleContext) -> str:
         """Which one it is."""
-        return f"cooldown:{view.name(self.name)}"
+        return f"{self.word}:{context.name(self.name)}"
+
+    @classmethod
+    def give_back(cls, taken: Taken, token: str, table: Table, realm: Realm) -> Write:
+        """End it, if it is the one that this decision began."""
+        return Delete(table, realm.name(taken.counter), Equals("token", token), taken.entry)
 
 
 class Shadow(Rule, frozen=True):
     """Decide and record as if it were for real, and never allow."""
 
-    def see(self, view: View) -> Steps[Sight]:
+    word: ClassVar[str] = "shadow"
+
+    def see(self, context: RuleContext) -> Steps[Sight]:
         """Itself."""
         yield from ()
-        return Sight("shadow", False, "decides and records, and never allows")
+        return Sight(self.word, False, "decides and records, and never allows")
+
+
+RULES: Final[dict[str, type[Rule]]] = {
+    rule.word: rule for rule in (QuietHours, Cap, Cooldown, KillSwitch, FastConversation, Shadow)
+}
 
 
 def _is(actor: str | int, name: str) -> bool:
@@ -290,7 +348,12 @@ def _is(actor: str | int, name: str) -> bool:
 
 def is_switch(reason: str) -> bool:
     """Whether a kill switch is the reason."""
-    return reason.startswith(SWITCH)
+    return reason.startswith(f"{KillSwitch.word}:")
+
+
+def is_shadow(sight: Sight) -> bool:
+    """Whether it is the shadow's own."""
+    return sight.rule == Shadow.word
 
 
 @functools.lru_cache(1024)

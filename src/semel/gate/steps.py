@@ -12,7 +12,6 @@ from semel.commands import (
     NOW,
     AllOf,
     Condition,
-    Delete,
     Equals,
     Get,
     Item,
@@ -22,9 +21,19 @@ from semel.commands import (
     Write,
     read,
 )
-from semel.counters import CounterSteps
 from semel.events import What
-from semel.gate.rules import Cap, Charging, KillSwitch, Rule, Shadow, Sight, Taken, View, is_switch
+from semel.gate.rules import (
+    RULES,
+    Charging,
+    KillSwitch,
+    Rule,
+    RuleContext,
+    Shadow,
+    Sight,
+    Taken,
+    is_shadow,
+    is_switch,
+)
 from semel.keys import Key, check
 from semel.ledger import DAY, Seconds, Terms, lasting, opening
 from semel.parts import Part, Plan, Refusals, Verdict, commit
@@ -113,10 +122,11 @@ class GateSteps:
         for rule in self._weighed:
             if not isinstance(rule, Rule):
                 raise errors.InvalidOption(f"{rule!r} is no rule of a gate")
-        caps = [rule for rule in self._weighed if isinstance(rule, Cap)]
-        self._counting = {COUNTERS.name: rules.counters} | {
-            cap.table.name: cap.counters(self.realm) for cap in caps
-        }
+            if isinstance(rule, Charging) and not rule.word:
+                raise errors.InvalidOption(f"{rule!r} needs a word, by which it is known what it has taken")
+        charging = [rule for rule in self._weighed if isinstance(rule, Charging)]
+        self._kinds = RULES | {rule.word: type(rule) for rule in charging}
+        self._tables = {table.name: table for table in (COUNTERS, *(rule.charged for rule in charging))}
         self._shadow = any(isinstance(rule, Shadow) for rule in self._weighed)
         self._ttl = lasting(ttl, self.realm.horizon)
         self._trace = trace
@@ -134,11 +144,13 @@ class GateSteps:
     ) -> Steps[Decision]:
         """Whether this action may happen: the answer, its reason, its charges and its trace in one write.
 
-        `facts` fill in the names in the rules. `also(tx, decision)` adds to the same write what is to be
-        written along with the decision; it may be called more than once, with what the decision becomes.
+        `facts` fill in the names in the rules. `at` is the moment that is decided about, where that is not
+        the present; a `Cooldown` goes by the present all the same. `also(tx, decision)` adds to the same
+        write what is to be written along with the decision; it may be called more than once, with what the
+        decision becomes.
         """
-        view = yield from self._view(facts, at)
-        return (yield from self._decided(str(key), view, ABSENT, also, subject))
+        context = yield from self._context(facts, at)
+        return (yield from self._decided(str(key), context, ABSENT, also, subject))
 
     def reconsider(
         self,
@@ -150,20 +162,20 @@ class GateSteps:
         subject: str | None = None,
         **facts: Any,
     ) -> Steps[Decision]:
-        """The same, where a refusal counts only for a time: after its `not_before` it is decided anew.
+        """Whether this action may happen, where a refusal counts only until its `not_before`.
 
-        One by a kill switch is decided anew whenever it is asked for.
+        After that it is decided anew; a refusal by a kill switch whenever it is asked for.
         """
-        view = yield from self._view(facts, at)
+        context = yield from self._context(facts, at)
         found = yield from read(Get(LEDGER, self._id(key)))
-        before = None if found.item is None else self._read(str(key), found.item, view.now)
+        before = None if found.item is None else self._read(str(key), found.item, context.now)
         when: Condition = ABSENT
         if found.item is not None and isinstance(before, Refused):
-            over = before.not_before is not None and before.not_before <= view.now
+            over = before.not_before is not None and before.not_before <= context.now
             if not over and not is_switch(before.reason):
                 return before
             when = Equals("token", found.item["token"])
-        return (yield from self._decided(str(key), view, when, also, subject))
+        return (yield from self._decided(str(key), context, when, also, subject))
 
     def recorded(self, key: str | Key, /) -> Steps[Decision | None]:
         """The decision about an action; None where there is none, or where it was given back."""
@@ -179,10 +191,10 @@ class GateSteps:
         before = yield from self.recorded(key)
         if before is not None:
             return before.seen
-        view = yield from self._view(facts, at)
+        context = yield from self._context(facts, at)
         sights = []
         for rule in self._weighed:
-            sights.append((yield from rule.see(view)))  # noqa: PERF401 - no comprehension can yield from
+            sights.append((yield from rule.see(context)))  # noqa: PERF401 - no comprehension can yield from
         return tuple(sights)
 
     def refund(self, decision: Allowed) -> Steps[bool]:
@@ -199,54 +211,54 @@ class GateSteps:
 
     # How a decision is come by
 
-    def _view(self, facts: dict[str, Any], at: Moment | None) -> Steps[View]:
+    def _context(self, facts: dict[str, Any], at: Moment | None) -> Steps[RuleContext]:
         present = yield from self.realm.now()
         now = present if at is None else moment_of(at)
         switches: dict[str, Switch] = {}
         if any(isinstance(rule, KillSwitch) for rule in self._weighed):
             switches = yield from self._switches.seen()
-        return View(facts, now, present, switches, self.realm, self._shadow)
+        return RuleContext(facts, now, present, switches, self.realm, self._shadow)
 
     def _decided(
-        self, key: str, view: View, when: Condition, also: Also | None, subject: str | None
+        self, key: str, context: RuleContext, when: Condition, also: Also | None, subject: str | None
     ) -> Steps[Decision]:
-        seen, refusal = yield from self._seen(view)
+        seen, refusal = yield from self._seen(context)
         while True:
-            decision = self._verdict(key, view, seen, refusal)
-            charging = refusal is None or refusal.rule == "shadow"
+            decision = self._verdict(key, context, seen, refusal)
+            charging = refusal is None or is_shadow(refusal)
             try:
-                return (yield from self._record(decision, view, when, also, subject, charging=charging))
+                return (yield from self._record(decision, context, when, also, subject, charging=charging))
             except _Stopped as stopped:
                 seen, refusal = [*seen, stopped.sight], stopped.sight
             except _Decided as decided:
                 if decided.item is None or _taken_back(decided.item):
                     when = _over(decided.item)
                     continue
-                before = self._read(key, decided.item, view.now)
+                before = self._read(key, decided.item, context.now)
                 # What is switched off stays off, whatever was allowed before.
                 switched = refusal is not None and is_switch(refusal.rule)
                 return decision if switched and isinstance(before, Allowed) else before
 
-    def _seen(self, view: View) -> Steps[tuple[list[Sight], Sight | None]]:
+    def _seen(self, context: RuleContext) -> Steps[tuple[list[Sight], Sight | None]]:
         """What the rules see that charge nothing, and the first refusal; those that must read come last."""
         seen: list[Sight] = []
         for rule in sorted(self._weighed, key=lambda rule: rule.looks):
             refusal = _refusal(seen)
-            refused = refusal is not None and refusal.rule != "shadow"
+            refused = refusal is not None and not is_shadow(refusal)
             if not isinstance(rule, Charging) and not (rule.looks and refused):
-                seen.append((yield from rule.see(view)))
+                seen.append((yield from rule.see(context)))
         return seen, _refusal(seen)
 
-    def _verdict(self, key: str, view: View, seen: list[Sight], refusal: Sight | None) -> Decision:
+    def _verdict(self, key: str, context: RuleContext, seen: list[Sight], refusal: Sight | None) -> Decision:
         if refusal is None:
-            return Allowed(key, view.now, self.realm.token(), (), tuple(seen))
-        only_shadow = refusal.rule == "shadow"
-        return Refused(key, view.now, refusal.rule, refusal.not_before, tuple(seen), only_shadow)
+            return Allowed(key, context.now, self.realm.token(), (), tuple(seen))
+        only_shadow = is_shadow(refusal)
+        return Refused(key, context.now, refusal.rule, refusal.not_before, tuple(seen), only_shadow)
 
     def _record(
         self,
         decision: Decision,
-        view: View,
+        context: RuleContext,
         when: Condition,
         also: Also | None,
         subject: str | None,
@@ -255,17 +267,17 @@ class GateSteps:
     ) -> Steps[Decision]:
         mark = decision.token if isinstance(decision, Allowed) else self.realm.token()
         charges = [rule for rule in self._weighed if charging and isinstance(rule, Charging)]
-        takes = [(rule, *rule.take(view, mark)) for rule in charges]
+        takes = [(rule, *rule.take(context, mark)) for rule in charges]
         if isinstance(decision, Allowed):
-            room = [Sight(rule.title(view), True, "had room") for rule in charges]
+            room = [Sight(rule.title(context), True, "had room") for rule in charges]
             decision = msgspec.structs.replace(
                 decision, taken=tuple(taken for _, taken, _ in takes), seen=(*decision.seen, *room)
             )
         parts = Parts(self._rules)
         parts.gathered.add(self._recording(decision, when, self.realm.subject_of(subject)))
         for rule, _, taking in takes:
-            parts.gathered.add(_charging(rule, view, taking))
-        self._tell(parts, decision, view, subject)
+            parts.gathered.add(_charging(rule, context, taking))
+        self._tell(parts, decision, context, subject)
         if also is not None:
             also(parts, decision)
         yield from parts.gathered.commit(mark)
@@ -274,13 +286,13 @@ class GateSteps:
         self.realm.events.emit(what, self._id(decision.key), detail=reason)
         return decision
 
-    def _tell(self, parts: Parts, decision: Decision, view: View, subject: str | None) -> None:
+    def _tell(self, parts: Parts, decision: Decision, context: RuleContext, subject: str | None) -> None:
         if self._trace is None:
             return
         body: dict[str, Any] = {"action": decision.key, "allowed": decision.allowed}
         if isinstance(decision, Refused):
             body |= {"reason": decision.reason, "not_before": decision.not_before}
-        parts.journal.append(view.name(self._trace), body, at=view.now, subject=subject)
+        parts.journal.append(context.name(self._trace), body, at=context.now, subject=subject)
 
     def _id(self, key: str | Key) -> str:
         return self.realm.name(check(key) + RECORD)
@@ -330,26 +342,24 @@ class GateSteps:
 
     def _giving(self, taken: Taken, decision: Allowed) -> Plan[None]:
         """What was taken is given back, if it is still there."""
-        if taken.by:
-            write: Write = self._counters_on(taken.table).subtracting(taken.counter, taken.by, taken.entry)
-        else:
-            name = self.realm.name(taken.counter)
-            write = Delete(COUNTERS, name, Equals("token", decision.token), taken.entry)
+        kind = self._kinds.get(taken.kind)
+        if kind is None or not issubclass(kind, Charging):
+            raise errors.UsageError(
+                f"this was taken by a rule {taken.kind!r}: give it back by a gate that has such a rule"
+            )
+        if taken.table not in self._tables:
+            raise errors.UsageError(
+                f"this was counted in {taken.table}: give it back by a gate whose cap counts there"
+            )
+        write = kind.give_back(taken, decision.token, self._tables[taken.table], self.realm)
         return _planned(Part((write,), lambda _: Verdict.STANDS, lambda _: None))
 
-    def _counters_on(self, table: str) -> CounterSteps:
-        if table not in self._counting:
-            raise errors.UsageError(
-                f"this was counted in {table}: give it back by a gate whose cap counts there"
-            )
-        return self._counting[table]
 
-
-def _charging(rule: Charging, view: View, write: Write) -> Plan[None]:
+def _charging(rule: Charging, context: RuleContext, write: Write) -> Plan[None]:
     def judge(refusals: Refusals) -> "Verdict | errors.SemelError":
         [refused] = refusals
-        item, now = (None, view.now) if refused is None else (refused.item, refused.now)
-        return _Stopped(rule.refused(view, item, now))
+        item, now = (None, context.now) if refused is None else (refused.item, refused.now)
+        return _Stopped(rule.refused(context, item, now))
 
     return _planned(Part((write,), judge, lambda _: None))
 
@@ -376,4 +386,4 @@ def _planned(part: Part[None]) -> Plan[None]:
 def _refusal(seen: Sequence[Sight]) -> Sight | None:
     """The first refusal; the shadow's only where there is no other."""
     refusals = [sight for sight in seen if not sight.passed]
-    return min(refusals, key=lambda sight: sight.rule == "shadow", default=None)
+    return min(refusals, key=is_shadow, default=None)

@@ -9,19 +9,7 @@ from fastapi import APIRouter, Depends
 
 from semel import errors
 from semel.apps.reading import Given
-from semel.gate import (
-    Allowed,
-    Cap,
-    Cooldown,
-    Decision,
-    FastConversation,
-    KillSwitch,
-    QuietHours,
-    Refused,
-    Rule,
-    Shadow,
-    Sight,
-)
+from semel.gate import RULES, Allowed, Decision, Refused, Rule, Sight
 from semel.keys import compile_template
 from semel.service.openapi import problems
 from semel.service.problems import moment, problem_error
@@ -39,15 +27,6 @@ from semel.service.v1.models import (
 )
 from semel.service.v1.strict_json import StrictRoute
 
-# What a rule is called in the settings.
-RULES: Final[dict[str, type[Rule]]] = {
-    "quiet_hours": QuietHours,
-    "cap": Cap,
-    "cooldown": Cooldown,
-    "kill_switch": KillSwitch,
-    "fast_conversation": FastConversation,
-    "shadow": Shadow,
-}
 EXAMPLE: Final = 'rules = [{ rule = "kill_switch", switch = "safe_mode" }]'
 # What a file of settings cannot say: a table is a value of the program's.
 ELSEWHERE: Final = frozenset({"book", "table"})
