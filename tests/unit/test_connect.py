@@ -50,6 +50,7 @@ from semel.drive import (
 from semel.ledger import LedgerSteps
 from semel.stores.memory import MemoryStore
 from semel.tables import COUNTERS, LEDGER
+from tests.service.kit import opened
 
 # Options
 
@@ -183,6 +184,11 @@ def test_the_command_line_opens_it_too(installed: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=known, cwd=installed)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["records"] == []
+
+
+def test_the_service_opens_it_too(installed: Path) -> None:
+    with opened('[semel]\nurl = "mystore://somewhere"\n', installed) as house:
+        assert repr(house.s.store) == "<Mine>"
 
 
 def test_an_unknown_scheme_names_those_that_are_known_and_the_entry_point(installed: Path) -> None:

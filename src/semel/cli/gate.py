@@ -9,7 +9,7 @@ from rich.text import Text
 
 from semel.cli import views
 from semel.cli.opening import AsJson, Where, absent, connected, on_a_store, print_json
-from semel.gate import RECORD, RULES, Allowed, Charging, Decision, Refused, Sight, Taken
+from semel.gate import RECORD, RULES, Allowed, Charging, GateDecision, Refused, Sight, Taken
 
 app = typer.Typer(no_args_is_help=True, help="Look up why something was allowed, or was not.")
 
@@ -37,14 +37,14 @@ def show(
         tell(decision)
 
 
-def tell(decision: Decision) -> None:
+def tell(decision: GateDecision) -> None:
     """Print the decision, then each rule."""
     views.print_pairs(_about(decision))
     if decision.seen:
         views.print_table(("rule", "says", "saw"), [_row(sight) for sight in decision.seen])
 
 
-def _about(decision: Decision) -> Iterator[tuple[str, views.Cell]]:
+def _about(decision: GateDecision) -> Iterator[tuple[str, views.Cell]]:
     yield "action", decision.key
     yield "decision", _verdict(decision)
     yield "at", views.moment(decision.at)
@@ -54,7 +54,7 @@ def _about(decision: Decision) -> Iterator[tuple[str, views.Cell]]:
         yield "used up", _taking(taken)
 
 
-def _verdict(decision: Decision) -> Text:
+def _verdict(decision: GateDecision) -> Text:
     if isinstance(decision, Allowed):
         return Text("allowed", "green")
     told = f"refused: {decision.reason}"
@@ -72,7 +72,7 @@ def _row(sight: Sight) -> views.Row:
     return sight.rule, Text("pass", "green") if sight.passed else Text("refuse", "red"), sight.saw
 
 
-def for_programs(decision: Decision) -> dict[str, Any]:
+def for_programs(decision: GateDecision) -> dict[str, Any]:
     """A decision as JSON, without its token, which is its holder's alone."""
     view: dict[str, Any] = {
         "action": decision.key,

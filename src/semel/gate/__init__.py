@@ -20,7 +20,7 @@ from semel.gate.rules import (
     Sight,
     Taken,
 )
-from semel.gate.steps import RECORD, Allowed, Decision, GateSteps, Refused
+from semel.gate.steps import RECORD, Allowed, GateDecision, GateSteps, Refused
 
 __all__ = [
     "RECORD",
@@ -29,8 +29,8 @@ __all__ = [
     "Cap",
     "Charging",
     "Cooldown",
-    "Decision",
     "FastConversation",
+    "GateDecision",
     "GateSteps",
     "KillSwitch",
     "QuietHours",

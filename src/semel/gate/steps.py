@@ -73,10 +73,10 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
     allowed: ClassVar[bool] = False
 
 
-Decision: TypeAlias = Allowed | Refused
+GateDecision: TypeAlias = Allowed | Refused
 
 
-Also: TypeAlias = Callable[[Parts, Decision], object]
+Also: TypeAlias = Callable[[Parts, GateDecision], object]
 
 
 class _Stopped(errors.SemelError):
@@ -130,7 +130,7 @@ class GateSteps:
         self._shadow = any(isinstance(rule, Shadow) for rule in self._weighed)
         self._ttl = lasting(ttl, self.realm.horizon)
         self._trace = trace
-        self._decoder = decoder_for(Decision)
+        self._decoder = decoder_for(GateDecision)
 
     def decide(
         self,
@@ -141,7 +141,7 @@ class GateSteps:
         at: Moment | None = None,
         subject: str | None = None,
         **facts: Any,
-    ) -> Steps[Decision]:
+    ) -> Steps[GateDecision]:
         """Whether this action may happen: the answer, its reason, its charges and its trace in one write.
 
         `facts` fill in the names in the rules. `at` is the moment that is decided about, where that is not
@@ -161,7 +161,7 @@ class GateSteps:
         at: Moment | None = None,
         subject: str | None = None,
         **facts: Any,
-    ) -> Steps[Decision]:
+    ) -> Steps[GateDecision]:
         """Whether this action may happen, where a refusal counts only until its `not_before`.
 
         After that it is decided anew; a refusal by a kill switch whenever it is asked for.
@@ -177,7 +177,7 @@ class GateSteps:
             when = Equals("token", found.item["token"])
         return (yield from self._decided(str(key), context, when, also, subject))
 
-    def recorded(self, key: str | Key, /) -> Steps[Decision | None]:
+    def recorded(self, key: str | Key, /) -> Steps[GateDecision | None]:
         """The decision about an action; None where there is none, or where it was given back."""
         found = yield from read(Get(LEDGER, self._id(key)))
         if found.item is None or _taken_back(found.item):
@@ -221,7 +221,7 @@ class GateSteps:
 
     def _decided(
         self, key: str, context: RuleContext, when: Condition, also: Also | None, subject: str | None
-    ) -> Steps[Decision]:
+    ) -> Steps[GateDecision]:
         seen, refusal = yield from self._seen(context)
         while True:
             decision = self._verdict(key, context, seen, refusal)
@@ -249,7 +249,9 @@ class GateSteps:
                 seen.append((yield from rule.see(context)))
         return seen, _refusal(seen)
 
-    def _verdict(self, key: str, context: RuleContext, seen: list[Sight], refusal: Sight | None) -> Decision:
+    def _verdict(
+        self, key: str, context: RuleContext, seen: list[Sight], refusal: Sight | None
+    ) -> GateDecision:
         if refusal is None:
             return Allowed(key, context.now, self.realm.token(), (), tuple(seen))
         only_shadow = is_shadow(refusal)
@@ -257,14 +259,14 @@ class GateSteps:
 
     def _record(
         self,
-        decision: Decision,
+        decision: GateDecision,
         context: RuleContext,
         when: Condition,
         also: Also | None,
         subject: str | None,
         *,
         charging: bool,
-    ) -> Steps[Decision]:
+    ) -> Steps[GateDecision]:
         mark = decision.token if isinstance(decision, Allowed) else self.realm.token()
         charges = [rule for rule in self._weighed if charging and isinstance(rule, Charging)]
         takes = [(rule, *rule.take(context, mark)) for rule in charges]
@@ -286,7 +288,7 @@ class GateSteps:
         self.realm.events.emit(what, self._id(decision.key), detail=reason)
         return decision
 
-    def _tell(self, parts: Parts, decision: Decision, context: RuleContext, subject: str | None) -> None:
+    def _tell(self, parts: Parts, decision: GateDecision, context: RuleContext, subject: str | None) -> None:
         if self._trace is None:
             return
         body: dict[str, Any] = {"action": decision.key, "allowed": decision.allowed}
@@ -297,7 +299,7 @@ class GateSteps:
     def _id(self, key: str | Key) -> str:
         return self.realm.name(check(key) + RECORD)
 
-    def _recording(self, decision: Decision, when: Condition, person: str | None) -> Plan[None]:
+    def _recording(self, decision: GateDecision, when: Condition, person: str | None) -> Plan[None]:
         """The decision as the outcome of its action's key."""
         id = self._id(decision.key)
 
@@ -318,13 +320,13 @@ class GateSteps:
 
         return plan
 
-    def _read(self, key: str, item: Item, now: float) -> Decision:
+    def _read(self, key: str, item: Item, now: float) -> GateDecision:
         """A recorded decision; one whose text was dropped is no permission any more."""
         data, encoding = item.get("result"), item.get("encoding")
         if data is None or encoding is None:
             return Refused(key, now, "forgotten")
         body = Body(data, encoding)
-        return cast("Decision", self._rules.ledger.codec.decode(body, self._decoder, self._id(key)))
+        return cast("GateDecision", self._rules.ledger.codec.decode(body, self._decoder, self._id(key)))
 
     # Taking back
 

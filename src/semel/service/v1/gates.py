@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends
 
 from semel import errors
 from semel.apps.reading import Given
-from semel.gate import RULES, Allowed, Decision, Refused, Rule, Sight
+from semel.gate import RULES, Allowed, GateDecision, Refused, Rule, Sight
 from semel.keys import compile_template
 from semel.service.openapi import problems
 from semel.service.problems import moment, problem_error
@@ -70,7 +70,7 @@ def router(runtime: Runtime, tokens: Tokens) -> APIRouter:
     return routes
 
 
-def _told(decision: Decision) -> DecisionTold:
+def _told(decision: GateDecision) -> DecisionTold:
     refused = decision if isinstance(decision, Refused) else None
     return DecisionTold(
         key=decision.key,

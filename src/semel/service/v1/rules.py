@@ -29,7 +29,7 @@ T = TypeVar("T")
 _sorted: Final = msgspec.json.Encoder(order="sorted").encode
 
 
-class Again(Exception):
+class Overtaken(Exception):
     """Somebody was faster: what stands there now has to be looked at afresh."""
 
 
@@ -65,7 +65,7 @@ def claim(s: Semel, key: str, token: str | None, terms: dict[str, Any]) -> Steps
             return (yield from steps)
         try:
             return (yield from _watched(steps, _mine(ledger, token, terms)))
-        except Again:
+        except Overtaken:
             continue
 
 
@@ -98,7 +98,7 @@ def _mine(
         try:
             yield from ledger.renew(claim)
         except errors.ClaimLost:
-            raise Again from None
+            raise Overtaken from None
         return claim
 
     return seen
@@ -131,7 +131,7 @@ def _same(stored: Any, result: Any) -> bool:
 def _watched(
     steps: Generator[Any, Any, T], seen: "Callable[[Refused], Generator[Any, Any, Any]]"
 ) -> Generator[Any, Any, T]:
-    """The same steps, which end as soon as `seen` has an answer to what stands in their way."""
+    """Run these steps, which end as soon as `seen` has an answer to what stands in their way."""
     try:
         command = next(steps)
         while True:

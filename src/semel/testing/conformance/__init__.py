@@ -10,28 +10,12 @@ the clock it is given: that is how leases run out here without anybody sleeping.
 has to keep those in `TABLES`.
 """
 
+from pkgutil import iter_modules
+
 import pytest
 
 # Without this the failing asserts would not show their values; it has to come before the imports.
-pytest.register_assert_rewrite(
-    *(
-        f"{__name__}.{module}"
-        for module in (
-            "basics",
-            "commands",
-            "doubts",
-            "faults",
-            "flow",
-            "harness",
-            "indexes",
-            "moves",
-            "queries",
-            "races",
-            "records",
-            "values",
-        )
-    )
-)
+pytest.register_assert_rewrite(*(f"{__name__}.{module.name}" for module in iter_modules(__path__)))
 
 from semel.testing.conformance.basics import BasicTests  # noqa: E402
 from semel.testing.conformance.commands import CommandTests, TransactTests  # noqa: E402

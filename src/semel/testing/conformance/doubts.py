@@ -150,7 +150,7 @@ class DoubtTests(Harness):
     def test_many_results_outlive_a_short_outage(
         self, runner: Runner, ledger: LedgerSteps, store: Faulty
     ) -> None:
-        """The same for a batch."""
+        """Results of a batch are sent again until the store is back."""
         claims = [claimed(one) for one in runner.run(ledger.claim_many(["a", "b"], lease=30))]
         store.refuse(4)
         assert runner.run(ledger.complete_many(claims, 1)) == [True, True]

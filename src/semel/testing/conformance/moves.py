@@ -15,12 +15,12 @@ from semel.tables import LEDGER
 from semel.testing.clock import FakeClock
 from semel.testing.conformance.harness import LONG, Harness, Runner, claimed, raw
 
-Operation: TypeAlias = Callable[[LedgerSteps, Claimed], Steps[Any]]
+ClaimOperation: TypeAlias = Callable[[LedgerSteps, Claimed], Steps[Any]]
 
 IN_PROGRESS, COMPLETED, FAILED, UNKNOWN, RELEASED = Status
 
 # Written out here once more, and not taken from the table: what a holder may do, and where that leads.
-OPERATIONS: dict[str, tuple[Operation, set[Status], Status]] = {
+OPERATIONS: dict[str, tuple[ClaimOperation, set[Status], Status]] = {
     "complete": (lambda ledger, claim: ledger.complete(claim, "mine"), {IN_PROGRESS, UNKNOWN}, COMPLETED),
     "fail": (lambda ledger, claim: ledger.fail(claim, Failure("E", "mine")), {IN_PROGRESS, UNKNOWN}, FAILED),
     "release": (lambda ledger, claim: ledger.release(claim), {IN_PROGRESS, UNKNOWN}, RELEASED),

@@ -25,7 +25,7 @@ from semel.codecs import Body, decoder_for
 from semel.commands import TRIES, Applied, Get, Query, Steps, Time, Transact
 from semel.counters import CHARGED, CounterSteps
 from semel.documents import DocumentSteps
-from semel.gate import Allowed, Cap, Decision, GateSteps
+from semel.gate import Allowed, Cap, GateDecision, GateSteps
 from semel.journal import BOOKS, JournalSteps
 from semel.keys import prefix
 from semel.model import Claimed
@@ -52,7 +52,7 @@ DEAF = 0.3
 # In leases: by then whoever vanished can be taken over.
 LATER = 3.0
 
-DECISION = decoder_for(Decision)
+DECISION = decoder_for(GateDecision)
 
 
 class LazyDetail:
@@ -195,13 +195,13 @@ class TransactionWorld(Network):
         tx.ledger.fail(claim, full)
         tx.journal.append("refused", {"message": message})
 
-    def _decide(self, question: str) -> Steps[Decision]:
+    def _decide(self, question: str) -> Steps[GateDecision]:
         decision = yield from self.gate.decide(question, also=lambda tx, made: self._also(tx, question, made))
         if isinstance(decision, Allowed) and self.rng.chance(0.4):
             yield from self.gate.refund(decision)
         return decision
 
-    def _also(self, tx: Parts, question: str, decision: Decision) -> None:
+    def _also(self, tx: Parts, question: str, decision: GateDecision) -> None:
         tx.documents.update("decided", lambda d: {"on": [*(d or {"on": []})["on"], question]})
         tx.journal.append("decisions", {"message": question})
 
@@ -368,12 +368,12 @@ class TransactionWorld(Network):
         item = self._item(key)
         return None if item is None else item["status"]
 
-    def _decision(self, question: str) -> Decision | None:
+    def _decision(self, question: str) -> GateDecision | None:
         item = self._item(question)
         if item is None or item["status"] != "COMPLETED":
             return None
         body = Body(item["result"], item["encoding"])
-        decision: Decision = self.ledger.codec.decode(body, DECISION, item["id"])
+        decision: GateDecision = self.ledger.codec.decode(body, DECISION, item["id"])
         return decision
 
     def _charged(self, message: str) -> bool:
