@@ -14,6 +14,7 @@ import pytest
 from semel.errors import InvalidOption
 from semel.provision import KNOWN, OWN, cdk, cloudformation, iam, named, page, sam, shape, terraform
 from semel.provision.iam import Role
+from semel.provision.statements import text as statements_page
 from semel.stores.dynamodb.layout import title
 from semel.tables import LEDGER, Index, Kind, Table
 from semel.tables.seeds import ACTIVITIES, ALCHEMISER, MESSAGES, PROBE, QUILL, RESPONSE_COUNTERS
@@ -435,6 +436,11 @@ def test_whoever_only_writes_may_not_look_anybody_up():
 def test_the_page_about_the_tables_is_made_from_them():
     written = (ROOT / "docs" / "reference" / "tables.md").read_text("utf-8")
     assert written == page.text(), "python -m semel.provision.page > docs/reference/tables.md"
+
+
+def test_the_page_about_statements_is_what_the_ledger_runs():
+    written = (ROOT / "docs" / "reference" / "statements.md").read_text("utf-8")
+    assert written == statements_page(), "python -m semel.provision.statements > docs/reference/statements.md"
 
 
 def test_the_page_tells_what_an_index_carries():

@@ -5,6 +5,7 @@ import shutil
 import sqlite3
 from contextlib import suppress
 from pathlib import Path
+from typing import ClassVar
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
@@ -23,8 +24,14 @@ DURABILITY = {"full": "FULL", "normal": "NORMAL"}
 FORM = "sqlite:///relative/path.db or sqlite:////absolute/path.db; a store to throw away is memory:"
 
 
+class SQLiteConnection(sqlite3.Connection):
+    """A connection of sqlite3's, which others may know without keeping it open."""
+
+
 class SQLiteFile(msgspec.Struct, frozen=True):
     """Where the file is, how durable its writes are, and how long another's transaction is waited for."""
+
+    factory: ClassVar[type[sqlite3.Connection]] = SQLiteConnection
 
     path: str
     synchronous: str = "full"
@@ -89,7 +96,7 @@ class SQLiteFile(msgspec.Struct, frozen=True):
             timeout=self.timeout,
             isolation_level=None,
             check_same_thread=False,
-            factory=SQLiteConnection,
+            factory=self.factory,
         )
         try:
             for setting in settings:
@@ -98,7 +105,3 @@ class SQLiteFile(msgspec.Struct, frozen=True):
             connection.close()
             raise
         return connection
-
-
-class SQLiteConnection(sqlite3.Connection):
-    """A connection of sqlite3's, which others may know without keeping it open."""
