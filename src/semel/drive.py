@@ -1,11 +1,12 @@
 """The only fork between sync and async: two ways to run the same steps.
 
 Everything that decides is a generator of commands (see `commands`). `drive` answers each command at once;
-`adrive` awaits the answers, and sees to it that a cancellation never tears a write in two.
+`adrive` awaits the answers, and sees to it that a cancellation never tears a write in two. Beneath them,
+where a store asks its server, `run_sync` and `run_async` do the same for steps of any kind.
 """
 
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from semel.clock import Clock
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
     from semel.codecs import Overflow
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -228,6 +230,38 @@ def _problem(command: Stored, reply: Any) -> str | None:
         case ((Put() | Update() | Add() | Delete()), Refused(now, None)) if allowed(command, None, now):
             return "a refusal in which nothing stands in the way, though its condition allows that"
     return None
+
+
+def run_sync(steps: Generator[S, Any, T], answer: Callable[[S], Any]) -> T:
+    """Run steps to their end: what `answer` gives for each goes into them, and what it raises too."""
+    try:
+        step = next(steps)
+        while True:
+            try:
+                reply = answer(step)
+            except BaseException as error:  # noqa: BLE001 - the steps decide, whatever it is
+                step = steps.throw(error)
+            else:
+                step = steps.send(reply)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+
+
+async def run_async(steps: Generator[S, Any, T], answer: Callable[[S], Awaitable[Any]]) -> T:
+    """Run steps to their end: what is awaited for each goes into them, and what that raises too."""
+    try:
+        step = next(steps)
+        while True:
+            try:
+                reply = await answer(step)
+            except BaseException as error:  # noqa: BLE001 - the steps decide, whatever it is
+                step = steps.throw(error)
+            else:
+                step = steps.send(reply)
+    except StopIteration as end:
+        result: T = end.value
+        return result
 
 
 def drive(steps: Steps[T], store: Store) -> T:

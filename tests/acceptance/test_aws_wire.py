@@ -610,7 +610,7 @@ def test_whoever_gets_no_connection_is_told_to_allow_for_more(wire, script):
 
     async def ask():
         await way.acall("GetItem", {}, write=False)
-        async with way._apool._loops.here()._slots:
+        async with way._async_pool._loops.here()._slots:
             await way.acall("GetItem", {}, write=False)
 
     with pytest.raises(StoreUnavailable, match=full):

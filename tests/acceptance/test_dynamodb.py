@@ -14,6 +14,7 @@ import pytest
 import semel
 from semel import errors
 from semel.aws.time import ServiceTime
+from semel.aws.transport import WireSteps
 from semel.clock import Clock
 from semel.codecs import Codec
 from semel.commands import (
@@ -452,10 +453,10 @@ class Dated(Counting):
         self._world = world
         self.time = ServiceTime(machine)
 
-    def call(self, operation: str, request: Any, *, write: bool) -> dict[str, Any]:
+    def exchange(self, operation: str, request: Any, *, write: bool) -> WireSteps[dict[str, Any]]:
         sent = self.time.monotonic()
         try:
-            return super().call(operation, request, write=write)
+            return (yield from super().exchange(operation, request, write=write))
         finally:
             self._world.time += 0.02
             self.time.observe(formatdate(self._world.time, usegmt=True), sent, self.time.monotonic())

@@ -14,6 +14,7 @@ import pytest
 import semel
 from semel.aws.credentials import Credentials
 from semel.aws.errors import ServiceError
+from semel.aws.transport import Transport
 from semel.aws.wire import Wire
 from semel.cli import main
 from semel.clock import Clock
@@ -471,19 +472,32 @@ def test_a_file_that_is_no_ledger_is_a_problem(run, tmp_path):
 # Cost
 
 
-class Counting:
+class Counting(Transport):
     """A transport that counts requests, and asks what each is billed."""
 
     def __init__(self, wire):
         self._wire = wire
-        self.time, self.close, self.acall, self.leave = wire.time, wire.close, wire.acall, wire.leave
+        self.time = wire.time
         self.requests: Counter[str] = Counter()
         self.units: list[float] = []
 
-    def call(self, operation, request, *, write):
+    async def leave(self):
+        await self._wire.leave()
+
+    def close(self):
+        self._wire.close()
+
+    def perform(self, step):
+        return self._wire.perform(step)
+
+    async def aperform(self, step):
+        return await self._wire.aperform(step)
+
+    def exchange(self, operation, request, *, write):
         self.requests[operation] += 1
         made = request() if callable(request) else request
-        answer = self._wire.call(operation, made | {"ReturnConsumedCapacity": "TOTAL"}, write=write)
+        asked = made | {"ReturnConsumedCapacity": "TOTAL"}
+        answer = yield from self._wire.exchange(operation, asked, write=write)
         self.units.append(answer["ConsumedCapacity"]["CapacityUnits"])
         return answer
 

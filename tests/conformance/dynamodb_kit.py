@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 from semel.aws.credentials import Credentials
 from semel.aws.errors import ServiceError
 from semel.aws.time import ServiceTime
+from semel.aws.transport import Transport, WireStep, WireSteps
 from semel.aws.wire import Wire
 from semel.clock import Clock
 from semel.provision.shape import create_request
@@ -21,7 +22,7 @@ ANYONE = Credentials("anyone", "anything")
 Answer: TypeAlias = dict[str, Any] | Exception
 
 
-class Told:
+class Told(Transport):
     """A transport that answers as it was told to, and with nothing where it was not."""
 
     def __init__(self, clock: Clock, *answers: Answer) -> None:
@@ -37,8 +38,15 @@ class Told:
             raise answer
         return answer
 
-    async def acall(self, operation: str, request: Any, *, write: bool) -> dict[str, Any]:
+    def exchange(self, operation: str, request: Any, *, write: bool) -> WireSteps[dict[str, Any]]:
+        yield from ()  # there is nothing to be done on the way
         return self.call(operation, request, write=write)
+
+    def perform(self, step: WireStep) -> Any:
+        raise AssertionError(step)
+
+    async def aperform(self, step: WireStep) -> Any:
+        raise AssertionError(step)
 
     async def leave(self) -> None:
         """Nothing to leave."""
@@ -59,13 +67,9 @@ class Counting(Wire):
         super().__init__("dynamodb", region=REGION, endpoint=url, credentials=credentials, clock=clock)
         self.asked: list[str] = []
 
-    def call(self, operation: str, request: Any, *, write: bool) -> dict[str, Any]:
+    def exchange(self, operation: str, request: Any, *, write: bool) -> WireSteps[dict[str, Any]]:
         self.asked.append(operation)
-        return super().call(operation, request, write=write)
-
-    async def acall(self, operation: str, request: Any, *, write: bool) -> dict[str, Any]:
-        self.asked.append(operation)
-        return await super().acall(operation, request, write=write)
+        return super().exchange(operation, request, write=write)
 
 
 class Engine:

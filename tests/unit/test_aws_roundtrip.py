@@ -10,10 +10,12 @@ from semel.aws.credentials import Credentials, Keyring
 from semel.aws.errors import ErrorKind, NoResponse, ServiceError
 from semel.aws.http1 import HttpResponse
 from semel.aws.retry import RetryPolicy
-from semel.aws.roundtrip import AwsSession, Load, Pause, exchange
+from semel.aws.roundtrip import AwsSession, round_trip
 from semel.aws.sign import JsonSigner
 from semel.aws.time import ServiceTime
+from semel.aws.transport import ThreadCall
 from semel.aws.wire import JsonRequest
+from semel.commands import Pause
 from semel.errors import StoreError, StoreOutcomeUnknown, StoreThrottled, StoreUnavailable, UsageError
 from semel.testing import FakeClock
 
@@ -36,22 +38,36 @@ def refusal(code, message="", status=400, **headers):
     return answer({"__type": f"x#{code}", "message": message}, status, **headers)
 
 
+class Noted(Keyring):
+    """Credentials that keep note of how they are loaded."""
+
+    def __init__(self, source, time):
+        super().__init__(source, time)
+        self.loads: list[Any] = []
+
+    def load(self, instead_of=None):
+        self.loads.append(instead_of)
+        return super().load(instead_of)
+
+
 class Play:
     """A call whose replies are given."""
 
     def __init__(self, source=None, request: Any = None, *, write=True):
         self.clock = MachineClock()
         time = ServiceTime(self.clock)
-        keyring = Keyring(source or (lambda _: Credentials("id", "s")), time)
-        self.desk = AwsSession("dynamodb at h:1", self.clock, time, keyring, RetryPolicy())
+        keyring = Noted(source or (lambda _: Credentials("id", "s")), time)
+        self.session = AwsSession("dynamodb at h:1", self.clock, time, keyring, RetryPolicy())
         request = {"a": 1} if request is None else request
-        self.post = JsonRequest(JsonSigner("dynamodb", "eu-north-1", "h"), "POST\r\n", "T.Op", request, write)
+        self.request = JsonRequest(
+            JsonSigner("dynamodb", "eu-north-1", "h"), "POST\r\n", "T.Op", request, write
+        )
         self.sent: list[str] = []
         self.waits: list[float] = []
-        self.loads: list[Any] = []
+        self.loads = keyring.loads
 
     def run(self, *replies):
-        steps = exchange(self.desk, self.post)
+        steps = round_trip(self.session, self.request)
         left = list(replies)
         reply = None
         try:
@@ -61,9 +77,8 @@ class Play:
                     self.waits.append(step.seconds)
                     self.clock.advance(step.seconds)
                     reply = None
-                elif isinstance(step, Load):
-                    self.loads.append(step.instead_of)
-                    reply = self.desk.keyring.load(step.instead_of)
+                elif isinstance(step, ThreadCall):
+                    reply = step.work()
                 else:
                     self.sent.append(step.decode())
                     reply = left.pop(0)
@@ -151,7 +166,7 @@ def test_a_clock_an_hour_off_is_corrected_and_the_request_made_anew_and_signed_a
     made = []
 
     def request():
-        made.append(play.desk.time.now())
+        made.append(play.session.time.now())
         return {"now": made[-1]}
 
     play = Play(request=request)
@@ -181,7 +196,7 @@ def test_every_answer_tells_the_time():
     play = Play()
     with pytest.raises(ServiceError):
         play.run(refusal("ValidationException", date=formatdate(play.clock.now() + HOUR, usegmt=True)))
-    assert play.desk.time.now() - play.clock.now() > HOUR - 1
+    assert play.session.time.now() - play.clock.now() > HOUR - 1
 
 
 @pytest.mark.parametrize("foreign", [*UNUSABLE[2:], answer(None, 403, raw=b"<html>Blocked</html>")])
@@ -191,7 +206,7 @@ def test_only_the_services_own_answers_tell_the_time(foreign):
     date = formatdate(play.clock.now() + HOUR, usegmt=True)
     with pytest.raises(StoreError):
         play.run(msgspec.structs.replace(foreign, headers=foreign.headers | {"date": date}))
-    assert not play.desk.time.known
+    assert not play.session.time.known
 
 
 # Credentials
@@ -214,7 +229,8 @@ def test_credentials_that_nobody_can_replace_are_the_services_own_error():
 
 def test_credentials_that_are_at_hand_are_not_loaded():
     play = Play()
-    play.desk.keyring.load()
+    play.session.keyring.load()
+    play.loads.clear()
     play.run(answer({}))
     assert play.loads == []
 

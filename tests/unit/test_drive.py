@@ -1,14 +1,14 @@
 """The drivers: errors go into the steps, and a cancellation never tears a write in two."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any
 
 import pytest
 
 import semel
 from semel.commands import ABSENT, Applied, Call, Found, Get, Put, Raised, Returned, Steps, Watch
-from semel.drive import adrive, advance, drive
+from semel.drive import adrive, advance, drive, run_async, run_sync
 from semel.tables import LEDGER
 
 PUT = Put(LEDGER, "k", {}, ABSENT)
@@ -234,3 +234,33 @@ class Slow(Scripted):
             self.slow = False
             await super().aexecute(command)
         return self.store.execute(command)
+
+
+# Steps of any kind
+
+
+def two_questions() -> Generator[str, Any, list[Any]]:
+    answers = [(yield "first")]
+    try:
+        answers.append((yield "second"))
+    except BaseException as error:  # noqa: BLE001 - whatever the answer raised
+        answers.append(error)
+    return answers
+
+
+@pytest.mark.parametrize("raised", [ValueError("no"), KeyboardInterrupt(), asyncio.CancelledError()])
+@pytest.mark.parametrize("way", ["sync", "async"])
+def test_steps_get_every_answer_and_every_error(way: str, raised: BaseException) -> None:
+    def answer(step: str) -> str:
+        if step == "second":
+            raise raised
+        return step.upper()
+
+    async def aanswer(step: str) -> str:
+        return answer(step)
+
+    if way == "sync":
+        found = run_sync(two_questions(), answer)
+    else:
+        found = asyncio.run(run_async(two_questions(), aanswer))
+    assert found == ["FIRST", raised]

@@ -6,18 +6,17 @@ import ssl
 import weakref
 from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any
 
 from semel.aws.endpoint import Proxy, tls
 from semel.aws.errors import NoResponse
 from semel.aws.http1 import CLOSED, HttpResponse, MalformedResponse, Reader
 from semel.aws.pool import IDLE_SECONDS, AwsRoute, IdleConnections, refusal
-from semel.aws.roundtrip import AwsSession, Pause, Steps
+from semel.aws.transport import WireStep
+from semel.commands import Pause
 from semel.errors import StoreClosed
 from semel.loops import PerLoop
 from semel.sockets import ear
-
-T = TypeVar("T")
 
 
 class AsyncHttpConnection(asyncio.Protocol):
@@ -266,6 +265,14 @@ class AsyncHttpPool:
         _of_the_parent.append(self._loops)
         self._begin()
 
+    async def perform(self, step: WireStep) -> Any:
+        """Carry out one step of a round trip in this task."""
+        if type(step) is bytes:
+            return await self.send(step)
+        if isinstance(step, Pause):
+            return await step.clock.wait_async(asyncio.Event(), step.seconds)
+        return await asyncio.to_thread(step.work)  # type: ignore[union-attr]
+
     async def send(self, request: bytes) -> HttpResponse | NoResponse:
         """Send a request on the running loop; its answer, or what became of it."""
         if self._closed:
@@ -293,21 +300,3 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
-
-
-async def run(steps: Steps[T], pool: AsyncHttpPool, session: AwsSession) -> T:
-    """Carry the steps out in this task."""
-    try:
-        step = next(steps)
-        while True:
-            reply: Any = None
-            if type(step) is bytes:
-                reply = await pool.send(step)
-            elif type(step) is Pause:
-                await session.clock.wait_async(asyncio.Event(), step.seconds)
-            else:
-                reply = await asyncio.to_thread(session.keyring.load, step.instead_of)  # type: ignore[union-attr]
-            step = steps.send(reply)
-    except StopIteration as end:
-        result: T = end.value
-        return result

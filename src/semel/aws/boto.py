@@ -5,12 +5,13 @@ import sys
 from base64 import b64decode, b64encode
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from semel.aws.errors import ErrorKind, NoResponse, ServiceError, kind
 from semel.aws.retry import RetryPolicy, Tries
 from semel.aws.time import ServiceTime
-from semel.aws.transport import WireRequest, made
+from semel.aws.transport import ThreadCall, Transport, WireRequest, WireStep, WireSteps, made
 from semel.clock import Clock
 from semel.errors import InvalidOption, StoreClosed
 from semel.locks import Event
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from semel.aws.mocked import Mock
 
 
-class BotoWire:
+class BotoWire(Transport):
     """Carries requests through a client of boto3, which signs, sends and retries as it was told to.
 
     Give it a client, or a session to make one from. Tasks ask through a thread. `turns` is held while the
@@ -46,8 +47,22 @@ class BotoWire:
         self._mock = mock
         self.time = time or ServiceTime(self._clock)
 
-    def call(self, operation: str, request: WireRequest, *, write: bool) -> dict[str, Any]:
-        """The answer to an operation such as `PutItem`."""
+    def exchange(self, operation: str, request: WireRequest, *, write: bool) -> WireSteps[dict[str, Any]]:
+        """One step to the response of an operation such as `PutItem`: the client blocks."""
+        response: dict[str, Any] = yield ThreadCall(partial(self._call, operation, request, write))
+        return response
+
+    def perform(self, step: WireStep) -> Any:
+        """Carry out one step in this thread."""
+        return step.work()  # type: ignore[union-attr]  # it has no others
+
+    async def aperform(self, step: WireStep) -> Any:
+        """Carry out one step in a thread that this task waits for."""
+        import asyncio
+
+        return await asyncio.to_thread(self.perform, step)
+
+    def _call(self, operation: str, request: WireRequest, write: bool) -> dict[str, Any]:
         if self._mock is not None and (mocked := self._mock.wire()) is not None:
             return mocked.call(operation, request, write=write)
         tries: Tries | None = None
@@ -57,12 +72,6 @@ class BotoWire:
                 return reply
             tries = tries or Tries(self._policy, self._clock, "the boto3 client", write=write)
             self._clock.wait(Event(), tries.after(reply))
-
-    async def acall(self, operation: str, request: WireRequest, *, write: bool) -> dict[str, Any]:
-        """The same for a task, which waits for a thread."""
-        import asyncio
-
-        return await asyncio.to_thread(self.call, operation, request, write=write)
 
     async def leave(self) -> None:
         """Nothing belongs to an event loop."""

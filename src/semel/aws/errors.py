@@ -96,6 +96,8 @@ class ServiceError(StoreError):
         self.message = message
         self.status = status
         self.body = body
+        self.request: Any = None
+        """What was asked, where whoever asked has noted it."""
 
     @property
     def item(self) -> dict[str, Any] | None:

@@ -14,7 +14,8 @@ import msgspec
 from semel.aws.endpoint import Proxy, ServiceEndpoint, find_proxy, tls
 from semel.aws.errors import ErrorKind, NoResponse
 from semel.aws.http1 import HttpResponse, MalformedResponse, Reader
-from semel.aws.roundtrip import AwsSession, Pause, Steps
+from semel.aws.transport import WireStep
+from semel.commands import Pause
 from semel.errors import StoreClosed
 from semel.locks import Event, Places, Ticket
 from semel.sockets import ANSWER_SECONDS, ear
@@ -181,6 +182,14 @@ class HttpPool:
         self._begin()
         left.close()
 
+    def perform(self, step: WireStep) -> Any:
+        """Carry out one step of a round trip in this thread."""
+        if type(step) is bytes:
+            return self.send(step)
+        if isinstance(step, Pause):
+            return step.clock.wait(Event(), step.seconds)
+        return step.work()  # type: ignore[union-attr]
+
     def send(self, request: bytes) -> HttpResponse | NoResponse:
         """Send a request; its answer, or what became of it."""
         if self._closed:
@@ -260,21 +269,3 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
-
-
-def run(steps: Steps[T], pool: HttpPool, session: AwsSession) -> T:
-    """Carry the steps out in this thread."""
-    try:
-        step = next(steps)
-        while True:
-            reply: Any = None
-            if type(step) is bytes:
-                reply = pool.send(step)
-            elif type(step) is Pause:
-                session.clock.wait(Event(), step.seconds)
-            else:
-                reply = session.keyring.load(step.instead_of)  # type: ignore[union-attr]
-            step = steps.send(reply)
-    except StopIteration as end:
-        result: T = end.value
-        return result

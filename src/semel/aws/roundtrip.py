@@ -1,7 +1,7 @@
-"""One call from its request to its answer, as steps: the shells carry them out, and decide nothing."""
+"""One call from its request to its response, as steps: whoever carries them out decides nothing."""
 
-from collections.abc import Generator
-from typing import Any, Protocol, TypeAlias, TypeVar
+from functools import partial
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -12,27 +12,12 @@ from semel.aws.http1 import HttpResponse
 from semel.aws.mocked import genuine
 from semel.aws.retry import RetryPolicy, Tries
 from semel.aws.time import ServiceTime
+from semel.aws.transport import ThreadCall, WireSteps
 from semel.clock import Clock
+from semel.commands import Pause
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
-
-
-class Pause(msgspec.Struct, frozen=True):
-    """Wait so long, then go on."""
-
-    seconds: float
-
-
-class Load(msgspec.Struct, frozen=True):
-    """Get credentials, which may take a while, and not those that were refused."""
-
-    instead_of: Credentials | None = None
-
-
-# Bytes are a request to be sent. It is answered by an HttpResponse or by what became of it.
-Step: TypeAlias = bytes | Pause | Load
-Steps: TypeAlias = Generator[Step, Any, T]
 
 
 class AwsRequest(Protocol[T_co]):
@@ -76,11 +61,11 @@ def open_session(
     return AwsSession(place, clock, time, Keyring(source, time), policy)
 
 
-def exchange(session: AwsSession, request: AwsRequest[T]) -> Steps[T]:
-    """Ask until there is an answer, or until it is for the caller to decide."""
+def round_trip(session: AwsSession, request: AwsRequest[T]) -> WireSteps[T]:
+    """Ask until there is a response, or until it is for the caller to decide."""
     credentials = session.keyring.current()
     if credentials is None:
-        credentials = yield Load()
+        credentials = yield ThreadCall(session.keyring.load)
     request.prepare()
     tries: Tries | None = None
     while True:
@@ -94,11 +79,11 @@ def exchange(session: AwsSession, request: AwsRequest[T]) -> Steps[T]:
             raise reply
         tries = tries or Tries(session.policy, session.clock, session.place, write=request.write)
         if wait := tries.after(reply):
-            yield Pause(wait)
+            yield Pause(wait, session.clock)
         if what is ErrorKind.CLOCK:
             request.prepare()
         elif what is ErrorKind.EXPIRED:
-            credentials = yield Load(instead_of=credentials)
+            credentials = yield ThreadCall(partial(session.keyring.load, credentials))
 
 
 def _read(session: AwsSession, request: AwsRequest[T], answer: HttpResponse) -> T | ServiceError | NoResponse:

@@ -12,11 +12,12 @@ from semel.aws.endpoint import ServiceEndpoint, find_endpoint, find_region
 from semel.aws.errors import ServiceError, object_error
 from semel.aws.http1 import HttpResponse
 from semel.aws.mocked import Mock
-from semel.aws.pool import AwsRoute, ConnectionLimits, HttpPool, run
+from semel.aws.pool import AwsRoute, ConnectionLimits, HttpPool
 from semel.aws.retry import RetryPolicy
-from semel.aws.roundtrip import exchange, open_session
+from semel.aws.roundtrip import open_session, round_trip
 from semel.aws.sign import ObjectSigner
 from semel.clock import Clock
+from semel.drive import run_sync
 from semel.errors import InvalidOption, UsageError
 
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
@@ -98,7 +99,7 @@ class S3Overflow:
             return answer["Body"].read() if method == "GET" else b""
         path = self._root + quote(ref, safe="/~")
         request = ObjectRequest(self._signer, self._host, method, path, data)
-        return run(exchange(self._session, request), self._pool, self._session)
+        return run_sync(round_trip(self._session, request), self._pool.perform)
 
 
 def addressed(bucket: str, endpoint: ServiceEndpoint) -> tuple[ServiceEndpoint, str]:

@@ -11,11 +11,11 @@ from semel.aws.endpoint import find_endpoint, find_region
 from semel.aws.errors import ErrorKind, NoResponse, ServiceError, service_error
 from semel.aws.http1 import HttpResponse
 from semel.aws.mocked import Mock
-from semel.aws.pool import AwsRoute, ConnectionLimits, HttpPool, run
+from semel.aws.pool import AwsRoute, ConnectionLimits, HttpPool
 from semel.aws.retry import RetryPolicy
-from semel.aws.roundtrip import Steps, exchange, open_session
+from semel.aws.roundtrip import open_session, round_trip
 from semel.aws.sign import JSON, JsonSigner
-from semel.aws.transport import WireRequest, made
+from semel.aws.transport import Transport, WireRequest, WireStep, WireSteps, made
 from semel.clock import Clock
 from semel.errors import InvalidOption, StoreClosed, UsageError
 
@@ -29,7 +29,7 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-class Wire:
+class Wire(Transport):
     """Carries the requests of threads and tasks to one service, such as `dynamodb`."""
 
     def __init__(
@@ -64,46 +64,47 @@ class Wire:
         )
         self._route = AwsRoute(self.endpoint, limits or ConnectionLimits(), self.time.monotonic)
         self._pool = HttpPool(self._route)
-        self._apool: AsyncHttpPool | None = None
+        self._async_pool: AsyncHttpPool | None = None
         self._opening = threading.RLock()
         self._closed = False
 
-    def call(self, operation: str, request: WireRequest, *, write: bool) -> dict[str, Any]:
-        """The answer to an operation such as `PutItem`."""
+    def exchange(self, operation: str, request: WireRequest, *, write: bool) -> WireSteps[dict[str, Any]]:
+        """The steps to the response of an operation such as `PutItem`."""
         if (mock := self._mock.wire()) is not None:
-            return mock.call(operation, request, write=write)
-        return run(self._steps(operation, request, write), self._pool, self._session)
+            return mock.exchange(operation, request, write=write)
+        target = self._prefix + operation
+        return round_trip(self._session, JsonRequest(self._signer, self._head, target, request, write))
 
-    async def acall(self, operation: str, request: WireRequest, *, write: bool) -> dict[str, Any]:
-        """The same for a task."""
-        if (mock := self._mock.wire()) is not None:
-            return await mock.acall(operation, request, write=write)
-        from semel.aws import async_pool
+    def perform(self, step: WireStep) -> Any:
+        """Carry out one step in this thread."""
+        return self._pool.perform(step)
+
+    async def aperform(self, step: WireStep) -> Any:
+        """Carry out one step in this task."""
+        pool = self._async_pool or self._open_async_pool()
+        return await pool.perform(step)
+
+    def _open_async_pool(self) -> "AsyncHttpPool":
+        from semel.aws.async_pool import AsyncHttpPool
 
         with self._opening:
-            if self._apool is None:
-                if self._closed:
-                    raise StoreClosed("it was closed: open another")
-                self._apool = async_pool.AsyncHttpPool(self._route)
-        return await async_pool.run(self._steps(operation, request, write), self._apool, self._session)
-
-    def _steps(self, operation: str, request: WireRequest, write: bool) -> Steps[dict[str, Any]]:
-        return exchange(
-            self._session, JsonRequest(self._signer, self._head, self._prefix + operation, request, write)
-        )
+            if self._closed:
+                raise StoreClosed("it was closed: open another")
+            self._async_pool = self._async_pool or AsyncHttpPool(self._route)
+            return self._async_pool
 
     async def leave(self) -> None:
         """Let go of the running event loop's connections."""
-        if self._apool is not None:
-            await self._apool.leave()
+        if self._async_pool is not None:
+            await self._async_pool.leave()
 
     def close(self) -> None:
         """Let go of every connection; calls from here on are refused."""
         self._closed = True
         self._pool.close()
         self._mock.close()
-        if self._apool is not None:
-            self._apool.close()
+        if self._async_pool is not None:
+            self._async_pool.close()
 
 
 class JsonRequest:

@@ -1,6 +1,6 @@
-"""Commands as steps: which requests are sent, and what follows from their answers. No I/O is done here.
+"""Commands as steps: which requests are sent, and what follows from the responses. No I/O is done here.
 
-A step is an `Ask`, answered by DynamoDB's answer or its error, or `Together`: several pieces of work at once.
+Steps are those of the transport on the way to a response, and `Concurrently`, several pieces of work at once.
 """
 
 from collections import OrderedDict
@@ -9,6 +9,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from semel import errors
 from semel.aws.errors import PASSING, CancellationReason, ServiceError
+from semel.aws.transport import Transport, WireStep
 from semel.commands import (
     TRIES,
     Add,
@@ -59,9 +60,9 @@ Make: TypeAlias = Callable[[ClockReading], RequestBody]
 
 
 class DynamoRequest:
-    """One request. It is made at once, so that what is wrong with it shows before anything is sent."""
+    """A command's request, made at once, so that what is wrong with it shows before anything is sent."""
 
-    __slots__ = ("_make", "_read", "_taken", "operation", "reading", "request", "title", "write")
+    __slots__ = ("_make", "_read", "_taken", "body", "operation", "reading", "title", "write")
 
     def __init__(
         self, operation: str, title: str, make: Make, read: Callable[[], ClockReading], *, write: bool
@@ -73,15 +74,15 @@ class DynamoRequest:
         self._read = read
         self._taken = False
         self.reading = read()
-        self.request = make(self.reading)
+        self.body = make(self.reading)
 
     def __call__(self) -> RequestBody:
         """The request; asked for once more, it is made anew, as the clock was wrong."""
         if self._taken:
             self.reading = self._read()
-            self.request = self._make(self.reading)
+            self.body = self._make(self.reading)
         self._taken = True
-        return self.request
+        return self.body
 
 
 class FixedRequest(DynamoRequest):
@@ -91,17 +92,7 @@ class FixedRequest(DynamoRequest):
 
     def __call__(self) -> RequestBody:
         """The request."""
-        return self.request
-
-
-class Begun:
-    """Steps of which the first is known."""
-
-    __slots__ = ("first", "steps")
-
-    def __init__(self, steps: "DynamoSteps[Any]") -> None:
-        self.steps = steps
-        self.first = next(steps)
+        return self.body
 
 
 class Concurrently:
@@ -112,24 +103,31 @@ class Concurrently:
 
     __slots__ = ("rows",)
 
-    def __init__(self, rows: list[list[Begun]]) -> None:
+    def __init__(self, rows: "list[list[DynamoSteps[Any]]]") -> None:
         self.rows = rows
 
 
-DynamoStep: TypeAlias = DynamoRequest | Concurrently
+DynamoStep: TypeAlias = WireStep | Concurrently
 DynamoSteps: TypeAlias = Generator[DynamoStep, Any, T]
 
 
 class DynamoOperations:
     """Where commands become steps."""
 
-    def __init__(self, time: Timekeeper, plan_of: Callable[[Table], DynamoPlan], habit: RefusalRate) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        time: Timekeeper,
+        plan_of: Callable[[Table], DynamoPlan],
+        refusals: RefusalRate,
+    ) -> None:
+        self._transport = transport
         self._time = time
         self._plan_of = plan_of
-        self._habit = habit
-        self._tells = False
+        self._refusal_rate = refusals
+        self._returns_items = False
         self._unsettled: OrderedDict[int, tuple[Transact, DynamoRequest, set[int]]] = OrderedDict()
-        self.steps: dict[type, Callable[[Any], DynamoSteps[Any]]] = {
+        self.by_command: dict[type, Callable[[Any], DynamoSteps[Any]]] = {
             Get: self.get,
             Watch: self.get,
             Put: self.put,
@@ -142,15 +140,25 @@ class DynamoOperations:
             Time: self.time,
         }
 
-    def _reading(self, operation: str, plan: DynamoPlan, request: RequestBody) -> DynamoRequest:
-        return FixedRequest(operation, plan.title, lambda _: request, self._time.read, write=False)
+    def _read(self, operation: str, plan: DynamoPlan, body: RequestBody) -> DynamoSteps[RequestBody]:
+        """The response to a request that writes nothing."""
+        return self._send(FixedRequest(operation, plan.title, lambda _: body, self._time.read, write=False))
 
-    def _writing(self, operation: str, plan: DynamoPlan, make: Make) -> DynamoRequest:
+    def _write_request(self, operation: str, plan: DynamoPlan, make: Make) -> DynamoRequest:
         return DynamoRequest(operation, plan.title, make, self._time.read, write=True)
+
+    def _send(self, request: DynamoRequest) -> DynamoSteps[RequestBody]:
+        """The response to a request; an error says which request it is about."""
+        try:
+            steps = self._transport.exchange(request.operation, request, write=request.write)
+            return (yield from steps)
+        except ServiceError as error:
+            error.request = request
+            raise
 
     def open(self, plan: DynamoPlan, env: str) -> DynamoSteps[bool]:
         """Look at a table's stamp: is it there, may it be read, whose is it; and what time is it."""
-        answer = yield self._reading("GetItem", plan, plan.stamp())
+        answer = yield from self._read("GetItem", plan, plan.stamp())
         stamp = answer.get("Item") or {}
         stamped = stamp.get("environment", {}).get("S", env)
         if stamped != env:
@@ -173,19 +181,25 @@ class DynamoOperations:
     def get(self, command: Get | Watch) -> DynamoSteps[Found]:
         """Read one item."""
         plan = self._plan_of(command.table)
-        answer = yield self._reading("GetItem", plan, plan.get(command))
+        answer = yield from self._read("GetItem", plan, plan.get(command))
         reading = self._time.read()
         return Found(reading.earliest, plan.layout.living(answer.get("Item"), reading))
 
     def put(self, command: Put) -> DynamoSteps[Applied | Refused]:
         """Write an item; where refusals are many, look first."""
-        plan, habit = self._plan_of(command.table), self._habit
-        ask = self._writing("PutItem", plan, lambda reading: plan.put(command, reading))
-        if not habit.minds(command.when):
-            return (yield from self._sent(plan, command, ask))
-        refusal = (yield from self._foreseen(command)) if habit.reads_first else None
-        reply = refusal or (yield from self._sent(plan, command, ask))
-        habit.learn(refused=type(reply) is Refused)
+        plan = self._plan_of(command.table)
+        request = self._write_request("PutItem", plan, lambda reading: plan.put(command, reading))
+        if not self._refusal_rate.counts(command.when):
+            return self._write(plan, command, request)
+        return self._claimed(plan, command, request)
+
+    def _claimed(
+        self, plan: DynamoPlan, command: Put, request: DynamoRequest
+    ) -> DynamoSteps[Applied | Refused]:
+        rate = self._refusal_rate
+        refusal = (yield from self._foreseen(command)) if rate.reads_first else None
+        reply = refusal or (yield from self._write(plan, command, request))
+        rate.learn(refused=type(reply) is Refused)
         return reply
 
     def _foreseen(self, command: Put) -> DynamoSteps[Refused | None]:
@@ -197,43 +211,41 @@ class DynamoOperations:
     def update(self, command: Update) -> DynamoSteps[Applied | Refused]:
         """Change an item that is there."""
         plan = self._plan_of(command.table)
-        ask = self._writing("UpdateItem", plan, lambda reading: plan.update(command, reading))
-        return (yield from self._sent(plan, command, ask))
+        request = self._write_request("UpdateItem", plan, lambda reading: plan.update(command, reading))
+        return self._write(plan, command, request)
 
     def delete(self, command: Delete) -> DynamoSteps[Applied | Refused]:
         """Remove an item that is there."""
         plan = self._plan_of(command.table)
-        ask = self._writing("DeleteItem", plan, lambda reading: plan.delete(command, reading))
-        return (yield from self._sent(plan, command, ask))
+        request = self._write_request("DeleteItem", plan, lambda reading: plan.delete(command, reading))
+        return self._write(plan, command, request)
 
-    def _sent(self, plan: DynamoPlan, command: Write, ask: DynamoRequest) -> DynamoSteps[Applied | Refused]:
-        refusal = yield from self._refusal(plan, command, ask)
-        return refusal or Applied(ask.reading.earliest)
-
-    def _refusal(self, plan: DynamoPlan, command: Write, ask: DynamoRequest) -> DynamoSteps[Refused | None]:
+    def _write(
+        self, plan: DynamoPlan, command: Write, request: DynamoRequest
+    ) -> DynamoSteps[Applied | Refused]:
         for _ in range(OVERTAKEN):
             try:
-                yield ask
+                yield from self._send(request)
             except ServiceError as error:
                 if error.code != CONDITION:
                     raise
-                told = error.item
+                returned = error.item
             else:
-                return None
-            item = yield from self._in_the_way(plan, command, ask.reading, told)
+                return Applied(request.reading.earliest)
+            item = yield from self._in_the_way(plan, command, request.reading, returned)
             # What was read afterwards may not be what refused it; if it would not have, it is tried again.
-            if told is not None or not allowed(command, item, ask.reading.earliest):
-                return Refused(ask.reading.earliest, item)
+            if returned is not None or not allowed(command, item, request.reading.earliest):
+                return Refused(request.reading.earliest, item)
         raise _overtaken(f"{command.key!r} was written to")
 
     def _in_the_way(
         self, plan: DynamoPlan, command: Write, reading: ClockReading, item: RequestBody | None
     ) -> DynamoSteps[Item | None]:
-        """What a condition failed on; a server that has told of no item yet may be one that never does."""
+        """What a condition failed on; a server that has returned no item yet may be one that never does."""
         if item is not None:
-            self._tells = True
-        elif not self._tells or allowed(command, None, reading.earliest):
-            answer = yield self._reading("GetItem", plan, plan.get(command))
+            self._returns_items = True
+        elif not self._returns_items or allowed(command, None, reading.earliest):
+            answer = yield from self._read("GetItem", plan, plan.get(command))
             item = answer.get("Item")
         return plan.layout.living(item, reading)
 
@@ -243,24 +255,35 @@ class DynamoOperations:
         One request cannot say both. So the first is refused by an item whose time is up, and a second one
         replaces it, unless somebody else was quicker: then there is something alive to count on from.
         """
-        plan, anew = self._plan_of(command.table), afresh(command)
+        plan = self._plan_of(command.table)
+        return self._added(plan, command, self._addition(plan, command))
+
+    def _addition(self, plan: DynamoPlan, command: Add) -> DynamoRequest:
+        return self._write_request(
+            "UpdateItem", plan, lambda reading: plan.add(command, reading) | {"ReturnValues": "ALL_NEW"}
+        )
+
+    def _added(
+        self, plan: DynamoPlan, command: Add, request: DynamoRequest
+    ) -> DynamoSteps[Applied | Refused]:
+        anew = afresh(command)
         for _ in range(OVERTAKEN):
-            ask = self._writing("UpdateItem", plan, lambda reading: _answered(plan.add(command, reading)))
             try:
-                answer = yield ask
-                return Applied(ask.reading.earliest, plan.layout.read(answer["Attributes"]))
+                response = yield from self._send(request)
+                return Applied(request.reading.earliest, plan.layout.read(response["Attributes"]))
             except ServiceError as error:
                 if error.code != CONDITION:
                     raise
-                told = error.item
-            item = yield from self._in_the_way(plan, command, ask.reading, told)
-            if told is None and item is not None and allowed(command, item, ask.reading.earliest):
-                continue  # it has come since
-            if not _begins_anew(plan, command, item, ask.reading):
-                return Refused(ask.reading.earliest, item)
-            ask = self._writing("PutItem", plan, lambda reading: plan.put(anew, reading))
-            if (yield from self._refusal(plan, anew, ask)) is None:
-                return Applied(ask.reading.earliest, plan.layout.read(ask.request["Item"]))
+                returned = error.item
+            item = yield from self._in_the_way(plan, command, request.reading, returned)
+            come_since = item is not None and allowed(command, item, request.reading.earliest)
+            if returned is not None or not come_since:
+                if not _begins_anew(plan, command, item, request.reading):
+                    return Refused(request.reading.earliest, item)
+                first = self._write_request("PutItem", plan, lambda reading: plan.put(anew, reading))
+                if type((yield from self._write(plan, anew, first))) is Applied:
+                    return Applied(first.reading.earliest, plan.layout.read(first.body["Item"]))
+            request = self._addition(plan, command)
         raise _overtaken(f"{command.key!r} was added to")
 
     # Several items
@@ -274,7 +297,7 @@ class DynamoOperations:
         found: list[Item] = []
         while request is not None:
             begin = {} if start is None else {"ExclusiveStartKey": start}
-            answer = yield self._reading(search.operation, plan, request | {"Limit": look} | begin)
+            answer = yield from self._read(search.operation, plan, request | {"Limit": look} | begin)
             living = [plan.layout.living(item, reading) for item in answer["Items"]]
             found += [item for item in living if item is not None and search.wants(item, reading)]
             start = answer.get("LastEvaluatedKey")
@@ -294,7 +317,7 @@ class DynamoOperations:
         """Remove what has expired, which DynamoDB does by itself and local engines do not."""
         reaped, begin = 0, RequestBody()
         while True:
-            answer = yield self._reading("Scan", plan, plan.over(self._time.read()) | begin)
+            answer = yield from self._read("Scan", plan, plan.over(self._time.read()) | begin)
             for key in answer["Items"][: limit - reaped]:
                 reaped += yield from self._swept(plan, key)
             if "LastEvaluatedKey" not in answer or reaped >= limit:
@@ -303,7 +326,8 @@ class DynamoOperations:
 
     def _swept(self, plan: DynamoPlan, key: dict[str, Any]) -> DynamoSteps[bool]:
         try:
-            yield self._writing("DeleteItem", plan, lambda reading: plan.sweep(key, reading))
+            request = self._write_request("DeleteItem", plan, lambda reading: plan.sweep(key, reading))
+            yield from self._send(request)
         except ServiceError as error:
             if error.code != CONDITION:
                 raise
@@ -320,8 +344,9 @@ class DynamoOperations:
         rows: dict[Any, list[int]] = {}
         for place, write in enumerate(command.writes):
             rows.setdefault((write.table.name, write.key, write.sort), []).append(place)
-        begun = [Begun(self.steps[type(write)](write)) for write in command.writes]
-        answers = yield Concurrently([[begun[place] for place in row] for row in rows.values()])
+        # Every request is made here, so that what is wrong with one shows before any is sent.
+        steps = [self.by_command[type(write)](write) for write in command.writes]
+        answers = yield Concurrently([[steps[place] for place in row] for row in rows.values()])
         failed = [row[-1] for row in answers if isinstance(row[-1], Exception)]
         if failed:
             raise _of_a_batch(failed, any(len(row) > 1 or row[-1] not in failed for row in answers))
@@ -339,16 +364,16 @@ class DynamoOperations:
         check_count(command)
         if not command.writes:
             return Applied(self._time.read().earliest)
-        ask, anew = self._recalled(command) or (None, set[int]())
+        request, anew = self._recalled(command) or (None, set[int]())
         for _ in range(OVERTAKEN):
-            ask = ask or self._transaction(command, anew)
-            reasons = yield from self._outcome(command, ask, anew)
+            request = request or self._transaction(command, anew)
+            reasons = yield from self._outcome(command, request, anew)
             if reasons is None:
-                return Applied(ask.reading.earliest)
-            refusals, manner = yield from self._refusals(command, ask.reading, reasons, anew)
+                return Applied(request.reading.earliest)
+            refusals, manner = yield from self._refusals(command, request.reading, reasons, anew)
             if manner is None or any(refusals):
-                return Cancelled(ask.reading.earliest, refusals)
-            ask, anew = None, manner
+                return Cancelled(request.reading.earliest, refusals)
+            request, anew = None, manner
         raise _overtaken("a transaction was made")
 
     def _transaction(self, command: Transact, anew: set[int]) -> DynamoRequest:
@@ -368,13 +393,13 @@ class DynamoOperations:
         return FixedRequest("TransactWriteItems", title, make, self._time.read, write=True)
 
     def _outcome(
-        self, command: Transact, ask: DynamoRequest, anew: set[int]
+        self, command: Transact, request: DynamoRequest, anew: set[int]
     ) -> DynamoSteps[list[CancellationReason] | None]:
         """Why a transaction was cancelled, None if it was not; with its token it may be sent again."""
         unknown: errors.StoreError | None = None
         for _ in range(TRIES):
             try:
-                yield ask
+                yield from self._send(request)
                 return None
             except errors.StoreOutcomeUnknown as error:
                 unknown = error
@@ -384,21 +409,21 @@ class DynamoOperations:
                 if unknown is None:
                     raise
                 unknown = error
-        self._remember(command, ask, anew)
+        self._remember(command, request, anew)
         raise errors.StoreOutcomeUnknown(f"tried {TRIES} times, and no answer came: {unknown}") from unknown
 
-    def _remember(self, command: Transact, ask: DynamoRequest, anew: set[int]) -> None:
+    def _remember(self, command: Transact, request: DynamoRequest, anew: set[int]) -> None:
         """Whoever sends this very transaction again sends it with the same token: it is made at most once."""
         if len(self._unsettled) >= UNSETTLED:
             self._unsettled.popitem(last=False)
-        self._unsettled[id(command)] = (command, ask, anew)
+        self._unsettled[id(command)] = (command, request, anew)
 
     def _recalled(self, command: Transact) -> tuple[DynamoRequest, set[int]] | None:
-        known, ask, anew = self._unsettled.pop(id(command), (None, None, None))
-        if known is not command or ask is None or anew is None:
+        known, request, anew = self._unsettled.pop(id(command), (None, None, None))
+        if known is not command or request is None or anew is None:
             return None
-        age = self._time.read().earliest - ask.reading.earliest
-        return (ask, anew) if 0 <= age < RESEND_SECONDS else None
+        age = self._time.read().earliest - request.reading.earliest
+        return (request, anew) if 0 <= age < RESEND_SECONDS else None
 
     def _refusals(
         self, command: Transact, reading: ClockReading, reasons: list[CancellationReason], anew: set[int]
@@ -428,11 +453,6 @@ class DynamoOperations:
 
 def _overtaken(what: str) -> errors.StoreThrottled:
     return errors.StoreThrottled(f"items came and went {OVERTAKEN} times while {what}; try again later")
-
-
-def _answered(request: RequestBody) -> RequestBody:
-    request["ReturnValues"] = "ALL_NEW"
-    return request
 
 
 def _begins_anew(plan: DynamoPlan, command: Add, item: Item | None, reading: ClockReading) -> bool:
@@ -473,7 +493,7 @@ def _of_a_batch(failed: list[Exception], some_made: bool) -> Exception:
     unknown = next((error for error in failed if isinstance(error, errors.StoreOutcomeUnknown)), None)
     if unknown is None and not some_made:
         return failed[0]
-    told = unknown or failed[0]
-    unsure = errors.StoreOutcomeUnknown(f"some writes of a batch may not have been made: {told}")
-    unsure.__cause__ = told
+    cause = unknown or failed[0]
+    unsure = errors.StoreOutcomeUnknown(f"some writes of a batch may not have been made: {cause}")
+    unsure.__cause__ = cause
     return unsure

@@ -36,8 +36,8 @@ class RefusalRate:
         """Whether to read first just now."""
         return self._word == "yes" or self.share > BREAK_EVEN
 
-    def minds(self, condition: Condition | None) -> bool:
-        """Whether a write under this condition is one that asks for absence, and counts here."""
+    def counts(self, condition: Condition | None) -> bool:
+        """Whether a write under this condition asks for absence, and so counts here."""
         return self._word != "no" and condition is not None and holds(condition, None, 0.0)
 
     def learn(self, *, refused: bool) -> None:

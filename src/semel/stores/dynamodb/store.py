@@ -8,11 +8,12 @@ from semel.aws.errors import ServiceError
 from semel.aws.transport import Transport
 from semel.clock import Clock
 from semel.commands import Found, Stored, Time, Watch
+from semel.drive import run_async, run_sync
 from semel.errors import SemelError, StoreClosed, UsageError
 from semel.loops import PerLoop
 from semel.stores.dynamodb.address import DynamoAddress, parse
 from semel.stores.dynamodb.errors import ErrorTranslator
-from semel.stores.dynamodb.operations import Begun, DynamoOperations, DynamoRequest, DynamoStep, DynamoSteps
+from semel.stores.dynamodb.operations import Concurrently, DynamoOperations, DynamoStep, DynamoSteps
 from semel.stores.dynamodb.plan import DynamoPlan
 from semel.stores.dynamodb.read_first import ReadFirst, RefusalRate
 from semel.stores.dynamodb.time import Timekeeper
@@ -59,11 +60,11 @@ class DynamoDBStore:
         self._plans: dict[str, DynamoPlan] = {}
         self._open: set[str] = set()
         self._closed = False
-        self._place = ErrorTranslator(url, env)
+        self._errors = ErrorTranslator(url, env)
         self._plan(LEDGER)
         self._transport = transport or _transport(client, self._clock)
         self._time = Timekeeper(self._transport.time, self._clock, margin)
-        self._operations = DynamoOperations(self._time, self._plan, RefusalRate(read_first))
+        self._operations = DynamoOperations(self._transport, self._time, self._plan, RefusalRate(read_first))
         self._own_overflow: Any = None
         self.begin_anew()
         STORES.add(self)
@@ -125,7 +126,7 @@ class DynamoDBStore:
             return self._room.watch(
                 place_named(command), command.seconds, lambda: self._run(self._operations.get(command))
             )
-        reply = self._run(self._operations.steps[type(command)](command))
+        reply = self._run(self._operations.by_command[type(command)](command))
         wake(self._room, command, reply)
         return reply
 
@@ -146,7 +147,7 @@ class DynamoDBStore:
                 return found
 
             return await self._room.awatch(place_named(command), command.seconds, look)
-        reply = await self._arun(self._operations.steps[type(command)](command))
+        reply = await self._arun(self._operations.by_command[type(command)](command))
         wake(self._room, command, reply)
         return reply
 
@@ -217,50 +218,32 @@ class DynamoDBStore:
             self._open.add(plan.title)
         self._time.settle()
 
-    # Taking steps, for threads and for tasks
+    # Running steps, for threads and for tasks
 
-    def _run(self, steps: DynamoSteps[Any], step: DynamoStep | None = None) -> Any:
+    def _run(self, steps: DynamoSteps[Any]) -> Any:
         try:
-            step = step or next(steps)
-            while True:
-                try:
-                    answer = self._answer(step)
-                except SemelError as error:
-                    step = steps.throw(error)
-                else:
-                    step = steps.send(answer)
-        except StopIteration as end:
-            return end.value
+            return run_sync(steps, self._perform)
         except (ServiceError, UnicodeEncodeError) as error:
-            raise self._translated(error, step) from error
+            raise self._translated(error) from error
 
-    async def _arun(self, steps: DynamoSteps[Any], step: DynamoStep | None = None) -> Any:
+    async def _arun(self, steps: DynamoSteps[Any]) -> Any:
         try:
-            step = step or next(steps)
-            while True:
-                try:
-                    answer = await self._aanswer(step)
-                except SemelError as error:
-                    step = steps.throw(error)
-                else:
-                    step = steps.send(answer)
-        except StopIteration as end:
-            return end.value
+            return await run_async(steps, self._aperform)
         except (ServiceError, UnicodeEncodeError) as error:
-            raise self._translated(error, step) from error
+            raise self._translated(error) from error
 
-    def _answer(self, step: DynamoStep) -> Any:
-        if isinstance(step, DynamoRequest):
-            return self._transport.call(step.operation, step, write=step.write)
+    def _perform(self, step: DynamoStep) -> Any:
+        if not isinstance(step, Concurrently):
+            return self._transport.perform(step)
         if len(step.rows) < 2:
             return [self._row(row) for row in step.rows]
         if self._closed:
             raise StoreClosed("the store was closed")
         return self._workers.map(self._row, step.rows)
 
-    async def _aanswer(self, step: DynamoStep) -> Any:
-        if isinstance(step, DynamoRequest):
-            return await self._transport.acall(step.operation, step, write=step.write)
+    async def _aperform(self, step: DynamoStep) -> Any:
+        if not isinstance(step, Concurrently):
+            return await self._transport.aperform(step)
         import asyncio
 
         rows = iter(enumerate(step.rows))
@@ -273,29 +256,32 @@ class DynamoDBStore:
         await asyncio.gather(*(work() for _ in range(min(AT_ONCE, len(answers)))))
         return answers
 
-    def _row(self, row: list[Begun]) -> list[Any]:
-        """What came of steps that are taken one after another, up to the first error."""
+    def _row(self, row: list[DynamoSteps[Any]]) -> list[Any]:
+        """What came of steps that are run one after another in this thread, up to the first error."""
         answers: list[Any] = []
         try:
-            answers.extend(self._run(each.steps, each.first) for each in row)
+            answers.extend(map(self._run, row))
         except SemelError as error:
             answers.append(error)
         return answers
 
-    async def _arow(self, row: list[Begun]) -> list[Any]:
+    async def _arow(self, row: list[DynamoSteps[Any]]) -> list[Any]:
+        """What came of steps that are run one after another in this task, up to the first error."""
         answers: list[Any] = []
         try:
-            for each in row:
-                answers.append(await self._arun(each.steps, each.first))  # noqa: PERF401 - one by one
+            for steps in row:
+                answers.append(await self._arun(steps))  # noqa: PERF401 - one by one
         except SemelError as error:
             answers.append(error)
         return answers
 
-    def _translated(self, error: ServiceError | UnicodeEncodeError, step: Any) -> Exception:
+    def _translated(self, error: ServiceError | UnicodeEncodeError) -> Exception:
         if isinstance(error, UnicodeEncodeError):
             return UsageError(f"text with half a character in it cannot be written: {error.object!r:.80}")
-        tables = [plan.table for plan in list(self._plans.values()) if plan.title in step.title.split(", ")]
-        return self._place.translated(error, step.operation, step.title, tables)
+        request = error.request
+        titles = request.title.split(", ")
+        tables = [plan.table for plan in list(self._plans.values()) if plan.title in titles]
+        return self._errors.translated(error, request.operation, request.title, tables)
 
 
 def _transport(client: Any, clock: Clock) -> Transport:
