@@ -106,8 +106,8 @@ def s(url):
         yield s
 
 
-# A statement is told the server as text at first, and by a name once it was said often: here, at once.
-seldom_or_often = pytest.mark.parametrize("said", ["", "&prepare_threshold=0"], ids=["seldom", "often"])
+# A statement is sent as text at first, and prepared once it was executed often: here, at once.
+seldom_or_often = pytest.mark.parametrize("option", ["", "&prepare_threshold=0"], ids=["seldom", "often"])
 
 
 def thing(**attributes):
@@ -235,7 +235,7 @@ def test_nobody_waits_for_a_completion_that_is_not_committed(s, mine):
     assert type(s.ledger.claim("order:1")) is semel.Replay
 
 
-def test_whoever_waits_is_told_when_the_caller_commits(s, store, mine, admin, name):
+def test_whoever_waits_is_notified_when_the_caller_commits(s, store, mine, admin, name):
     claim = s.ledger.claim("order:1")
     until_listening(store, claim.id)
     admin.execute(f"LISTEN semel_{name}")
@@ -311,17 +311,17 @@ def test_a_newer_schema_is_refused_and_left_alone(url, name, admin):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ("DROP COLUMN error", "no column error"),
         ("ALTER COLUMN attempt TYPE integer", "attempt .* is integer and not double precision"),
     ],
 )
-def test_a_table_that_is_otherwise_is_refused(url, name, admin, change, said):
+def test_a_table_that_is_otherwise_is_refused(url, name, admin, change, message):
     admin.execute(f"ALTER TABLE {name}.semel_ledger {change}")
-    with closing(PostgresStore(url, env="test")) as store, pytest.raises(errors.WrongSchema, match=said):
+    with closing(PostgresStore(url, env="test")) as store, pytest.raises(errors.WrongSchema, match=message):
         store.execute(Get(LEDGER, "key"))
-    assert any(re.search(said, problem.what) for problem in problems(url, "test"))
+    assert any(re.search(message, problem.what) for problem in problems(url, "test"))
 
 
 def test_the_remedies_in_sql_can_be_run_as_they_stand(url, name, admin):
@@ -339,8 +339,8 @@ def test_the_remedies_in_sql_can_be_run_as_they_stand(url, name, admin):
 
 
 @seldom_or_often
-def test_what_goes_missing_later_is_told_as_such(url, name, admin, said):
-    with closing(PostgresStore(url + said, env="test", tables=TABLES)) as store:
+def test_what_goes_missing_later_is_told_as_such(url, name, admin, option):
+    with closing(PostgresStore(url + option, env="test", tables=TABLES)) as store:
         assert store.execute(Get(THINGS, "key")).item is None
         admin.execute(f"ALTER TABLE {name}.semel_conformance_things DROP COLUMN text")
         with pytest.raises(errors.WrongSchema):
@@ -380,7 +380,7 @@ def test_a_role_that_may_not_is_told_what_it_needs(url, name, admin):
 
 
 @pytest.mark.parametrize(
-    ("change", "error", "said"),
+    ("change", "error", "message"),
     [
         (lambda url: re.sub(r"//[^@]*@", f"//nobody-here:{SECRET}@", url), errors.NotPermitted, "role"),
         (lambda url: re.sub(r"/\w+\?", "/no_such_database?", url), errors.TableMissing, "no such database"),
@@ -391,10 +391,10 @@ def test_a_role_that_may_not_is_told_what_it_needs(url, name, admin):
         ),
     ],
 )
-def test_a_server_that_lets_nobody_in_is_told_by_its_reason(bare, change, error, said):
+def test_a_server_that_lets_nobody_in_is_told_by_its_reason(bare, change, error, message):
     with closing(PostgresStore(change(bare), env="test")) as store:
         for ask in (store.execute, lambda command: asyncio.run(store.aexecute(command))):
-            with pytest.raises(error, match=said) as caught:
+            with pytest.raises(error, match=message) as caught:
                 ask(Put(LEDGER, "key", {"expires_at": After(5)}, ABSENT))
             assert type(caught.value) is error
             assert SECRET not in str(caught.value)
@@ -409,7 +409,7 @@ def test_a_server_that_has_no_connection_left_says_what_to_lower(url, name, admi
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ("FATAL:  sorry, too many clients already", "lower pool_size"),
         ("FATAL:  remaining connection slots are reserved for roles with the SUPERUSER", "lower pool_size"),
@@ -418,10 +418,10 @@ def test_a_server_that_has_no_connection_left_says_what_to_lower(url, name, admi
         ("FATAL:  the database system is not yet accepting connections", "try again in a moment"),
     ],
 )
-def test_a_server_that_takes_no_connection_now_is_told_by_its_words(url, words, said):
+def test_a_server_that_takes_no_connection_now_is_told_by_its_words(url, words, message):
     told = unreachable(psycopg.OperationalError(words), PostgresAddress.from_url(url))
     assert type(told) is errors.StoreUnavailable
-    assert said in str(told)
+    assert message in str(told)
 
 
 # Making the schema
@@ -461,8 +461,8 @@ def test_migrating_says_what_it_did_and_does_it_once(bare, name):
 def test_many_may_migrate_at_the_same_time(bare):
     with ThreadPoolExecutor(8) as threads:
         done = list(threads.map(lambda _: migrate(bare, "test", TABLES), range(8)))
-    said = [line for lines in done for line in lines]
-    assert len(said) == len(set(said)) > 0
+    changes = [change for several in done for change in several]
+    assert len(changes) == len(set(changes)) > 0
     assert problems(bare, "test", TABLES) == []
 
 
@@ -545,10 +545,10 @@ def test_a_session_that_was_ended_while_idle_is_replaced_unnoticed(store, admin,
 
 
 @seldom_or_often
-def test_a_write_whose_answer_is_lost_is_in_doubt_and_a_reading_is_not(url, said):
+def test_a_write_whose_answer_is_lost_is_in_doubt_and_a_reading_is_not(url, option):
     with (
         FaultProxy.before(url) as proxy,
-        closing(PostgresStore(proxy.url(url) + said, env="test", tables=TABLES)) as store,
+        closing(PostgresStore(proxy.url(url) + option, env="test", tables=TABLES)) as store,
     ):
         store.execute(Get(THINGS, "key"))
         proxy.drop_answer_to(b"lost-1")
@@ -587,8 +587,8 @@ def test_a_lost_answer_costs_nobody_his_claim(url):
 
 
 @seldom_or_often
-def test_a_statement_that_waits_too_long_is_given_up_and_not_made(url, mine, said):
-    held = url + "&options=-c%20statement_timeout%3D200" + said
+def test_a_statement_that_waits_too_long_is_given_up_and_not_made(url, mine, option):
+    held = url + "&options=-c%20statement_timeout%3D200" + option
     with closing(PostgresStore(held, env="test", tables=TABLES)) as store:
         store.execute(Put(THINGS, "key", thing(text="old")))
         store.within(mine).execute(Update(THINGS, "key", {"text": "held"}))
@@ -599,8 +599,8 @@ def test_a_statement_that_waits_too_long_is_given_up_and_not_made(url, mine, sai
 
 
 @seldom_or_often
-def test_whoever_is_interrupted_while_he_waits_takes_his_write_back(url, mine, admin, name, said):
-    with closing(PostgresStore(url + said, env="test", tables=TABLES)) as store:
+def test_whoever_is_interrupted_while_he_waits_takes_his_write_back(url, mine, admin, name, option):
+    with closing(PostgresStore(url + option, env="test", tables=TABLES)) as store:
         store.execute(Put(THINGS, "key", thing(text="old")))
         store.within(mine).execute(Update(THINGS, "key", {"text": "held"}))
 
@@ -633,7 +633,7 @@ def test_a_statement_that_is_executed_often_is_prepared(store):
     assert store.execute(Get(THINGS, "key")).item["text"] == "6"
 
 
-def test_a_session_that_has_forgotten_the_names_is_told_again_and_writes_once(url):
+def test_a_session_that_has_forgotten_its_statements_prepares_again_and_writes_once(url):
     with closing(PostgresStore(url + "&prepare_threshold=0", env="test", tables=TABLES)) as store:
         added = Add(THINGS, "key", "count", 1, {}, {"gone_at": After(LONG)})
         store.execute(added)
@@ -799,11 +799,11 @@ class Traffic:
 
 
 @seldom_or_often
-def test_a_transaction_is_one_round_trip(url, said):
+def test_a_transaction_is_one_round_trip(url, option):
     """Five writes over four tables, as text, by a name that is given on the way, and by a known one."""
     with (
         FaultProxy.before(url) as proxy,
-        closing(PostgresStore(proxy.url(url) + said, env="test", tables=TABLES)) as store,
+        closing(PostgresStore(proxy.url(url) + option, env="test", tables=TABLES)) as store,
     ):
         store.execute(Get(THINGS, "key"))
         traffic = Traffic(proxy)
@@ -884,17 +884,17 @@ def of_crowd(replies):
 
 
 @seldom_or_often
-def test_of_two_hundred_threads_as_many_get_through_as_a_cap_lets(url, store, said):
-    with closing(PostgresStore(url + said, env="test")) as crowded, ThreadPoolExecutor(24) as threads:
+def test_of_two_hundred_threads_as_many_get_through_as_a_cap_lets(url, store, option):
+    with closing(PostgresStore(url + option, env="test")) as crowded, ThreadPoolExecutor(24) as threads:
         replies = list(threads.map(lambda number: crowded.execute(charge(number, CAP)), range(CROWD)))
     won = of_crowd(replies)
     assert charged(store) == whole(won)
 
 
 @seldom_or_often
-def test_of_two_hundred_tasks_as_many_get_through_as_a_cap_lets(url, store, said):
+def test_of_two_hundred_tasks_as_many_get_through_as_a_cap_lets(url, store, option):
     async def main():
-        with closing(PostgresStore(url + said, env="test")) as crowded:
+        with closing(PostgresStore(url + option, env="test")) as crowded:
             replies = await asyncio.gather(*(crowded.aexecute(charge(n, CAP)) for n in range(CROWD)))
             await crowded.leave()
         return replies
@@ -1008,11 +1008,11 @@ def refused_by(refusal):
 
 
 @seldom_or_often
-def test_a_transaction_whose_answer_is_lost_is_in_doubt_and_was_made_whole(url, said):
+def test_a_transaction_whose_answer_is_lost_is_in_doubt_and_was_made_whole(url, option):
     """Sent again it is refused by what it has written itself."""
     with (
         FaultProxy.before(url) as proxy,
-        closing(PostgresStore(proxy.url(url) + said, env="test")) as store,
+        closing(PostgresStore(proxy.url(url) + option, env="test")) as store,
     ):
         store.execute(Get(LEDGER, "key"))
         for number in range(20):
@@ -1104,7 +1104,7 @@ def blocked(admin, name):
 
 @seldom_or_often
 def test_a_transaction_that_is_interrupted_or_waits_too_long_is_taken_back_whole(
-    url, store, mine, admin, name, said
+    url, store, mine, admin, name, option
 ):
     store.execute(Put(THINGS, "b", thing(text="old")))
     store.within(mine).execute(Update(THINGS, "b", {"text": "held"}))
@@ -1120,9 +1120,9 @@ def test_a_transaction_that_is_interrupted_or_waits_too_long_is_taken_back_whole
         await waits.leave()
         return seen
 
-    with closing(PostgresStore(url + said, env="test", tables=TABLES)) as waits:
+    with closing(PostgresStore(url + option, env="test", tables=TABLES)) as waits:
         assert asyncio.run(interrupted(waits))
-    hasty = url + "&options=-c%20statement_timeout%3D200" + said
+    hasty = url + "&options=-c%20statement_timeout%3D200" + option
     with closing(PostgresStore(hasty, env="test", tables=TABLES)) as waits:
         with pytest.raises(errors.StoreUnavailable, match="transaction left open"):
             waits.execute(both)
@@ -1248,7 +1248,7 @@ def test_a_name_that_was_not_given_because_of_a_refusal_is_given_later(named):
     assert charged(store) == whole(range(3))
 
 
-def test_whoever_waits_is_told_of_a_transaction_and_of_none_that_is_refused(store, admin, name):
+def test_whoever_waits_is_notified_of_a_transaction_and_of_none_that_is_refused(store, admin, name):
     store.execute(Put(LEDGER, "key", {"expires_at": After(LONG)}))
     until_listening(store, "key")
     admin.execute(f"LISTEN semel_{name}")

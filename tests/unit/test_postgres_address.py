@@ -87,7 +87,7 @@ def test_making_a_store_connects_to_nothing():
 
 def server_said(code):
     """An error with a code of the server's."""
-    return type("AdaptedStatement", (psycopg.Error,), {"sqlstate": code})("it said so")
+    return type("Answered", (psycopg.Error,), {"sqlstate": code})("it said so")
 
 
 @pytest.mark.parametrize(

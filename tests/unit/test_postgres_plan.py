@@ -205,15 +205,15 @@ def test_each_index_has_a_statement_of_its_own():
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("asked", "message"),
     [
         ({"key": 1, "index": "text-due"}, "'text' holds text, not int"),
         ({"key": "x", "index": "count-text"}, "'count' holds number, not str"),
         ({"key": "x", "index": "text-due", "low": "a"}, "'due' holds number, not str"),
     ],
 )
-def test_a_query_of_another_kind_is_refused(asked, said):
-    with pytest.raises(UsageError, match=said):
+def test_a_query_of_another_kind_is_refused(asked, message):
+    with pytest.raises(UsageError, match=message):
         PostgresPlan(ENTRIES).query(Query(ENTRIES, **asked), None)
 
 
@@ -285,7 +285,7 @@ def test_a_set_is_one_text_whatever_is_in_it(texts):
 
 
 @pytest.mark.parametrize(
-    ("item", "said"),
+    ("item", "message"),
     [
         ({"nowhere": 1, "gone_at": 1}, "has no attribute 'nowhere'; it has id, gone_at, text"),
         ({"text": 1, "gone_at": 1}, "'text' holds text, not int"),
@@ -296,8 +296,8 @@ def test_a_set_is_one_text_whatever_is_in_it(texts):
         ({"object": {"a": {1, 2}, "b": object()}, "gone_at": 1}, "not an object"),
     ],
 )
-def test_an_item_that_does_not_fit_is_refused(plan, item, said):
-    with pytest.raises(UsageError, match=re.escape(said)):
+def test_an_item_that_does_not_fit_is_refused(plan, item, message):
+    with pytest.raises(UsageError, match=re.escape(message)):
         plan.write(Put(THINGS, "a", item))
 
 

@@ -335,7 +335,7 @@ def within(steps):
     return StepsWithin(steps)
 
 
-def test_a_guest_locks_in_one_order_decides_and_writes(within):
+def test_inside_a_transaction_it_locks_in_one_order_decides_and_writes(within):
     """He dares nothing: an error would be the end of the caller's transaction."""
     round_trips = within.of(BOTH)
     lock = next(round_trips)
@@ -349,7 +349,7 @@ def test_a_guest_locks_in_one_order_decides_and_writes(within):
     assert ended(round_trips, [[]]) == Applied(NOW)
 
 
-def test_a_guest_who_is_refused_writes_nothing_and_says_why(within):
+def test_what_is_refused_inside_a_transaction_writes_nothing_and_says_why(within):
     round_trips = within.of(BOTH)
     next(round_trips)
     there = row(id="b", gone_at=2000.0)
@@ -361,7 +361,7 @@ def test_a_guest_who_is_refused_writes_nothing_and_says_why(within):
     assert ended(round_trips, [[]]) == Cancelled(NOW, refusals)
 
 
-def test_a_guest_begins_anew_where_an_item_has_come_to_be_but_not_for_ever(within):
+def test_it_begins_anew_where_an_item_has_come_to_be_but_not_for_ever(within):
     """What was not there could not be locked."""
     round_trips = within.of(BOTH)
     first = next(round_trips)
@@ -374,7 +374,7 @@ def test_a_guest_begins_anew_where_an_item_has_come_to_be_but_not_for_ever(withi
         round_trips.send([[]])
 
 
-def test_a_guest_knows_the_tables_of_his_host(steps, within):
+def test_inside_a_transaction_the_tables_are_the_same(steps, within):
     assert within.plan(THINGS) is steps.plan(THINGS)
 
 

@@ -144,7 +144,7 @@ class PostgresPlan:
         return self._get.one, [now, *self._get.values(self._named(command))]
 
     def subscribe(self, command: Watch, now: float | None) -> PostgresStatement:
-        """The statement that reads one item, and asks to be told of the next write to it."""
+        """The statement that reads one item, and asks to be notified of the next write to it."""
         return self._subscribe.one, [now, *self._subscribe.values(self._named(command))]
 
     def rows(self, writes: list[Write]) -> PostgresStatement:

@@ -15,7 +15,7 @@ PostgresStatement: TypeAlias = tuple[bytes, list[Any] | None]
 
 # The schema may be the caller's own, with tables of his own.
 PREFIX = "semel_"
-# Whether anybody waits for an item: 0 nobody, 1 somebody, 2 the last write has told them.
+# Whether anybody waits for an item: 0 nobody, 1 somebody, 2 the last write has notified them.
 BELL = "_bell"
 
 # Read once in a statement, so that nothing in it is decided by two different times.
@@ -101,6 +101,6 @@ def qualified(title: str, schema: str | None) -> str:
 
 
 def channel(schema: str | None) -> str:
-    """Where waiters are told of writes; a longer name than 63 bytes would be cut."""
+    """The channel that waiters are notified of writes by; a longer name than 63 bytes would be cut."""
     name = "semel" if schema is None else PREFIX + schema
     return name.encode()[:63].decode(errors="ignore")

@@ -156,7 +156,7 @@ class PostgresSteps:
         return (yield from self._found(plan, plan.get(command, self._imposed())))
 
     def subscribe(self, command: Watch) -> RoundTrips[Found]:
-        """Read an item, and ask to be told of the next write to it."""
+        """Read an item, and ask to be notified of the next write to it."""
         plan = self.plan(command.table)
         return (yield from self._found(plan, plan.subscribe(command, self._imposed())))
 

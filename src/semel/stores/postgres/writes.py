@@ -222,7 +222,7 @@ class WriteStatements(TableSQL):
         )
 
     def _made(self) -> str:
-        """The columns of what was made, as far as they are told: the key."""
+        """The columns of what was made, as far as a step returns them: the key."""
         keys = {name: f"w._k{place}" for place, name in enumerate(self.table.key)}
         return ", ".join(keys.get(name, NULL) for name in self.kinds)
 
