@@ -1,7 +1,8 @@
 """One of something for each event loop: what asyncio has connected belongs to the loop that did it."""
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Generic, TypeVar
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
     import asyncio
@@ -52,3 +53,18 @@ class PerLoop(Generic[T]):
             made = self._made.pop(loop, None)
             if made is not None:
                 self._drop(made)
+
+
+def close_after_loop(transport: Any) -> None:
+    """Close a transport whose event loop was closed before it.
+
+    A closed loop no longer closes what belongs to it, and asyncio warns for ever after. It has no public way
+    to do so: whoever needs this comes here, and nowhere else are asyncio's private names used for it.
+    """
+    with suppress(RuntimeError):
+        transport.abort()
+    wrapped = getattr(transport, "_ssl_protocol", None)
+    raw = transport if wrapped is None else wrapped._transport
+    if getattr(raw, "_sock", None) is not None:
+        raw._sock.close()
+        raw._sock = None

@@ -1,4 +1,4 @@
-"""Connections for event loops: the same as `pool`, on asyncio's transports; each loop has its own."""
+"""Connections for event loops: asyncio's transports that are kept open; each loop has its own."""
 
 import asyncio
 import os
@@ -15,7 +15,7 @@ from semel.aws.pool import IDLE_SECONDS, AwsRoute, IdleConnections, refusal
 from semel.aws.transport import WireStep
 from semel.commands import Pause
 from semel.errors import StoreClosed
-from semel.loops import PerLoop
+from semel.loops import PerLoop, close_after_loop
 from semel.sockets import ear
 
 
@@ -141,7 +141,7 @@ class LoopPool:
         """Hang up from outside the loop, in whatever state it is."""
         if self._loop.is_closed():
             for connection in self._connections:
-                _abandon(connection.transport)
+                close_after_loop(connection.transport)
             return
         closing = self.close()
         try:
@@ -235,17 +235,6 @@ class LoopPool:
             self._hang_up()
             if self._connections:
                 await asyncio.wait([connection.gone for connection in self._connections])
-
-
-def _abandon(transport: Any) -> None:
-    # A closed loop no longer closes what belongs to it, asyncio has no other way, and warns for ever after.
-    with suppress(RuntimeError):
-        transport.abort()
-    wrapped = getattr(transport, "_ssl_protocol", None)
-    raw = transport if wrapped is None else wrapped._transport
-    if getattr(raw, "_sock", None) is not None:
-        raw._sock.close()
-        raw._sock = None
 
 
 class AsyncHttpPool:

@@ -183,10 +183,10 @@ def _trouble(error: Exception) -> ServiceError | NoResponse | None:
 
 
 def _refusal(response: dict[str, Any]) -> ServiceError:
-    told = response.get("Error", {})
+    error = response.get("Error", {})
     body = {name: from_boto(value) for name, value in response.items() if name != "ResponseMetadata"}
     status = _metadata(response).get("HTTPStatusCode", 400)
-    return ServiceError(str(told.get("Code", "Unknown")), str(told.get("Message", "")), status, body)
+    return ServiceError(str(error.get("Code", "Unknown")), str(error.get("Message", "")), status, body)
 
 
 def _doubted(reply: ServiceError | NoResponse) -> ServiceError | NoResponse:

@@ -43,7 +43,7 @@ def mocked() -> bool:
 
 
 def genuine(source: CredentialSource) -> CredentialSource:
-    """The same credentials, but never those that moto made up."""
+    """The credentials of a source, but never those that moto made up."""
 
     def found(instead_of: Credentials | None) -> Credentials:
         held = source(instead_of)

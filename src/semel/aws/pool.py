@@ -45,7 +45,7 @@ class AwsRoute(msgspec.Struct, frozen=True):
 
     @property
     def full(self) -> NoResponse:
-        """What is said when there is no connection to be had."""
+        """The outcome where no connection became free in time."""
         limits = self.limits
         return NoResponse(
             f"all {limits.connections} connections were in use for {limits.read_timeout:g} s: allow for more",
@@ -59,12 +59,12 @@ class AwsRoute(msgspec.Struct, frozen=True):
     def unreached(self, error: Exception) -> NoResponse:
         """What a connection that could not be made means."""
         return NoResponse(
-            _said(error, "no connection", self.limits.connect_timeout), ErrorKind.UNREACHED, error
+            _why(error, "no connection", self.limits.connect_timeout), ErrorKind.UNREACHED, error
         )
 
     def torn(self, error: Exception) -> NoResponse:
         """What a connection that broke after the request was sent means."""
-        return NoResponse(_said(error, "no answer", self.limits.read_timeout), ErrorKind.FAILED, error)
+        return NoResponse(_why(error, "no answer", self.limits.read_timeout), ErrorKind.FAILED, error)
 
 
 def refusal(answer: HttpResponse) -> MalformedResponse | None:
@@ -72,7 +72,7 @@ def refusal(answer: HttpResponse) -> MalformedResponse | None:
     return None if answer.status == 200 else MalformedResponse(f"the proxy said {answer.status} to it")
 
 
-def _said(error: Exception, missing: str, limit: float) -> str:
+def _why(error: Exception, missing: str, limit: float) -> str:
     if isinstance(error, TimeoutError):
         return f"{missing} within {limit:g} s (timeout= in the URL of a store says how long is waited)"
     return str(error) or type(error).__name__

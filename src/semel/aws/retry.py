@@ -84,7 +84,7 @@ class Tries:
         if over or self._clock.monotonic() + wait > self._end:
             if isinstance(trouble, ServiceError) and what in CALLERS:
                 raise trouble
-            raise self._told(what, trouble) from (
+            raise self._error(what, trouble) from (
                 trouble.error if isinstance(trouble, NoResponse) else trouble
             )
         return wait
@@ -99,7 +99,7 @@ class Tries:
             return _step(policy.pending_base, doublings, policy.pending_longest) * (1 + chance) / 2
         return _step(policy.base, doublings, policy.longest) * chance
 
-    def _told(self, what: ErrorKind, trouble: ServiceError | NoResponse) -> Exception:
+    def _error(self, what: ErrorKind, trouble: ServiceError | NoResponse) -> Exception:
         why = trouble.why if isinstance(trouble, NoResponse) else str(trouble)
         tries = self._made
         if what is ErrorKind.UNREACHED:

@@ -36,7 +36,7 @@ class AwsRequest(Protocol[T_co]):
 
 
 class AwsSession(msgspec.Struct, frozen=True):
-    """What the errands to one service have in common."""
+    """What all requests to one service have in common."""
 
     place: str
     clock: Clock

@@ -78,17 +78,17 @@ class Attribute(msgspec.Struct, frozen=True):
         raise errors.UsageError(f"an attribute is a text, a number or bytes, not {type(value).__name__}")
 
     @classmethod
-    def read(cls, told: dict[str, Any]) -> "Attribute":
+    def read(cls, written: dict[str, Any]) -> "Attribute":
         """An attribute as it comes on the wire."""
         from base64 import b64decode
 
-        kind = told["DataType"]
+        kind = written["DataType"]
         if kind.startswith("Binary"):
-            return cls(kind, b64decode(told["BinaryValue"]))
-        return cls(kind, told["StringValue"])
+            return cls(kind, b64decode(written["BinaryValue"]))
+        return cls(kind, written["StringValue"])
 
     def written(self) -> dict[str, Any]:
-        """The same as it goes on the wire."""
+        """The attribute as it goes on the wire."""
         from base64 import b64encode
 
         if isinstance(self.value, bytes):
@@ -134,7 +134,7 @@ class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
 
     def entry(self) -> dict[str, Any]:
         """The message as a request says it."""
-        said: dict[str, Any] = {
+        entry: dict[str, Any] = {
             "MessageBody": self.body,
             "MessageGroupId": self.group,
             "MessageDeduplicationId": self.dedup,
@@ -142,8 +142,8 @@ class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
         }
         if self.attributes:
             named = self.attributes.items()
-            said["MessageAttributes"] = {name: Attribute.of(value).written() for name, value in named}
-        return {name: value for name, value in said.items() if value is not None}
+            entry["MessageAttributes"] = {name: Attribute.of(value).written() for name, value in named}
+        return {name: value for name, value in entry.items() if value is not None}
 
 
 class Sent(msgspec.Struct, frozen=True):
@@ -192,7 +192,7 @@ class Queue:
             self._refuse(error, operation)
 
     async def acall(self, operation: str, request: dict[str, Any], *, write: bool = False) -> dict[str, Any]:
-        """The same for a task."""
+        """The answer to an operation, which a task awaits; `write` is what must not be repeated."""
         try:
             way = self._way(operation)
             return await way.acall(operation, {"QueueUrl": self.url, **request}, write=write)
@@ -218,7 +218,7 @@ class Queue:
         return id
 
     async def asend(self, body: str, **more: Unpack[More]) -> str:
-        """The same, awaitable."""
+        """Send a message from a task, and give its id; for `StoreOutcomeUnknown` see `send`."""
         message = Outgoing(body=body, **more)
         id: str = (await self.acall("SendMessage", message.entry(), write=True))["MessageId"]
         return id
@@ -231,7 +231,7 @@ class Queue:
         return sent
 
     async def asend_all(self, messages: Iterable[Outgoing]) -> list[Sent]:
-        """The same, awaitable."""
+        """Send messages from a task in as few requests as can be, and tell for each what became of it."""
         sent: list[Sent] = []
         for batch in batches(messages):
             sent += _each(batch, await self.acall("SendMessageBatch", _entries(batch), write=True))
@@ -295,24 +295,26 @@ def _each(batch: list[Outgoing], answer: dict[str, Any]) -> Iterator[Sent]:
         if number in done:
             yield Sent(done[number]["MessageId"], done[number].get("SequenceNumber"))
         else:
-            told = failed.get(number, {})
-            code, message = told.get("Code", "Unknown"), told.get("Message", "the answer does not say")
-            yield Sent(error=ServiceError(code, message, 400 if told.get("SenderFault") else 500, told))
+            error = failed.get(number, {})
+            code, message = error.get("Code", "Unknown"), error.get("Message", "the answer does not say")
+            yield Sent(error=ServiceError(code, message, 400 if error.get("SenderFault") else 500, error))
 
 
 def translated(error: ServiceError, operation: str, url: str) -> errors.SemelError:
     """An error of SQS as everybody else knows it."""
-    code, said = error.code, f"({error.code}: {error.message})"
+    code, reason = error.code, f"({error.code}: {error.message})"
     if code in GONE:
         return errors.QueueMissing(
-            f"there is no queue {url} {said}; look for its account, region and name in the console, or with "
-            "`aws sqs get-queue-url`"
+            f"there is no queue {url} {reason}; look for its account, region and name in the console, or "
+            "with `aws sqs get-queue-url`"
         )
     if code in DENIED:
         action = operation.removesuffix("Batch")
-        return errors.NotPermitted(f"these credentials may not do sqs:{action} on {url} {said}; allow it")
+        return errors.NotPermitted(f"these credentials may not do sqs:{action} on {url} {reason}; allow it")
     if code == CROWDED:
-        return errors.StoreThrottled(f"too many messages of {url} are in flight {said}; it passes by itself")
+        return errors.StoreThrottled(
+            f"too many messages of {url} are in flight {reason}; it passes by itself"
+        )
     if code in WRONG:
-        return errors.UsageError(f"SQS refuses this {operation} on {url} {said}")
+        return errors.UsageError(f"SQS refuses this {operation} on {url} {reason}")
     return error

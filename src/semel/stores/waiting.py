@@ -32,7 +32,7 @@ class Vigil:
 
 
 class AsyncVigil:
-    """The same for the tasks of one event loop."""
+    """Several tasks of one event loop that wait for one key: the first looks, the others get what it saw."""
 
     def __init__(self, loop: "asyncio.AbstractEventLoop") -> None:
         import asyncio
@@ -83,13 +83,13 @@ class WaitingRoom:
             vigil = self._joined(place, mine)
             if vigil is not mine:
                 self._clock.wait(vigil.over, seconds)
-                return self._told(vigil.seen or look(), began)
+                return self._timed(vigil.seen or look(), began)
             try:
                 self._clock.wait(mine.bell, self._spread(seconds))
                 # Who comes from here on must not be given a look that may be older than its coming.
                 self._end(place, mine)
                 mine.seen = look()
-                return self._told(mine.seen, began)
+                return self._timed(mine.seen, began)
             finally:
                 self._end(place, mine)
                 mine.over.set()
@@ -110,22 +110,23 @@ class WaitingRoom:
                 del self.vigils[place]
 
     async def awatch(self, place: Hashable, seconds: float, look: Callable[[], Awaitable[Found]]) -> Found:
-        """The same for tasks; a loop runs one task at a time, so no lock is needed."""
+        """Wait in a task for the bell or the time, then look; or take what another task of its loop saw."""
         import asyncio
 
+        # A loop runs one task at a time, so no lock is needed.
         began = self._clock.monotonic()
         loop = asyncio.get_running_loop()
         name = (place, id(loop))
         if vigil := self.async_vigils.get(name):
             vigil.waiters += 1
             await self._clock.wait_async(vigil.over, seconds)
-            return self._told(vigil.seen or await look(), began)
+            return self._timed(vigil.seen or await look(), began)
         vigil = self.async_vigils[name] = AsyncVigil(loop)
         try:
             await self._clock.wait_async(vigil.bell, self._spread(seconds))
             self.async_vigils.pop(name, None)
             vigil.seen = await look()
-            return self._told(vigil.seen, began)
+            return self._timed(vigil.seen, began)
         finally:
             if self.async_vigils.get(name) is vigil:
                 del self.async_vigils[name]
@@ -135,5 +136,5 @@ class WaitingRoom:
         """Somewhat less than asked, so that waiters of many processes do not all look at once."""
         return seconds if seconds < WORTH_SPREADING else seconds * self._jitter.uniform(0.7, 1.0)
 
-    def _told(self, found: Found, began: float) -> Found:
+    def _timed(self, found: Found, began: float) -> Found:
         return msgspec.structs.replace(found, waited=self._clock.monotonic() - began)

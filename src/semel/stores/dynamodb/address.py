@@ -81,7 +81,7 @@ def _word(url: str, option: str, word: str, words: tuple[str, ...]) -> Any:
 
 
 def with_titles(url: str, titles: Mapping[str, str]) -> str:
-    """The same URL where these tables of its store, by semel's name for each, have another name."""
+    """The URL of a store of whose tables these, by semel's name for each, have another name."""
     if not titles:
         return url
     address, _, query = url.partition("?")

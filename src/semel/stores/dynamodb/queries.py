@@ -111,8 +111,8 @@ class Search:
             return None
         names, filled = dict(guard.names), guard.filled(values, reading)
         # An index is never read consistently.
-        told = {"IndexName": self._path.name} if self._path.name else {"ConsistentRead": True}
-        request: dict[str, Any] = {"TableName": self._layout.title, **told}
+        source = {"IndexName": self._path.name} if self._path.name else {"ConsistentRead": True}
+        request: dict[str, Any] = {"TableName": self._layout.title, **source}
         if guard.text:
             request["FilterExpression"] = guard.text
         if not self._scans:

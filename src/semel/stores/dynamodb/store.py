@@ -137,7 +137,7 @@ class DynamoDBStore:
         return self._run(self._operations.time(command))
 
     async def aexecute(self, command: Stored) -> Any:
-        """The same for a task."""
+        """Carry the command out in this task and answer it."""
         if self._shut(command):
             await self._aopen_up(command)
         if type(command) is Watch:
