@@ -54,7 +54,7 @@ class Store(Protocol):
     """An interpreter of commands: what every store has.
 
     What only some stores have is in the protocols after this one, each a capability by itself: `Leaving`,
-    `Reaping`, `Joining`, `Glancing`, `Limiting`. A store has one by having its members.
+    `Reaping`, `Joining`, `Glancing`, `Limiting`, `FileBacked`. A store has one by having its members.
     """
 
     overflow: "Overflow | None"
@@ -137,6 +137,16 @@ class Limiting(Protocol):
     @property
     def spreads_details(self) -> bool:
         """Whether a record's details stand in attributes of their own, which others read too."""
+        ...
+
+
+@runtime_checkable
+class FileBacked(Protocol):
+    """A store that is one file of this machine."""
+
+    @property
+    def path(self) -> str:
+        """Where that file is."""
         ...
 
 

@@ -37,6 +37,7 @@ from semel.commands import (
 )
 from semel.drive import (
     REPLIES,
+    FileBacked,
     Glancing,
     Joining,
     Leaving,
@@ -115,11 +116,12 @@ class Bare:
 
 def test_what_a_store_can_do_besides_is_seen_by_what_it_has(tmp_path: Path) -> None:
     bare = Bare()
-    assert not isinstance(bare, Leaving | Reaping | Joining | Glancing | Limiting | Reporting)
+    assert not isinstance(bare, Leaving | Reaping | Joining | Glancing | Limiting | FileBacked | Reporting)
     sqlite = semel.connect(tmp_path / "ledger.db").store
     assert isinstance(sqlite, Reaping)
     assert isinstance(sqlite, Joining)
     assert isinstance(sqlite, Glancing)
+    assert isinstance(sqlite, FileBacked)
     assert not isinstance(sqlite, Limiting)
     dynamodb = semel.connect("dynamodb://eu-north-1").store
     assert isinstance(dynamodb, Limiting)

@@ -29,6 +29,7 @@ from semel.connect import Semel
 from semel.doors.http.problems import retry_after
 from semel.doors.inbox import Inbox, Message
 from semel.doors.webhooks import ALOWARE, HUBSPOT, Answer, Headers, Notice, Opening, Provider
+from semel.drive import FileBacked
 from semel.errors import InvalidOption, Later, SemelError, StoreError
 from semel.events import What
 from semel.ledger import lasting
@@ -395,7 +396,7 @@ def _opening(s: Semel, settings: Settings, setting: str, provider: Provider) -> 
 
 
 def _star(s: Semel, settings: Settings, schema: Schema) -> Star:
-    store = getattr(s.store, "path", None)
+    store = s.store.path if isinstance(s.store, FileBacked) else None
     path = settings.star or (Path(store).with_name("quill.db") if store else "quill.db")
     try:
         return Star(path, schema)
