@@ -435,9 +435,9 @@ def held(rate: float, seconds: float, within: str | None) -> Held:
 
 
 def _ledger(site: Site) -> Any:
+    from semel.apps.configuration import gather, store_of
     from semel.apps.keyfile import secrets_of
     from semel.apps.ledgers import binding
-    from semel.apps.reading import gather, store_of
 
     given = gather(str(site.settings), {})
     store = store_of(given)

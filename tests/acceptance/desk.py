@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 from fastapi.testclient import TestClient
 
-from semel.apps.reading import gather
+from semel.apps.configuration import gather
 from semel.cli import main
 from semel.service import sample_data
 from semel.service.app import create_app

@@ -180,7 +180,7 @@ def test_a_file_that_cannot_be_written_is_not_ready(local: Desk) -> None:
     program = """
 import resource, sys
 from fastapi.testclient import TestClient
-from semel.apps.reading import gather
+from semel.apps.configuration import gather
 from semel.service import health
 from semel.service.runtime import Runtime
 from semel.service.app import create_app

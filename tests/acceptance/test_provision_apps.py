@@ -26,10 +26,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from semel.apps import finding, settings
-from semel.apps.finding import APPS as PLACES
-from semel.apps.finding import find
+from semel.apps import registry, settings
 from semel.apps.household import app as household_app
+from semel.apps.registry import APPS as PLACES
+from semel.apps.registry import find
 from semel.apps.support import app as support_app
 from semel.aws.credentials import Credentials
 from semel.aws.sqs import Queue
@@ -73,7 +73,7 @@ def surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def deployment(app: str) -> Deployment:
-    return finding.deployment(app, OWN.get(app, ""))
+    return registry.deployment(app, OWN.get(app, ""))
 
 
 def template(*apps: str, env: str = "prod") -> dict[str, Any]:

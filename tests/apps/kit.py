@@ -32,9 +32,9 @@ from typing import Any, Self
 import pytest
 
 import semel
+from semel.apps.configuration import Configuration, store_of
 from semel.apps.keyfile import secrets_of
 from semel.apps.ledgers import binding
-from semel.apps.reading import Given, store_of
 from semel.clock import Clock
 from semel.provision.places import ProvisionTarget as Site
 from semel.provision.places import opened
@@ -218,12 +218,12 @@ class Place:
 
     def connect(self, app: str = "") -> semel.Semel:
         """The store as this app has it open, or as the service itself has."""
-        given = Given({"semel": {"url": self.url, "env": self.env, "secret": SECRET}})
+        configuration = Configuration({"semel": {"url": self.url, "env": self.env, "secret": SECRET}})
         with pytest.MonkeyPatch.context() as patch:
             for variable, value in self.environ.items():
                 patch.setenv(variable, value)
-            store = store_of(given)
-            return binding(app, store, secrets_of(store, given)).open()
+            store = store_of(configuration)
+            return binding(app, store, secrets_of(store, configuration)).open()
 
     def files(self) -> Iterator[tuple[str, bytes]]:
         """The files of an SQLite store, to search them for what must not be there."""

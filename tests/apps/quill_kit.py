@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 import semel
-from semel.apps.otherside import AnswerLost, Unavailable
+from semel.apps.client import AnswerLost, Unavailable
 from semel.apps.quill import Quill, Settings
 from semel.apps.quill.powerbi import create_dataset
 from semel.apps.quill.schema import Fact

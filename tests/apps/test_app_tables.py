@@ -13,9 +13,9 @@ import pytest
 
 import semel
 from semel.apps import functions as on_lambda
-from semel.apps.finding import APPS, deployment
+from semel.apps.configuration import gather
 from semel.apps.quill.settings import store_url
-from semel.apps.reading import gather
+from semel.apps.registry import APPS, deployment
 from semel.apps.tables import deployed, located
 from semel.aws.credentials import Credentials
 from semel.aws.wire import Wire

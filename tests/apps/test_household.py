@@ -12,11 +12,11 @@ import pytest
 
 import semel
 from semel import ulids
+from semel.apps.client import AnswerLost, Unavailable
 from semel.apps.household import Household, Settings
 from semel.apps.household.classify import Found, classify
 from semel.apps.household.pace import PATIENCE, TooFast
 from semel.apps.household.replies import reply
-from semel.apps.otherside import AnswerLost, Unavailable
 from semel.doors.queues.messages import Verdict
 from semel.testing import FakeClock, Faulty
 from tests.apps.household_kit import ANN, BO, CHAT, SECRET_TOKEN, ZONE, Box, Home, update

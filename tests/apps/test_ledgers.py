@@ -8,10 +8,10 @@ import pytest
 
 import semel
 from semel.apps import sections
-from semel.apps.finding import APPS, deployment, find
-from semel.apps.keyfile import Secrets
+from semel.apps.keyfile import StoreSecrets
 from semel.apps.ledgers import binding, tables_of
-from semel.apps.sections import Store
+from semel.apps.registry import APPS, deployment, find
+from semel.apps.sections import StoreSection
 from semel.codecs import Encryption
 from semel.service.runtime import Runtime
 from semel.stores.dynamodb.layout import title
@@ -85,8 +85,8 @@ def test_a_url_gives_an_apps_function_the_ledger_that_it_gives_the_service(
 
 
 def test_in_dynamodb_each_app_of_the_seeds_has_its_own_ledger_and_others_have_a_scope() -> None:
-    store = Store(url="dynamodb://eu-north-1/mine?endpoint=http://127.0.0.1:8000", env="prod")
-    bound = {app: binding(app, store, Secrets()) for app in (*APPS, "mine", "")}
+    store = StoreSection(url="dynamodb://eu-north-1/mine?endpoint=http://127.0.0.1:8000", env="prod")
+    bound = {app: binding(app, store, StoreSecrets()) for app in (*APPS, "mine", "")}
     at = "dynamodb://eu-north-1?endpoint=http%3A%2F%2F127.0.0.1%3A8000"
     assert {app: (one.url, one.scope) for app, one in bound.items()} == {
         "quill": (f"{at}&layout=quill", ""),
@@ -96,7 +96,10 @@ def test_in_dynamodb_each_app_of_the_seeds_has_its_own_ledger_and_others_have_a_
         "mine": (store.url, "mine"),
         "": (store.url, ""),
     }
-    assert binding("household", Store(url="dynamodb://x?layout=quill"), Secrets()).url == "dynamodb://x"
+    assert (
+        binding("household", StoreSection(url="dynamodb://x?layout=quill"), StoreSecrets()).url
+        == "dynamodb://x"
+    )
 
 
 class Mine(Echo):
@@ -105,13 +108,13 @@ class Mine(Echo):
 
 def test_an_app_of_ones_own_has_the_ledger_that_its_class_names() -> None:
     for url, named in (("dynamodb:", ("dynamodb://?layout=probe", "")), ("memory:", ("memory:", "mine"))):
-        bound = binding("mine", Store(url=url), Secrets(), {"at": f"{__name__}:Mine"})
+        bound = binding("mine", StoreSection(url=url), StoreSecrets(), {"at": f"{__name__}:Mine"})
         assert (bound.url, bound.scope) == named
 
 
 def test_elsewhere_apps_share_the_store_and_each_has_its_scope() -> None:
     for url in ("sqlite:///semel.db", "postgresql://localhost/shop", "redis://localhost"):
-        assert [binding(app, Store(url=url), Secrets()).scope for app in (*APPS, "mine", "")] == [
+        assert [binding(app, StoreSection(url=url), StoreSecrets()).scope for app in (*APPS, "mine", "")] == [
             *APPS,
             "mine",
             "",
@@ -119,12 +122,12 @@ def test_elsewhere_apps_share_the_store_and_each_has_its_scope() -> None:
 
 
 def test_what_others_read_as_json_is_not_encrypted_and_everything_else_is() -> None:
-    secrets = Secrets(SECRET.encode(), Encryption.from_secret(SECRET.encode()))
+    secrets = StoreSecrets(SECRET.encode(), Encryption.from_secret(SECRET.encode()))
     for app in (*APPS, "mine"):
-        sealed = binding(app, Store(url="dynamodb:"), secrets).encryption
+        sealed = binding(app, StoreSection(url="dynamodb:"), secrets).encryption
         assert (sealed is None) == (app == "probe"), app
-        assert binding(app, Store(url="memory:"), secrets).encryption is not None
-    powertools = Store(url="dynamodb://?layout=powertools")
+        assert binding(app, StoreSection(url="memory:"), secrets).encryption is not None
+    powertools = StoreSection(url="dynamodb://?layout=powertools")
     assert binding("", powertools, secrets).encryption is None
 
 
@@ -155,6 +158,8 @@ def test_a_url_that_names_the_table_of_an_app_says_which_one_is_made() -> None:
 def test_nothing_that_is_kept_about_a_store_shows_its_secrets() -> None:
     url = "postgresql://app:hunter2@db.example/shop"
     keys = {"k": "hunter2"}
-    store = Store(url=url, secret="hunter2", encryption=sections.Encryption(active="k", keys=keys))
-    secrets = Secrets(b"hunter2", Encryption.from_secret(b"hunter2 is too short, but for here"))
+    store = StoreSection(
+        url=url, secret="hunter2", encryption=sections.EncryptionSection(active="k", keys=keys)
+    )
+    secrets = StoreSecrets(b"hunter2", Encryption.from_secret(b"hunter2 is too short, but for here"))
     assert "hunter2" not in repr((store, secrets, binding("quill", store, secrets)))

@@ -13,9 +13,9 @@ import pytest
 
 import semel
 from semel import errors
-from semel.apps.otherside import Refused
+from semel.apps.client import RequestRefused
 from semel.apps.quill import Quill, Settings
-from semel.apps.quill.events import Metric, Told, aloware, event_of, hubspot
+from semel.apps.quill.events import Metric, SourceEvent, aloware, event_of, hubspot
 from semel.apps.quill.schema import fact_of
 from semel.apps.quill.settings import zone_of
 from semel.apps.quill.star import Star
@@ -125,7 +125,7 @@ def test_what_hubspot_tells(payload: dict[str, Any], metric: str | None) -> None
         (hubspot(Notice(creation(1, sourceId=None), {})), "hubspot:unassigned"),
     ],
 )
-def test_an_agent_is_a_number_of_its_source(told: Told, agent: str) -> None:
+def test_an_agent_is_a_number_of_its_source(told: SourceEvent, agent: str) -> None:
     """Whatever else stands in its place, a person's name for instance, is not taken over."""
     assert event_of(told, "k", AT, zone_of("UTC")).agent == agent
 
@@ -301,7 +301,9 @@ def test_awaited_it_is_the_same(local: Office) -> None:
 
 
 @pytest.mark.seed("Q7")
-@pytest.mark.parametrize("failure", [down(), Refused("Power BI", "refuses: 404", 404), OSError("disk full")])
+@pytest.mark.parametrize(
+    "failure", [down(), RequestRefused("Power BI", "refuses: 404", 404), OSError("disk full")]
+)
 def test_a_failed_post_loses_nothing(office: Office, wall: Wall, failure: Exception) -> None:
     """Marked before it was posted, a fact would be gone. The claims are given back, and the worker posts."""
     wall.failures = [failure]
@@ -333,7 +335,7 @@ def test_the_worker_waits_for_as_long_as_the_other_side_asks(office: Office, wal
 
 def test_what_is_refused_is_put_aside(office: Office, wall: Wall) -> None:
     """No further try would help; and when it is delivered again, that is told."""
-    wall.failures = [Refused("Power BI", "refuses: 400", 400)] * 2
+    wall.failures = [RequestRefused("Power BI", "refuses: 400", 400)] * 2
     office.deliver(creation(1))
     assert [one.verdict for one in office.work()] == [Verdict.DEAD]
     assert told(office.deliver(creation(1))) == {"received": 1, "failed": 1}

@@ -11,11 +11,11 @@ import msgspec
 import pytest
 
 import semel
-from semel.apps.otherside import Refused
+from semel.apps.client import RequestRefused
 from semel.apps.quill import Quill, Settings, powerbi
 from semel.apps.quill.backlog import PART
 from semel.apps.quill.schema import FACTS
-from semel.apps.quill.settings import Rule
+from semel.apps.quill.settings import EventRule
 from semel.codecs import Encryption
 from semel.doors.inbox import Message, StoreInbox, Worker
 from semel.stores.memory import MemoryStore
@@ -274,7 +274,7 @@ def test_a_row_that_is_refused_is_put_aside_and_takes_none_of_the_others_down(
 
     def refuse(facts: Any) -> None:
         if bad & {fact.key for fact in facts}:
-            raise Refused("Power BI", "refuses: 400", 400)
+            raise RequestRefused("Power BI", "refuses: 400", 400)
 
     wall.before = refuse
     for _ in range(20):
@@ -370,7 +370,7 @@ def test_facts_of_another_table_go_by_themselves(
         "rest": {"source": "hubspot", "into": "fact_other"},
     }
     settings = {
-        "events": msgspec.convert(events, dict[str, Rule]),
+        "events": msgspec.convert(events, dict[str, EventRule]),
         "fact_tables": {"fact_other": {"key": "$key"}},
         "star": str(tmp_path / "quill.db"),
     }

@@ -11,9 +11,9 @@ import pytest
 
 import semel
 from semel import errors
+from semel.apps.configuration import gather
 from semel.apps.ledgers import at
 from semel.apps.quill import Settings, from_environment, store_url
-from semel.apps.reading import gather
 from semel.aws.wire import Wire
 from semel.clock import Clock
 from semel.doors.queues.messages import Verdict

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import semel
-from semel.apps.otherside import AnswerLost, Refused, Unavailable
+from semel.apps.client import AnswerLost, RequestRefused, Unavailable
 from semel.apps.quill import Settings, powerbi
-from semel.apps.quill.events import Event, Metric
-from semel.apps.quill.pace import Rate, Together
+from semel.apps.quill.events import AgentEvent, Metric
+from semel.apps.quill.pace import Rate, RequestCombiner
 from semel.apps.quill.powerbi import PowerBI, create_dataset
 from semel.apps.quill.schema import DEFAULT, FACTS, Fact, fact_of
 from semel.doors.queues.messages import Verdict
@@ -82,7 +82,7 @@ TABLES = DEFAULT.tables
 
 
 def event(number: int, **more: Any) -> Fact:
-    made = Event(
+    made = AgentEvent(
         f"ALOWARE:{number}", "ALOWARE", "aloware:7", Metric.CALLS, "2023-11-14", "2023-11-14T22:13:20Z"
     )
     fact = fact_of(made)
@@ -266,7 +266,7 @@ def test_many_ask_for_one_token(sink: PowerBI, there: other_side.PowerBI) -> Non
 
 def test_no_membership_in_the_workspace_is_final(sink: PowerBI, there: other_side.PowerBI) -> None:
     there.forbidden = True
-    with pytest.raises(Refused) as told:
+    with pytest.raises(RequestRefused) as told:
         sink.post([event(1)])
     assert (told.value.status, tokens(there)) == (403, 2)
 
@@ -275,7 +275,7 @@ def test_a_wrong_secret_is_told_without_showing_it(
     s: semel.Semel, settings: Settings, there: other_side.PowerBI
 ) -> None:
     sink = PowerBI(s, msgspec.structs.replace(settings, powerbi_secret="guessed"))
-    with pytest.raises(Refused, match="Entra ID") as told:
+    with pytest.raises(RequestRefused, match="Entra ID") as told:
         sink.post([event(1)])
     sink.close()
     assert told.value.status == 401
@@ -443,9 +443,9 @@ def test_without_pacing_they_would_be(there: other_side.PowerBI, settings: Setti
 
 def test_a_large_batch_goes_out_in_requests_that_it_takes(office: Office, there: other_side.PowerBI) -> None:
     events = [event(number) for number in range(powerbi.ROWS_A_REQUEST + 5)]
-    from semel.apps.quill.app import Counts
+    from semel.apps.quill.app import QuillSummary
 
-    counts = Counts(len(events))
+    counts = QuillSummary(len(events))
     assert office.app.take(events, counts).status == 200
     assert counts.posted == len(events)
     sizes = [len(each.json["rows"]) for each in there.posts if FACTS in each.path]
@@ -667,7 +667,7 @@ def test_those_who_wait_for_their_turn_go_out_together() -> None:
         turn.wait()
         yield
 
-    together: Together[int, None] = Together(
+    together: RequestCombiner[int, None] = RequestCombiner(
         lambda items, _: sent.append(list(items)), waiting, 100, RuntimeError
     )
     threads = [threading.Thread(target=together.send, args=([number, -number],)) for number in range(10)]
@@ -682,7 +682,7 @@ def test_those_who_wait_for_their_turn_go_out_together() -> None:
 
 def test_no_more_go_out_together_than_one_request_takes() -> None:
     sent: list[int] = []
-    together: Together[int, None] = Together(
+    together: RequestCombiner[int, None] = RequestCombiner(
         lambda items, _: sent.append(len(items)), nullcontext, 3, RuntimeError
     )
     for items in ([1, 2], [3, 4], [5]):
@@ -709,7 +709,7 @@ def test_all_who_went_out_together_are_told_the_same(broken_off: bool) -> None:
         except BaseException as error:  # noqa: BLE001 - whatever it is
             ends.append(type(error))
 
-    together: Together[int, None] = Together(send, waiting, 100, LookupError)
+    together: RequestCombiner[int, None] = RequestCombiner(send, waiting, 100, LookupError)
     threads = [threading.Thread(target=one, args=(number,)) for number in range(4)]
     for each in threads:
         each.start()
@@ -760,7 +760,7 @@ def test_a_row_that_is_refused_takes_none_down_that_went_out_with_it(
     def post(number: int) -> None:
         try:
             sink.post([event(number, date="no day" if number == 3 else "2023-11-14")])
-        except Refused:
+        except RequestRefused:
             refused.append(number)
 
     may_go = held(sink)

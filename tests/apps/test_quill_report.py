@@ -14,11 +14,11 @@ import pytest
 
 import semel
 from semel import errors
+from semel.apps.configuration import Configuration, read
 from semel.apps.quill import Fact, Received, Settings, from_environment
 from semel.apps.quill.powerbi import create_dataset, definition
 from semel.apps.quill.schema import FACTS, fitted
 from semel.apps.quill.settings import Column
-from semel.apps.reading import Given, read
 from semel.doors.queues.messages import Verdict
 from semel.testing import FakeClock
 from tests.apps.quill_kit import (
@@ -52,7 +52,7 @@ def make(s: semel.Semel, clock: FakeClock, tmp_path: Path) -> Iterator[Make]:
 
 def declared(toml: str) -> dict[str, Any]:
     """Settings as the service reads them from its file."""
-    given = Given(tomllib.loads(toml), "semel.toml")
+    given = Configuration(tomllib.loads(toml), "semel.toml")
     values = given.tree.get("apps", {}).get("quill", {})
     chosen = read(Settings, values, ("apps", "quill"), given)
     return {name: getattr(chosen, name) for name in values}

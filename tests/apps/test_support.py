@@ -124,13 +124,13 @@ def shop() -> Iterator[Shop]:
 def make(s: semel.Semel, richpanel: Richpanel, shop: Shop) -> Iterator[Make]:
     made = []
 
-    def desk(on: semel.Semel = s, **settings: Any) -> Desk:
+    def helpdesk(on: semel.Semel = s, **settings: Any) -> Desk:
         sides = {"richpanel_key": API_KEY, "richpanel_url": richpanel.url}
         sides |= {"shopify_url": shop.url, "shopify_token": SHOP_TOKEN}
         made.append(Desk(on, {"automation_enabled": True, **sides, **settings}))
         return made[-1]
 
-    yield desk
+    yield helpdesk
     for each in made:
         each.app.close()
 
@@ -142,7 +142,7 @@ def _quick() -> Iterator[None]:
 
 
 @pytest.fixture
-def desk(make: Make) -> Desk:
+def helpdesk(make: Make) -> Desk:
     return make()
 
 
@@ -150,31 +150,33 @@ def desk(make: Make) -> Desk:
 
 
 @pytest.mark.seed("R8")
-def test_a_delivery_is_answered_at_once_and_only_put_into_the_inbox(desk: Desk, richpanel: Richpanel) -> None:
-    answer = desk.deliver({"ticket_id": "c-1", "message_id": "m-1", "message": WHERE})
+def test_a_delivery_is_answered_at_once_and_only_put_into_the_inbox(
+    helpdesk: Desk, richpanel: Richpanel
+) -> None:
+    answer = helpdesk.deliver({"ticket_id": "c-1", "message_id": "m-1", "message": WHERE})
     assert (answer["status"], answer["accepted"]) == (200, 1)
-    (message,) = desk.inbox.messages
+    (message,) = helpdesk.inbox.messages
     assert (message.key, message.group) == ("evt:rp:c-1:m-1", "c-1")
-    assert desk.keys() == []
-    assert desk.state() == {}
+    assert helpdesk.keys() == []
+    assert helpdesk.state() == {}
     assert richpanel.received == []
 
 
 @pytest.mark.parametrize("token", ["", "another"])
-def test_who_does_not_know_the_token_is_refused(desk: Desk, token: str) -> None:
-    assert desk.deliver({"ticket_id": "c-1", "message_id": "m-1", "text": "hi"}, token)["status"] == 401
-    assert desk.inbox.messages == []
+def test_who_does_not_know_the_token_is_refused(helpdesk: Desk, token: str) -> None:
+    assert helpdesk.deliver({"ticket_id": "c-1", "message_id": "m-1", "text": "hi"}, token)["status"] == 401
+    assert helpdesk.inbox.messages == []
 
 
 @pytest.mark.seed("R4")
-def test_a_message_without_an_id_is_named_by_its_words_and_minute(desk: Desk) -> None:
+def test_a_message_without_an_id_is_named_by_its_words_and_minute(helpdesk: Desk) -> None:
     for at, text in (
         (1_700_000_001, "Hello  there"),
         ("2023-11-14T22:13:25Z", "Hello there "),
         (1_700_000_099, "Hello there"),
     ):
-        desk.send(text, None, created_at=at)
-    first, again, later = [message.key for message in desk.inbox.messages]
+        helpdesk.send(text, None, created_at=at)
+    first, again, later = [message.key for message in helpdesk.inbox.messages]
     assert first == again != later
     assert first.startswith("evt:rp:c-1:")
     assert len(first.rpartition(":")[2]) == 64
@@ -187,18 +189,18 @@ def test_a_message_without_an_id_is_named_by_its_words_and_minute(desk: Desk) ->
         {"ticket": {"id": "c-1"}, "comment": {"id": "m-1", "body": "hi", "isOperator": True}},
     ],
 )
-def test_what_the_shop_writes_itself_is_ignored(desk: Desk, payload: dict[str, Any]) -> None:
+def test_what_the_shop_writes_itself_is_ignored(helpdesk: Desk, payload: dict[str, Any]) -> None:
     """Else every reply would be answered in turn."""
-    assert desk.deliver(payload)["ignored"] == 1
-    assert desk.inbox.messages == []
+    assert helpdesk.deliver(payload)["ignored"] == 1
+    assert helpdesk.inbox.messages == []
 
 
 @pytest.mark.parametrize(
     "payload", [{}, [], {"text": "hi", "message_id": "m"}, {"ticket_id": "c", "text": "hi"}, "hi"]
 )
-def test_what_has_no_name_is_told_and_not_accepted(desk: Desk, payload: Any) -> None:
-    desk.deliver(payload)
-    assert desk.inbox.messages == []
+def test_what_has_no_name_is_told_and_not_accepted(helpdesk: Desk, payload: Any) -> None:
+    helpdesk.deliver(payload)
+    assert helpdesk.inbox.messages == []
 
 
 ASTRAY = {
@@ -218,12 +220,12 @@ ASTRAY = {
 
 @pytest.mark.parametrize("conversation", ASTRAY.values(), ids=ASTRAY)
 def test_an_id_that_leads_out_of_richpanels_address_is_refused_and_the_log_says_why(
-    desk: Desk, richpanel: Richpanel, conversation: str, caplog: pytest.LogCaptureFixture
+    helpdesk: Desk, richpanel: Richpanel, conversation: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    desk.s.events.listen(log_events)
-    answer = desk.deliver({"conversation_id": conversation, "message_id": "m-1", "text": WHERE})
+    helpdesk.s.events.listen(log_events)
+    answer = helpdesk.deliver({"conversation_id": conversation, "message_id": "m-1", "text": WHERE})
     assert (answer["status"], answer["accepted"], answer["failed"]) == (200, 0, 1)
-    assert desk.inbox.messages == []
+    assert helpdesk.inbox.messages == []
     [told] = [one.getMessage() + str(vars(one)) for one in caplog.records if "accepted" in str(vars(one))]
     assert "the id of its conversation is no part of an address" in told
     assert WHERE not in told
@@ -232,19 +234,19 @@ def test_an_id_that_leads_out_of_richpanels_address_is_refused_and_the_log_says_
 
 @pytest.mark.parametrize("conversation", ["..", "."])
 def test_one_that_waits_already_is_a_dead_letter_and_nobody_is_asked(
-    desk: Desk, richpanel: Richpanel, conversation: str
+    helpdesk: Desk, richpanel: Richpanel, conversation: str
 ) -> None:
     """As an earlier semel accepted it."""
-    message = desk.send(WHERE)
+    message = helpdesk.send(WHERE)
     body = message.body | {"conversation": conversation}
-    taken = desk.take(msgspec.structs.replace(message, body=body))
+    taken = helpdesk.take(msgspec.structs.replace(message, body=body))
     assert taken.verdict is Verdict.DEAD
     assert "names nothing in a path" in str(taken.error)
     assert richpanel.received == []
 
 
-def test_an_id_of_any_other_letters_stays_in_its_place(desk: Desk, richpanel: Richpanel) -> None:
-    desk.handle("thank you", conversation="<a b+c=d@é>")
+def test_an_id_of_any_other_letters_stays_in_its_place(helpdesk: Desk, richpanel: Richpanel) -> None:
+    helpdesk.handle("thank you", conversation="<a b+c=d@é>")
     assert [conversation for conversation, _ in richpanel.assigned] == ["%3Ca%20b%2Bc%3Dd%40%C3%A9%3E"]
 
 
@@ -259,30 +261,30 @@ def test_an_id_of_any_other_letters_stays_in_its_place(desk: Desk, richpanel: Ri
     ],
 )
 def test_when_it_was_received_is_told_by_the_delivery_or_by_the_clock(
-    desk: Desk, told: Any, received: str
+    helpdesk: Desk, told: Any, received: str
 ) -> None:
-    assert desk.send("hi", received_at=told).body["received_at"] == received
+    assert helpdesk.send("hi", received_at=told).body["received_at"] == received
 
 
-def test_the_id_of_an_email_is_hashed(desk: Desk) -> None:
+def test_the_id_of_an_email_is_hashed(helpdesk: Desk) -> None:
     """It may be an address, and would stand in keys for a month."""
-    message = desk.send("hi", "<CAF.1234@mail.example.com>")
+    message = helpdesk.send("hi", "<CAF.1234@mail.example.com>")
     assert "@" not in message.key
-    assert message.key == desk.send("hi", "<CAF.1234@mail.example.com>").key
+    assert message.key == helpdesk.send("hi", "<CAF.1234@mail.example.com>").key
 
 
 # Handling once
 
 
 @pytest.mark.seed("R1", "R8")
-def test_an_event_is_handled_once_and_its_record_tells_how(desk: Desk, richpanel: Richpanel) -> None:
-    message = desk.send(WHERE)
-    assert desk.take(message).verdict is Verdict.DONE
-    assert desk.take(message).verdict is Verdict.DUPLICATE
+def test_an_event_is_handled_once_and_its_record_tells_how(helpdesk: Desk, richpanel: Richpanel) -> None:
+    message = helpdesk.send(WHERE)
+    assert helpdesk.take(message).verdict is Verdict.DONE
+    assert helpdesk.take(message).verdict is Verdict.DUPLICATE
     assert len(richpanel.replies) == 1
-    record = desk.s.ledger.get("evt:rp:c-1:m-1")
+    record = helpdesk.s.ledger.get("evt:rp:c-1:m-1")
     assert record is not None
-    digest = desk.s.digest(message.body)
+    digest = helpdesk.s.digest(message.body)
     assert record.details == {
         "received_at": "2023-11-14T22:13:20.000Z",
         "mode": "automation_candidate",
@@ -294,14 +296,14 @@ def test_an_event_is_handled_once_and_its_record_tells_how(desk: Desk, richpanel
         "payload_bytes": digest.bytes,
         "intent": "order_status",
     }
-    assert record.expires_at == pytest.approx(desk.s.clock.now() + 30 * DAY)
+    assert record.expires_at == pytest.approx(helpdesk.s.clock.now() + 30 * DAY)
 
 
 @pytest.mark.seed("R5")
-def test_each_action_has_a_key_of_its_own_made_from_what_never_changes(desk: Desk) -> None:
-    desk.handle(f"Where is my order #{ORDER}?")
-    number = desk.s.digest(ORDER).sha256[:32]
-    assert desk.keys() == [
+def test_each_action_has_a_key_of_its_own_made_from_what_never_changes(helpdesk: Desk) -> None:
+    helpdesk.handle(f"Where is my order #{ORDER}?")
+    number = helpdesk.s.digest(ORDER).sha256[:32]
+    assert helpdesk.keys() == [
         "act:rp_assign:c-1:orders:m-1",
         "act:rp_reply:c-1:m-1",
         "act:rp_tag:c-1:intent-order_status:m-1",
@@ -314,12 +316,12 @@ def test_each_action_has_a_key_of_its_own_made_from_what_never_changes(desk: Des
 @pytest.mark.seed("R11")
 @pytest.mark.parametrize(("safe", "mode"), [(False, "automation_candidate"), (True, "route_only")])
 def test_every_record_of_a_message_tells_its_conversation_and_mode(
-    desk: Desk, clock: FakeClock, safe: bool, mode: str
+    helpdesk: Desk, clock: FakeClock, safe: bool, mode: str
 ) -> None:
-    desk.s.switches.turn("safe_mode", on=safe)
+    helpdesk.s.switches.turn("safe_mode", on=safe)
     clock.advance(1)
-    desk.handle(f"Where is my order #{ORDER}?")
-    told = {record.key: record.details or {} for record in desk.s.ledger.list().records}
+    helpdesk.handle(f"Where is my order #{ORDER}?")
+    told = {record.key: record.details or {} for record in helpdesk.s.ledger.list().records}
     acts = {"act:rp_tag", "act:rp_assign"} | (set() if safe else {"act:rp_reply", "act:shopify_lookup"})
     assert {":".join(key.split(":")[:2]) for key in told} == acts | {"evt:rp"}
     assert {(one["conversation_id"], one["mode"]) for one in told.values()} == {("c-1", mode)}
@@ -327,16 +329,16 @@ def test_every_record_of_a_message_tells_its_conversation_and_mode(
 
 @pytest.mark.seed("R5")
 def test_an_action_that_failed_is_tried_again_and_those_that_were_done_are_not(
-    desk: Desk, richpanel: Richpanel, clock: FakeClock
+    helpdesk: Desk, richpanel: Richpanel, clock: FakeClock
 ) -> None:
     richpanel.fail(next=3, status=503, path="/v1/tickets/c-1", method="PUT")
-    message = desk.send("I want a refund")
-    assert desk.take(message).verdict is Verdict.FAILED
+    message = helpdesk.send("I want a refund")
+    assert helpdesk.take(message).verdict is Verdict.FAILED
     clock.advance(1)
-    assert desk.take(message).verdict is Verdict.DONE
+    assert helpdesk.take(message).verdict is Verdict.DONE
     assert richpanel.tags == [("c-1", "intent-returns")]
     assert richpanel.assigned == [("c-1", "returns")]
-    assert desk.audit() == [
+    assert helpdesk.audit() == [
         ("tag", "fail: Unavailable (503)"),
         ("route", "success"),
         ("tag", "success"),
@@ -346,13 +348,13 @@ def test_an_action_that_failed_is_tried_again_and_those_that_were_done_are_not(
 def test_the_decision_of_the_first_attempt_is_that_of_all(
     make: Make, richpanel: Richpanel, clock: FakeClock
 ) -> None:
-    desk = make(decide=f"{__name__}:fickle")
+    helpdesk = make(decide=f"{__name__}:fickle")
     FICKLE[:] = ["returns", "billing"]
     richpanel.fail(next=3, status=500)
-    message = desk.send("hello")
-    assert desk.take(message).verdict is Verdict.FAILED
+    message = helpdesk.send("hello")
+    assert helpdesk.take(message).verdict is Verdict.FAILED
     clock.advance(1)
-    assert desk.take(message).verdict is Verdict.DONE
+    assert helpdesk.take(message).verdict is Verdict.DONE
     assert richpanel.assigned == [("c-1", "returns")]
     assert FICKLE == ["billing"]
 
@@ -368,58 +370,60 @@ def fickle(ticket: Ticket, state: Conversation) -> Decision:
 
 
 @pytest.mark.seed("R8")
-def test_a_switch_that_is_turned_counts_from_the_next_message_on(desk: Desk, richpanel: Richpanel) -> None:
-    assert desk.handle(WHERE, "m-1", "c-1").mode == "automation_candidate"
-    desk.s.switches.turn("safe_mode", on=True, reason="trouble")
-    handled = desk.handle(WHERE, "m-1", "c-2")
+def test_a_switch_that_is_turned_counts_from_the_next_message_on(
+    helpdesk: Desk, richpanel: Richpanel
+) -> None:
+    assert helpdesk.handle(WHERE, "m-1", "c-1").mode == "automation_candidate"
+    helpdesk.s.switches.turn("safe_mode", on=True, reason="trouble")
+    handled = helpdesk.handle(WHERE, "m-1", "c-2")
     assert (handled.mode, handled.replied) == ("route_only", None)
-    desk.s.switches.turn("safe_mode", on=False)
-    desk.s.switches.turn("automation_enabled", on=False)
-    assert desk.handle(WHERE, "m-1", "c-3").mode == "route_only"
-    desk.s.switches.turn("automation_enabled", on=True)
-    assert desk.handle(WHERE, "m-1", "c-4").mode == "automation_candidate"
+    helpdesk.s.switches.turn("safe_mode", on=False)
+    helpdesk.s.switches.turn("automation_enabled", on=False)
+    assert helpdesk.handle(WHERE, "m-1", "c-3").mode == "route_only"
+    helpdesk.s.switches.turn("automation_enabled", on=True)
+    assert helpdesk.handle(WHERE, "m-1", "c-4").mode == "automation_candidate"
     assert [conversation for conversation, _ in richpanel.replies] == ["c-1", "c-4"]
     assert [conversation for conversation, _ in richpanel.assigned] == ["c-1", "c-2", "c-3", "c-4"]
-    assert desk.audit("c-2") == [
+    assert helpdesk.audit("c-2") == [
         ("route", "success"),
         ("auto_reply", "fail: safe_mode is on"),
         ("tag", "success"),
     ]
-    assert ("auto_reply", "fail: automation_enabled is off") in desk.audit("c-3")
+    assert ("auto_reply", "fail: automation_enabled is off") in helpdesk.audit("c-3")
 
 
 def test_nothing_is_answered_until_somebody_allows_it(make: Make, richpanel: Richpanel) -> None:
-    desk = make(automation_enabled=False)
-    assert desk.handle(WHERE).mode == "route_only"
+    helpdesk = make(automation_enabled=False)
+    assert helpdesk.handle(WHERE).mode == "route_only"
     assert richpanel.replies == []
 
 
 def test_a_switch_that_is_turned_between_two_attempts_stops_the_reply(
-    desk: Desk, richpanel: Richpanel, clock: FakeClock
+    helpdesk: Desk, richpanel: Richpanel, clock: FakeClock
 ) -> None:
     richpanel.fail(next=3, status=500)
-    message = desk.send(WHERE)
-    assert desk.take(message).verdict is Verdict.FAILED
-    desk.s.switches.turn("safe_mode", on=True)
+    message = helpdesk.send(WHERE)
+    assert helpdesk.take(message).verdict is Verdict.FAILED
+    helpdesk.s.switches.turn("safe_mode", on=True)
     clock.advance(1)
-    handled = desk.take(message).result
+    handled = helpdesk.take(message).result
     assert (handled.replied, handled.refused) == (None, "safe_mode is on")
     assert richpanel.replies == []
-    assert "pending_flow" not in desk.state()
+    assert "pending_flow" not in helpdesk.state()
 
 
 def test_a_reply_that_was_sent_before_the_switch_was_turned_is_remembered(
-    desk: Desk, richpanel: Richpanel, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+    helpdesk: Desk, richpanel: Richpanel, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    message = desk.send(WHERE)
+    message = helpdesk.send(WHERE)
     with monkeypatch.context() as broken:
-        broken.setattr(desk.app, "_remember", lambda *_: 1 / 0)
-        assert isinstance(desk.take(message).error, ZeroDivisionError)
-    desk.s.switches.turn("safe_mode", on=True)
+        broken.setattr(helpdesk.app, "_remember", lambda *_: 1 / 0)
+        assert isinstance(helpdesk.take(message).error, ZeroDivisionError)
+    helpdesk.s.switches.turn("safe_mode", on=True)
     clock.advance(1)
-    assert desk.take(message).result.replied == "ask_order_number"
+    assert helpdesk.take(message).result.replied == "ask_order_number"
     assert len(richpanel.replies) == 1
-    assert desk.state()["last_auto_reply"]["type"] == "ask_order_number"
+    assert helpdesk.state()["last_auto_reply"]["type"] == "ask_order_number"
 
 
 # The flow
@@ -427,19 +431,19 @@ def test_a_reply_that_was_sent_before_the_switch_was_turned_is_remembered(
 
 @pytest.mark.seed("R2")
 def test_an_order_number_is_asked_for_and_the_next_message_brings_it(
-    desk: Desk, richpanel: Richpanel, clock: FakeClock
+    helpdesk: Desk, richpanel: Richpanel, clock: FakeClock
 ) -> None:
-    assert desk.handle(WHERE, "m-1").replied == "ask_order_number"
-    asked = desk.state()
+    assert helpdesk.handle(WHERE, "m-1").replied == "ask_order_number"
+    asked = helpdesk.state()
     assert asked["pending_flow"] == {
         "type": "need_order_number",
         "requested_at": "2023-11-14T22:13:20.000Z",
         "attempts": 1,
     }
     clock.advance(60)
-    assert desk.handle(f"It is {ORDER}", "m-2").replied == "order_status"
+    assert helpdesk.handle(f"It is {ORDER}", "m-2").replied == "order_status"
     assert richpanel.replies[-1] == ("c-1", "Your order ending in 7654 has been shipped.")
-    state = desk.state()
+    state = helpdesk.state()
     assert "pending_flow" not in state
     assert state["last_auto_reply"] == {
         "type": "order_status",
@@ -450,23 +454,25 @@ def test_an_order_number_is_asked_for_and_the_next_message_brings_it(
     assert (state["last_processed_message_id"], state["last_routing_confidence"]) == ("m-2", 0.9)
 
 
-def test_after_two_asks_that_brought_nothing_a_person_takes_over(desk: Desk, richpanel: Richpanel) -> None:
-    handled = [desk.handle(text, f"m-{n}") for n, text in enumerate((WHERE, "no idea", "really none"))]
+def test_after_two_asks_that_brought_nothing_a_person_takes_over(
+    helpdesk: Desk, richpanel: Richpanel
+) -> None:
+    handled = [helpdesk.handle(text, f"m-{n}") for n, text in enumerate((WHERE, "no idea", "really none"))]
     assert [each.replied for each in handled] == ["ask_order_number", "ask_order_number_again", None]
     assert [team for _, team in richpanel.assigned] == ["orders", "orders", "support"]
     assert ("c-1", "needs-human") in richpanel.tags
-    assert "pending_flow" not in desk.state()
+    assert "pending_flow" not in helpdesk.state()
 
 
 def test_a_number_that_is_not_the_customers_is_asked_for_again_and_then_left_to_a_person(
-    desk: Desk, richpanel: Richpanel, shop: Shop
+    helpdesk: Desk, richpanel: Richpanel, shop: Shop
 ) -> None:
     """Neither a wrong number nor somebody else's order is told of."""
     shop.add("5550001", "somebody.else@example.com")
     handled = [
-        desk.handle("Where is my order #5550001?", "m-1"),
-        desk.handle("5550002, sorry", "m-2"),
-        desk.handle("then 5550003", "m-3"),
+        helpdesk.handle("Where is my order #5550001?", "m-1"),
+        helpdesk.handle("5550002, sorry", "m-2"),
+        helpdesk.handle("then 5550003", "m-3"),
     ]
     assert [each.replied for each in handled] == ["order_not_found", None, None]
     assert handled[1].refused.startswith("order_not_found was the last reply")
@@ -475,23 +481,23 @@ def test_a_number_that_is_not_the_customers_is_asked_for_again_and_then_left_to_
 
 
 @pytest.mark.seed("R2")
-def test_a_flow_ends_before_the_state_it_is_part_of(desk: Desk, clock: FakeClock) -> None:
-    desk.handle(WHERE, "m-1")
-    document = desk.s.documents.on(SUPPORT_STATE).get("c-1")
+def test_a_flow_ends_before_the_state_it_is_part_of(helpdesk: Desk, clock: FakeClock) -> None:
+    helpdesk.handle(WHERE, "m-1")
+    document = helpdesk.s.documents.on(SUPPORT_STATE).get("c-1")
     assert document is not None
     now = clock.now()
     assert document.expires_at == pytest.approx(now + 90 * DAY)
     assert document.ends == {"pending_flow": pytest.approx(now + 7 * DAY)}
     clock.advance(7 * DAY + 1)
-    assert "pending_flow" not in desk.state()
-    assert desk.handle(ORDER, "m-2").intent == "other"
+    assert "pending_flow" not in helpdesk.state()
+    assert helpdesk.handle(ORDER, "m-2").intent == "other"
 
 
 @pytest.mark.seed("R2")
-def test_every_message_makes_a_new_version_of_the_state(desk: Desk) -> None:
+def test_every_message_makes_a_new_version_of_the_state(helpdesk: Desk) -> None:
     for number in range(3):
-        desk.handle("thank you", f"m-{number}")
-    document = desk.s.documents.on(SUPPORT_STATE).get("c-1")
+        helpdesk.handle("thank you", f"m-{number}")
+    document = helpdesk.s.documents.on(SUPPORT_STATE).get("c-1")
     assert document is not None
     assert document.version == 3
 
@@ -499,23 +505,23 @@ def test_every_message_makes_a_new_version_of_the_state(desk: Desk) -> None:
 def test_the_same_reply_does_not_come_twice_in_a_row(
     make: Make, richpanel: Richpanel, clock: FakeClock
 ) -> None:
-    desk = make(reply_every=3600)
+    helpdesk = make(reply_every=3600)
     asks = f"Where is my order #{ORDER}?"
-    assert desk.handle(asks, "m-1").replied == "order_status"
+    assert helpdesk.handle(asks, "m-1").replied == "order_status"
     clock.advance(3599)
-    again = desk.handle(asks, "m-2")
+    again = helpdesk.handle(asks, "m-2")
     assert (again.replied, again.team) == (None, "support")
-    assert ("auto_reply", "fail: order_status was the last reply, less than 3600 s ago") in desk.audit()
+    assert ("auto_reply", "fail: order_status was the last reply, less than 3600 s ago") in helpdesk.audit()
     clock.advance(2)
-    assert desk.handle(asks, "m-3").replied == "order_status"
+    assert helpdesk.handle(asks, "m-3").replied == "order_status"
     assert len(richpanel.replies) == 2
 
 
 @pytest.mark.seed("R2")
-def test_risks_are_remembered_and_never_answered(desk: Desk, richpanel: Richpanel) -> None:
-    desk.handle("I will open a chargeback, this is a scam", "m-1")
-    desk.handle("My lawyer will write to you about my order", "m-2")
-    assert desk.state()["risk_flags"] == {"chargeback", "fraud_suspected", "legal"}
+def test_risks_are_remembered_and_never_answered(helpdesk: Desk, richpanel: Richpanel) -> None:
+    helpdesk.handle("I will open a chargeback, this is a scam", "m-1")
+    helpdesk.handle("My lawyer will write to you about my order", "m-2")
+    assert helpdesk.state()["risk_flags"] == {"chargeback", "fraud_suspected", "legal"}
     assert [team for _, team in richpanel.assigned] == ["disputes", "disputes"]
     assert richpanel.replies == []
 
@@ -523,12 +529,12 @@ def test_risks_are_remembered_and_never_answered(desk: Desk, richpanel: Richpane
 # Orders
 
 
-def test_an_order_is_looked_up_once_in_a_while(desk: Desk, shop: Shop, clock: FakeClock) -> None:
+def test_an_order_is_looked_up_once_in_a_while(helpdesk: Desk, shop: Shop, clock: FakeClock) -> None:
     for number in range(2):
-        desk.handle(f"Where is my order #{ORDER}?", f"m-{number}")
+        helpdesk.handle(f"Where is my order #{ORDER}?", f"m-{number}")
     assert len(shop.received) == 1
     clock.advance(901)
-    desk.handle(f"Where is my order #{ORDER}?", "m-9")
+    helpdesk.handle(f"Where is my order #{ORDER}?", "m-9")
     assert len(shop.received) == 2
 
 
@@ -543,20 +549,20 @@ def test_an_order_is_looked_up_once_in_a_while(desk: Desk, shop: Shop, clock: Fa
     ],
 )
 def test_a_customer_is_told_how_the_order_stands(
-    desk: Desk, richpanel: Richpanel, shop: Shop, status: str, cancelled: str | None, words: str
+    helpdesk: Desk, richpanel: Richpanel, shop: Shop, status: str, cancelled: str | None, words: str
 ) -> None:
     shop.add("10042", EMAIL.upper(), status, cancelled)
-    desk.handle("Where is my order 10042?")
+    helpdesk.handle("Where is my order 10042?")
     assert f"Your order ending in 0042 {words}" in richpanel.replies[0][1]
 
 
-def test_without_an_address_nobody_is_told_of_an_order(desk: Desk, richpanel: Richpanel) -> None:
-    assert desk.handle(f"Where is my order #{ORDER}?", email="").replied == "order_not_found"
+def test_without_an_address_nobody_is_told_of_an_order(helpdesk: Desk, richpanel: Richpanel) -> None:
+    assert helpdesk.handle(f"Where is my order #{ORDER}?", email="").replied == "order_not_found"
 
 
 def test_orders_may_be_found_by_a_function(make: Make, richpanel: Richpanel, shop: Shop) -> None:
-    desk = make(lookup=f"{__name__}:own_orders")
-    assert desk.handle("Where is my order A-100?").replied == "order_status"
+    helpdesk = make(lookup=f"{__name__}:own_orders")
+    assert helpdesk.handle("Where is my order A-100?").replied == "order_status"
     assert "was cancelled" in richpanel.replies[0][1]
     assert shop.received == []
 
@@ -566,20 +572,20 @@ def own_orders(number: str, email: str) -> Order | None:
 
 
 def test_where_nobody_can_look_orders_up_a_person_does(make: Make, richpanel: Richpanel) -> None:
-    desk = make(shopify_url="", shopify_token="")
-    handled = desk.handle(f"Where is my order #{ORDER}?")
+    helpdesk = make(shopify_url="", shopify_token="")
+    handled = helpdesk.handle(f"Where is my order #{ORDER}?")
     assert (handled.replied, handled.team) == (None, "support")
 
 
 def test_a_shop_that_is_away_is_asked_again_later(
-    desk: Desk, shop: Shop, clock: FakeClock, richpanel: Richpanel
+    helpdesk: Desk, shop: Shop, clock: FakeClock, richpanel: Richpanel
 ) -> None:
     shop.fail(next=3, status=503)
-    message = desk.send(f"Where is my order #{ORDER}?")
-    assert desk.take(message).verdict is Verdict.FAILED
-    assert desk.audit() == [("order_lookup", "fail: Unavailable (503)")]
+    message = helpdesk.send(f"Where is my order #{ORDER}?")
+    assert helpdesk.take(message).verdict is Verdict.FAILED
+    assert helpdesk.audit() == [("order_lookup", "fail: Unavailable (503)")]
     clock.advance(1)
-    assert desk.take(message).result.replied == "order_status"
+    assert helpdesk.take(message).result.replied == "order_status"
 
 
 # The other side fails
@@ -587,42 +593,42 @@ def test_a_shop_that_is_away_is_asked_again_later(
 
 @pytest.mark.seed("R9")
 def test_too_many_requests_are_tried_again_when_the_other_side_says(
-    desk: Desk, richpanel: Richpanel, clock: FakeClock
+    helpdesk: Desk, richpanel: Richpanel, clock: FakeClock
 ) -> None:
     richpanel.fail(status=429, retry_after=30)
-    message = desk.send("I want a refund")
-    taken = desk.take(message)
+    message = helpdesk.send("I want a refund")
+    taken = helpdesk.take(message)
     assert (taken.verdict, taken.retry_after) == (Verdict.FAILED, 30)
     assert len(richpanel.received) == 1
     clock.advance(30)
-    assert desk.take(message).verdict is Verdict.DONE
+    assert helpdesk.take(message).verdict is Verdict.DONE
 
 
 @pytest.mark.seed("R9")
-def test_what_passes_soon_is_waited_for_in_place(desk: Desk, richpanel: Richpanel) -> None:
+def test_what_passes_soon_is_waited_for_in_place(helpdesk: Desk, richpanel: Richpanel) -> None:
     richpanel.fail(status=429, retry_after=0)
     richpanel.fail(status=503)
-    desk.handle("I want a refund")
-    assert desk.audit() == [("route", "success"), ("tag", "success")]
+    helpdesk.handle("I want a refund")
+    assert helpdesk.audit() == [("route", "success"), ("tag", "success")]
 
 
 @pytest.mark.seed("R9")
 def test_after_the_last_attempt_it_is_left_to_a_person(
-    desk: Desk, richpanel: Richpanel, clock: FakeClock
+    helpdesk: Desk, richpanel: Richpanel, clock: FakeClock
 ) -> None:
     richpanel.stop()
-    message = desk.send("I want a refund")
+    message = helpdesk.send("I want a refund")
     verdicts = []
     for _ in range(2):
-        verdicts.append(desk.take(message).verdict)
+        verdicts.append(helpdesk.take(message).verdict)
         clock.advance(60)
     assert set(verdicts) == {Verdict.FAILED}
     handler: Handler[Message] = Handler(
-        desk.s,
-        desk.app.handle,
+        helpdesk.s,
+        helpdesk.app.handle,
         key=lambda one: one.key,
         door="inbox",
-        **desk.app.worker_options | {"max_attempts": 3},
+        **helpdesk.app.worker_options | {"max_attempts": 3},
     )
     assert handler.take(message).verdict is Verdict.DEAD
 
@@ -630,11 +636,11 @@ def test_after_the_last_attempt_it_is_left_to_a_person(
 def test_what_the_other_side_refuses_is_not_tried_again(
     make: Make, richpanel: Richpanel, clock: FakeClock
 ) -> None:
-    desk = make(richpanel_key="wrong")
-    message = desk.send("I want a refund")
-    assert desk.take(message).verdict is Verdict.DEAD
+    helpdesk = make(richpanel_key="wrong")
+    message = helpdesk.send("I want a refund")
+    assert helpdesk.take(message).verdict is Verdict.DEAD
     assert len(richpanel.received) == 1
-    assert desk.audit() == [("tag", "fail: Refused (401)")]
+    assert helpdesk.audit() == [("tag", "fail: RequestRefused (401)")]
 
 
 @pytest.mark.seed("R9")
@@ -642,19 +648,19 @@ def test_what_the_other_side_refuses_is_not_tried_again(
 def test_a_reply_whose_answer_is_lost_is_not_sent_again_but_shown_to_a_person(
     make: Make, richpanel: Richpanel, sent: bool
 ) -> None:
-    desk = make(richpanel_timeout=0.2)
+    helpdesk = make(richpanel_timeout=0.2)
     richpanel.lose_reply(sent=sent)
-    assert desk.handle(WHERE).replied is None
+    assert helpdesk.handle(WHERE).replied is None
     assert len(richpanel.replies) == sent
     assert richpanel.assigned[-1] == ("c-1", "support")
-    assert [entry for entry in desk.audit() if entry[0] in ("auto_reply", "escalate")] == [
+    assert [entry for entry in helpdesk.audit() if entry[0] in ("auto_reply", "escalate")] == [
         ("escalate", "success"),
         ("auto_reply", "fail: nobody knows whether it was sent: settle it under its key"),
     ]
-    record = desk.s.ledger.get("act:rp_reply:c-1:m-1")
+    record = helpdesk.s.ledger.get("act:rp_reply:c-1:m-1")
     assert record is not None
     assert record.status is semel.Status.UNKNOWN
-    state = desk.state()
+    state = helpdesk.state()
     assert "pending_flow" not in state
     assert state["last_routed_team"] == "support"
 
@@ -665,9 +671,9 @@ def test_a_reply_may_be_sent_again_where_that_is_said(
 ) -> None:
     """Under the same key: whoever recognises it sends one, and whoever does not sends two."""
     richpanel.keeps_keys = keeps_keys
-    desk = make(richpanel_timeout=0.2, on_lost_reply="rerun")
+    helpdesk = make(richpanel_timeout=0.2, on_lost_reply="rerun")
     richpanel.lose_reply(sent=True)
-    assert desk.handle(WHERE).replied == "ask_order_number"
+    assert helpdesk.handle(WHERE).replied == "ask_order_number"
     replies = [request for request in richpanel.received if "comment" in request.text]
     assert len(replies) == 2
     assert replies[0].key == replies[1].key != ""
@@ -678,40 +684,40 @@ def test_where_keys_are_recognised_a_lost_reply_is_repeated_in_place(
     make: Make, richpanel: Richpanel
 ) -> None:
     richpanel.keeps_keys = True
-    desk = make(richpanel_timeout=0.2, richpanel_keeps_keys=True)
+    helpdesk = make(richpanel_timeout=0.2, richpanel_keeps_keys=True)
     richpanel.lose_reply(sent=True)
-    assert desk.handle(WHERE).replied == "ask_order_number"
+    assert helpdesk.handle(WHERE).replied == "ask_order_number"
     assert len(richpanel.replies) == 1
 
 
 def test_a_reply_that_was_found_not_to_be_sent_is_sent_when_the_event_comes_again(
     make: Make, richpanel: Richpanel
 ) -> None:
-    desk = make(richpanel_timeout=0.2)
+    helpdesk = make(richpanel_timeout=0.2)
     richpanel.lose_reply(sent=False)
-    message = desk.send(WHERE)
-    desk.take(message)
-    desk.s.ledger.resolve("act:rp_reply:c-1:m-1", NotHappened())
-    desk.s.ledger.forget(message.key)
-    assert desk.take(message).result.replied == "ask_order_number"
+    message = helpdesk.send(WHERE)
+    helpdesk.take(message)
+    helpdesk.s.ledger.resolve("act:rp_reply:c-1:m-1", NotHappened())
+    helpdesk.s.ledger.forget(message.key)
+    assert helpdesk.take(message).result.replied == "ask_order_number"
     assert len(richpanel.replies) == 1
 
 
 def test_a_worker_that_dies_while_a_reply_is_under_way_leaves_it_to_a_person(
-    desk: Desk, richpanel: Richpanel, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+    helpdesk: Desk, richpanel: Richpanel, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    message = desk.send(WHERE)
+    message = helpdesk.send(WHERE)
     with monkeypatch.context() as broken:
         broken.setattr(
-            desk.app._actor, "_audit", None
+            helpdesk.app._actor, "_audit", None
         )  # as if it died after the effect and before the record
-        broken.setattr(desk.app, "_routing", lambda *_: [])
-        assert isinstance(desk.take(message).error, AttributeError)
+        broken.setattr(helpdesk.app, "_routing", lambda *_: [])
+        assert isinstance(helpdesk.take(message).error, AttributeError)
     assert len(richpanel.replies) == 1
     clock.advance(31)
-    assert desk.take(message).result.refused.startswith("nobody knows")
+    assert helpdesk.take(message).result.refused.startswith("nobody knows")
     assert len(richpanel.replies) == 1
-    assert [result for kind, result in desk.audit() if kind == "auto_reply"] == [
+    assert [result for kind, result in helpdesk.audit() if kind == "auto_reply"] == [
         "fail: nobody knows whether it was sent: settle it under its key"
     ]
 
@@ -720,9 +726,9 @@ def test_a_worker_that_dies_while_a_reply_is_under_way_leaves_it_to_a_person(
 
 
 @pytest.mark.seed("R3")
-def test_the_audit_tells_each_action_with_its_key_and_result(desk: Desk) -> None:
-    desk.handle("I want a refund")
-    entries = desk.s.journal.on(SUPPORT_AUDIT).list("c-1").entries
+def test_the_audit_tells_each_action_with_its_key_and_result(helpdesk: Desk) -> None:
+    helpdesk.handle("I want a refund")
+    entries = helpdesk.s.journal.on(SUPPORT_AUDIT).list("c-1").entries
     assert [(entry.id, entry.key) for entry in entries] == [
         (f"2023-11-14T22:13:20.000Z#{key}", key)
         for key in ("act:rp_assign:c-1:returns:m-1", "act:rp_tag:c-1:intent-returns:m-1")
@@ -736,17 +742,17 @@ def test_the_audit_tells_each_action_with_its_key_and_result(desk: Desk) -> None
 
 @pytest.mark.seed("R3")
 def test_an_action_and_its_entry_are_one_write(
-    desk: Desk, richpanel: Richpanel, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+    helpdesk: Desk, richpanel: Richpanel, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An attempt that dies before it leaves neither; the next one does both."""
-    message = desk.send("I want a refund")
+    message = helpdesk.send("I want a refund")
     with monkeypatch.context() as broken:
         broken.setattr("semel.transaction.Transaction.__exit__", lambda *_: 1 / 0)
-        assert isinstance(desk.take(message).error, ZeroDivisionError)
-    assert desk.audit() == []
+        assert isinstance(helpdesk.take(message).error, ZeroDivisionError)
+    assert helpdesk.audit() == []
     clock.advance(31)
-    assert desk.take(message).verdict is Verdict.DONE
-    assert desk.audit() == [("route", "success"), ("tag", "success")]
+    assert helpdesk.take(message).verdict is Verdict.DONE
+    assert helpdesk.audit() == [("route", "success"), ("tag", "success")]
 
 
 # Ends
@@ -757,14 +763,14 @@ def test_without_an_audit_nothing_is_told_to_it_and_everything_else_is_done(
     make: Make, clock: FakeClock, richpanel: Richpanel
 ) -> None:
     store = Faulty(MemoryStore(clock))
-    desk = make(semel.Semel(store, clock=clock, secret=b"of the tests"), audit=False)
-    desk.handle(f"Where is my order #{ORDER}?")
+    helpdesk = make(semel.Semel(store, clock=clock, secret=b"of the tests"), audit=False)
+    helpdesk.handle(f"Where is my order #{ORDER}?")
     richpanel.fail(next=9, status=503)
-    assert desk.take(desk.send("Where is my order?", "m-2")).verdict is Verdict.FAILED
+    assert helpdesk.take(helpdesk.send("Where is my order?", "m-2")).verdict is Verdict.FAILED
     assert len(richpanel.replies) == 1
-    assert desk.state()["last_intent"] == "order_status"
+    assert helpdesk.state()["last_intent"] == "order_status"
     site = FastAPI()
-    site.include_router(router(desk.app))
+    site.include_router(router(helpdesk.app))
     with TestClient(site) as client:
         answer = client.get("/conversations/c-1/audit")
         assert (answer.status_code, "audit is false" in answer.json()["detail"]) == (404, True)
@@ -775,15 +781,15 @@ def test_without_an_audit_nothing_is_told_to_it_and_everything_else_is_done(
 
 @pytest.mark.seed("R6")
 def test_everything_ends(make: Make, clock: FakeClock) -> None:
-    desk = make(events_ttl=40 * DAY, state_ttl=50 * DAY, audit_ttl=20 * DAY)
-    desk.handle(f"Where is my order #{ORDER}?")
+    helpdesk = make(events_ttl=40 * DAY, state_ttl=50 * DAY, audit_ttl=20 * DAY)
+    helpdesk.handle(f"Where is my order #{ORDER}?")
     clock.advance(20 * DAY + 1)
-    assert desk.audit() == []
+    assert helpdesk.audit() == []
     clock.advance(20 * DAY)
-    assert desk.keys() == []
-    assert desk.state() != {}
+    assert helpdesk.keys() == []
+    assert helpdesk.state() != {}
     clock.advance(10 * DAY)
-    assert desk.state() == {}
+    assert helpdesk.state() == {}
 
 
 # What is personal
@@ -815,11 +821,11 @@ def test_an_excerpt_is_kept_only_if_asked_for_and_redacted(make: Make) -> None:
 
 
 def test_without_an_account_actions_go_to_the_outbox(make: Make, richpanel: Richpanel) -> None:
-    desk = make(richpanel_key="")
-    message = desk.send(f"Where is my order #{ORDER}?")
+    helpdesk = make(richpanel_key="")
+    message = helpdesk.send(f"Where is my order #{ORDER}?")
     for _ in range(2):
-        desk.take(message)
-    entries = [entry.body for entry in desk.s.journal.list("outbox:support").entries]
+        helpdesk.take(message)
+    entries = [entry.body for entry in helpdesk.s.journal.list("outbox:support").entries]
     assert entries == [
         {"action": "tag", "conversation": "c-1", "to": "intent-order_status", "text": ""},
         {"action": "route", "conversation": "c-1", "to": "orders", "text": ""},
@@ -909,8 +915,8 @@ def test_settings_show_no_secret() -> None:
 
 
 def test_names_of_tags_and_teams_may_be_those_of_the_account(make: Make, richpanel: Richpanel) -> None:
-    desk = make(tag_ids={"intent-returns": "tag-7"}, assignees={"returns": "user-9"})
-    desk.handle("I want a refund")
+    helpdesk = make(tag_ids={"intent-returns": "tag-7"}, assignees={"returns": "user-9"})
+    helpdesk.handle("I want a refund")
     assert richpanel.tags == [("c-1", "tag-7")]
     assert richpanel.assigned == [("c-1", "user-9")]
 
@@ -918,10 +924,10 @@ def test_names_of_tags_and_teams_may_be_those_of_the_account(make: Make, richpan
 # To be read
 
 
-def test_the_state_and_the_audit_are_read_over_http(desk: Desk) -> None:
+def test_the_state_and_the_audit_are_read_over_http(helpdesk: Desk) -> None:
     site = FastAPI()
-    site.include_router(router(desk.app))
-    desk.handle("This is a scam. " + WHERE)
+    site.include_router(router(helpdesk.app))
+    helpdesk.handle("This is a scam. " + WHERE)
     with TestClient(site) as client:
         state = client.get("/conversations/c-1").json()
         first = client.get("/conversations/c-1/audit", params={"limit": 1}).json()
@@ -951,10 +957,10 @@ def test_the_state_and_the_audit_are_read_over_http(desk: Desk) -> None:
 @pytest.mark.seed("R9")
 def test_more_requests_than_richpanel_takes_wait_for_their_time(make: Make, richpanel: Richpanel) -> None:
     """50 in 30 seconds: the next is told to come back, and what it asks for is not lost."""
-    desk = make()
+    helpdesk = make()
     for number in range(25):
-        desk.handle("I want a refund", f"m-{number}")
-    taken = desk.take(desk.send("I want a refund", "m-25"))
+        helpdesk.handle("I want a refund", f"m-{number}")
+    taken = helpdesk.take(helpdesk.send("I want a refund", "m-25"))
     assert taken.verdict is Verdict.FAILED
     assert taken.retry_after is not None
     assert 0 < taken.retry_after <= 30
@@ -962,38 +968,38 @@ def test_more_requests_than_richpanel_takes_wait_for_their_time(make: Make, rich
 
 
 def test_a_switch_that_is_turned_while_the_message_is_routed_stops_the_reply(
-    desk: Desk, richpanel: Richpanel, monkeypatch: pytest.MonkeyPatch
+    helpdesk: Desk, richpanel: Richpanel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    do = desk.app._desk.do
+    do = helpdesk.app._helpdesk.do
 
     def turned_meanwhile(action: Any, key: str) -> None:
         do(action, key)
-        desk.s.switches.turn("safe_mode", on=True)
+        helpdesk.s.switches.turn("safe_mode", on=True)
 
-    monkeypatch.setattr(desk.app._desk, "do", turned_meanwhile)
-    handled = desk.handle(WHERE)
+    monkeypatch.setattr(helpdesk.app._helpdesk, "do", turned_meanwhile)
+    handled = helpdesk.handle(WHERE)
     assert (handled.replied, handled.refused) == (None, "safe_mode is on")
     assert richpanel.replies == []
 
 
 def test_a_reply_in_doubt_stays_in_doubt_though_a_switch_is_turned(
-    desk: Desk, richpanel: Richpanel, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+    helpdesk: Desk, richpanel: Richpanel, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker died while it sent it: that the switch has stopped it would not be true."""
-    do = desk.app._desk.do
+    do = helpdesk.app._helpdesk.do
 
     def die(action: Any, key: str) -> None:
         do(action, key)
         if action.kind == "auto_reply":
             raise KeyboardInterrupt
 
-    message = desk.send(WHERE)
+    message = helpdesk.send(WHERE)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(desk.app._desk, "do", die)
-        desk.take(message)
-    desk.s.switches.turn("safe_mode", on=True)
+        patch.setattr(helpdesk.app._helpdesk, "do", die)
+        helpdesk.take(message)
+    helpdesk.s.switches.turn("safe_mode", on=True)
     clock.advance(60)
-    handled = desk.take(message).result
+    handled = helpdesk.take(message).result
     assert handled.refused.startswith("nobody knows whether it was sent")
     assert handled.team == "support"
     assert len(richpanel.replies) == 1
@@ -1007,10 +1013,10 @@ def test_a_reply_that_nobody_has_written_is_told_and_the_message_is_routed(
     make: Make, richpanel: Richpanel
 ) -> None:
     """Also where the settings have changed since the first attempt has planned it."""
-    desk = make(decide=f"{__name__}:invents")
-    handled = desk.handle(WHERE)
+    helpdesk = make(decide=f"{__name__}:invents")
+    handled = helpdesk.handle(WHERE)
     assert (handled.replied, handled.refused) == (None, "there is no template never_written")
-    assert ("auto_reply", "fail: there is no template never_written") in desk.audit()
+    assert ("auto_reply", "fail: there is no template never_written") in helpdesk.audit()
     assert (richpanel.replies, richpanel.assigned) == ([], [("c-1", "orders")])
 
 
@@ -1027,12 +1033,12 @@ def finds(number: str, email: str) -> Order | None:
 def test_what_a_function_of_ones_own_quotes_is_neither_kept_nor_logged(
     make: Make, own: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    desk = make(**own)
-    taken = desk.take(desk.send("Where is my order #9087654? The blue sofa is for granny"))
+    helpdesk = make(**own)
+    taken = helpdesk.take(helpdesk.send("Where is my order #9087654? The blue sofa is for granny"))
     assert taken.verdict is Verdict.FAILED
     told = [str(taken.error), *map(str, (vars(one) for one in caplog.records))]
-    told += [str(record) for record in desk.s.ledger.list().records]
-    told += [str(entry) for entry in desk.s.journal.on(SUPPORT_AUDIT).list("c-1").entries]
+    told += [str(record) for record in helpdesk.s.ledger.list().records]
+    told += [str(entry) for entry in helpdesk.s.journal.on(SUPPORT_AUDIT).list("c-1").entries]
     for planted in ("granny", "9087654", EMAIL):
         assert not [one for one in told if planted in one]
     assert taken.error is not None
@@ -1053,18 +1059,20 @@ ODD = {
 
 @pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
 def test_a_genuine_message_is_handled_whatever_is_odd_about_it(
-    desk: Desk, richpanel: Richpanel, odd: dict[str, Any]
+    helpdesk: Desk, richpanel: Richpanel, odd: dict[str, Any]
 ) -> None:
     payload = {"conversation_id": "c-1", "message_id": "m-1", "text": WHERE} | odd
-    assert desk.deliver(payload)["accepted"] == 1
-    (message,) = desk.inbox.messages
+    assert helpdesk.deliver(payload)["accepted"] == 1
+    (message,) = helpdesk.inbox.messages
     json.dumps(message.body).encode()
-    assert desk.take(message).verdict is Verdict.DONE
+    assert helpdesk.take(message).verdict is Verdict.DONE
     assert [team for _, team in richpanel.assigned] == ["orders"]
 
 
 @pytest.mark.parametrize("word", ["true", "True", True])
-def test_what_a_template_says_of_an_operator_counts_as_a_text_too(desk: Desk, word: Any) -> None:
+def test_what_a_template_says_of_an_operator_counts_as_a_text_too(helpdesk: Desk, word: Any) -> None:
     """Taken for a customer's, our own replies would be answered."""
-    answer = desk.deliver({"conversation_id": "c-1", "message_id": "m-1", "text": WHERE, "isOperator": word})
+    answer = helpdesk.deliver(
+        {"conversation_id": "c-1", "message_id": "m-1", "text": WHERE, "isOperator": word}
+    )
     assert (answer["accepted"], answer["ignored"]) == (0, 1)

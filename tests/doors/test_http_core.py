@@ -15,10 +15,19 @@ from hypothesis import strategies as st
 
 import semel
 from semel.doors import wsgi
-from semel.doors.http import ANYONE, KEPT_HEADERS, HTTPResponse, Idempotency, Kept, Request, Ticket, pages
+from semel.doors.http import (
+    ANYONE,
+    KEPT_HEADERS,
+    AdmittedKey,
+    HTTPResponse,
+    Idempotency,
+    Kept,
+    RequestHead,
+    pages,
+)
 from semel.doors.http.exchange import Exchange
 from semel.doors.http.field import BadField, read_key, read_seconds
-from semel.doors.http.policy import Asked
+from semel.doors.http.policy import StatusQuery
 from semel.doors.http.publish import key_pattern, policy_document
 from semel.doors.http.responses import PROBLEMS, NotKept, Recording, problem, replayed
 from semel.running import CURRENT
@@ -65,32 +74,32 @@ def request_of(
     native: Any = None,
     root: str = "",
     **headers: str,
-) -> Request:
+) -> RequestHead:
     told = {name.replace("_", "-"): value for name, value in headers.items()}
     if key is not None:
         told["idempotency-key"] = key
-    return Request(method, path, query, told, native, root)
+    return RequestHead(method, path, query, told, native, root)
 
 
-def admitted(idempotency: Idempotency, request: Request | None = None) -> Ticket:
+def admitted(idempotency: Idempotency, request: RequestHead | None = None) -> AdmittedKey:
     ticket = idempotency.admit(request or request_of())
-    assert isinstance(ticket, Ticket), ticket
+    assert isinstance(ticket, AdmittedKey), ticket
     return ticket
 
 
-def turned_away(idempotency: Idempotency, request: Request) -> HTTPResponse:
+def turned_away(idempotency: Idempotency, request: RequestHead) -> HTTPResponse:
     answer = idempotency.admit(request)
     assert isinstance(answer, HTTPResponse), answer
     return answer
 
 
-def begun(idempotency: Idempotency, request: Request | None = None, body: bytes = b"{}") -> Exchange:
+def begun(idempotency: Idempotency, request: RequestHead | None = None, body: bytes = b"{}") -> Exchange:
     exchange = Exchange(idempotency, admitted(idempotency, request))
     assert exchange.begin(body) is None
     return exchange
 
 
-def asked(idempotency: Idempotency, request: Request | None = None, body: bytes = b"{}") -> HTTPResponse:
+def asked(idempotency: Idempotency, request: RequestHead | None = None, body: bytes = b"{}") -> HTTPResponse:
     """The answer to a request whose handler does not get to run."""
     answer = Exchange(idempotency, admitted(idempotency, request)).begin(body)
     assert answer is not None
@@ -267,7 +276,7 @@ def test_one_word_is_not_taken_for_its_letters(s: semel.Semel, option: dict[str,
 
 @pytest.mark.parametrize("length", ["-1", "+5", "٣", "1e9", "", "abc", "5, 5", "0" * 5000 + "9", "²", "\x00"])
 def test_a_length_that_is_none_decides_nothing(s: semel.Semel, length: str) -> None:
-    assert isinstance(anyone(s, max_body=10).admit(request_of(content_length=length)), Ticket)
+    assert isinstance(anyone(s, max_body=10).admit(request_of(content_length=length)), AdmittedKey)
 
 
 @pytest.mark.parametrize("length", ["11", "9" * 400, "0011"])
@@ -977,7 +986,9 @@ def test_an_application_that_begins_anew_after_its_head_was_sent_is_told_so(s: s
 # The policy's own pages
 
 
-def page_of(idempotency: Idempotency, path: str = WELL_KNOWN, **more: Any) -> HTTPResponse | Asked | None:
+def page_of(
+    idempotency: Idempotency, path: str = WELL_KNOWN, **more: Any
+) -> HTTPResponse | StatusQuery | None:
     return idempotency.page(request_of(None, method=more.pop("method", "GET"), path=path, **more))
 
 
@@ -1079,7 +1090,7 @@ def test_a_token_that_names_nothing_is_not_found(s: semel.Semel, token: str) -> 
 def test_a_status_that_cannot_be_read_says_so(s: semel.Semel) -> None:
     idempotency = anyone(s)
     question = page_of(idempotency, f"{WELL_KNOWN}/{token_of('http:POST:/pay:k')}")
-    assert isinstance(question, Asked)
+    assert isinstance(question, StatusQuery)
     assert idempotency.refuse_page(question, semel.StoreUnavailable("gone")).status == 503
     with pytest.raises(semel.NotPermitted):
         idempotency.refuse_page(question, semel.NotPermitted("no"))

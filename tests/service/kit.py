@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from semel.apps import finding
-from semel.apps.reading import Given
+from semel.apps import registry
+from semel.apps.configuration import Configuration
 from semel.service.app import create_app
 from semel.service.middleware import RequestMiddleware, Routes
 from semel.service.runtime import Runtime
@@ -38,19 +38,19 @@ scopes = ["admin", "metrics", "apps:read"]
 """
 
 
-def told(text: str, env: Mapping[str, str] | None = None) -> Given:
+def told(text: str, env: Mapping[str, str] | None = None) -> Configuration:
     """Settings as they are read from a file of this text, and an environment."""
-    given = Given(tomllib.loads(text), "semel.toml")
-    given.take(env or {})
-    return given
+    configuration = Configuration(tomllib.loads(text), "semel.toml")
+    configuration.take(env or {})
+    return configuration
 
 
 @contextmanager
 def opened(text: str, folder: Path) -> Iterator[Runtime]:
     """A runtime with these settings, on a database in this folder unless they say otherwise."""
-    given = told(text)
-    given.tree.setdefault("semel", {}).setdefault("url", f"sqlite:///{folder / 'semel.db'}")
-    runtime = Runtime(given)
+    configuration = told(text)
+    configuration.tree.setdefault("semel", {}).setdefault("url", f"sqlite:///{folder / 'semel.db'}")
+    runtime = Runtime(configuration)
     try:
         yield runtime
     finally:
@@ -112,4 +112,4 @@ def problem_of(response: Any) -> str:
 
 def register(patch: pytest.MonkeyPatch) -> None:
     """Let the service know the app of the tests."""
-    patch.setitem(finding.APPS, "echo", "tests.service.echo:Echo")
+    patch.setitem(registry.APPS, "echo", "tests.service.echo:Echo")

@@ -12,8 +12,8 @@ from schemathesis import GenerationMode
 from schemathesis.specs.openapi.checks import positive_data_acceptance, unsupported_method
 
 from semel import errors
+from semel.apps.configuration import Configuration
 from semel.apps.probe.replies import ANSWERS
-from semel.apps.reading import Given
 from semel.clock import Clock
 from semel.service import sample_data
 from semel.service.app import create_app
@@ -80,7 +80,7 @@ def runtime(tmp_path: Path) -> Iterator[Runtime]:
     """Every app there is."""
     tree = sample_data.settings(f"sqlite:///{tmp_path / 'semel.db'}")
     tree["service"] |= {"max_body_bytes": 10_000, "public_url": ADDRESS}
-    runtime = Runtime(Given(tree, "the sample"))
+    runtime = Runtime(Configuration(tree, "the sample"))
     yield runtime
     runtime.close()
 

@@ -12,10 +12,10 @@ from typing import Any
 import httpx
 import pytest
 
-from semel.apps import finding
+from semel.apps import registry
+from semel.apps.configuration import Configuration, gather
 from semel.apps.functions import Functions
 from semel.apps.importing import imported
-from semel.apps.reading import Given, gather
 from semel.errors import InvalidOption
 from semel.service.runtime import Runtime
 from tests.apps.kit import Service
@@ -68,7 +68,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
         sys.modules.pop(name, None)
 
 
-def written(folder: Path, text: str) -> Given:
+def written(folder: Path, text: str) -> Configuration:
     """Settings from a file in this folder, on a store in memory."""
     (folder / "semel.toml").write_text(f"[semel]\nurl = 'memory:'\n{text}")
     return gather(str(folder / "semel.toml"), {})
@@ -127,7 +127,7 @@ def test_an_installed_package_says_by_an_entry_point_which_apps_it_has(
     name = module(APP, tmp_path)
     _install(tmp_path, "shop", f"own = {name}:Own")
     monkeypatch.syspath_prepend(tmp_path)
-    assert finding.find("own").kind.__name__ == "Own"
+    assert registry.find("own").kind.__name__ == "Own"
     runtime = Runtime(written(tmp_path, "[apps.own]\nlimit = 5"))
     assert runtime.apps[0].app.settings.limit == 5
     runtime.close()
@@ -260,7 +260,7 @@ def test_functions_have_the_ledger_that_the_service_has(
     name = module()
     runtime = Runtime(written(tmp_path, f"[apps.own]\nat = '{name}:Own'"))
     monkeypatch.setenv("SEMEL_URL", f"sqlite:///{tmp_path / 'semel.db'}")
-    functions = Functions.of("own", finding.find("own", f"{name}:Own").kind)
+    functions = Functions.of("own", registry.find("own", f"{name}:Own").kind)
     try:
         assert functions.s.scope == runtime.apps[0].s.scope == "own"
         assert functions.s.ledger.steps.name("k") == runtime.apps[0].s.ledger.steps.name("k")

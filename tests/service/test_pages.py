@@ -11,8 +11,8 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from semel.apps.reading import gather
-from semel.apps.sections import Encryption, Store
+from semel.apps.configuration import gather
+from semel.apps.sections import EncryptionSection, StoreSection
 from semel.gate import RULES
 from semel.service.app import create_app
 from semel.service.problems import PROBLEMS
@@ -51,8 +51,8 @@ def table(head: str) -> list[list[str]]:
 @pytest.mark.parametrize(
     ("section", "kind"),
     [
-        ("semel", Store),
-        ("semel.encryption", Encryption),
+        ("semel", StoreSection),
+        ("semel.encryption", EncryptionSection),
         ("service", ServiceSection),
         ("tokens.NAME", TokenSection),
         ("inbox.APP", InboxSection),
@@ -104,7 +104,7 @@ def test_every_operation_is_in_the_reference_with_its_scope(tmp_path: Path) -> N
         field
         for one in document["components"]["schemas"].values()
         for field in one.get("properties", {})
-        if one["title"].endswith("Asked")
+        if one["title"].endswith("Request")
     }
     assert names <= code(text_of(API)) | {"type", "message"}
 

@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 import semel
-from semel.apps.finding import APPS, find
+from semel.apps.configuration import gather
 from semel.apps.keyfile import secrets_of
 from semel.apps.ledgers import url_of
-from semel.apps.reading import gather
+from semel.apps.registry import APPS, find
 from semel.apps.settings import from_environment
 from semel.errors import InvalidOption, StoreUnavailable
 from semel.service.runtime import Runtime

@@ -2,7 +2,7 @@
 
 Each is a class that takes a ledger, an inbox and its settings. It says which requests it answers (`hooks`),
 and what a worker does with a message (`handle`); the service mounts it, and so do Lambda functions.
-`application` says what such a class has, and `finding` where it is found.
+`application` says what such a class has, and `registry` where it is found.
 """
 
 from semel.apps.application import Application, Deploys, Handles, Hook, Kind, Shows

@@ -1,7 +1,7 @@
 """What an application is: the class that `semel serve`, `semel work` and Lambda functions run.
 
 Its class is called with a ledger, the inbox of its name and its settings. What every application has is
-`Application`; what it may have besides is `Handles`, `Shows` and `Deploys`, and the facts in `Facts`.
+`Application`; what it may have besides is `Handles`, `Shows` and `Deploys`, and the facts in `AppFacts`.
 """
 
 from collections.abc import Mapping
@@ -89,7 +89,7 @@ class Deploys(Protocol):
         ...
 
 
-class Facts(msgspec.Struct, frozen=True):
+class AppFacts(msgspec.Struct, frozen=True):
     """What a class may say about its applications, as class attributes of these names."""
 
     needs_secret: bool = False
@@ -100,10 +100,10 @@ class Facts(msgspec.Struct, frozen=True):
     """The problems that only it answers with, each with its status and title; the service publishes them."""
 
 
-def facts_of(kind: type) -> Facts:
+def facts_of(kind: type) -> AppFacts:
     """What a class says."""
-    said = {name: getattr(kind, name) for name in Facts.__struct_fields__ if hasattr(kind, name)}
-    return msgspec.convert(said, Facts)
+    said = {name: getattr(kind, name) for name in AppFacts.__struct_fields__ if hasattr(kind, name)}
+    return msgspec.convert(said, AppFacts)
 
 
 def worker_options(app: Any) -> Options:

@@ -12,15 +12,15 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from semel.apps.application import Handles, facts_of, worker_options
+from semel.apps.configuration import gather, store_of
 from semel.apps.keyfile import secrets_of
 from semel.apps.ledgers import binding
-from semel.apps.reading import gather, store_of
 from semel.apps.settings import from_environment
 from semel.aws.sqs import Queue
 from semel.connect import Semel
 from semel.doors.aws_lambda import Lambda
-from semel.doors.aws_lambda.attempts import remaining
-from semel.doors.aws_lambda.proxy import Event, Response, body_of, pairs_of, request_of, respond
+from semel.doors.aws_lambda.attempts import LambdaEvent, remaining
+from semel.doors.aws_lambda.proxy import LambdaResponse, body_of, pairs_of, request_of, respond
 from semel.doors.http.responses import HTTPResponse
 from semel.doors.inbox.sqs import SQSInbox
 from semel.doors.inbox.worker import MAX_ATTEMPTS
@@ -69,19 +69,19 @@ class Functions:
             at=f"{kind.__module__}:{kind.__qualname__}",
         )
 
-    def ingress(self, event: Event, _context: Any) -> Response:
+    def ingress(self, event: LambdaEvent, _context: Any) -> LambdaResponse:
         """Take a delivery that came by an HTTP API, a REST API, a function URL or a load balancer."""
         with self._metrics.invocation():
             return respond(_answer(self._received(event)), event)
 
-    def worker(self, event: Event, context: Any) -> Any:
+    def worker(self, event: LambdaEvent, context: Any) -> Any:
         """Handle what waits in the queue; what could not be handled is reported, and comes again."""
         left = remaining(context)
         if left is not None and left < LEAST:
             raise InvalidOption(f"give {self._name}'s worker a time-out of 30 seconds: it has {left:.0f}")
         return self._worker(event, context)
 
-    def _received(self, event: Event) -> Answer:
+    def _received(self, event: LambdaEvent) -> Answer:
         request = request_of(event)
         hook = self._app.hooks.get(request.path.removeprefix(request.root))
         if hook is None:
@@ -118,14 +118,14 @@ class Functions:
         return Lambda(self._ledger, min_remaining=LEAST, metrics=self._metrics)
 
     def _ledger(self) -> Semel:
-        given = gather(None)
+        configuration = gather(None)
         if not os.environ.get("SEMEL_URL"):
-            given.put(("semel", "url"), self._url(os.environ), "the environment")
-        store = store_of(given)
-        secrets = secrets_of(store, given)
+            configuration.put(("semel", "url"), self._url(os.environ), "the environment")
+        store = store_of(configuration)
+        secrets = secrets_of(store, configuration)
         if secrets.secret is None and self._needs_secret:
             raise InvalidOption("set SEMEL_SECRET to 32 random bytes: nothing personal is kept in clear")
-        section = {"at": self._at} | given.tree.get("apps", {}).get(self._name, {})
+        section = {"at": self._at} | configuration.tree.get("apps", {}).get(self._name, {})
         self._opened = binding(self._name, store, secrets, section).open(redact=Redactor())
         return self._opened
 
@@ -181,7 +181,7 @@ def _answer(reply: Answer) -> HTTPResponse:
     return HTTPResponse(reply.status, list(reply.headers.items()), reply.body)
 
 
-def _address(event: Event) -> str:
+def _address(event: LambdaEvent) -> str:
     """Where the sender was told to deliver: whoever signs, signs that too."""
     if address := os.environ.get("SEMEL_SERVICE__PUBLIC_URL"):
         return address.rstrip("/")

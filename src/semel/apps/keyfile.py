@@ -11,15 +11,15 @@ from typing import Final
 import msgspec
 
 from semel import errors
-from semel.apps.reading import Given
-from semel.apps.sections import Store
+from semel.apps.configuration import Configuration
+from semel.apps.sections import StoreSection
 from semel.apps.settings import SHORTEST
 from semel.codecs import Encryption
 
 logger: Final = logging.getLogger("semel.service")
 
 
-class Secrets(msgspec.Struct, frozen=True):
+class StoreSecrets(msgspec.Struct, frozen=True):
     """What `connect` is given."""
 
     secret: bytes | None = None
@@ -29,57 +29,59 @@ class Secrets(msgspec.Struct, frozen=True):
         return f"<secrets, {'with' if self.encryption else 'without'} encryption>"
 
 
-def secrets_of(store: Store, given: Given, *, looking: bool = False) -> Secrets:
+def secrets_of(store: StoreSection, configuration: Configuration, *, looking: bool = False) -> StoreSecrets:
     """The secret and the keys that were set; with SQLite there are always some.
 
     Who is only `looking` makes no key, and takes a secret for what it is.
     """
-    secret = _secret(store, given, looking)
+    secret = _secret(store, configuration, looking)
     if store.encryption.keys:
-        return Secrets(secret, _given_keys(store, given))
+        return StoreSecrets(secret, _chosen_keys(store, configuration))
     if store.encryption.active:
         problem = "it names a key, and semel.encryption.keys has none"
-        raise given.wrong(("semel", "encryption", "active"), problem)
+        raise configuration.wrong(("semel", "encryption", "active"), problem)
     if secret is None or not store.encrypt:
-        return Secrets(secret)
-    return Secrets(secret, Encryption.from_secret(secret))
+        return StoreSecrets(secret)
+    return StoreSecrets(secret, Encryption.from_secret(secret))
 
 
-def _secret(store: Store, given: Given, looking: bool) -> bytes | None:
+def _secret(store: StoreSection, configuration: Configuration, looking: bool) -> bytes | None:
     if store.secret and store.secret_file:
-        raise given.wrong(("semel", "secret"), "it is set, and semel.secret_file is too: keep one of them")
+        raise configuration.wrong(
+            ("semel", "secret"), "it is set, and semel.secret_file is too: keep one of them"
+        )
     if store.secret:
         # An environment variable may be any bytes.
         secret = store.secret.encode("utf-8", "surrogateescape")
-        return secret if looking else _long_enough(secret, "it", ("semel", "secret"), given)
+        return secret if looking else _long_enough(secret, "it", ("semel", "secret"), configuration)
     if store.secret_file:
-        return _from_file(Path(store.secret_file), ("semel", "secret_file"), given)
-    return _own(store.url, given, looking) if store.url.startswith("sqlite:") else None
+        return _from_file(Path(store.secret_file), ("semel", "secret_file"), configuration)
+    return _own(store.url, configuration, looking) if store.url.startswith("sqlite:") else None
 
 
-def _from_file(path: Path, setting: tuple[str, ...], given: Given) -> bytes:
+def _from_file(path: Path, setting: tuple[str, ...], configuration: Configuration) -> bytes:
     try:
         secret = path.read_bytes().strip()
     except OSError as error:
-        raise given.wrong(setting, f"{path} cannot be read: {error.strerror}") from error
-    return _long_enough(secret, str(path), setting, given)
+        raise configuration.wrong(setting, f"{path} cannot be read: {error.strerror}") from error
+    return _long_enough(secret, str(path), setting, configuration)
 
 
-def _long_enough(secret: bytes, what: str, setting: tuple[str, ...], given: Given) -> bytes:
+def _long_enough(secret: bytes, what: str, setting: tuple[str, ...], configuration: Configuration) -> bytes:
     if len(secret) < SHORTEST:
         problem = f"{what} can be guessed: use 32 random characters, and {SHORTEST} at least"
-        raise given.wrong(setting, problem)
+        raise configuration.wrong(setting, problem)
     return secret
 
 
-def _own(url: str, given: Given, looking: bool) -> bytes | None:
+def _own(url: str, configuration: Configuration, looking: bool) -> bytes | None:
     """The secret in the file beside the database, which is made if there is none, and never written over."""
     from semel.stores.sqlite.address import SQLiteFile
 
     try:
         file = SQLiteFile.from_url(url)
     except errors.UsageError as error:
-        raise given.wrong(("semel", "url"), str(error)) from error
+        raise configuration.wrong(("semel", "url"), str(error)) from error
     file.check()
     path = Path(f"{file.path}.key")
     if not path.exists():
@@ -89,7 +91,7 @@ def _own(url: str, given: Given, looking: bool) -> bytes | None:
     if path.stat().st_mode & 0o077:
         logger.warning("%s can be read by others: chmod 600 it", path)
     # As it stands, so that `semel forget-subject` can be given the same secret.
-    return _from_file(path, ("semel", "secret"), given)
+    return _from_file(path, ("semel", "secret"), configuration)
 
 
 def _make(path: Path) -> None:
@@ -112,15 +114,15 @@ def _make(path: Path) -> None:
     )
 
 
-def _given_keys(store: Store, given: Given) -> Encryption:
+def _chosen_keys(store: StoreSection, configuration: Configuration) -> Encryption:
     chosen, keys = store.encryption, {}
     for name, text in chosen.keys.items():
         try:
             keys[name] = b64decode(text, validate=True)
         except NotBase64 as error:
-            raise given.wrong(("semel", "encryption", "keys"), f"{name} is no base64") from error
+            raise configuration.wrong(("semel", "encryption", "keys"), f"{name} is no base64") from error
     active = chosen.active or min(keys)
     try:
         return Encryption(keys, active)
     except ValueError as error:
-        raise given.wrong(("semel", "encryption", "keys"), str(error)) from error
+        raise configuration.wrong(("semel", "encryption", "keys"), str(error)) from error

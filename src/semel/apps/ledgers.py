@@ -13,8 +13,8 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 import msgspec
 
 import semel
-from semel.apps.keyfile import Secrets
-from semel.apps.sections import Store
+from semel.apps.keyfile import StoreSecrets
+from semel.apps.sections import StoreSection
 from semel.codecs import Encryption
 from semel.connect import Semel
 from semel.tables import INBOX, LEDGER, OWN, Form, Table
@@ -39,7 +39,7 @@ class Binding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def binding(
-    app: str, store: Store, secrets: Secrets, section: Mapping[str, Any] = MappingProxyType({})
+    app: str, store: StoreSection, secrets: StoreSecrets, section: Mapping[str, Any] = MappingProxyType({})
 ) -> Binding:
     """What the ledger of an application is opened with; without a name, what the store itself is.
 
@@ -86,7 +86,7 @@ def _own_ledger(app: str, url: str, section: Mapping[str, Any]) -> Table | None:
     if not app or not in_dynamodb(url):
         return None
     # Only where it is needed: in other stores a command need not import the application.
-    from semel.apps.finding import own_ledger
+    from semel.apps.registry import own_ledger
 
     return own_ledger(app, section)
 
@@ -117,7 +117,7 @@ def tables_of(
 
     What waits for it stands in the inbox, unless it is `queued` elsewhere, or nothing ever waits.
     """
-    from semel.apps.finding import is_known
+    from semel.apps.registry import is_known
     from semel.apps.tables import deployed, deploys
 
     if not is_known(app, section) or not deploys(app, section):

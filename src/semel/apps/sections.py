@@ -5,7 +5,7 @@ import msgspec
 from semel import errors
 
 
-class Encryption(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class EncryptionSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The keys that results and messages are encrypted with, in base64: the active one encrypts."""
 
     active: str = ""
@@ -15,7 +15,7 @@ class Encryption(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         return f"<settings of encryption, with {len(self.keys)} keys>"
 
 
-class Store(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class StoreSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where everything is kept, and what keeps it from being read."""
 
     url: str = "sqlite:///semel.db"
@@ -24,7 +24,7 @@ class Store(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     secret_file: str = ""
     encrypt: bool = True
     """Encrypt with a key made from the secret, where there is one and no keys are given."""
-    encryption: Encryption = Encryption()
+    encryption: EncryptionSection = EncryptionSection()
 
     def __repr__(self) -> str:  # it has secrets in it
         return f"<settings of the store, env {self.env!r}>"

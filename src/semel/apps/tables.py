@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from semel.apps.finding import deployment, find
+from semel.apps.registry import deployment, find
 from semel.apps.settings import meant, wrong
 from semel.provision.deployment import Deployment
 from semel.stores.dynamodb.address import with_titles

@@ -6,14 +6,14 @@ from typing import Annotated, Any
 import typer
 
 from semel.cli import views
-from semel.cli.opening import AsJson, Where, connected, on_a_store, print_json
+from semel.cli.common import JsonOption, StoreOptions, connected, on_a_store, print_json
 from semel.counters import Tally
 from semel.periods import Day, Hour, Month, Period, Week
 
 app = typer.Typer(no_args_is_help=True, help="Look at how much of a period is used up.")
 
 
-class Per(StrEnum):
+class PeriodName(StrEnum):
     """In what a counter counts."""
 
     HOUR = "hour"
@@ -22,7 +22,12 @@ class Per(StrEnum):
     MONTH = "month"
 
 
-PERIODS: dict[Per, type[Period]] = {Per.HOUR: Hour, Per.DAY: Day, Per.WEEK: Week, Per.MONTH: Month}
+PERIODS: dict[PeriodName, type[Period]] = {
+    PeriodName.HOUR: Hour,
+    PeriodName.DAY: Day,
+    PeriodName.WEEK: Week,
+    PeriodName.MONTH: Month,
+}
 
 
 @app.command()
@@ -30,11 +35,11 @@ PERIODS: dict[Per, type[Period]] = {Per.HOUR: Hour, Per.DAY: Day, Per.WEEK: Week
 def show(
     counter: Annotated[str, typer.Argument(metavar="COUNTER", help="The counter, such as replies:42.")],
     *,
-    per: Annotated[Per, typer.Option(help="In what it counts.")] = Per.DAY,
+    per: Annotated[PeriodName, typer.Option(help="In what it counts.")] = PeriodName.DAY,
     zone: Annotated[str, typer.Option(help="Whose calendar, such as Europe/Stockholm.")] = "UTC",
     cap: Annotated[int | None, typer.Option(min=1, help="Up to where, to see what is left.")] = None,
-    where: Where,
-    as_json: AsJson = False,
+    where: StoreOptions,
+    as_json: JsonOption = False,
 ) -> None:
     """Show how a counter stands in the present period.
 

@@ -6,17 +6,19 @@ import typer
 
 from semel import errors
 from semel.cli import views
-from semel.cli.opening import AsJson, Where, absent, connected, number, on_a_store, print_json
+from semel.cli.common import JsonOption, StoreOptions, absent, connected, number, on_a_store, print_json
 from semel.documents import Document
 
 app = typer.Typer(no_args_is_help=True, help="Look at a document, and let go of what is over.")
 
-KeyText: TypeAlias = Annotated[str, typer.Argument(metavar="KEY", help="The key, as its program writes it.")]
+DocumentKeyArgument: TypeAlias = Annotated[
+    str, typer.Argument(metavar="KEY", help="The key, as its program writes it.")
+]
 
 
 @app.command()
 @on_a_store()
-def show(key: KeyText, *, where: Where, as_json: AsJson = False) -> None:
+def show(key: DocumentKeyArgument, *, where: StoreOptions, as_json: JsonOption = False) -> None:
     """Show a document: its version, its fields, and when each of them ends."""
     with connected(where) as s:
         document = s.documents.get(key)
@@ -31,10 +33,10 @@ def show(key: KeyText, *, where: Where, as_json: AsJson = False) -> None:
 @app.command()
 @on_a_store()
 def delete(
-    key: KeyText,
+    key: DocumentKeyArgument,
     *,
     yes: Annotated[bool, typer.Option("--yes", help="Yes, it is to be gone.")] = False,
-    where: Where,
+    where: StoreOptions,
 ) -> None:
     """Delete a document."""
     if not yes:
@@ -47,7 +49,7 @@ def delete(
 
 @app.command()
 @on_a_store()
-def prune(*, where: Where) -> None:
+def prune(*, where: StoreOptions) -> None:
     """Remove fields whose own end has come, from documents that nobody has written since.
 
     Readers do not see them in any case; this is for what must be gone from the disk too.

@@ -8,7 +8,7 @@ import typer
 from rich.text import Text
 
 from semel.cli import views
-from semel.cli.opening import AsJson, Where, absent, connected, on_a_store, print_json
+from semel.cli.common import JsonOption, StoreOptions, absent, connected, on_a_store, print_json
 from semel.gate import RECORD, RULES, Allowed, Charging, GateDecision, Refused, Sight, Taken
 
 app = typer.Typer(no_args_is_help=True, help="Look up why something was allowed, or was not.")
@@ -19,8 +19,8 @@ app = typer.Typer(no_args_is_help=True, help="Look up why something was allowed,
 def show(
     key: Annotated[str, typer.Argument(metavar="KEY", help="The key of the action.")],
     *,
-    where: Where,
-    as_json: AsJson = False,
+    where: StoreOptions,
+    as_json: JsonOption = False,
 ) -> None:
     """Show the recorded decision about an action, with each rule and what it saw.
 
@@ -68,7 +68,7 @@ def _taking(taken: Taken) -> str:
     return rule.describe(taken)
 
 
-def _row(sight: Sight) -> views.Row:
+def _row(sight: Sight) -> views.TableRow:
     return sight.rule, Text("pass", "green") if sight.passed else Text("refuse", "red"), sight.saw
 
 

@@ -12,17 +12,17 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn
 
 from semel import errors
-from semel.apps.finding import own_ledger
+from semel.apps.configuration import Configuration, read, store_of
 from semel.apps.ledgers import in_dynamodb, ledger_at
-from semel.apps.reading import Given, read, store_of
+from semel.apps.registry import own_ledger
 from semel.cli import views
-from semel.cli.opening import (
-    AsJson,
-    Limit,
-    Where,
+from semel.cli.common import (
+    JsonOption,
+    LimitOption,
+    StoreOptions,
     app_names,
+    configuration_for,
     connected,
-    given_for,
     number,
     on_a_store,
     print_json,
@@ -34,7 +34,7 @@ app = typer.Typer(
     no_args_is_help=True, help="Look at what waits to be handled, and put back what nobody could handle."
 )
 
-Name: TypeAlias = Annotated[
+InboxArgument: TypeAlias = Annotated[
     str,
     typer.Argument(
         metavar="NAME",
@@ -42,10 +42,10 @@ Name: TypeAlias = Annotated[
         autocompletion=app_names,
     ),
 ]
-Queue: TypeAlias = Annotated[
+QueueOption: TypeAlias = Annotated[
     str, typer.Option(metavar="URL", help="The FIFO queue of SQS that it is on, if it is on one.")
 ]
-DeadLetters: TypeAlias = Annotated[
+DeadLettersOption: TypeAlias = Annotated[
     str, typer.Option(metavar="URL", help="The queue of SQS that its dead letters go to.")
 ]
 
@@ -53,11 +53,11 @@ DeadLetters: TypeAlias = Annotated[
 @app.command("list")
 @on_a_store()
 def list_waiting(
-    name: Name,
+    name: InboxArgument,
     *,
-    queue: Queue = "",
-    where: Where,
-    as_json: AsJson = False,
+    queue: QueueOption = "",
+    where: StoreOptions,
+    as_json: JsonOption = False,
 ) -> None:
     """Tell how much waits: how many messages, how old the oldest is, and how many groups rest.
 
@@ -77,13 +77,13 @@ def list_waiting(
 @app.command("dead")
 @on_a_store()
 def list_dead(
-    name: Name,
+    name: InboxArgument,
     *,
-    limit: Limit = 20,
-    queue: Queue = "",
-    dead_letters: DeadLetters = "",
-    where: Where,
-    as_json: AsJson = False,
+    limit: LimitOption = 20,
+    queue: QueueOption = "",
+    dead_letters: DeadLettersOption = "",
+    where: StoreOptions,
+    as_json: JsonOption = False,
 ) -> None:
     """List messages that were put aside, the oldest first: why, when, and after how many attempts.
 
@@ -106,16 +106,16 @@ def list_dead(
 @app.command()
 @on_a_store()
 def redrive(
-    name: Name,
+    name: InboxArgument,
     id: Annotated[
         str | None,
         typer.Argument(metavar="ID", help="One message, as `dead` shows it.", show_default=False),
     ] = None,
     *,
     everything: Annotated[bool, typer.Option("--all", help="All that were put aside.")] = False,
-    queue: Queue = "",
-    dead_letters: DeadLetters = "",
-    where: Where,
+    queue: QueueOption = "",
+    dead_letters: DeadLettersOption = "",
+    where: StoreOptions,
 ) -> None:
     """Put messages back that were put aside, to be handled as if they were new.
 
@@ -132,14 +132,14 @@ def redrive(
 
 
 @contextmanager
-def _inbox(name: str, where: Where, queue: str, dead_letters: str = "") -> Iterator[Inbox]:
+def _inbox(name: str, where: StoreOptions, queue: str, dead_letters: str = "") -> Iterator[Inbox]:
     if dead_letters and not queue:
         raise errors.UsageError("--dead-letters goes with --queue: name both, or neither")
-    given = given_for(where)
+    configuration = configuration_for(where)
     if where.scope is None and where.app is None:
-        where = _of_its_app(name, where, given)
+        where = _of_its_app(name, where, configuration)
     if not queue:
-        queue, dead_letters = _queues(name, given)
+        queue, dead_letters = _queues(name, configuration)
     with (
         connected(where) as s,
         closing(open_inbox(s, name, queue=queue, dead_letters=dead_letters)) as inbox,
@@ -147,11 +147,11 @@ def _inbox(name: str, where: Where, queue: str, dead_letters: str = "") -> Itera
         yield inbox
 
 
-def _of_its_app(name: str, where: Where, given: Given) -> Where:
+def _of_its_app(name: str, where: StoreOptions, configuration: Configuration) -> StoreOptions:
     """An inbox that has an app's name is the app's, where the settings have such an app."""
-    if name in sections(given, "apps"):
+    if name in sections(configuration, "apps"):
         return msgspec.structs.replace(where, app=name)
-    url = store_of(given).url
+    url = store_of(configuration).url
     if os.environ.get("SEMEL_SCOPE") or not in_dynamodb(url):
         return where
     ledger = own_ledger(name, {})
@@ -163,11 +163,11 @@ def _of_its_app(name: str, where: Where, given: Given) -> Where:
     return where
 
 
-def _queues(name: str, given: Given) -> tuple[str, str]:
+def _queues(name: str, configuration: Configuration) -> tuple[str, str]:
     """The queues of SQS that an inbox is on by the settings; "" where it is on the store."""
     from semel.service.settings import InboxSection as Section
 
-    chosen = read(Section, sections(given, "inbox").get(name, {}), ("inbox", name), given)
+    chosen = read(Section, sections(configuration, "inbox").get(name, {}), ("inbox", name), configuration)
     return chosen.queue, chosen.dead_letters
 
 
@@ -203,6 +203,6 @@ def _tell(told: Survey) -> None:
 DEAD = ("id", "key", "attempts", "since", "error")
 
 
-def _row(dead: Dead) -> views.Row:
+def _row(dead: Dead) -> views.TableRow:
     since = f"{views.span(time.time() - dead.at)} ago"
     return dead.id, dead.key, str(dead.attempts), since, views.cut(dead.error)

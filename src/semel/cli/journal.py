@@ -7,7 +7,16 @@ import typer
 
 from semel import errors
 from semel.cli import views
-from semel.cli.opening import After, AsJson, Limit, Where, connected, on_a_store, print_json, tell_more
+from semel.cli.common import (
+    AfterOption,
+    JsonOption,
+    LimitOption,
+    StoreOptions,
+    connected,
+    on_a_store,
+    print_json,
+    tell_more,
+)
 from semel.journal import Entries, Entry
 
 app = typer.Typer(no_args_is_help=True, help="Look up what happened, in the order of time.")
@@ -29,10 +38,10 @@ def list_entries(
     since: Since = None,
     until: Until = None,
     reverse: Reverse = False,
-    limit: Limit = 20,
-    after: After = None,
-    where: Where,
-    as_json: AsJson = False,
+    limit: LimitOption = 20,
+    after: AfterOption = None,
+    where: StoreOptions,
+    as_json: JsonOption = False,
 ) -> None:
     """List an owner's entries, a page at a time.
 
@@ -52,10 +61,10 @@ def by_actor(
     since: Since = None,
     until: Until = None,
     reverse: Reverse = False,
-    limit: Limit = 20,
-    after: After = None,
-    where: Where,
-    as_json: AsJson = False,
+    limit: LimitOption = 20,
+    after: AfterOption = None,
+    where: StoreOptions,
+    as_json: JsonOption = False,
 ) -> None:
     """List what one actor did, whoever owns it, a page at a time.
 
@@ -97,7 +106,7 @@ def tell(page: Entries, as_json: bool, *, owners: bool) -> None:
     tell_more(page.after)
 
 
-def _row(entry: Entry, owners: bool) -> views.Row:
+def _row(entry: Entry, owners: bool) -> views.TableRow:
     """An entry for looking over; none of its text is cut."""
     who = entry.owner if owners else entry.actor
     return _at(entry) or "", "" if who is None else str(who), views.compact(entry.body)

@@ -10,12 +10,12 @@ import typer
 import semel
 from semel import errors, lifecycle
 from semel.cli import views
-from semel.cli.opening import (
-    After,
-    AsJson,
-    Limit,
-    Unreached,
-    Where,
+from semel.cli.common import (
+    AfterOption,
+    JsonOption,
+    LimitOption,
+    StoreOptions,
+    UnreachedOverflow,
     absent,
     connected,
     number,
@@ -28,20 +28,20 @@ from semel.drive import Reaping
 
 app = typer.Typer(no_args_is_help=True, help="Look into a ledger, and settle what needs a person.")
 
-KeyText: TypeAlias = Annotated[str, typer.Argument(metavar="KEY", help="The key, as `list` shows it.")]
+KeyArgument: TypeAlias = Annotated[str, typer.Argument(metavar="KEY", help="The key, as `list` shows it.")]
 
 
 @app.command("list")
 @on_a_store()
 def list_records(
     *,
-    where: Where,
+    where: StoreOptions,
     status: Annotated[
         semel.Status | None, typer.Option(case_sensitive=False, help="Only these.", show_choices=True)
     ] = None,
-    limit: Limit = 20,
-    after: After = None,
-    as_json: AsJson = False,
+    limit: LimitOption = 20,
+    after: AfterOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """List records, a page at a time.
 
@@ -54,7 +54,9 @@ def list_records(
 
 @app.command()
 @on_a_store()
-def doubts(*, where: Where, limit: Limit = 20, after: After = None, as_json: AsJson = False) -> None:
+def doubts(
+    *, where: StoreOptions, limit: LimitOption = 20, after: AfterOption = None, as_json: JsonOption = False
+) -> None:
     """List what waits for somebody to find out what became of it, oldest first.
 
     Then settle it: semel ledger resolve KEY --happened '"paid"'
@@ -82,7 +84,7 @@ def _print_page(ledger: semel.Ledger, page: semel.Listing, nothing: str, *, as_j
 
 @app.command()
 @on_a_store()
-def show(key: KeyText, *, where: Where, as_json: AsJson = False) -> None:
+def show(key: KeyArgument, *, where: StoreOptions, as_json: JsonOption = False) -> None:
     """Show one record with its whole result."""
     with _ledger(where) as ledger:
         record = _found(ledger.get(key), key)
@@ -95,7 +97,7 @@ def show(key: KeyText, *, where: Where, as_json: AsJson = False) -> None:
 @app.command()
 @on_a_store()
 def resolve(
-    key: KeyText,
+    key: KeyArgument,
     *,
     happened: Annotated[
         str | None, typer.Option(metavar="JSON", help="It happened, and this came of it.")
@@ -104,7 +106,7 @@ def resolve(
         bool, typer.Option("--not-happened", help="It did not; it may run again.")
     ] = False,
     abandon: Annotated[str | None, typer.Option(metavar="REASON", help="It is to stay failed.")] = None,
-    where: Where,
+    where: StoreOptions,
 ) -> None:
     """Settle what became of an attempt that vanished.
 
@@ -119,10 +121,10 @@ def resolve(
 @app.command()
 @on_a_store()
 def forget(
-    key: KeyText,
+    key: KeyArgument,
     *,
     yes: Annotated[bool, typer.Option("--yes", help="Yes, it may run again.")] = False,
-    where: Where,
+    where: StoreOptions,
 ) -> None:
     """Remove a record, so that the next call with its key runs again."""
     if not yes:
@@ -135,7 +137,7 @@ def forget(
 
 @app.command("drop-result")
 @on_a_store()
-def drop_result(key: KeyText, *, where: Where) -> None:
+def drop_result(key: KeyArgument, *, where: StoreOptions) -> None:
     """Let a result go and keep the fact, so that duplicates are still known."""
     with unreached() as overflow, _ledger(where, overflow) as ledger:
         record = _found(ledger.get(key), key)
@@ -148,7 +150,7 @@ def drop_result(key: KeyText, *, where: Where) -> None:
 
 @app.command()
 @on_a_store()
-def reap(*, where: Where) -> None:
+def reap(*, where: StoreOptions) -> None:
     """Remove what has expired, from a store that does not do so by itself."""
     with connected(where) as s:
         if not isinstance(s.store, Reaping):
@@ -167,7 +169,7 @@ def diagram() -> None:
 
 
 @contextmanager
-def _ledger(where: Where, overflow: Unreached | None = None) -> Iterator[semel.Ledger]:
+def _ledger(where: StoreOptions, overflow: UnreachedOverflow | None = None) -> Iterator[semel.Ledger]:
     with connected(where, overflow=overflow) as s:
         yield s.ledger
 

@@ -9,11 +9,20 @@ import typer
 from rich.console import Console
 
 from semel import errors
-from semel.apps.finding import deployment
+from semel.apps.configuration import Configuration
 from semel.apps.ledgers import at, tables_of
-from semel.apps.reading import Given
+from semel.apps.registry import deployment
 from semel.apps.tables import deployed
-from semel.cli.opening import AsJson, Config, Env, Url, Where, app_names, given_for, print_json
+from semel.cli.common import (
+    ConfigOption,
+    EnvOption,
+    JsonOption,
+    StoreOptions,
+    UrlOption,
+    app_names,
+    configuration_for,
+    print_json,
+)
 from semel.clock import Clock
 from semel.extras import require
 from semel.model import Problem
@@ -25,7 +34,7 @@ from semel.service.settings import ServiceSettings, enabled, settings, tables_ne
 from semel.tables import OWN, Table
 
 
-class Text(StrEnum):
+class TemplateFormat(StrEnum):
     """A tool that makes tables."""
 
     CLOUDFORMATION = "cloudformation"
@@ -38,8 +47,8 @@ class Text(StrEnum):
 
 def provision(
     *,
-    url: Url = None,
-    env: Env = None,
+    url: UrlOption = None,
+    env: EnvOption = None,
     table: Annotated[
         list[str] | None,
         typer.Option(help="A table by its name, repeatable.", autocompletion=lambda: list(KNOWN)),
@@ -56,11 +65,12 @@ def provision(
         bool, typer.Option("--check", help="Only look, and exit with 1 if all is not well.")
     ] = False,
     printed: Annotated[
-        Text | None, typer.Option("--print", help="Print the tables for another tool, and touch nothing.")
+        TemplateFormat | None,
+        typer.Option("--print", help="Print the tables for another tool, and touch nothing."),
     ] = None,
     role: Annotated[Role, typer.Option(help="Whose policy --print iam prints.")] = Role.WORKER,
-    config: Config = None,
-    as_json: AsJson = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Make the tables that the service needs, and stamp them for their environment.
 
@@ -75,46 +85,48 @@ def provision(
 
     semel provision --app support --print sam --env prod
     """
-    given = given_for(Where(config=config, url=url, env=env))
-    chosen = settings(given)
+    configuration = configuration_for(StoreOptions(config=config, url=url, env=env))
+    chosen = settings(configuration)
     env = chosen.semel.env
-    if app and printed is Text.SAM:
+    if app and printed is TemplateFormat.SAM:
         apps = [deployed(name, chosen.apps.get(name, {})) for name in dict.fromkeys(app)]
         typer.echo(stack_of(apps, env, table).rstrip("\n"))
         return
     if printed is not None:
         chosen = _for_text(printed, chosen)
-    tables = _tables(chosen, given, table or [], app or [])
+    tables = _tables(chosen, configuration, table or [], app or [])
     if printed is not None:
         typer.echo(text(printed, tables, env, chosen.semel.url, role).rstrip("\n"))
         return
-    if not given.file and not given.where(("semel", "url")):
+    if not configuration.file and not configuration.where(("semel", "url")):
         raise errors.UsageError("name the store: --url dynamodb://eu-west-1, or set SEMEL_URL")
     place = ProvisionTarget(url=chosen.semel.url, env=env, tables=tables, clock=Clock())
     with opened(place) as builder:
         if check:
             report(builder.problems(), place, as_json)
         else:
-            done = builder.provision(Progress(quiet=as_json))
+            done = builder.provision(ProgressLines(quiet=as_json))
             tell(done, place, as_json)
 
 
-def _for_text(printed: Text, chosen: ServiceSettings) -> ServiceSettings:
+def _for_text(printed: TemplateFormat, chosen: ServiceSettings) -> ServiceSettings:
     """The settings for a tool that knows one kind of store, whichever theirs is."""
-    kind = "postgresql://" if printed is Text.SQL else "dynamodb:"
-    same = chosen.semel.url.startswith("postgres" if printed is Text.SQL else kind)
+    kind = "postgresql://" if printed is TemplateFormat.SQL else "dynamodb:"
+    same = chosen.semel.url.startswith("postgres" if printed is TemplateFormat.SQL else kind)
     url = chosen.semel.url if same else kind
     return msgspec.structs.replace(chosen, semel=msgspec.structs.replace(chosen.semel, url=url))
 
 
-def _tables(chosen: ServiceSettings, given: Given, names: list[str], apps: list[str]) -> tuple[Table, ...]:
+def _tables(
+    chosen: ServiceSettings, configuration: Configuration, names: list[str], apps: list[str]
+) -> tuple[Table, ...]:
     """The tables that were asked for; else those of the service."""
     url, named_ones = chosen.semel.url, at(chosen.semel.url, named(names) if names else ())
     if names or apps:
         of_apps = [one for app in apps for one in _of_app(app, chosen)]
         return tuple(dict.fromkeys([*named_ones, *of_apps]))
-    serving = enabled(chosen, given)
-    return tables_needed(chosen, serving) if given.file or serving else at(url, OWN)
+    serving = enabled(chosen, configuration)
+    return tables_needed(chosen, serving) if configuration.file or serving else at(url, OWN)
 
 
 def _of_app(app: str, chosen: ServiceSettings) -> tuple[Table, ...]:
@@ -124,22 +136,22 @@ def _of_app(app: str, chosen: ServiceSettings) -> tuple[Table, ...]:
     return tables_of(deployment(app).app, chosen.semel.url, queued=True)
 
 
-def text(printed: Text, tables: tuple[Table, ...], env: str, url: str, role: Role) -> str:
+def text(printed: TemplateFormat, tables: tuple[Table, ...], env: str, url: str, role: Role) -> str:
     """The tables as another tool wants them."""
     from semel.provision import cdk, cloudformation, iam, sam, terraform
 
     match printed:
-        case Text.CLOUDFORMATION:
+        case TemplateFormat.CLOUDFORMATION:
             return cloudformation.text(tables, env)
-        case Text.SAM:
+        case TemplateFormat.SAM:
             return sam.text(tables, env)
-        case Text.TERRAFORM:
+        case TemplateFormat.TERRAFORM:
             return terraform.text(tables, env)
-        case Text.CDK:
+        case TemplateFormat.CDK:
             return cdk.text(tables, env)
-        case Text.SQL:
+        case TemplateFormat.SQL:
             return sql(tables, env, url)
-        case Text.IAM:
+        case TemplateFormat.IAM:
             return json.dumps(iam.policy(tables, env, role, region=region(url)), indent=2)
 
 
@@ -168,7 +180,7 @@ def region(url: str) -> str:
     return parse(url).region or "*"
 
 
-class Progress:
+class ProgressLines:
     """Says what goes on, and the same thing only once."""
 
     def __init__(self, *, quiet: bool) -> None:

@@ -7,11 +7,11 @@ from typing import Annotated, Any, TypeAlias
 import typer
 
 from semel import errors
-from semel.cli.opening import Config, Url, app_names, gathered
+from semel.cli.common import ConfigOption, UrlOption, app_names, gathered
 from semel.extras import require
 
-Workers: TypeAlias = Annotated[int | None, typer.Option(min=0, help="Threads for each app's inbox.")]
-Apps: TypeAlias = Annotated[
+WorkersOption: TypeAlias = Annotated[int | None, typer.Option(min=0, help="Threads for each app's inbox.")]
+AppsOption: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
         "--app",
@@ -26,12 +26,12 @@ Chosen: TypeAlias = dict[tuple[str, ...], Any]
 
 def serve(
     *,
-    config: Config = None,
-    url: Url = None,
+    config: ConfigOption = None,
+    url: UrlOption = None,
     host: Annotated[str | None, typer.Option(help="The address to listen on.")] = None,
     port: Annotated[int | None, typer.Option(help="The port to listen on; 0 takes a free one.")] = None,
-    workers: Workers = None,
-    app: Apps = None,
+    workers: WorkersOption = None,
+    app: AppsOption = None,
     traffic: Annotated[
         bool, typer.Option("--traffic", help="To try it: settings of its own, and made-up traffic.")
     ] = False,
@@ -64,22 +64,22 @@ def _serve_sample(options: Chosen, *, alone: bool) -> None:
         )
     # Who is tired of it before it has begun leaves it as one who is later.
     signal.signal(signal.SIGINT, lambda *_: sys.exit(0))
-    with traffic.sampled(options, typer.echo) as given:
-        runtime = run.begin(given)
+    with traffic.sampled(options, typer.echo) as configuration:
+        runtime = run.begin(configuration)
         server.serve(runtime, typer.echo, lambda address: traffic.traffic(runtime, address, typer.echo))
 
 
 def work(
     *,
-    config: Config = None,
-    url: Url = None,
+    config: ConfigOption = None,
+    url: UrlOption = None,
     host: Annotated[str | None, typer.Option(help="The address to listen on, with --port.")] = None,
     port: Annotated[
         int | None,
         typer.Option("--port", "--work-port", help="Tell health and metrics here; 0 takes a free one."),
     ] = None,
-    workers: Workers = None,
-    app: Apps = None,
+    workers: WorkersOption = None,
+    app: AppsOption = None,
 ) -> None:
     """Work on what waits in the inboxes, and take no webhooks.
 
@@ -88,8 +88,8 @@ def work(
     require("prometheus_client", "service")
     from semel.service import run
 
-    given = gathered(config, _options(url, host=host, workers=workers, work_port=port))
-    runtime = run.begin(given, tuple(app or ()))
+    configuration = gathered(config, _options(url, host=host, workers=workers, work_port=port))
+    runtime = run.begin(configuration, tuple(app or ()))
     if runtime.settings.service.work_port is None:
         run.work(runtime, typer.echo)
         return

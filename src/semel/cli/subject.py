@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn
 
 from semel import errors
-from semel.cli.opening import (
-    AsJson,
-    Unreached,
-    Where,
+from semel.cli.common import (
+    JsonOption,
+    StoreOptions,
+    UnreachedOverflow,
     bound,
     connected,
     number,
@@ -41,8 +41,8 @@ def forget_subject(
         ),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Yes, what is kept about the person may go.")] = False,
-    where: Where,
-    as_json: AsJson = False,
+    where: StoreOptions,
+    as_json: JsonOption = False,
 ) -> None:
     """Drop everything kept about a person; what was done once is still known to be done.
 
@@ -62,7 +62,7 @@ def forget_subject(
         _check_left(done)
 
 
-def _secret(variable: str | None, where: Where) -> bytes:
+def _secret(variable: str | None, where: StoreOptions) -> bytes:
     if variable is None and (found := bound(where).secret):
         return found
     text = os.environ.get(variable or VARIABLE)
@@ -101,7 +101,7 @@ def _shown() -> Iterator[Told]:
         yield lambda done: progress.update(task, description=_words(done))
 
 
-def _tell(done: Erasure, overflow: Unreached, as_json: bool) -> None:
+def _tell(done: Erasure, overflow: UnreachedOverflow, as_json: bool) -> None:
     if as_json:
         print_json(msgspec.to_builtins(done) | {"overflow": overflow.left})
     elif done == Erasure():

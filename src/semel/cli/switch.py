@@ -6,18 +6,20 @@ import typer
 from rich.text import Text
 
 from semel.cli import views
-from semel.cli.opening import AsJson, Where, connected, on_a_store, print_json
+from semel.cli.common import JsonOption, StoreOptions, connected, on_a_store, print_json
 from semel.switches import Switch
 
 app = typer.Typer(no_args_is_help=True, help="Stop work at once, everywhere, and let it go on.")
 
-Name: TypeAlias = Annotated[str, typer.Argument(metavar="NAME", help="The switch, as its gate names it.")]
-Reason: TypeAlias = Annotated[str, typer.Option(metavar="TEXT", help="Why, for whoever looks later.")]
+SwitchArgument: TypeAlias = Annotated[
+    str, typer.Argument(metavar="NAME", help="The switch, as its gate names it.")
+]
+ReasonOption: TypeAlias = Annotated[str, typer.Option(metavar="TEXT", help="Why, for whoever looks later.")]
 
 
 @app.command("list")
 @on_a_store("app", "scope")
-def list_switches(*, where: Where, as_json: AsJson = False) -> None:
+def list_switches(*, where: StoreOptions, as_json: JsonOption = False) -> None:
     """List the switches that were ever turned: how each stands, since when, and why."""
     with connected(where) as s:
         switches, env = s.switches.list(), s.env
@@ -32,7 +34,7 @@ def list_switches(*, where: Where, as_json: AsJson = False) -> None:
 
 @app.command("on")
 @on_a_store("app", "scope")
-def turn_on(name: Name, *, reason: Reason = "", where: Where) -> None:
+def turn_on(name: SwitchArgument, *, reason: ReasonOption = "", where: StoreOptions) -> None:
     """Turn a switch on, for every worker of the environment and in all its scopes.
 
     A gate with KillSwitch(NAME) refuses everything within a second.
@@ -44,12 +46,12 @@ def turn_on(name: Name, *, reason: Reason = "", where: Where) -> None:
 
 @app.command("off")
 @on_a_store("app", "scope")
-def turn_off(name: Name, *, reason: Reason = "", where: Where) -> None:
+def turn_off(name: SwitchArgument, *, reason: ReasonOption = "", where: StoreOptions) -> None:
     """Turn a switch off, for every worker of the environment and in all its scopes."""
     _turn(name, False, reason, where)
 
 
-def _turn(name: str, on: bool, reason: str, where: Where) -> None:
+def _turn(name: str, on: bool, reason: str, where: StoreOptions) -> None:
     with connected(where) as s:
         known = name in s.switches.list()
         s.switches.turn(name, on=on, reason=reason)
@@ -63,7 +65,7 @@ def _word(on: bool) -> str:
     return "on" if on else "off"
 
 
-def _row(name: str, switch: Switch) -> views.Row:
+def _row(name: str, switch: Switch) -> views.TableRow:
     state = Text(_word(switch.on), "bold yellow" if switch.on else "")
     return name, state, views.moment(switch.since), switch.reason
 

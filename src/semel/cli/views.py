@@ -17,7 +17,7 @@ from semel import MISSING, Ledger, Record, Status, errors
 from semel.tables import FOREVER
 
 Cell: TypeAlias = Text | str
-Row: TypeAlias = Sequence[Cell]
+TableRow: TypeAlias = Sequence[Cell]
 
 GAP = "  "
 # In less room than this the last column tells nothing; its rows then stand below what they are about.
@@ -49,7 +49,7 @@ def as_json(ledger: Ledger, record: Record) -> dict[str, Any]:
     return view | _result(ledger, record)
 
 
-def record_row(ledger: Ledger, record: Record) -> Row:
+def record_row(ledger: Ledger, record: Record) -> TableRow:
     """A record for looking over."""
     status = Text(record.status.value, STYLES[record.status])
     changed = f"{span(time.time() - record.updated_at)} ago"
@@ -122,7 +122,7 @@ def span(seconds: float) -> str:
 # Printing
 
 
-def print_table(names: Sequence[str], rows: Sequence[Row], *, whole: int = 1, cut: bool = False) -> None:
+def print_table(names: Sequence[str], rows: Sequence[TableRow], *, whole: int = 1, cut: bool = False) -> None:
     """Print rows below their names. The first `whole` columns are never cut, and nothing is in a pipe.
 
     On a terminal the last column has the room that the others leave: it is `cut` there, or goes on below.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from semel.doors.http.exchange import Exchange
 from semel.doors.http.pages import apage_of
-from semel.doors.http.policy import Idempotency, Request, Ticket
+from semel.doors.http.policy import AdmittedKey, Idempotency, RequestHead
 from semel.doors.http.responses import HTTPResponse, NotKept
 
 if TYPE_CHECKING:
@@ -94,10 +94,10 @@ class ASGICycle:
         self._gone = False
         self._over: asyncio.Event | None = None
 
-    async def begin(self, request: Request) -> HTTPResponse | None:
+    async def begin(self, request: RequestHead) -> HTTPResponse | None:
         """Claim the key of a request; an answer says that it does not run, and None that it may."""
         ticket = self._idempotency.admit(request)
-        if not isinstance(ticket, Ticket):
+        if not isinstance(ticket, AdmittedKey):
             return ticket
         if self._body is None and not await self.read():
             return self._idempotency.too_large(ticket.base)
@@ -223,7 +223,7 @@ class ASGICycle:
             self._gone = True
 
 
-def request_of(scope: Scope, native: Any) -> Request:
+def request_of(scope: Scope, native: Any) -> RequestHead:
     """A request as the policy reads it."""
     found: dict[str, str] = {}
     for name, value in scope["headers"]:
@@ -232,7 +232,7 @@ def request_of(scope: Scope, native: Any) -> Request:
             found[low] = f"{found[low]}, {text}" if low in found else text
     root = scope.get("root_path", "")
     path = scope["path"]
-    return Request(
+    return RequestHead(
         scope["method"], path, scope.get("query_string", b"").decode("latin-1"), found, native, root
     )
 

@@ -52,7 +52,7 @@ from semel.doors.http.streams import begun
 V = TypeVar("V", bound=Callable[..., Any])
 T = TypeVar("T")
 
-View: TypeAlias = Callable[..., HttpResponseBase]
+DjangoView: TypeAlias = Callable[..., HttpResponseBase]
 AsyncView: TypeAlias = Callable[..., Coroutine[Any, Any, HttpResponseBase]]
 
 # The errors that Django makes an answer of; any other is the view's own failure.
@@ -103,7 +103,7 @@ def pages(idempotency: Idempotency) -> list[URLPattern]:
 # What calls a view
 
 
-def _sync_view(idempotency: Idempotency, view: View) -> View:
+def _sync_view(idempotency: Idempotency, view: DjangoView) -> DjangoView:
     @functools.wraps(view)
     def protected(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         refuse_transaction()
@@ -126,7 +126,7 @@ def _async_view(idempotency: Idempotency, view: AsyncView) -> AsyncView:
     return protected
 
 
-def _sync_middleware(idempotency: Idempotency, get_response: View) -> View:
+def _sync_middleware(idempotency: Idempotency, get_response: DjangoView) -> DjangoView:
     def protected(request: HttpRequest) -> HttpResponseBase:
         page = _page(idempotency, request)
         return page or _protect(idempotency, request, lambda: get_response(request))
@@ -150,7 +150,7 @@ def _page(idempotency: Idempotency, request: HttpRequest) -> HttpResponseBase | 
     return None if page is None else response_of(page)
 
 
-def rendered(view: View, *args: Any, **kwargs: Any) -> HttpResponseBase:
+def rendered(view: DjangoView, *args: Any, **kwargs: Any) -> HttpResponseBase:
     """What a view answers, in bytes: its template is a part of the work, and may fail like the rest."""
     response = view(*args, **kwargs)
     if asyncio.iscoroutine(response):
@@ -181,7 +181,7 @@ def leave_transactions(view: Any) -> Every:
     return exempt
 
 
-def in_transactions(view: View, exempt: Every) -> View:
+def in_transactions(view: DjangoView, exempt: Every) -> DjangoView:
     """A view in the transactions that `ATOMIC_REQUESTS` asks for."""
     for alias, database in connections.settings.items():
         if database["ATOMIC_REQUESTS"] and alias not in set(exempt):

@@ -27,8 +27,8 @@ from semel.doors.http.publish import EXTENSION, describe, summary
 from semel.doors.http.responses import HTTPResponse
 from semel.running import CURRENT, Run
 
-Endpoint = Callable[..., Any]
-Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+RouteEndpoint = Callable[..., Any]
+RouteHandler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 CYCLE: Final = "semel.cycle"
 
@@ -36,10 +36,10 @@ CYCLE: Final = "semel.cycle"
 def idempotent_route(idempotency: Idempotency) -> type[APIRoute]:
     """A route class that keeps this policy; `identity` is given the Request, as the dependencies left it."""
 
-    class Route(IdempotentRoute):
+    class PolicyRoute(IdempotentRoute):
         policy = idempotency
 
-    return Route
+    return PolicyRoute
 
 
 def publish(app: FastAPI, idempotency: Idempotency, *, dependencies: Sequence[params.Depends] = ()) -> None:
@@ -65,7 +65,7 @@ class IdempotentRoute(APIRoute):
 
     policy: ClassVar[Idempotency]
 
-    def __init__(self, path: str, endpoint: Endpoint, **options: Any) -> None:
+    def __init__(self, path: str, endpoint: RouteEndpoint, **options: Any) -> None:
         if any(self.policy.protects(method.upper()) for method in options.get("methods") or ()):
             # It comes with the operation wherever the route is included, and tells `publish` which they are.
             options["openapi_extra"] = {
@@ -74,13 +74,13 @@ class IdempotentRoute(APIRoute):
             }
         super().__init__(path, _claiming(endpoint), **options)
 
-    def get_route_handler(self) -> Handler:
+    def get_route_handler(self) -> RouteHandler:
         """The handler of a request, which knows its cycle."""
         handler, streams = super().get_route_handler(), _is_generator(self.endpoint)
 
         async def handle(request: Request) -> Response:
             cycle = request.scope.get(CYCLE)
-            arrival = None if cycle is None else Arrival(cycle, request)
+            arrival = None if cycle is None else PendingRequest(cycle, request)
             # Even where it is None: an endpoint may ask another one of this very process.
             token = ARRIVAL.set(arrival)
             try:
@@ -115,7 +115,7 @@ class IdempotentRoute(APIRoute):
         return self.policy.required or any(name == b"idempotency-key" for name, _ in scope["headers"])
 
 
-class Arrival:
+class PendingRequest:
     """A request that is on its way to its endpoint."""
 
     __slots__ = ("_cycle", "_request", "admitted", "run")
@@ -137,10 +137,10 @@ class Arrival:
         return None
 
 
-ARRIVAL: ContextVar[Arrival | None] = ContextVar("semel_fastapi_arrival", default=None)
+ARRIVAL: ContextVar[PendingRequest | None] = ContextVar("semel_fastapi_arrival", default=None)
 
 
-def _claiming(endpoint: Endpoint) -> Endpoint:
+def _claiming(endpoint: RouteEndpoint) -> RouteEndpoint:
     """An endpoint that runs when its key is claimed."""
     if hasattr(endpoint, "__semel_claims__"):
         return endpoint  # an older FastAPI makes a route again when its router is included
@@ -151,7 +151,7 @@ def _claiming(endpoint: Endpoint) -> Endpoint:
     return claiming
 
 
-def _claiming_call(endpoint: Endpoint) -> Callable[..., Awaitable[Any]]:
+def _claiming_call(endpoint: RouteEndpoint) -> Callable[..., Awaitable[Any]]:
     call = endpoint if _is_async(endpoint) else functools.partial(run_in_threadpool, endpoint)
 
     async def claiming(*args: Any, **kwargs: Any) -> Any:
@@ -162,7 +162,7 @@ def _claiming_call(endpoint: Endpoint) -> Callable[..., Awaitable[Any]]:
     return claiming
 
 
-def _claiming_stream(endpoint: Endpoint) -> Callable[..., AsyncIterator[Any]]:
+def _claiming_stream(endpoint: RouteEndpoint) -> Callable[..., AsyncIterator[Any]]:
     async def claiming(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
         arrival = ARRIVAL.get()
         if arrival is not None:
@@ -176,16 +176,16 @@ def _claiming_stream(endpoint: Endpoint) -> Callable[..., AsyncIterator[Any]]:
     return claiming
 
 
-def _is_async(endpoint: Endpoint) -> bool:
+def _is_async(endpoint: RouteEndpoint) -> bool:
     return any(map(inspect.iscoroutinefunction, _faces(endpoint)))
 
 
-def _is_generator(endpoint: Endpoint) -> bool:
+def _is_generator(endpoint: RouteEndpoint) -> bool:
     kinds = (inspect.isgeneratorfunction, inspect.isasyncgenfunction)
     return any(kind(face) for face in _faces(endpoint) for kind in kinds)
 
 
-def _faces(endpoint: Endpoint) -> tuple[Any, ...]:
+def _faces(endpoint: RouteEndpoint) -> tuple[Any, ...]:
     """What FastAPI looks at to tell what kind of function an endpoint is."""
     while isinstance(endpoint, functools.partial):
         endpoint = endpoint.func

@@ -30,13 +30,13 @@ from semel.doors.http.responses import HTTPResponse
 from semel.doors.http.streams import begun
 
 P = ParamSpec("P")
-View = Callable[P, Any]
+FlaskView = Callable[P, Any]
 
 
-def idempotent(idempotency: Idempotency) -> Callable[[View[P]], Callable[P, ResponseReturnValue]]:
+def idempotent(idempotency: Idempotency) -> Callable[[FlaskView[P]], Callable[P, ResponseReturnValue]]:
     """Keep this policy for a view; `identity` is given `flask.request`. An async view may be meant too."""
 
-    def protect(view: View[P]) -> Callable[P, ResponseReturnValue]:
+    def protect(view: FlaskView[P]) -> Callable[P, ResponseReturnValue]:
         @functools.wraps(view)
         def protected(*args: P.args, **kwargs: P.kwargs) -> ResponseReturnValue:
             call = functools.partial(current_app.ensure_sync(view), *args, **kwargs)

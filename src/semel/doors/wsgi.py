@@ -14,7 +14,7 @@ from typing import Any, Final, Self, TypeAlias
 from semel.doors.http.exchange import Exchange
 from semel.doors.http.field import read_length
 from semel.doors.http.pages import page_of
-from semel.doors.http.policy import Idempotency, Request
+from semel.doors.http.policy import Idempotency, RequestHead
 from semel.doors.http.responses import WITHOUT_BODY, HTTPResponse
 
 Environ: TypeAlias = dict[str, Any]
@@ -63,7 +63,7 @@ def _run(
     exchange: Exchange, app: WSGIApp, environ: Environ, start_response: StartResponse
 ) -> Generator[bytes, None, None]:
     """Let an application answer, and write down what it answers."""
-    head = Head(start_response)
+    head = ResponseHead(start_response)
     chunks: Iterable[bytes] = ()
     try:
         try:
@@ -95,7 +95,7 @@ def _begin(pieces: Iterator[bytes]) -> tuple[bytes, Iterator[bytes]]:
         return b"", iter(())
 
 
-class Head:
+class ResponseHead:
     """The head of a response, which the application may change until it is sent."""
 
     def __init__(self, start_response: StartResponse) -> None:
@@ -128,7 +128,7 @@ class Head:
 
 
 def _answered(
-    exchange: Exchange, head: Head, code: int, first: bytes, rest: Iterator[bytes]
+    exchange: Exchange, head: ResponseHead, code: int, first: bytes, rest: Iterator[bytes]
 ) -> Iterator[bytes]:
     if code in WITHOUT_BODY:
         rest = iter(list(rest)[:0])  # the client has all of it with the head
@@ -189,12 +189,12 @@ class BrokenOff(ConnectionError):
     """A request is not whole, and nobody is there any more to be told so."""
 
 
-def request_of(environ: Environ, native: Any) -> Request:
+def request_of(environ: Environ, native: Any) -> RequestHead:
     """A request as the policy reads it."""
     found = {low: environ[name] for name, low in WANTED.items() if name in environ}
     root = environ.get("SCRIPT_NAME", "")
     path = root + environ.get("PATH_INFO", "")
-    return Request(environ["REQUEST_METHOD"], path, environ.get("QUERY_STRING", ""), found, native, root)
+    return RequestHead(environ["REQUEST_METHOD"], path, environ.get("QUERY_STRING", ""), found, native, root)
 
 
 def _page(idempotency: Idempotency, environ: Environ) -> HTTPResponse | None:

@@ -86,7 +86,7 @@ def _public(runtime: Runtime) -> None:
     url = runtime.settings.service.public_url
     if url and not PUBLIC.fullmatch(url):
         problem = "write https:// and the host, and no path"
-        raise runtime.given.wrong(("service", "public_url"), problem)
+        raise runtime.configuration.wrong(("service", "public_url"), problem)
 
 
 def _about(runtime: Runtime, tokens: Tokens) -> APIRouter:

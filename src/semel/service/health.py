@@ -85,7 +85,7 @@ class ReadinessCheck:
         missing = [(table.name, error) for (_, table), error in told if isinstance(error, Exception)]
         if missing:
             names = ", ".join(dict.fromkeys(name for name, _ in missing))
-            file = self._runtime.given.file
+            file = self._runtime.configuration.file
             config = f" --config {shlex.quote(file)}" if file not in ("", "semel.toml") else ""
             raise errors.TableMissing(f"not every table is there ({names}): run: semel provision{config}")
 

@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager
 from typing import Final
 
 from semel import errors
-from semel.apps.reading import Given
+from semel.apps.configuration import Configuration
 from semel.redact import Redactor
 from semel.service import logs
 from semel.service.runtime import Runtime
@@ -20,13 +20,13 @@ logger: Final = logging.getLogger("semel.service")
 STOP: Final = (signal.SIGTERM, signal.SIGINT)
 
 
-def begin(given: Given, only: tuple[str, ...] = ()) -> Runtime:
+def begin(configuration: Configuration, only: tuple[str, ...] = ()) -> Runtime:
     """Open the runtime, with logs as its settings say."""
-    chosen = settings(given).service
+    chosen = settings(configuration).service
     redactor = Redactor()
     redactor.text("the first text takes a while")  # and the first warning is no time for that
     logs.set_up(chosen.log_format, chosen.log_level, redactor)
-    return Runtime(given, only)
+    return Runtime(configuration, only)
 
 
 def work(runtime: Runtime, say: Callable[[str], None]) -> None:

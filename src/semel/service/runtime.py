@@ -5,10 +5,10 @@ from typing import Any
 import msgspec
 
 from semel import errors
-from semel.apps.finding import Found, check_made
+from semel.apps.configuration import Configuration
 from semel.apps.keyfile import secrets_of
 from semel.apps.ledgers import binding, ledger_at
-from semel.apps.reading import Given
+from semel.apps.registry import RegisteredApp, check_made
 from semel.connect import Semel
 from semel.doors.http.problems import ProblemTypes
 from semel.keys import prefix
@@ -38,12 +38,12 @@ class MountedApp(msgspec.Struct, frozen=True):
 class Runtime:
     """A store, the apps on it, and what they need."""
 
-    def __init__(self, given: Given, only: tuple[str, ...] = ()) -> None:
-        self.given = given
-        self.settings = settings(given)
-        self._applications = Applications(given, self.settings)
+    def __init__(self, configuration: Configuration, only: tuple[str, ...] = ()) -> None:
+        self.configuration = configuration
+        self.settings = settings(configuration)
+        self._applications = Applications(configuration, self.settings)
         self.metrics = ServiceMetrics()
-        self._secrets = secrets_of(self.settings.semel, given)
+        self._secrets = secrets_of(self.settings.semel, configuration)
         self._redact = Redactor()
         self._open: list[Semel] = []
         self.apps: list[MountedApp] = []
@@ -59,7 +59,7 @@ class Runtime:
         try:
             prefix(self.settings.semel.env, "")
         except errors.InvalidKey as error:
-            raise self.given.wrong(("semel", "env"), str(error)) from error
+            raise self.configuration.wrong(("semel", "env"), str(error)) from error
         try:
             bound = binding(app, self.settings.semel, self._secrets, self.settings.apps.get(app, {}))
             if app and bound.url == self.settings.semel.url:
@@ -68,7 +68,7 @@ class Runtime:
         except errors.UsageError as error:
             if isinstance(error, errors.InvalidOption) and str(error).startswith("apps."):
                 raise self._applications.placed(app, error) from error
-            raise self.given.wrong(("semel", "url"), str(error)) from error
+            raise self.configuration.wrong(("semel", "url"), str(error)) from error
         self._open.append(s)
         s.events.listen(self.metrics.events)
         s.events.listen(log_events)
@@ -90,10 +90,10 @@ class Runtime:
                 problem = f"{path} is an address of {other.name} already"
                 raise errors.InvalidOption(f"apps.{mounted.name}: {problem}")
 
-    def _mounted(self, found: Found, chosen: msgspec.Struct) -> MountedApp:
+    def _mounted(self, found: RegisteredApp, chosen: msgspec.Struct) -> MountedApp:
         name = found.name
         if found.facts.needs_secret and self._secrets.secret is None:
-            raise self.given.wrong(
+            raise self.configuration.wrong(
                 ("semel", "secret"),
                 f"it is not set, and the app {name} needs it, to keep nothing personal in clear: give it 32 "
                 "random characters, here or in semel.secret_file",
@@ -109,7 +109,7 @@ class Runtime:
             return open_inbox(s, name, chosen)
         except errors.UsageError as error:
             dead = chosen.dead_letters and repr(chosen.dead_letters) in str(error)
-            raise self.given.wrong(
+            raise self.configuration.wrong(
                 ("inbox", name, "dead_letters" if dead else "queue"), str(error)
             ) from error
 

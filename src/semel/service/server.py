@@ -117,13 +117,15 @@ def _config(runtime: Runtime, middleware: RequestMiddleware) -> uvicorn.Config:
 
 
 def _listening(runtime: Runtime, port: int) -> socket.socket:
-    chosen, given = runtime.settings.service, runtime.given
+    chosen, configuration = runtime.settings.service, runtime.configuration
     try:
         family, _, _, _, place = socket.getaddrinfo(
             chosen.host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
     except OSError as error:
-        raise given.wrong(("service", "host"), f"{chosen.host!r} is no address: {error.strerror}") from error
+        raise configuration.wrong(
+            ("service", "host"), f"{chosen.host!r} is no address: {error.strerror}"
+        ) from error
     listening = socket.socket(family, socket.SOCK_STREAM)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

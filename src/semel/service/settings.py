@@ -4,9 +4,9 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 
+from semel.apps.configuration import Configuration, read
 from semel.apps.ledgers import at, tables_of
-from semel.apps.reading import Given, read
-from semel.apps.sections import Store
+from semel.apps.sections import StoreSection
 from semel.tables import COUNTERS, DOCUMENTS, JOURNAL, LEDGER, Table
 
 NonNegative: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
@@ -88,7 +88,7 @@ class GateSection(Section, frozen=True):
 class ServiceSettings(Section, frozen=True):
     """All of it."""
 
-    semel: Store = Store()
+    semel: StoreSection = StoreSection()
     service: ServiceSection = ServiceSection()
     tokens: dict[str, TokenSection] = {}
     inbox: dict[str, InboxSection] = {}
@@ -97,24 +97,24 @@ class ServiceSettings(Section, frozen=True):
     gates: dict[str, GateSection] = {}
 
 
-def settings(given: Given) -> ServiceSettings:
+def settings(configuration: Configuration) -> ServiceSettings:
     """The settings, if all of them can work."""
-    return read(ServiceSettings, given.tree, (), given)
+    return read(ServiceSettings, configuration.tree, (), configuration)
 
 
-def enabled(settings: ServiceSettings, given: Given) -> list[str]:
+def enabled(settings: ServiceSettings, configuration: Configuration) -> list[str]:
     """The apps that are turned on."""
-    return [name for name in settings.apps if _flag(name, settings, given)]
+    return [name for name in settings.apps if _flag(name, settings, configuration)]
 
 
-def _flag(name: str, settings: ServiceSettings, given: Given) -> bool:
+def _flag(name: str, settings: ServiceSettings, configuration: Configuration) -> bool:
     path, values = ("apps", name, "enabled"), settings.apps[name]
     if not isinstance(values, dict):
-        raise given.wrong(path[:-1], "it is a section, with settings of its own")
+        raise configuration.wrong(path[:-1], "it is a section, with settings of its own")
     try:
-        return msgspec.convert(values.get("enabled", True), bool, strict=not given.is_text(path))
+        return msgspec.convert(values.get("enabled", True), bool, strict=not configuration.is_text(path))
     except msgspec.ValidationError as error:
-        raise given.wrong(path, str(error)) from error
+        raise configuration.wrong(path, str(error)) from error
 
 
 # Tables

@@ -11,7 +11,7 @@ from fastapi import Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from semel import errors
-from semel.apps.reading import Given
+from semel.apps.configuration import Configuration
 from semel.apps.settings import SHORTEST
 from semel.connect import Semel
 from semel.doors.http.problems import ProblemDetails
@@ -45,14 +45,16 @@ class Tokens:
         s = runtime.s.through("api")
         self._known: list[tuple[bytes, Principal]] = []
         for name, token in runtime.settings.tokens.items():
-            digest = _digest(name, token, runtime.given)
+            digest = _digest(name, token, runtime.configuration)
             if any(digest == known for known, _ in self._known):
-                raise runtime.given.wrong(("tokens", name), "another token is the same: each has its own")
+                raise runtime.configuration.wrong(
+                    ("tokens", name), "another token is the same: each has its own"
+                )
             tenant = name if token.scope is None else token.scope
             try:
                 own = s.scoped(tenant)
             except errors.InvalidKey as error:
-                raise runtime.given.wrong(("tokens", name, "scope"), str(error)) from error
+                raise runtime.configuration.wrong(("tokens", name, "scope"), str(error)) from error
             self._known.append((digest, Principal(name, frozenset(token.scopes), own)))
 
     def caller(self, presented: str) -> Principal | None:
@@ -108,19 +110,21 @@ def _lacks(caller: Principal, right: Right) -> ProblemDetails:
     return problem("not-permitted", detail, [("WWW-Authenticate", told)], scope=right)
 
 
-def _digest(name: str, token: TokenSection, given: Given) -> bytes:
+def _digest(name: str, token: TokenSection, configuration: Configuration) -> bytes:
     path = ("tokens", name)
     if bool(token.token) == bool(token.sha256):
-        raise given.wrong(path, "it has either a token or the sha256 of one")
+        raise configuration.wrong(path, "it has either a token or the sha256 of one")
     if token.token and len(token.token) < SHORTEST:
-        raise given.wrong((*path, "token"), f"it can be guessed: use at least {SHORTEST} random characters")
+        raise configuration.wrong(
+            (*path, "token"), f"it can be guessed: use at least {SHORTEST} random characters"
+        )
     if not SENDABLE.fullmatch(token.token):
-        raise given.wrong((*path, "token"), "no header can carry it: use ASCII without blanks")
+        raise configuration.wrong((*path, "token"), "no header can carry it: use ASCII without blanks")
     if token.sha256 and not DIGEST.fullmatch(token.sha256):
-        raise given.wrong((*path, "sha256"), "it is no SHA-256 in hex, which has 64 digits")
+        raise configuration.wrong((*path, "sha256"), "it is no SHA-256 in hex, which has 64 digits")
     digest = bytes.fromhex(token.sha256) if token.sha256 else sha256(token.token.encode()).digest()
     if digest == sha256(b"").digest():
-        raise given.wrong((*path, "sha256"), "it is the hash of no text at all: hash the token")
+        raise configuration.wrong((*path, "sha256"), "it is the hash of no text at all: hash the token")
     return digest
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 import httpx
 
 from semel import errors
-from semel.apps.reading import Given
+from semel.apps.configuration import Configuration
 from semel.clock import Clock
 from semel.events import Event, What, digest
 from semel.service import sample_data
@@ -31,18 +31,20 @@ DOORS: Final = frozenset({"inbox", "quill", "probe"})
 
 
 @contextmanager
-def sampled(options: dict[tuple[str, ...], Any], say: Callable[[str], None]) -> Iterator[Given]:
+def sampled(options: dict[tuple[str, ...], Any], say: Callable[[str], None]) -> Iterator[Configuration]:
     """Settings for the sample, and nothing of the environment: made-up traffic is for a file of its own."""
     url = options.pop(("semel", "url"), None)
     if url is not None and not url.startswith("sqlite:"):
         raise errors.UsageError("sample traffic goes to a file only: --url sqlite:///sample.db, or none")
     with tempfile.TemporaryDirectory(prefix="semel-sample-") as folder:
-        given = Given(sample_data.settings(url or f"sqlite:///{folder}/semel.db"), "the sample")
+        configuration = Configuration(
+            sample_data.settings(url or f"sqlite:///{folder}/semel.db"), "the sample"
+        )
         for path, value in options.items():
-            given.put(path, value, f"the option --{path[-1]}")
+            configuration.put(path, value, f"the option --{path[-1]}")
         if ("service", "port") not in options:
-            given.put(("service", "port"), _port(options, say), "the sample")
-        yield given
+            configuration.put(("service", "port"), _port(options, say), "the sample")
+        yield configuration
 
 
 def _port(options: dict[tuple[str, ...], Any], say: Callable[[str], None]) -> int:

@@ -114,7 +114,7 @@ def _maker(runtime: Runtime, mounted: MountedApp) -> Callable[[], Any] | None:
         try:
             return mounted.inbox.worker(mounted.app.handle, workers=count, **options)
         except errors.InvalidOption as error:
-            raise runtime.given.wrong(_blamed(mounted, str(error)), str(error)) from error
+            raise runtime.configuration.wrong(_blamed(mounted, str(error)), str(error)) from error
 
     return make
 

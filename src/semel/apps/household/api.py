@@ -25,7 +25,7 @@ def _asked(
     return {"since": since, "until": until, "limit": limit, "after": after, "reverse": reverse}
 
 
-Asked: TypeAlias = Annotated[dict[str, Any], Depends(_asked)]
+ListQuery: TypeAlias = Annotated[dict[str, Any], Depends(_asked)]
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Activity:
 
 
 @dataclass(frozen=True)
-class Page:
+class ActivityPage:
     """Some activities in the order of time, and where the next page begins."""
 
     activities: list[Activity]
@@ -53,7 +53,7 @@ class Page:
 
 
 @dataclass(frozen=True)
-class Said:
+class ChatMessage:
     """A message as it came, its personal data masked where the service masks it."""
 
     chat: str
@@ -69,25 +69,25 @@ def router(app: Household) -> APIRouter:
     activities, messages = app.s.aio.journal.on(ACTIVITIES), app.s.aio.journal.on(MESSAGES)
 
     @routes.get("/chats/{chat}/activities", summary="What was done in a chat, in the order of time")
-    async def of_chat(request: Request, chat: int, asked: Asked) -> Page:
+    async def of_chat(request: Request, chat: int, asked: ListQuery) -> ActivityPage:
         return _page(request, await activities.list(str(chat), **asked))
 
     @routes.get("/users/{user}/activities", summary="What somebody did, in whatever chat")
-    async def of_user(request: Request, user: int, asked: Asked) -> Page:
+    async def of_user(request: Request, user: int, asked: ListQuery) -> ActivityPage:
         return _page(request, await activities.by_actor(user, **asked))
 
     @routes.get("/chats/{chat}/messages/{message}", name="household_message", summary="A message as it came")
-    async def message(chat: int, message: int) -> Said:
+    async def message(chat: int, message: int) -> ChatMessage:
         entry = await messages.get(str(chat), message)
         if entry is None:
             raise HTTPException(404, "there is no such message")
-        return Said(str(chat), message, _user(entry), _at(entry), entry.body.get("text"))
+        return ChatMessage(str(chat), message, _user(entry), _at(entry), entry.body.get("text"))
 
     return routes
 
 
-def _page(request: Request, found: Entries) -> Page:
-    return Page([_activity(request, entry) for entry in found.entries], found.after)
+def _page(request: Request, found: Entries) -> ActivityPage:
+    return ActivityPage([_activity(request, entry) for entry in found.entries], found.after)
 
 
 def _activity(request: Request, entry: Entry) -> Activity:

@@ -15,11 +15,11 @@ import msgspec
 
 import semel
 from semel import errors
+from semel.apps.client import RequestRefused
 from semel.apps.household.classify import Found
 from semel.apps.household.settings import Settings, check_token, checked
 from semel.apps.household.telegram import NOT_SENT, Bot
-from semel.apps.household.updates import Said, said
-from semel.apps.otherside import Refused
+from semel.apps.household.updates import TextMessage, text_message
 from semel.apps.settings import function_of, naming
 from semel.connect import Semel
 from semel.doors.inbox import Inbox, Message
@@ -114,7 +114,7 @@ class Household:
     @property
     def worker_options(self) -> Options:
         """What no further try can mend goes to the dead letters at once."""
-        return {"max_attempts": MAX_ATTEMPTS, "on_error": {Refused: "keep", Held: "keep"}}
+        return {"max_attempts": MAX_ATTEMPTS, "on_error": {RequestRefused: "keep", Held: "keep"}}
 
     def close(self) -> None:
         """Let go of connections."""
@@ -123,7 +123,7 @@ class Household:
 
     def _message(self, notice: Notice) -> Message | None:
         """An update as a message; None for what nobody said, and for chats that are not listened to."""
-        heard = said(notice.payload)
+        heard = text_message(notice.payload)
         if heard is None or (self.settings.chats and heard.chat not in self.settings.chats):
             return None
         return Message(str(telegram_key(notice.payload)), msgspec.to_builtins(heard), str(heard.chat))
@@ -132,7 +132,7 @@ class Household:
 
     def handle(self, message: Message) -> dict[str, Any]:
         """What a worker does with a message; gives what came of it."""
-        heard = msgspec.convert(message.body, Said)
+        heard = msgspec.convert(message.body, TextMessage)
         self.messages.append(
             str(heard.chat),
             {"text": heard.text},
@@ -148,7 +148,7 @@ class Household:
         told: dict[str, Any] = {"found": None if noted.found is None else noted.found.type}
         return told if noted.reply is None else told | self._reply(heard, noted.reply)
 
-    def _note(self, heard: Said) -> Noted:
+    def _note(self, heard: TextMessage) -> Noted:
         found = self._classify(heard.text)
         noted = Noted(found, self._respond(heard.text, found) or None)
         with self.s.transaction() as tx:
@@ -161,7 +161,7 @@ class Household:
 
     # Replying
 
-    def _reply(self, heard: Said, text: str) -> dict[str, Any]:
+    def _reply(self, heard: TextMessage, text: str) -> dict[str, Any]:
         run = semel.current_run()
         if self._is_unsent(run, heard):
             decision = self._gate.decide(run.step("reply"), chat=heard.chat, user=heard.user)
@@ -180,7 +180,7 @@ class Household:
             self._give_back(run, heard, "abandoned")
             return {"abandoned": True}
 
-    def _is_unsent(self, run: Run, heard: Said) -> bool:
+    def _is_unsent(self, run: Run, heard: TextMessage) -> bool:
         """Whether it is not sent, for certain, so that the gate does not come too late."""
         before = self.s.ledger.get(run.step("send"))
         if before is not None and before.status is not semel.Status.RELEASED:
@@ -190,7 +190,7 @@ class Household:
         self._give_back(run, heard, "interrupted")
         return True
 
-    def _give_back(self, run: Run, heard: Said, why: str) -> None:
+    def _give_back(self, run: Run, heard: TextMessage, why: str) -> None:
         """What the gate has charged for this reply, if it has, was for nothing."""
         decision = self._gate.recorded(run.step("reply"))
         if isinstance(decision, Allowed) and self._gate.refund(decision):
@@ -210,7 +210,7 @@ class Household:
             on_error=IN_DOUBT,
         )(self._send)
 
-    def _send(self, heard: Said, text: str) -> int | None:
+    def _send(self, heard: TextMessage, text: str) -> int | None:
         run = semel.current_run()
         number = None if self._bot is None else self._bot.send(heard.chat, text, heard.message)
         with self.s.transaction() as tx:
@@ -221,7 +221,7 @@ class Household:
         return number
 
 
-def _activity(heard: Said, found: Found) -> dict[str, Any]:
+def _activity(heard: TextMessage, found: Found) -> dict[str, Any]:
     """What is kept of an activity: what the classifier said, and nothing that it did not."""
     told = {
         "messageId": heard.message,
@@ -233,7 +233,7 @@ def _activity(heard: Said, found: Found) -> dict[str, Any]:
     return {name: value for name, value in told.items() if value is not None}
 
 
-def _trace(heard: Said) -> semel.Key:
+def _trace(heard: TextMessage) -> semel.Key:
     """Where the decisions about a chat are told, and what became of them."""
     return semel.Key("household", heard.chat)
 

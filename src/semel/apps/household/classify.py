@@ -27,7 +27,7 @@ class Found(msgspec.Struct, frozen=True):
         return self.type != "question"
 
 
-class Kind(msgspec.Struct, frozen=True):
+class ActivityKind(msgspec.Struct, frozen=True):
     """One kind of activity, and the words that tell of it."""
 
     activity: str
@@ -40,26 +40,26 @@ class Kind(msgspec.Struct, frozen=True):
 # Where a text has words of several kinds, the first of them in the text counts; where two kinds share a word
 # (one mends a tap and makes a meal with the same Swedish verb), the first of them here does.
 KINDS: Final = (
-    Kind(
+    ActivityKind(
         "cooking",
         "medium",
         r"lag(?:at|ade)\s+(?:\w+\s+)?(?:mat\w*|middag\w*|lunch\w*|frukost\w*)|(?:koka|baka)(?:t|de)",
         r"cook(?:ed|ing)|bak(?:ed|ing)|made\s+(?:\w+\s+)?(?:dinner|lunch|breakfast|food)",
     ),
-    Kind("dishes", "low", r"diska(?:t|de)|disken|diskmaskinen", r"dishes|dishwasher|washed\s+up"),
-    Kind(
+    ActivityKind("dishes", "low", r"diska(?:t|de)|disken|diskmaskinen", r"dishes|dishwasher|washed\s+up"),
+    ActivityKind(
         "laundry",
         "medium",
         r"tvätta(?:t|de)|tvätten|strukit|strök|vikt\s+tvätt\w*",
         r"laundry|iron(?:ed|ing)|folded\s+(?:the\s+)?clothes",
     ),
-    Kind(
+    ActivityKind(
         "trash",
         "low",
         r"soporna|sopor|skräpet|återvinning\w*|panta(?:t|de)",
         r"trash|garbage|rubbish|recycling|the\s+bins?",
     ),
-    Kind(
+    ActivityKind(
         "childcare",
         "high",
         r"blöj\w+|nattat?|nattade|läxor\w*|(?:hämta|lämna)(?:t|de)\s+(?:\w+\s+)?"
@@ -67,37 +67,37 @@ KINDS: Final = (
         r"diapers?|napp(?:y|ies)|homework|bedtime|daycare|"
         r"(?:picked\s+up|dropped\s+off|bathed|fed)\s+the\s+(?:kids?|child(?:ren)?|baby)",
     ),
-    Kind(
+    ActivityKind(
         "pets",
         "low",
         r"rasta(?:t|de)|kattlåd\w+|(?:matat?|gick\s+ut\s+med)\s+(?:hund|katt)\w*",
         r"litter\s*box|(?:walked|fed|groomed)\s+the\s+(?:dog|cat|pets?)s?",
     ),
-    Kind(
+    ActivityKind(
         "shopping",
         "medium",
         r"handla(?:t|de)|köpt|köpte|matvaror\w*",
         r"groceries|(?:went|gone|did\s+the)\s+shopping|bought",
     ),
-    Kind(
+    ActivityKind(
         "garden",
         "high",
         r"klippt\w*\s+gräs\w*|gräsmattan|ogräs\w*|vattna(?:t|de)",
         r"mow(?:ed|n)|weeded|watered|raked|the\s+lawn",
     ),
-    Kind(
+    ActivityKind(
         "cleaning",
         "medium",
         r"städa(?:t|de)|dammsugit|dammsög|moppa(?:t|de)|damma(?:t|de)|torka(?:t|de)|skura(?:t|de)",
         r"clean(?:ed|ing)|vacuum(?:ed|ing)|mopp(?:ed|ing)|dust(?:ed|ing)|tidied|wiped|scrubbed",
     ),
-    Kind(
+    ActivityKind(
         "repair",
         "high",
         r"lagat|lagade|reparera(?:t|de)|fixa(?:t|de)|skruva(?:t|de)|monterat?|monterade",
         r"repair(?:ed|ing)|fixed|mended|assembled|installed",
     ),
-    Kind(
+    ActivityKind(
         "rest",
         "low",
         r"vila(?:t|de)|tupplur\w*|sovit|tränat|tränade|yoga\w*|promenera(?:t|de)|mediterat?",
@@ -132,7 +132,7 @@ def classify(text: str) -> Found | None:
         return None if asked is None else Found("question", language="en" if asked["en"] else "sv")
     if UNDONE.search(text):
         return None
-    told: dict[int, tuple[Kind, str]] = {}
+    told: dict[int, tuple[ActivityKind, str]] = {}
     for kind, language, words in WORDS:
         for match in words.finditer(text):
             told.setdefault(match.start(), (kind, language))

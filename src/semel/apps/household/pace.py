@@ -28,7 +28,7 @@ class TooFast(Exception):
         self.retry_after = retry_after
 
 
-class Pace:
+class TelegramRateLimiter:
     """Gives each message the moment from which it may be sent."""
 
     def __init__(self, clock: Clock) -> None:

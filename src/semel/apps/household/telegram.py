@@ -10,13 +10,13 @@ from typing import Any, Final
 
 import httpx
 
-from semel.apps.household.pace import Pace, TooFast
+from semel.apps.client import RemoteClient, RequestRefused, Unavailable, retry_after_header
+from semel.apps.household.pace import TelegramRateLimiter, TooFast
 from semel.apps.household.settings import Settings
-from semel.apps.otherside import OtherSide, Refused, Unavailable, told_by_header
 from semel.clock import Clock
 
 # After these nothing was sent, for certain.
-NOT_SENT: Final = (Refused, Unavailable, TooFast)
+NOT_SENT: Final = (RequestRefused, Unavailable, TooFast)
 
 # "1-4096 characters"; counted as Telegram counts elsewhere, in UTF-16, which is never too many.
 LONGEST: Final = 4096
@@ -43,8 +43,8 @@ class Bot:
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
         logging.getLogger("httpx").addFilter(HUSH)
-        self._pace = Pace(clock)
-        self._side = OtherSide(
+        self._pace = TelegramRateLimiter(clock)
+        self._side = RemoteClient(
             "telegram",
             f"{settings.telegram_url.rstrip('/')}/bot{settings.bot_token}",
             retry_after=_retry_after,
@@ -85,4 +85,4 @@ def _retry_after(response: httpx.Response) -> float | None:
     try:
         return float(response.json()["parameters"]["retry_after"])
     except (ValueError, TypeError, KeyError):
-        return told_by_header(response)
+        return retry_after_header(response)

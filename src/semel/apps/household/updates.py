@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 
-class Said(msgspec.Struct, frozen=True):
+class TextMessage(msgspec.Struct, frozen=True):
     """Somebody wrote a text in a chat."""
 
     chat: int
@@ -41,7 +41,7 @@ class _Update(msgspec.Struct):
     edited_message: _Text | None = None
 
 
-def said(update: Any) -> Said | None:
+def text_message(update: Any) -> TextMessage | None:
     """What was said by it; None for what is no text, or what a bot wrote."""
     read = msgspec.convert(update, _Update)
     text = read.message or read.edited_message
@@ -49,4 +49,6 @@ def said(update: Any) -> Said | None:
         return None
     # Half of a character, where somebody has cut a text in two, can be neither kept nor sent.
     whole = text.text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return Said(text.chat.id, text.message_id, text.sender.id, text.date, whole, edited=read.message is None)
+    return TextMessage(
+        text.chat.id, text.message_id, text.sender.id, text.date, whole, edited=read.message is None
+    )

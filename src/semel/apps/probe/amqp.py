@@ -7,7 +7,7 @@ from functools import partial
 from logging import getLogger
 from typing import Any
 
-from semel.apps.probe.orders import Errand, Message, OrderFailed, Report, fitting
+from semel.apps.probe.orders import OrderFailed, ProbeJob, ProbeReport, ReportedMessage, fitting
 from semel.apps.probe.settings import Settings
 from semel.clock import Clock
 from semel.doors.amqp1 import AddressRefused, BrokerError, BrokerUnavailable, Producer, SendOutcomeUnknown
@@ -31,13 +31,13 @@ class Amqp:
         self._lock = threading.Lock()
         self._closed = False
 
-    def produce(self, errand: Errand) -> Report:
+    def produce(self, job: ProbeJob) -> ProbeReport:
         """Send the messages one after the other, each confirmed by the broker."""
-        bodies = errand.order.bodies
+        bodies = job.order.bodies
         for number, body in enumerate(bodies, 1):
-            errand.run.check()
+            job.run.check()
             try:
-                self._producer.send(errand.order.address, body, key=errand.name(number))
+                self._producer.send(job.order.address, body, key=job.name(number))
             except SendOutcomeUnknown:
                 raise
             except Exception as error:
@@ -46,19 +46,19 @@ class Amqp:
                     raise
                 partly = f"{number - 1} of {len(bodies)} messages were sent, and then: {error}"
                 raise OrderFailed(partly) from error
-        return errand.report(len(bodies))
+        return job.report(len(bodies))
 
-    def consume(self, errand: Errand) -> Report:
+    def consume(self, job: ProbeJob) -> ProbeReport:
         """Take messages into hand; the broker is told that they are done with when the ledger has them."""
-        order = errand.order
+        order = job.order
         net = Net(self._clock, order.address, order.max)
         self._watch(net)
-        errand.settle = partial(self._settle, net)
+        job.settle = partial(self._settle, net)
         net.cast(BrokerConnection(self._endpoint, KEEPALIVE), order.seconds, self._timeout)
         taken = fitting(net.messages, self._room)
         net.keep(len(taken))
-        errand.run.check()
-        return errand.report(len(taken), taken)
+        job.run.check()
+        return job.report(len(taken), taken)
 
     def _watch(self, net: "Net") -> None:
         with self._lock:
@@ -88,7 +88,7 @@ class Net:
 
     def __init__(self, clock: Clock, address: str, most: int) -> None:
         self.broker: BrokerConnection | None = None
-        self.messages: list[Message] = []
+        self.messages: list[ReportedMessage] = []
         self._address, self._most = address, most
         self._loop = ConnectionLoop(clock)
         self._deliveries: list[Any] = []
@@ -210,13 +210,13 @@ class Net:
 # Messages as JSON has them
 
 
-def _read(proton: Any, data: bytes) -> Message:
+def _read(proton: Any, data: bytes) -> ReportedMessage:
     message = proton.Message()
     try:
         message.decode(data)
     except proton.ProtonException:  # whatever it is, it is reported, and holds up none behind it
-        return Message(None, _bytes(data))
-    return Message(None if message.id is None else str(_plain(message.id)), _plain(message.body))
+        return ReportedMessage(None, _bytes(data))
+    return ReportedMessage(None if message.id is None else str(_plain(message.id)), _plain(message.body))
 
 
 def _plain(value: Any) -> Any:

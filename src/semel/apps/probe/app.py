@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from semel import errors
 from semel.apps.probe.embedded import Embedded
-from semel.apps.probe.hook import Hook, Operation
-from semel.apps.probe.orders import Consume, Errand, OrderFailed, Produce, Report
+from semel.apps.probe.hook import ProbeEndpoint, ProbeOperation
+from semel.apps.probe.orders import ConsumeRequest, OrderFailed, ProbeJob, ProbeReport, ProduceRequest
 from semel.apps.probe.replies import OWN
 from semel.apps.probe.settings import Settings, checked
 from semel.apps.settings import naming
@@ -35,10 +35,10 @@ ON_ERROR: Final[OnError] = {
 class Queues(Protocol):
     """Where messages go to, and come from."""
 
-    def produce(self, errand: Errand) -> Report:
+    def produce(self, job: ProbeJob) -> ProbeReport:
         """Send the messages of an order."""
 
-    def consume(self, errand: Errand) -> Report:
+    def consume(self, job: ProbeJob) -> ProbeReport:
         """Receive messages for an order."""
 
     def close(self) -> None:
@@ -61,11 +61,11 @@ class Probe:
         sending: Options = {"on_error": ON_ERROR, "on_lapsed": "hold" if holds else "rerun"}
         # What was received and not reported has gone back to its queue, so it may be done over.
         receiving: Options = {"on_error": ON_ERROR, "on_lapsed": "rerun"}
-        produce = Operation("PRODUCE", Produce, self._queues.produce, sending)
-        consume = Operation("CONSUME", Consume, self._queues.consume, receiving)
-        self.hooks: dict[str, Hook] = {
-            "/messages/produce": Hook(s, settings, produce, self._pool),
-            "/messages/consume": Hook(s, settings, consume, self._pool),
+        produce = ProbeOperation("PRODUCE", ProduceRequest, self._queues.produce, sending)
+        consume = ProbeOperation("CONSUME", ConsumeRequest, self._queues.consume, receiving)
+        self.hooks: dict[str, ProbeEndpoint] = {
+            "/messages/produce": ProbeEndpoint(s, settings, produce, self._pool),
+            "/messages/consume": ProbeEndpoint(s, settings, consume, self._pool),
         }
 
     @classmethod

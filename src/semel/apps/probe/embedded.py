@@ -8,7 +8,7 @@ from base64 import b64decode, b64encode
 from typing import Any, TypeAlias
 
 from semel import errors
-from semel.apps.probe.orders import Errand, Message, OrderFailed, Report, fitting
+from semel.apps.probe.orders import OrderFailed, ProbeJob, ProbeReport, ReportedMessage, fitting
 from semel.apps.probe.settings import Settings
 from semel.codecs import Body, decoder_for
 from semel.connect import Semel
@@ -21,7 +21,7 @@ Sealed: TypeAlias = "Document[dict[str, Any]] | None"
 FIRST_LOOK = 0.02
 SLOWEST_LOOK = 0.5
 
-_letters = decoder_for(list[Message])
+_letters = decoder_for(list[ReportedMessage])
 
 
 class Embedded:
@@ -33,20 +33,20 @@ class Embedded:
         self._codec = s.ledger.steps.codec
         self._closing = threading.Event()
 
-    def produce(self, errand: Errand) -> Report:
+    def produce(self, job: ProbeJob) -> ProbeReport:
         """Put the messages behind those that are there."""
-        order = errand.order
-        new = [Message(errand.name(number), body) for number, body in enumerate(order.bodies, 1)]
+        order = job.order
+        new = [ReportedMessage(job.name(number), body) for number, body in enumerate(order.bodies, 1)]
         while True:
             before = self._read(order.address)
             messages = [*self._open(order.address, before), *new]
-            report = errand.report(len(new))
-            if self._exchange(errand, before, messages, report):
+            report = job.report(len(new))
+            if self._exchange(job, before, messages, report):
                 return report
 
-    def consume(self, errand: Errand) -> Report:
+    def consume(self, job: ProbeJob) -> ProbeReport:
         """Take the first messages away; wait for them where there are not enough."""
-        order, clock = errand.order, self._s.clock
+        order, clock = job.order, self._s.clock
         deadline, pause = clock.monotonic() + order.seconds, FIRST_LOOK
         while True:
             before = self._read(order.address)
@@ -57,8 +57,8 @@ class Embedded:
                 pause = min(2 * pause, SLOWEST_LOOK)
                 continue
             taken = fitting(messages[: order.max], self._room)
-            report = errand.report(len(taken), taken)
-            if not taken or self._exchange(errand, before, messages[len(taken) :], report):
+            report = job.report(len(taken), taken)
+            if not taken or self._exchange(job, before, messages[len(taken) :], report):
                 return report
 
     def close(self) -> None:
@@ -68,31 +68,33 @@ class Embedded:
     def _read(self, address: str) -> Sealed:
         return self._s.documents.get(_key(address))
 
-    def _exchange(self, errand: Errand, before: Sealed, messages: list[Message], report: Report) -> bool:
+    def _exchange(
+        self, job: ProbeJob, before: Sealed, messages: list[ReportedMessage], report: ProbeReport
+    ) -> bool:
         """Write the queue and the report at once; False where somebody else has written the queue."""
-        address = errand.order.address
+        address = job.order.address
         sealed = self._seal(address, messages)
         try:
             with self._s.transaction() as tx:
                 tx.documents.put(_key(address), sealed, version=0 if before is None else before.version)
-                tx.ledger.complete(errand.run, report)
+                tx.ledger.complete(job.run, report)
         except errors.VersionConflict:
             return False
         return True
 
     # A queue's document, encrypted where results are
 
-    def _seal(self, address: str, messages: list[Message]) -> dict[str, str]:
+    def _seal(self, address: str, messages: list[ReportedMessage]) -> dict[str, str]:
         encoded = self._codec.encode(messages, _identity(address))
         if encoded.problem is not None or encoded.body.data is None:
             raise OrderFailed(f"the queue {address!r} has no room for them: consume some, or set up a broker")
         return {"messages": b64encode(encoded.body.data).decode(), "encoding": encoded.body.encoding}
 
-    def _open(self, address: str, document: Sealed) -> list[Message]:
+    def _open(self, address: str, document: Sealed) -> list[ReportedMessage]:
         if document is None:
             return []
         body = Body(b64decode(document.value["messages"]), document.value["encoding"])
-        messages: list[Message] = self._codec.decode(body, _letters, _identity(address))
+        messages: list[ReportedMessage] = self._codec.decode(body, _letters, _identity(address))
         return messages
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from semel.apps.probe.orders import BadOrder, Consume, Errand, Produce, Report, read
+from semel.apps.probe.orders import BadOrder, ConsumeRequest, ProbeJob, ProbeReport, ProduceRequest, read
 from semel.apps.probe.replies import ANSWERS, BASE, answer_to, as_reply, own_problem
 from semel.apps.probe.settings import Settings
 from semel.commands import Raised
@@ -27,17 +27,17 @@ from semel.policy import Options
 LONGEST_KEY: Final = 255
 
 
-class Operation(msgspec.Struct, frozen=True):
+class ProbeOperation(msgspec.Struct, frozen=True):
     """One of the two things that the probe does."""
 
     name: Literal["PRODUCE", "CONSUME"]
     """What the ledger's keys of it begin with."""
-    order: type[Produce] | type[Consume]
-    carry_out: Callable[[Errand], Report]
+    order: type[ProduceRequest] | type[ConsumeRequest]
+    carry_out: Callable[[ProbeJob], ProbeReport]
     options: Options
 
 
-class Turned(Exception):
+class RequestTurnedAway(Exception):
     """A request that is turned away before anything is claimed."""
 
     def __init__(self, answer: HTTPResponse) -> None:
@@ -45,12 +45,12 @@ class Turned(Exception):
         self.answer = answer
 
 
-class Hook:
+class ProbeEndpoint:
     """Takes the requests of one operation."""
 
     answers: Final = ANSWERS
 
-    def __init__(self, s: Semel, settings: Settings, operation: Operation, pool: Executor) -> None:
+    def __init__(self, s: Semel, settings: Settings, operation: ProbeOperation, pool: Executor) -> None:
         self._s, self._settings, self._operation, self._pool = s, settings, operation, pool
         self._options: Options = {"lease": settings.lease, "on_busy": "raise", **operation.options}
         self._block(settings.record_ttl)  # what cannot work is said at the start
@@ -59,14 +59,14 @@ class Hook:
         """Carry out a request, or give the answer that the same one has had."""
         try:
             key, ttl, order = self._admit(headers, body, method)
-        except Turned as turned:
+        except RequestTurnedAway as turned:
             self._s.events.emit(What.REFUSED, "", detail=str(turned.answer.status))
             return as_reply(turned.answer)
-        errand = Errand(order, self._s.clock)
+        job = ProbeJob(order, self._s.clock)
         block, print_ = self._block(ttl), sha256(body).hexdigest()
-        done = block.run(f"{self._operation.name}#{key}", print_, self._operation.carry_out, errand)
+        done = block.run(f"{self._operation.name}#{key}", print_, self._operation.carry_out, job)
         # Only now is it sure who answers for what is in hand: the ledger, or whoever had it before.
-        errand.settle(not isinstance(done, Raised))
+        job.settle(not isinstance(done, Raised))
         return as_reply(answer_to(done, repeats=self._options["on_lapsed"] == "rerun"))
 
     async def areceive(self, headers: Headers, body: bytes, *, method: str = "POST", url: str = "") -> Answer:
@@ -82,7 +82,7 @@ class Hook:
     def _admit(self, headers: Headers, body: bytes, method: str) -> tuple[str, float, Any]:
         """The key of a request, how long it is to be remembered, and what it asks for."""
         if method.upper() != "POST":
-            raise Turned(own_problem("method-not-allowed", "Send a POST.", [("Allow", "POST")]))
+            raise RequestTurnedAway(own_problem("method-not-allowed", "Send a POST.", [("Allow", "POST")]))
         if not self._is_known(_header(headers, "Authorization") or ""):
             challenge = [("WWW-Authenticate", 'Bearer realm="probe"')]
             raise _turned("not-authenticated", "Send the token: Authorization: Bearer ...", challenge)
@@ -92,7 +92,7 @@ class Hook:
         try:
             return key, ttl, read(body, self._operation.order, self._settings)
         except BadOrder as bad:
-            raise Turned(own_problem("request-malformed", f"It cannot be used: {bad}.")) from None
+            raise RequestTurnedAway(own_problem("request-malformed", f"It cannot be used: {bad}.")) from None
 
     def _is_known(self, authorization: str) -> bool:
         if self._settings.open:
@@ -126,5 +126,5 @@ def _key(text: str | None) -> str:
         raise _turned("key-malformed", f"An Idempotency-Key cannot be used unless {bad}.") from None
 
 
-def _turned(kind: ProblemType, detail: str, headers: Pairs | None = None) -> Turned:
-    return Turned(problem(kind, BASE, detail, headers))
+def _turned(kind: ProblemType, detail: str, headers: Pairs | None = None) -> RequestTurnedAway:
+    return RequestTurnedAway(problem(kind, BASE, detail, headers))

@@ -9,7 +9,7 @@ from semel.apps.probe.settings import Settings
 from semel.clock import Clock
 from semel.running import Run, current_run
 
-Report: TypeAlias = dict[str, Any]
+ProbeReport: TypeAlias = dict[str, Any]
 
 
 class BadOrder(ValueError):
@@ -20,7 +20,7 @@ class OrderFailed(Exception):
     """An order that was begun and cannot be carried out, however often it is tried; its text says why."""
 
 
-class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ProbeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What both requests have."""
 
     address: str
@@ -31,7 +31,7 @@ class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise BadOrder("address names a queue, in printable characters")
 
 
-class Produce(Order, frozen=True, forbid_unknown_fields=True):
+class ProduceRequest(ProbeRequest, frozen=True, forbid_unknown_fields=True):
     """Messages to be sent: `messages` as they are, or `count` times the same `body`."""
 
     messages: list[Any] | None = None
@@ -52,7 +52,7 @@ class Produce(Order, frozen=True, forbid_unknown_fields=True):
         return self.messages if self.messages is not None else [self.body] * (self.count or 0)
 
 
-class Consume(Order, frozen=True, forbid_unknown_fields=True):
+class ConsumeRequest(ProbeRequest, frozen=True, forbid_unknown_fields=True):
     """Up to `max` messages to be received within so many `seconds`."""
 
     max: int = 1
@@ -66,7 +66,9 @@ class Consume(Order, frozen=True, forbid_unknown_fields=True):
             raise BadOrder(f"seconds lies between 0 and {settings.max_seconds:g}")
 
 
-def read(body: bytes, kind: type[Produce] | type[Consume], settings: Settings) -> Produce | Consume:
+def read(
+    body: bytes, kind: type[ProduceRequest] | type[ConsumeRequest], settings: Settings
+) -> ProduceRequest | ConsumeRequest:
     """The order in a request's body."""
     try:
         order = msgspec.json.decode(body, type=kind)
@@ -84,14 +86,14 @@ def _between(what: str, number: int | None, most: int) -> None:
         raise BadOrder(f"{what} lies between 1 and {most}")
 
 
-class Message(msgspec.Struct, frozen=True):
+class ReportedMessage(msgspec.Struct, frozen=True):
     """A message as it is reported."""
 
     id: str | None
     body: Any
 
 
-class Errand:
+class ProbeJob:
     """An order while it is carried out."""
 
     def __init__(self, order: Any, clock: Clock) -> None:
@@ -110,9 +112,9 @@ class Errand:
         """The id of its so-many-th message: the same at every attempt."""
         return f"{self.run.key_for('probe')}-{number}"
 
-    def report(self, processed: int, messages: list[Message] | None = None) -> Report:
+    def report(self, processed: int, messages: list[ReportedMessage] | None = None) -> ProbeReport:
         """What came of it."""
-        told: Report = {
+        told: ProbeReport = {
             "processedMessages": processed,
             "elapsed": duration(self._clock.monotonic() - self._begun),
         }
@@ -126,9 +128,9 @@ def duration(seconds: float) -> str:
     return f"PT{f'{max(0.0, seconds):.3f}'.rstrip('0').rstrip('.')}S"
 
 
-def fitting(messages: list[Message], room: int) -> list[Message]:
+def fitting(messages: list[ReportedMessage], room: int) -> list[ReportedMessage]:
     """As many of the first ones as a response has room for."""
-    taken: list[Message] = []
+    taken: list[ReportedMessage] = []
     for message in messages:
         room -= len(msgspec.json.encode(message)) + 1
         if room < 0:

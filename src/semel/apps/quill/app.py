@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import msgspec
 
-from semel.apps.otherside import AnswerLost, Refused
-from semel.apps.quill.backlog import LATER, Backlog, Pending, Terms, pending_in
+from semel.apps.client import AnswerLost, RequestRefused
+from semel.apps.quill.backlog import LATER, Backlog, ClaimTerms, PendingFact, pending_in
 from semel.apps.quill.powerbi import PowerBI
 from semel.apps.quill.report import Received, Unreadable, report_of
-from semel.apps.quill.schema import Fact, Schema
+from semel.apps.quill.schema import Fact, StarSchema
 from semel.apps.quill.settings import Settings, check_tokens, checked, wrong, zone_of
 from semel.apps.quill.star import OtherTables, Star
 from semel.apps.settings import OwnFunctionFailed
@@ -28,7 +28,7 @@ from semel.aws.errors import ServiceError
 from semel.connect import Semel
 from semel.doors.http.problems import retry_after
 from semel.doors.inbox import Inbox, Message
-from semel.doors.webhooks import ALOWARE, HUBSPOT, Answer, Headers, Notice, Opening, Provider
+from semel.doors.webhooks import ALOWARE, HUBSPOT, Answer, DeliveryReader, Headers, Notice, Provider
 from semel.drive import FileBacked
 from semel.errors import InvalidOption, Later, SemelError, StoreError
 from semel.events import What
@@ -77,7 +77,7 @@ class Sink(Protocol):
         """Let go of connections."""
 
 
-class Counts(msgspec.Struct):
+class QuillSummary(msgspec.Struct):
     """What the sender is told of a delivery."""
 
     received: int
@@ -93,11 +93,11 @@ class Counts(msgspec.Struct):
     """Events that will be posted later, or that somebody is at work on or has to settle."""
 
 
-class Reading(NamedTuple):
+class ReadDelivery(NamedTuple):
     """What a delivery says."""
 
     facts: list[Fact]
-    counts: Counts
+    counts: QuillSummary
     broken: bool
     """A function of the owner's has failed at some of it."""
 
@@ -110,16 +110,16 @@ class Forgotten(SemelError):
     """An event has waited for longer than it is remembered whether it was posted."""
 
 
-class Mine(NamedTuple):
+class ClaimedFact(NamedTuple):
     """A fact whose key was claimed."""
 
     fact: Fact
     claim: Claimed
 
 
-def parted(mine: Iterable[Mine], most: int) -> Iterator[list[Mine]]:
+def parted(mine: Iterable[ClaimedFact], most: int) -> Iterator[list[ClaimedFact]]:
     """Facts as they are posted: those of one table together, up to so many."""
-    tables: dict[str, list[Mine]] = {}
+    tables: dict[str, list[ClaimedFact]] = {}
     for one in mine:
         tables.setdefault(one.fact.table, []).append(one)
     for some in tables.values():
@@ -145,11 +145,11 @@ class Quill:
         self._backlog = Backlog(self._s, inbox, self.sink.most)
 
     @cached_property
-    def hooks(self) -> "dict[str, Hook]":
+    def hooks(self) -> "dict[str, QuillWebhook]":
         """Where the sources deliver; who only works on messages has no use for their tokens."""
         check_tokens(self.settings)
         return {
-            path: Hook(self, _opening(self._s, self.settings, setting, provider))
+            path: QuillWebhook(self, _reader(self._s, self.settings, setting, provider))
             for path, (setting, provider) in HOOKS.items()
             if getattr(self.settings, setting)
         }
@@ -188,7 +188,7 @@ class Quill:
             "max_attempts": self.settings.max_attempts,
             "on_lapsed": self._on_lapsed,
             "on_error": {
-                Refused: "keep",
+                RequestRefused: "keep",
                 Forgotten: "doubt",
                 AnswerLost: "doubt" if self._on_lapsed == "hold" else "release",
             },
@@ -202,7 +202,7 @@ class Quill:
         if late and run.attempt == 1 and self._on_lapsed == "hold":
             raise Forgotten("it may have been posted, and nobody remembers: settle it")
         self.sink.check()
-        terms = Terms(min(self.settings.lease, run.claim.lease), self.settings.ttl, self._on_lapsed)
+        terms = ClaimTerms(min(self.settings.lease, run.claim.lease), self.settings.ttl, self._on_lapsed)
         along = self._backlog.along(message, pending.fact.table, terms)
         try:
             self._post_now([pending.fact, *along.facts], along.until)
@@ -210,7 +210,7 @@ class Quill:
             if not isinstance(error, Later):
                 self._backlog.adapt(along, well=False)
             self._settle(partial(along.failed, error))
-            if not (along.held and isinstance(error, Refused)):
+            if not (along.held and isinstance(error, RequestRefused)):
                 raise
             # Whose row it is nobody knows, and nothing of that request was taken: so this one goes alone.
             self._post_now([pending.fact], along.until)
@@ -241,12 +241,12 @@ class Quill:
 
     # A delivery
 
-    def read(self, opening: Opening, notices: list[Notice]) -> Reading:
+    def read(self, reader: DeliveryReader, notices: list[Notice]) -> ReadDelivery:
         """The events that are counted, each once."""
-        counts, facts, broken = Counts(len(notices)), dict[str, Fact](), False
+        counts, facts, broken = QuillSummary(len(notices)), dict[str, Fact](), False
         for notice in notices:
             try:
-                fact = self._fact(opening, notice)
+                fact = self._fact(reader, notice)
             except Exception as error:  # noqa: BLE001 - whatever it is about one event, the others are taken
                 # Without its words, which may quote the event.
                 self._warn(What.REFUSED, f"an event cannot be read: {_unquoted(error)}")
@@ -259,13 +259,13 @@ class Quill:
                 counts.duplicates += 1
             else:
                 facts[fact.key] = fact
-        return Reading(list(facts.values()), counts, broken)
+        return ReadDelivery(list(facts.values()), counts, broken)
 
-    def _fact(self, opening: Opening, notice: Notice) -> Fact | None:
-        now, source = self._s.clock.now(), opening.provider.name
-        return self._report.fact(Received(source, notice, partial(opening.key, notice), now, self._zone))
+    def _fact(self, reader: DeliveryReader, notice: Notice) -> Fact | None:
+        now, source = self._s.clock.now(), reader.provider.name
+        return self._report.fact(Received(source, notice, partial(reader.key, notice), now, self._zone))
 
-    def take(self, facts: list[Fact], counts: Counts) -> Answer:
+    def take(self, facts: list[Fact], counts: QuillSummary) -> Answer:
         """Post what is new, and leave to the worker what cannot be posted."""
         try:
             later = self._take(facts, counts)
@@ -280,7 +280,7 @@ class Quill:
         counts.queued = len(later)
         return Answer.json(200, counts)
 
-    def _take(self, facts: list[Fact], counts: Counts) -> list[Fact]:
+    def _take(self, facts: list[Fact], counts: QuillSummary) -> list[Fact]:
         """Post what is new; what is left for later."""
         until = self._s.clock.monotonic() + self.settings.lease
         outcomes = self._s.ledger.claim_many(
@@ -289,12 +289,12 @@ class Quill:
             ttl=self.settings.ttl,
             on_lapsed=self._on_lapsed,
         )
-        mine: list[Mine] = []
+        mine: list[ClaimedFact] = []
         later: list[Fact] = []
         for fact, outcome in zip(facts, outcomes, strict=True):
             match outcome:
                 case Claimed():
-                    mine.append(Mine(fact, outcome))
+                    mine.append(ClaimedFact(fact, outcome))
                 case Replay():
                     counts.duplicates += 1
                 case Failed():
@@ -307,7 +307,7 @@ class Quill:
             later += self._post(some, counts, until)
         return later
 
-    def _post(self, mine: list[Mine], counts: Counts, until: float) -> list[Fact]:
+    def _post(self, mine: list[ClaimedFact], counts: QuillSummary, until: float) -> list[Fact]:
         """Post facts of one table that were claimed until then; what is left for later."""
         facts, claims = [one.fact for one in mine], [one.claim for one in mine]
         try:
@@ -353,18 +353,18 @@ class Quill:
         self._s.events.warn(what, "", detail=f"{detail}: {name}: {error}", cause=name)
 
 
-class Hook:
+class QuillWebhook:
     """Takes the deliveries of one source."""
 
-    def __init__(self, quill: Quill, opening: Opening) -> None:
-        self._quill, self._opening = quill, opening
+    def __init__(self, quill: Quill, reader: DeliveryReader) -> None:
+        self._quill, self._reader = quill, reader
 
     def receive(self, headers: Headers, body: bytes, *, method: str = "POST", url: str = "") -> Answer:
         """Take a delivery: `body` is the bytes that came, and `url` the address as the sender was told it."""
-        notices = self._opening.open(headers, body, method=method, url=url)
+        notices = self._reader.open(headers, body, method=method, url=url)
         if isinstance(notices, Answer):
             return notices
-        read = self._quill.read(self._opening, notices)
+        read = self._quill.read(self._reader, notices)
         answer = self._quill.take(read.facts, read.counts)
         # Once the function is mended these are facts: until then their sender keeps them.
         return Answer.problem(503, dict([retry_after(RETRY_AFTER)])) if read.broken else answer
@@ -375,7 +375,7 @@ class Hook:
 
 
 def _kept(fact: Fact, until: float) -> Any:
-    return msgspec.to_builtins(Pending(fact, until))
+    return msgspec.to_builtins(PendingFact(fact, until))
 
 
 def _unquoted(error: Exception) -> str:
@@ -383,19 +383,19 @@ def _unquoted(error: Exception) -> str:
     return str(error) if isinstance(error, Unreadable | OwnFunctionFailed) else type(error).__name__
 
 
-def _opening(s: Semel, settings: Settings, setting: str, provider: Provider) -> Opening:
+def _reader(s: Semel, settings: Settings, setting: str, provider: Provider) -> DeliveryReader:
     """What opens the deliveries of a source, if the ledger remembers them for long enough."""
     try:
         lasting(settings.ttl, provider.retry_horizon or 0.0)
     except InvalidOption as error:
         raise wrong("ttl_days", f"{provider.name} goes on delivering for longer: {error}") from error
     try:
-        return Opening(s, provider, getattr(settings, setting))
+        return DeliveryReader(s, provider, getattr(settings, setting))
     except InvalidOption as error:
         raise wrong(setting, str(error)) from error
 
 
-def _star(s: Semel, settings: Settings, schema: Schema) -> Star:
+def _star(s: Semel, settings: Settings, schema: StarSchema) -> Star:
     store = s.store.path if isinstance(s.store, FileBacked) else None
     path = settings.star or (Path(store).with_name("quill.db") if store else "quill.db")
     try:

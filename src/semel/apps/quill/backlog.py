@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
-from semel.apps.otherside import AnswerLost
+from semel.apps.client import AnswerLost
 from semel.apps.quill.schema import Fact
 from semel.aws.errors import ServiceError
 from semel.connect import Semel
@@ -32,7 +32,7 @@ SMALLER: Final = 10
 AGAIN_SECONDS: Final = 30.0
 
 
-class Pending(msgspec.Struct, frozen=True):
+class PendingFact(msgspec.Struct, frozen=True):
     """A fact in the inbox."""
 
     fact: Fact
@@ -40,7 +40,7 @@ class Pending(msgspec.Struct, frozen=True):
     """The ledger remembers until then what became of it so far."""
 
 
-class Held(NamedTuple):
+class TakenFact(NamedTuple):
     """A fact that was taken along, its claim, and the messages that it was found in."""
 
     fact: Fact
@@ -48,7 +48,7 @@ class Held(NamedTuple):
     others: list[Other]
 
 
-class Terms(NamedTuple):
+class ClaimTerms(NamedTuple):
     """On which terms keys are claimed."""
 
     lease: float
@@ -59,13 +59,13 @@ class Terms(NamedTuple):
 class Along:
     """Facts that go with another one, until it is known what became of them."""
 
-    def __init__(self, s: Semel, inbox: Inbox, terms: Terms, until: float) -> None:
+    def __init__(self, s: Semel, inbox: Inbox, terms: ClaimTerms, until: float) -> None:
         self._s, self._inbox, self._terms = s, inbox, terms
         self.until = until
         """They are claimed until then, on the local clock."""
         self.keys: set[str] = set()
         """Those that were looked at, and need not be again."""
-        self.held: list[Held] = []
+        self.held: list[TakenFact] = []
         self._done: list[Other] = []
         """What was found to be posted already."""
 
@@ -82,7 +82,7 @@ class Along:
         free = 0
         for same, outcome in zip(chosen.values(), outcomes, strict=True):
             if isinstance(outcome, Claimed):
-                self.held.append(Held(pending_in(same[0].message).fact, outcome, same))
+                self.held.append(TakenFact(pending_in(same[0].message).fact, outcome, same))
             elif isinstance(outcome, Replay):
                 self._done += same
             else:
@@ -154,7 +154,7 @@ class Backlog:
         self._size = most
         """So many facts go together, by what came of the last request."""
 
-    def along(self, message: Message, table: str, terms: Terms) -> Along:
+    def along(self, message: Message, table: str, terms: ClaimTerms) -> Along:
         """Claim what else waits for the same table, as much as may go with this message."""
         begun = self._s.clock.monotonic()
         along = Along(self._s, self._inbox, terms, begun + terms.lease)
@@ -179,9 +179,9 @@ class Backlog:
             self._size = max(1, many // SMALLER)
 
 
-def pending_in(message: Message) -> Pending:
+def pending_in(message: Message) -> PendingFact:
     """The fact in a message."""
-    return msgspec.convert(message.body, Pending)
+    return msgspec.convert(message.body, PendingFact)
 
 
 def _parts(things: Sequence[T]) -> Iterator[Sequence[T]]:

@@ -11,11 +11,11 @@ from semel.apps.quill.schema import (
     MOST_COLUMNS,
     MOST_TABLES,
     Columns,
-    Kind,
-    Schema,
+    ColumnType,
+    StarSchema,
     fitted,
 )
-from semel.apps.quill.settings import Column, Given, Settings, wrong
+from semel.apps.quill.settings import Column, ColumnSettings, Settings, wrong
 
 # What Power BI and SQLite both take for a name.
 NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
@@ -23,7 +23,7 @@ NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 KEY: Final = "$key"
 METRIC: Final = "$metric"
 # What quill knows of an event itself, and of which kind it is.
-WORDS: Final[dict[str, Kind]] = {
+WORDS: Final[dict[str, ColumnType]] = {
     KEY: "string",
     "$source": "string",
     "$agent": "string",
@@ -33,7 +33,7 @@ WORDS: Final[dict[str, Kind]] = {
 }
 
 # The default table of facts, as it would be declared.
-ACTIVITY: Final[Given] = {
+ACTIVITY: Final[ColumnSettings] = {
     "event_key": KEY,
     "source": "$source",
     "agent": "$agent",
@@ -57,7 +57,7 @@ class Tables:
         }
         self._check()
 
-    def schema(self) -> Schema:
+    def schema(self) -> StarSchema:
         """The tables with the kinds of their columns, and what refers to what."""
         refers = {table: self._referred(table) for table in self.facts}
         used = {name for names in refers.values() for name in names}
@@ -69,7 +69,7 @@ class Tables:
             name: columns for name, columns in BUILT_IN.items() if name in used - self.dimensions.keys()
         }
         kinds = {name: _kinds(columns) for name, columns in self.dimensions.items()}
-        schema = Schema(
+        schema = StarSchema(
             built_in | kinds, {name: _kinds(columns) for name, columns in self.facts.items()}, refers
         )
         if len(schema.tables) > MOST_TABLES:
@@ -93,7 +93,7 @@ class Tables:
             found.append(name)
         return found
 
-    def _is(self, column: Column, word: str, kind: Kind) -> bool:
+    def _is(self, column: Column, word: str, kind: ColumnType) -> bool:
         """Whether it is what a dimension that is there by default is about."""
         return column.kind == kind if self._settings.facts else column.path == word
 
@@ -127,7 +127,7 @@ class Tables:
                 raise wrong(f"{setting}.{table}.{name}", "say where it is in an event, as body.user_id")
 
 
-def schema_of(settings: Settings) -> Schema:
+def schema_of(settings: Settings) -> StarSchema:
     """The tables of the report that the settings ask for."""
     if settings.facts or settings.events:
         if settings.facts and settings.events:
@@ -183,7 +183,7 @@ def column_of(setting: str, given: str | Column) -> Column:
     return column
 
 
-def _columns(setting: str, table: str, given: Given) -> dict[str, Column]:
+def _columns(setting: str, table: str, given: ColumnSettings) -> dict[str, Column]:
     _check_name(f"{setting}.{table}", table)
     if not 0 < len(given) <= MOST_COLUMNS:
         raise wrong(f"{setting}.{table}", f"a table has from 1 to {MOST_COLUMNS} columns")

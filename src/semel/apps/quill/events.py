@@ -25,7 +25,7 @@ class Metric(StrEnum):
     CASES = "cases"
 
 
-class Event(msgspec.Struct, frozen=True):
+class AgentEvent(msgspec.Struct, frozen=True):
     """One thing an agent did, under the name it has in the ledger."""
 
     key: str
@@ -38,7 +38,7 @@ class Event(msgspec.Struct, frozen=True):
     occurred_at: str
 
 
-class Told(msgspec.Struct, frozen=True):
+class SourceEvent(msgspec.Struct, frozen=True):
     """What a source tells, before the event has a name."""
 
     source: str
@@ -51,7 +51,7 @@ class Told(msgspec.Struct, frozen=True):
     """The name of the contact's time zone, where it is told."""
 
 
-Adapter: TypeAlias = Callable[[Notice], Told | None]
+Adapter: TypeAlias = Callable[[Notice], SourceEvent | None]
 """Reads an event; None where it is none of those that are counted."""
 
 # Aloware names what happened in `event` and sends the call or the text in `body`. Its help centre lists the
@@ -71,19 +71,19 @@ _BY_TYPE: Final = {"1": Metric.CALLS, "2": Metric.TEXTS, "call": Metric.CALLS, "
 _OUTBOUND: Final = frozenset({"2", "outbound"})
 
 
-def aloware(notice: Notice) -> Told | None:
+def aloware(notice: Notice) -> SourceEvent | None:
     """What Aloware tells: calls and texts that an agent has begun."""
     body = _object(notice.payload, "body")
     metric = _outbound(str(notice.payload.get("event")), body) if "id" in body else None
     return None if metric is None else told_by_aloware(notice.payload, metric)
 
 
-def told_by_aloware(payload: Mapping[str, Any], metric: str) -> Told:
+def told_by_aloware(payload: Mapping[str, Any], metric: str) -> SourceEvent:
     """Who did it, when, and in which time zone, as Aloware tells it."""
     body = _object(payload, "body")
     user = next((id for name in ("user_id", "owner_id") if (id := _number(body.get(name)))), None)
     zone = _object(body, "contact").get("timezone")
-    return Told("ALOWARE", user, metric, _moment(body.get("created_at")), zone)
+    return SourceEvent("ALOWARE", user, metric, _moment(body.get("created_at")), zone)
 
 
 def _outbound(name: str, body: Mapping[str, Any]) -> Metric | None:
@@ -106,19 +106,19 @@ _CREATED: Final = {
 }
 
 
-def hubspot(notice: Notice) -> Told | None:
+def hubspot(notice: Notice) -> SourceEvent | None:
     """What HubSpot tells: e-mails and cases that were created."""
     event = notice.payload
     metric = _CREATED.get((event.get("subscriptionType"), event.get("objectTypeId")))
     return None if metric is None else told_by_hubspot(event, metric)
 
 
-def told_by_hubspot(event: Mapping[str, Any], metric: str) -> Told:
+def told_by_hubspot(event: Mapping[str, Any], metric: str) -> SourceEvent:
     """Who did it, and when, as HubSpot tells it."""
     # "userId:45678" where a person did it; what an integration or a workflow did is nobody's.
     kind, _, user = str(event.get("sourceId")).partition(":")
     at = event.get("occurredAt")
-    return Told(
+    return SourceEvent(
         "HUBSPOT",
         _number(user) if kind == "userId" else None,
         metric,
@@ -126,12 +126,12 @@ def told_by_hubspot(event: Mapping[str, Any], metric: str) -> Told:
     )
 
 
-def event_of(told: Told, key: str, now: float, zone: ZoneInfo) -> Event:
+def event_of(told: SourceEvent, key: str, now: float, zone: ZoneInfo) -> AgentEvent:
     """An event under its name; without a time of its own it happened when it came."""
     at = datetime.fromtimestamp(now if told.at is None else told.at, UTC)
     day = at.astimezone(_zone(told.zone) or zone).date().isoformat()
     agent = f"{told.source.lower()}:{told.user or UNASSIGNED}"
-    return Event(key, told.source, agent, told.metric, day, at.isoformat().replace("+00:00", "Z"))
+    return AgentEvent(key, told.source, agent, told.metric, day, at.isoformat().replace("+00:00", "Z"))
 
 
 def _zone(name: Any) -> ZoneInfo | None:

@@ -51,7 +51,7 @@ class Rate(NamedTuple):
         return max(0.0, (amount - left) / self._a_second)
 
 
-class Limits(NamedTuple):
+class RemoteLimits(NamedTuple):
     """What another system takes from all of its callers together."""
 
     requests: Rate
@@ -67,7 +67,7 @@ class Limits(NamedTuple):
     longest_pause: float
 
 
-class State(msgspec.Struct, frozen=True):
+class RateState(msgspec.Struct, frozen=True):
     """How a pace stands."""
 
     at: float
@@ -84,19 +84,19 @@ class Full(Exception):
     """As many requests are under way as may be."""
 
 
-class Pace:
+class RateLimiter:
     """The pace at which another system is asked: kept in the store, and so by all processes together.
 
     It goes by the clocks of those who ask: where these differ by a second, a second's requests more may go.
     """
 
-    def __init__(self, s: Semel, name: str, key: Key, limits: Limits) -> None:
+    def __init__(self, s: Semel, name: str, key: Key, limits: RemoteLimits) -> None:
         self._name, self._key, self._limits = name, key, limits
         self._clock, self._events = s.clock, s.events
-        self._documents = s.documents.of(State)
+        self._documents = s.documents.of(RateState)
         # Threads of one process take turns at the document, and do not get into each other's way there.
         self._lock, self._places = threading.Lock(), threading.BoundedSemaphore(limits.pending)
-        self._own: State | None = None
+        self._own: RateState | None = None
         """The state, where the store has no place for it."""
 
     def check(self) -> None:
@@ -105,9 +105,9 @@ class Pace:
             self._allowed(self._fresh(self._read()))
 
     @contextmanager
-    def turn(self) -> Iterator["Turn"]:
+    def turn(self) -> Iterator["AdmittedRequest"]:
         """Wait until a request may go; `Later` where that would take long. It is under way meanwhile."""
-        turn = Turn(random_token())
+        turn = AdmittedRequest(random_token())
         if not self._places.acquire(timeout=self._limits.patience):
             raise self._full()
         try:
@@ -137,14 +137,14 @@ class Pace:
             else:
                 return max(self._limits.requests.wait(state.requests), self._limits.rows.wait(state.rows))
 
-    def _entered(self, state: State, token: str) -> State:
+    def _entered(self, state: RateState, token: str) -> RateState:
         self._allowed(state)
         if len(state.under_way) >= self._limits.pending:
             raise Full
         until = state.at + self._limits.lease
         return replace(state, requests=state.requests - 1, under_way=state.under_way | {token: until})
 
-    def _allowed(self, state: State) -> None:
+    def _allowed(self, state: RateState) -> None:
         away = state.away_until - state.at
         if away > 0:
             raise Later(away, f"{self._name} has failed just now, and is left alone", everyone=True)
@@ -152,7 +152,7 @@ class Pace:
         if wait > self._limits.patience:
             raise Later(wait, f"{self._name} takes no more just now, by its limits", everyone=True)
 
-    def _leave(self, turn: "Turn") -> None:
+    def _leave(self, turn: "AdmittedRequest") -> None:
         """It is answered, or given up; what became of it is said above, whatever the store says to this."""
         try:
             self._change(lambda state: self._left(state, turn))
@@ -160,7 +160,7 @@ class Pace:
             detail = f"the pace of {self._name} is not kept: {type(error).__name__}: {error}"
             self._events.warn(What.STORE_ERROR, "", detail=detail)
 
-    def _left(self, state: State, turn: "Turn") -> State:
+    def _left(self, state: RateState, turn: "AdmittedRequest") -> RateState:
         under_way = {token: until for token, until in state.under_way.items() if token != turn.token}
         state = replace(state, rows=state.rows - turn.rows, under_way=under_way)
         if not turn.failed:
@@ -171,7 +171,7 @@ class Pace:
 
     # The document
 
-    def _change(self, change: Callable[[State], State]) -> State:
+    def _change(self, change: Callable[[RateState], RateState]) -> RateState:
         with self._lock:
             if self._own is None:
                 try:
@@ -184,7 +184,7 @@ class Pace:
             self._own = change(self._fresh(self._own))
             return self._own
 
-    def _read(self) -> State | None:
+    def _read(self) -> RateState | None:
         if self._own is None:
             try:
                 found = self._documents.get(self._key)
@@ -198,11 +198,11 @@ class Pace:
         self._events.warn(What.STORE_ERROR, "", detail=detail)
         self._own = self._fresh(None)
 
-    def _fresh(self, state: State | None) -> State:
+    def _fresh(self, state: RateState | None) -> RateState:
         """The state as it is by now."""
         now, (requests, rows, *_) = self._clock.now(), self._limits
         if state is None:
-            return State(now, requests.burst, rows.burst)
+            return RateState(now, requests.burst, rows.burst)
         # Whose clock is behind adds nothing, and takes nothing back; one that was set back begins anew.
         now = max(now, state.at) if state.at - now < JUMP_SECONDS else now
         passed = now - state.at
@@ -216,7 +216,7 @@ class Pace:
         )
 
 
-class Turn:
+class AdmittedRequest:
     """One request that may go now."""
 
     def __init__(self, token: str) -> None:
@@ -227,7 +227,7 @@ class Turn:
         """After how many seconds the other side asks to be asked again."""
 
 
-class Group(Generic[T]):
+class CombinedRequest(Generic[T]):
     """What several callers send in one request."""
 
     def __init__(self, error: Exception) -> None:
@@ -238,7 +238,7 @@ class Group(Generic[T]):
         """Until it is known to have gone well."""
 
 
-class Together(Generic[T, E]):
+class RequestCombiner(Generic[T, E]):
     """Sends what callers bring; those who come while a request waits for its turn send theirs with it.
 
     `turn` is entered before a request, and waits until it may go. Each caller is told what became of its own:
@@ -256,7 +256,7 @@ class Together(Generic[T, E]):
     ) -> None:
         self._send, self._turn, self._most, self._lost, self._apart = send, turn, most, lost, apart
         self._lock = threading.Lock()
-        self._open: Group[T] | None = None
+        self._open: CombinedRequest[T] | None = None
 
     def send(self, items: Sequence[T]) -> None:
         """Send these, with others or alone; at most as many as one request takes."""
@@ -264,7 +264,7 @@ class Together(Generic[T, E]):
             group = self._open
             leads = group is None or len(group.items) + len(items) > self._most
             if group is None or leads:
-                group = self._open = Group(self._lost())
+                group = self._open = CombinedRequest(self._lost())
             group.items += items
             group.callers += 1
         if leads:
@@ -277,7 +277,7 @@ class Together(Generic[T, E]):
         elif group.error is not None:
             raise group.error
 
-    def _lead(self, group: Group[T]) -> None:
+    def _lead(self, group: CombinedRequest[T]) -> None:
         try:
             with self._turn() as turn:
                 self._close(group)
@@ -289,7 +289,7 @@ class Together(Generic[T, E]):
             self._close(group)
             group.done.set()
 
-    def _close(self, group: Group[T]) -> None:
+    def _close(self, group: CombinedRequest[T]) -> None:
         """Nobody joins it any more."""
         with self._lock:
             if self._open is group:

@@ -12,10 +12,10 @@ from hashlib import sha256
 from typing import Any, Final
 from urllib.parse import quote
 
-from semel.apps.otherside import AnswerLost, OtherSide, Refused, Unavailable
+from semel.apps.client import AnswerLost, RemoteClient, RequestRefused, Unavailable
 from semel.apps.quill.declared import schema_of
-from semel.apps.quill.pace import Limits, Pace, Rate, Together, Turn
-from semel.apps.quill.schema import DEFAULT, Fact, Row, Schema, dimensions
+from semel.apps.quill.pace import AdmittedRequest, Rate, RateLimiter, RemoteLimits, RequestCombiner
+from semel.apps.quill.schema import DEFAULT, Fact, FactRow, StarSchema, dimensions
 from semel.apps.quill.settings import DAY, Settings
 from semel.clock import Clock
 from semel.connect import Semel
@@ -62,7 +62,7 @@ FOR_GOOD: Final = 3650 * DAY
 LONGEST_NAME: Final = 150
 
 
-class Tokens:
+class AccessTokens:
     """Access tokens by client credentials: each is used until it ends, or is refused."""
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
@@ -73,7 +73,7 @@ class Tokens:
             "client_secret": settings.powerbi_secret,
             "scope": SCOPE,
         }
-        self._side = OtherSide(
+        self._side = RemoteClient(
             "Entra ID", settings.powerbi_login, timeout=settings.powerbi_timeout, attempts=1
         )
         self._clock, self._lock = clock, threading.Lock()
@@ -107,18 +107,20 @@ class PowerBI:
     repeats = False
     most = ROWS_A_REQUEST
 
-    def __init__(self, s: Semel, settings: Settings, schema: Schema = DEFAULT) -> None:
+    def __init__(self, s: Semel, settings: Settings, schema: StarSchema = DEFAULT) -> None:
         self._schema = schema
         self._ledger, self._clock = s.ledger, s.clock
         self._lease, self._holds = settings.lease, settings.lost_posts == "hold"
-        self._tokens = Tokens(settings, s.clock)
-        self._side = OtherSide(NAME, settings.powerbi_url, timeout=settings.powerbi_timeout, attempts=1)
+        self._tokens = AccessTokens(settings, s.clock)
+        self._side = RemoteClient(NAME, settings.powerbi_url, timeout=settings.powerbi_timeout, attempts=1)
         self._place = settings.powerbi_workspace, settings.powerbi_dataset
         self._dataset = f"{_workspace(settings)}/{quote(settings.powerbi_dataset, safe='')}"
         self._known: set[tuple[str, str]] = set()
-        self._pace = Pace(s, NAME, Key("PACE", *self._place), limits(settings.lease))
+        self._pace = RateLimiter(s, NAME, Key("PACE", *self._place), limits(settings.lease))
         self._facts = {
-            table: Together(partial(self._send, table), self._turn, ROWS_A_REQUEST, _lost, (Refused,))
+            table: RequestCombiner(
+                partial(self._send, table), self._turn, ROWS_A_REQUEST, _lost, (RequestRefused,)
+            )
             for table in schema.facts
         }
 
@@ -131,7 +133,7 @@ class PowerBI:
         [table] = {fact.table for fact in facts}
         if table not in self._facts:
             # It was read while something else was declared, and has waited since.
-            raise Refused(NAME, f"is given no table {table} any more")
+            raise RequestRefused(NAME, f"is given no table {table} any more")
         self._facts[table].send([fact.row for fact in facts])
 
     # Dimensions
@@ -145,7 +147,7 @@ class PowerBI:
             if some:
                 self._ensure(table, {one: rows[one] for one in some})
 
-    def _ensure(self, table: str, rows: dict[tuple[str, str], Row]) -> None:
+    def _ensure(self, table: str, rows: dict[tuple[str, str], FactRow]) -> None:
         outcomes = self._ledger.claim_many(
             [self._key(*one) for one in rows],
             lease=self._lease,
@@ -167,7 +169,7 @@ class PowerBI:
         fits = name.isprintable() and 0 < len(name) <= LONGEST_NAME
         return Key("DIM", *self._place, table, name if fits else sha256(name.encode()).hexdigest())
 
-    def _add(self, table: str, rows: list[Row], claims: list[Claimed]) -> None:
+    def _add(self, table: str, rows: list[FactRow], claims: list[Claimed]) -> None:
         try:
             with self._turn() as turn:
                 self._send(table, rows, turn)
@@ -188,10 +190,10 @@ class PowerBI:
 
     # Requests
 
-    def _turn(self) -> AbstractContextManager[Turn]:
+    def _turn(self) -> AbstractContextManager[AdmittedRequest]:
         return self._pace.turn()
 
-    def _send(self, table: str, rows: Sequence[Row], turn: Turn) -> None:
+    def _send(self, table: str, rows: Sequence[FactRow], turn: AdmittedRequest) -> None:
         path, body = f"{self._dataset}/tables/{table}/rows", {"rows": list(rows)}
         turn.rows = len(rows)
         try:
@@ -210,9 +212,9 @@ class PowerBI:
         self._tokens.close()
 
 
-def limits(lease: float) -> Limits:
+def limits(lease: float) -> RemoteLimits:
     """What Power BI takes for one dataset, from all who post to it."""
-    return Limits(REQUESTS, ROWS, PENDING, lease, PATIENCE, PAUSE, LONGEST_PAUSE)
+    return RemoteLimits(REQUESTS, ROWS, PENDING, lease, PATIENCE, PAUSE, LONGEST_PAUSE)
 
 
 def _lost() -> Exception:
@@ -223,11 +225,11 @@ def _workspace(settings: Settings) -> str:
     return f"/v1.0/myorg/groups/{quote(settings.powerbi_workspace, safe='')}/datasets"
 
 
-def _call(side: OtherSide, tokens: Tokens, path: str, body: Any) -> Any:
+def _call(side: RemoteClient, tokens: AccessTokens, path: str, body: Any) -> Any:
     token = tokens.get()
     try:
         return side.call("POST", path, json=body, headers=_bearer(token))
-    except Refused as error:
+    except RequestRefused as error:
         if error.status not in EXPIRED:
             raise
     return side.call("POST", path, json=body, headers=_bearer(tokens.get(instead_of=token)))
@@ -240,7 +242,7 @@ def _bearer(token: str) -> dict[str, str]:
 # The dataset itself
 
 
-def definition(name: str, schema: Schema = DEFAULT) -> dict[str, Any]:
+def definition(name: str, schema: StarSchema = DEFAULT) -> dict[str, Any]:
     """The dataset as Power BI makes it: the tables, and what refers to what."""
     tables = [
         {"name": table, "columns": [{"name": column, "dataType": kind} for column, kind in columns.items()]}
@@ -262,8 +264,8 @@ def definition(name: str, schema: Schema = DEFAULT) -> dict[str, Any]:
 
 def create_dataset(settings: Settings, name: str = "Quill") -> str:
     """Make the push dataset in the workspace, and give its id, for `powerbi_dataset`."""
-    tokens = Tokens(settings, Clock())
-    side = OtherSide(NAME, settings.powerbi_url, timeout=settings.powerbi_timeout)
+    tokens = AccessTokens(settings, Clock())
+    side = RemoteClient(NAME, settings.powerbi_url, timeout=settings.powerbi_timeout)
     try:
         asked = definition(name, schema_of(settings))
         return str(_call(side, tokens, _workspace(settings), asked).json()["id"])

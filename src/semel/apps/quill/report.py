@@ -11,35 +11,35 @@ import msgspec
 from semel.apps.quill.declared import Tables, column_of, schema_of
 from semel.apps.quill.events import (
     Adapter,
-    Event,
-    Told,
+    AgentEvent,
+    SourceEvent,
     aloware,
     event_of,
     hubspot,
     told_by_aloware,
     told_by_hubspot,
 )
-from semel.apps.quill.schema import BUILT_IN, DEFAULT, Fact, Row, Schema, built_in, fact_of, fitted
-from semel.apps.quill.settings import Column, Rule, Settings, function
+from semel.apps.quill.schema import BUILT_IN, DEFAULT, Fact, FactRow, StarSchema, built_in, fact_of, fitted
+from semel.apps.quill.settings import Column, EventRule, Settings, function
 from semel.doors.webhooks import Notice
 from semel.errors import SemelError
 from semel.keys import Key
 
 
-class Source(NamedTuple):
+class EventSource(NamedTuple):
     """A system that tells of events."""
 
     adapter: Adapter
     """What it tells of, in the words of the default report."""
-    told: Callable[[Mapping[str, Any], str], Told]
+    told: Callable[[Mapping[str, Any], str], SourceEvent]
     """Who did what it tells of, and when, whatever it is."""
     type: str
     """Where an event says what happened."""
 
 
 SOURCES: Final = {
-    "aloware": Source(aloware, told_by_aloware, "event"),
-    "hubspot": Source(hubspot, told_by_hubspot, "subscriptionType"),
+    "aloware": EventSource(aloware, told_by_aloware, "event"),
+    "hubspot": EventSource(hubspot, told_by_hubspot, "subscriptionType"),
 }
 
 
@@ -65,7 +65,7 @@ class Received:
         return self._name()
 
     @functools.cached_property
-    def _known(self) -> Event:
+    def _known(self) -> AgentEvent:
         told = SOURCES[self.source].told(self.event, "")
         return event_of(told, "", self._now, self._zone)
 
@@ -84,7 +84,7 @@ class Received:
         """When it happened."""
         return self._known.occurred_at
 
-    def default(self) -> Event | None:
+    def default(self) -> AgentEvent | None:
         """What it is in the default report; None where it is nothing there."""
         told = SOURCES[self.source].adapter(self.notice)
         return None if told is None else event_of(told, self.key, self._now, self._zone)
@@ -100,16 +100,16 @@ class Received:
         return found
 
 
-class Report(Protocol):
+class FactReport(Protocol):
     """Makes facts of events."""
 
-    schema: Schema
+    schema: StarSchema
 
     def fact(self, received: Received) -> Fact | None:
         """The fact of an event; None where nobody counts it."""
 
 
-def report_of(settings: Settings) -> Report:
+def report_of(settings: Settings) -> FactReport:
     """The report that the settings ask for."""
     schema = schema_of(settings)
     if settings.facts:
@@ -131,7 +131,7 @@ class Default:
 class Own:
     """What a function of the owner's makes of events."""
 
-    def __init__(self, settings: Settings, schema: Schema) -> None:
+    def __init__(self, settings: Settings, schema: StarSchema) -> None:
         self.schema = schema
         self._function = function("facts", settings.facts)
         self._default = settings.with_default
@@ -153,14 +153,14 @@ class Own:
         rows = {name: self._dimension(name, fact, row, received) for name in self.schema.refers[fact.table]}
         return Fact(fact.table, row, rows, key=key)
 
-    def _dimension(self, name: str, fact: Fact, row: Row, received: Received) -> Row:
+    def _dimension(self, name: str, fact: Fact, row: FactRow, received: Received) -> FactRow:
         key = self.schema.key_of(name)
         given = fact.dimensions.get(name)
         if given is None and self.schema.dimensions[name] is BUILT_IN.get(name):
             return built_in(name, row, received.source.upper())
         return self._row(name, {key: row[key]} | (given or {}))
 
-    def _row(self, table: str, values: Row) -> Row:
+    def _row(self, table: str, values: FactRow) -> FactRow:
         columns = self.schema.tables[table]
         if values.keys() != columns.keys():
             odd = ", ".join(sorted(values.keys() ^ columns.keys()))
@@ -171,7 +171,7 @@ class Own:
 class Declared:
     """What the settings declare."""
 
-    def __init__(self, settings: Settings, schema: Schema) -> None:
+    def __init__(self, settings: Settings, schema: StarSchema) -> None:
         self.schema = schema
         self._rules, self._default = settings.events, settings.with_default
         tables = Tables(settings)
@@ -188,16 +188,16 @@ class Declared:
                 return self._fact(name, rule, received)
         return Default().fact(received) if self._default else None
 
-    def _fact(self, name: str, rule: Rule, received: Received) -> Fact:
+    def _fact(self, name: str, rule: EventRule, received: Received) -> Fact:
         key = named(received.key, name if rule.apart else "")
 
-        def row(table: str, columns: Mapping[str, Column]) -> Row:
+        def row(table: str, columns: Mapping[str, Column]) -> FactRow:
             return {
                 column: _fitted(table, column, at, _value(at.path, received, key, rule.metric))
                 for column, at in columns.items()
             }
 
-        made, rows = row(rule.into, self._columns[name]), dict[str, Row]()
+        made, rows = row(rule.into, self._columns[name]), dict[str, FactRow]()
         for dimension in self.schema.refers[rule.into]:
             columns = self._dimensions.get(dimension)
             if columns is None:
@@ -209,7 +209,7 @@ class Declared:
         return Fact(rule.into, made, rows, key=key)
 
 
-def _moved(columns: Mapping[str, Column], rule: Rule) -> dict[str, Column]:
+def _moved(columns: Mapping[str, Column], rule: EventRule) -> dict[str, Column]:
     """The columns that events of this kind have elsewhere than others."""
     moved = {}
     for name, given in rule.columns.items():
@@ -239,7 +239,7 @@ def named(key: str, apart: str) -> str:
     return f"{key}:{Key(apart)}" if apart else key
 
 
-def _fits(rule: Rule, received: Received) -> bool:
+def _fits(rule: EventRule, received: Received) -> bool:
     if rule.source != received.source:
         return False
     asked = {SOURCES[rule.source].type: rule.type} | rule.where

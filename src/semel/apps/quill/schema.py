@@ -10,14 +10,14 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from semel.apps.quill.events import Event, Metric
+from semel.apps.quill.events import AgentEvent, Metric
 
-Row: TypeAlias = dict[str, Any]
+FactRow: TypeAlias = dict[str, Any]
 
 # Types by the names they have in Power BI.
 # https://learn.microsoft.com/en-us/rest/api/power-bi/push-datasets/datasets-post-dataset-in-group
-Kind: TypeAlias = Literal["string", "Int64", "Double", "bool", "DateTime"]
-Columns: TypeAlias = dict[str, Kind]
+ColumnType: TypeAlias = Literal["string", "Int64", "Double", "bool", "DateTime"]
+Columns: TypeAlias = dict[str, ColumnType]
 
 FACTS: Final = "fact_activity"
 
@@ -31,8 +31,8 @@ class Fact(msgspec.Struct, frozen=True):
     """A row of facts, and the rows that it refers to."""
 
     table: str
-    row: Row
-    dimensions: dict[str, Row] = {}
+    row: FactRow
+    dimensions: dict[str, FactRow] = {}
     """By their tables; those that follow from the row itself may be left out."""
     apart: str = ""
     """A word for what is a fact of its own beside others of the same event; it becomes part of the key."""
@@ -40,7 +40,7 @@ class Fact(msgspec.Struct, frozen=True):
     """The event's name in the ledger, and in the first column; quill fills both in."""
 
 
-class Schema(msgspec.Struct, frozen=True):
+class StarSchema(msgspec.Struct, frozen=True):
     """Which tables there are, with their columns, and which of them refer to which."""
 
     dimensions: dict[str, Columns]
@@ -64,7 +64,7 @@ BUILT_IN: Final[dict[str, Columns]] = {
     "dim_metric": {"metric": "string", "title": "string"},
 }
 
-DEFAULT: Final = Schema(
+DEFAULT: Final = StarSchema(
     BUILT_IN,
     {
         FACTS: {
@@ -87,7 +87,7 @@ TITLES: Final[dict[str, str]] = {
 }
 
 
-def fact_of(event: Event) -> Fact:
+def fact_of(event: AgentEvent) -> Fact:
     """The fact of an event in the report that is there by default."""
     metric = str(event.metric)
     row = {
@@ -102,7 +102,7 @@ def fact_of(event: Event) -> Fact:
     return Fact(FACTS, row, dimensions, key=event.key)
 
 
-def built_in(table: str, row: Mapping[str, Any], source: str, title: str = "") -> Row:
+def built_in(table: str, row: Mapping[str, Any], source: str, title: str = "") -> FactRow:
     """The row of a dimension that is there by default, for a row of facts."""
     match table:
         case "dim_agent":
@@ -114,7 +114,7 @@ def built_in(table: str, row: Mapping[str, Any], source: str, title: str = "") -
             return {"metric": metric, "title": title or TITLES.get(metric, metric)}
 
 
-def _day(text: str) -> Row:
+def _day(text: str) -> FactRow:
     day = date.fromisoformat(text)
     return {
         "date": text,
@@ -125,7 +125,7 @@ def _day(text: str) -> Row:
     }
 
 
-def dimensions(facts: Iterable[Fact]) -> dict[tuple[str, str], Row]:
+def dimensions(facts: Iterable[Fact]) -> dict[tuple[str, str], FactRow]:
     """The rows that these facts refer to, each once, by their table and name."""
     return {
         (table, str(next(iter(row.values())))): row
@@ -137,7 +137,7 @@ def dimensions(facts: Iterable[Fact]) -> dict[tuple[str, str], Row]:
 # Values
 
 
-def fitted(kind: Kind, value: Any) -> Any:
+def fitted(kind: ColumnType, value: Any) -> Any:
     """A value as a column of this kind has it; `ValueError` where it cannot be that."""
     match kind:
         case "string":

@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import msgspec
 
 from semel.apps import settings as common
-from semel.apps.quill.schema import FACTS, Kind
+from semel.apps.quill.schema import FACTS, ColumnType
 
 DAY: Final = 86400.0
 
@@ -43,16 +43,16 @@ class Column(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     path: str = ""
     """Where an event has it, as `body.user_id`; or what quill knows itself, as `$agent`."""
-    kind: Kind = "string"
+    kind: ColumnType = "string"
     default: str | int | float | bool | None = None
     """What it is where an event does not have it; without this such an event is no fact."""
 
 
-Given: TypeAlias = dict[str, str | Column]
+ColumnSettings: TypeAlias = dict[str, str | Column]
 """Columns by their names, each with its path alone or in full; the first names the rows."""
 
 
-class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class EventRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The section `apps.quill.events.NAME`: which events become facts, and which facts."""
 
     source: Literal["aloware", "hubspot"]
@@ -65,7 +65,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     metric: str = ""
     title: str = ""
     """The metric as people read it."""
-    columns: Given = {}
+    columns: ColumnSettings = {}
     """Where events of this kind have columns that others have elsewhere."""
     apart: bool = False
     """Whether it is a fact beside others of the same event; its key has this section's name then."""
@@ -88,11 +88,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """How often an event is posted in vain before it is put aside: a day of outage, and not an hour."""
     star: str = ""
     """The SQLite file of facts where there is no Power BI; `quill.db` beside the store unless it is said."""
-    events: dict[str, Rule] = {}
+    events: dict[str, EventRule] = {}
     """Which events become facts; without any it is the default report."""
-    fact_tables: dict[str, Given] = {}
+    fact_tables: dict[str, ColumnSettings] = {}
     """The tables that they become rows of, beside the default one."""
-    dimensions: dict[str, Given] = {}
+    dimensions: dict[str, ColumnSettings] = {}
     """The tables that facts refer to, by a column that is named as the first of these."""
     facts: str = ""
     """A function that makes facts of events in place of these: `package.module:function`."""

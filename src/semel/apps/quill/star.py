@@ -9,9 +9,9 @@ from datetime import date
 from pathlib import Path
 from typing import Final
 
-from semel.apps.otherside import Refused
-from semel.apps.quill.pace import Together
-from semel.apps.quill.schema import DEFAULT, Fact, Row, Schema, dimensions
+from semel.apps.client import RequestRefused
+from semel.apps.quill.pace import RequestCombiner
+from semel.apps.quill.schema import DEFAULT, Fact, FactRow, StarSchema, dimensions
 
 NAME: Final = "the local file"
 
@@ -42,7 +42,7 @@ class Total:
     count: int
 
 
-class Broken(Exception):
+class WriteInterrupted(Exception):
     """Whoever wrote for several was interrupted."""
 
 
@@ -56,11 +56,11 @@ class Star:
     repeats = True
     most = 10_000
 
-    def __init__(self, path: str | Path, schema: Schema = DEFAULT) -> None:
+    def __init__(self, path: str | Path, schema: StarSchema = DEFAULT) -> None:
         self._lock = threading.Lock()
         # Those who come while another's rows are written have theirs written together.
-        self._facts: Together[Fact, object] = Together(
-            self._write_facts, lambda: self._lock, self.most, Broken
+        self._facts: RequestCombiner[Fact, object] = RequestCombiner(
+            self._write_facts, lambda: self._lock, self.most, WriteInterrupted
         )
         self._known: set[tuple[str, str]] = set()
         self._schema = schema
@@ -112,7 +112,7 @@ class Star:
     def _write_facts(self, facts: Sequence[Fact], _turn: object) -> None:
         self._write((fact.table, fact.row) for fact in facts)
 
-    def _write(self, rows: Iterable[tuple[str, Row]]) -> None:
+    def _write(self, rows: Iterable[tuple[str, FactRow]]) -> None:
         self._connection.execute("BEGIN IMMEDIATE")
         try:
             for table, row in rows:
@@ -122,11 +122,11 @@ class Star:
             self._connection.rollback()
             raise
 
-    def _insert(self, table: str, row: Row) -> tuple[str, list[object]]:
+    def _insert(self, table: str, row: FactRow) -> tuple[str, list[object]]:
         columns = self._schema.tables.get(table, {})
         if row.keys() != columns.keys():
             # It was read while something else was declared, and has waited since.
-            raise Refused(NAME, f"has no table {table} with these columns")
+            raise RequestRefused(NAME, f"has no table {table} with these columns")
         return self._inserts[table], [row[name] for name in columns]
 
     def close(self) -> None:
@@ -138,7 +138,7 @@ class Star:
 # Names are those of this module or were checked when they were declared.
 
 
-def _ddl(schema: Schema) -> Iterable[str]:
+def _ddl(schema: StarSchema) -> Iterable[str]:
     for table, columns in schema.tables.items():
         kinds = [f'"{name}" {KINDS[kind]} NOT NULL' for name, kind in columns.items()]
         references = [
@@ -155,7 +155,7 @@ def _insert(table: str, columns: Iterable[str]) -> str:
     return f'INSERT OR IGNORE INTO "{table}" VALUES ({", ".join("?" for _ in columns)})'  # noqa: S608 - as above
 
 
-def _totals(schema: Schema) -> str:
+def _totals(schema: StarSchema) -> str:
     """The statement that counts facts, where there are some to count."""
     counted = ", ".join(COUNTED)
     tables = [f'SELECT {counted} FROM "{table}"' for table in _counted(schema)]  # noqa: S608 - as above
@@ -167,5 +167,5 @@ def _totals(schema: Schema) -> str:
     )
 
 
-def _counted(schema: Schema) -> list[str]:
+def _counted(schema: StarSchema) -> list[str]:
     return [table for table, columns in schema.facts.items() if columns.keys() >= set(COUNTED)]

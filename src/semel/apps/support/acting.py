@@ -5,8 +5,8 @@ from typing import Any, Final
 
 import msgspec
 
-from semel.apps.otherside import AnswerLost, OtherSideError, Refused, Unavailable
-from semel.apps.support.desk import OUTBOX, Action, Desk
+from semel.apps.client import AnswerLost, RemoteError, RequestRefused, Unavailable
+from semel.apps.support.helpdesk import OUTBOX, Action, Helpdesk
 from semel.apps.support.settings import Settings
 from semel.connect import Semel
 from semel.model import OnLapsed
@@ -19,7 +19,7 @@ from semel.transaction import Transaction
 REPEATED: Final = ("conversation_id", "mode")
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
     """What the audit tells of an action."""
 
     conversation: str
@@ -36,7 +36,7 @@ class Audit:
         self._s, self._redactor = s, redactor
         self._ttl, self._is_on = settings.audit_ttl, settings.audit
 
-    def tell(self, entry: Entry, tx: Transaction | None = None) -> None:
+    def tell(self, entry: AuditEntry, tx: Transaction | None = None) -> None:
         """Add an entry, in the same write as what it tells of where there is one."""
         if not self._is_on:
             return None
@@ -49,11 +49,13 @@ class Audit:
         return None
 
 
-class Actor:
+class ActionRunner:
     """Carries actions out, once."""
 
-    def __init__(self, s: Semel, settings: Settings, desk: Desk, redactor: Redactor, audit: Audit) -> None:
-        self._s, self._settings, self._desk = s, settings, desk
+    def __init__(
+        self, s: Semel, settings: Settings, helpdesk: Helpdesk, redactor: Redactor, audit: Audit
+    ) -> None:
+        self._s, self._settings, self._helpdesk = s, settings, helpdesk
         self._redactor, self._audit = redactor, audit
 
     def do(self, action: Action) -> None:
@@ -65,7 +67,7 @@ class Actor:
                 act(action)
             except AnswerLost:
                 act(action)  # nobody knows: what is done then is for its policy to say
-        except OtherSideError as error:
+        except RemoteError as error:
             self._audit.tell(told(action, f"fail: {said(error)}"))
             raise
 
@@ -81,7 +83,7 @@ class Actor:
             horizon=claim.ttl,
             on_lapsed=on_lapsed,
             # Whatever went wrong, it may have been done, unless the other side says that it was not.
-            on_error={Refused: "release", Unavailable: "release", Exception: "doubt"},
+            on_error={RequestRefused: "release", Unavailable: "release", Exception: "doubt"},
         )
         def act(action: Action) -> None:
             current_run().note(**told)
@@ -91,11 +93,11 @@ class Actor:
 
     def _act(self, action: Action) -> None:
         run = current_run()
-        self._desk.do(action, run.key_for("richpanel"))
+        self._helpdesk.do(action, run.key_for("richpanel"))
         with self._s.transaction() as tx:
             tx.ledger.complete(run)
             self._audit.tell(told(action, "success"), tx)
-            if self._desk.keeps_outbox:
+            if self._helpdesk.keeps_outbox:
                 text = self._redactor.text(action.text)
                 entry = {"action": action.kind, "conversation": action.conversation, "to": action.to}
                 tx.journal.append(
@@ -109,9 +111,9 @@ def told_of(event: Run) -> dict[str, Any]:
     return {name: facts[name] for name in REPEATED if name in facts}
 
 
-def told(action: Action, result: str) -> Entry:
+def told(action: Action, result: str) -> AuditEntry:
     """An action as the audit tells of it: what was written to the customer is not repeated."""
-    return Entry(
+    return AuditEntry(
         conversation=action.conversation,
         kind=action.kind,
         key=action.key,

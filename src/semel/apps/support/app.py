@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from semel import errors
-from semel.apps.otherside import Refused
+from semel.apps.client import RequestRefused
 from semel.apps.settings import naming
-from semel.apps.support.acting import Actor, Audit, told, told_of
+from semel.apps.support.acting import ActionRunner, Audit, told, told_of
 from semel.apps.support.conversation import AutoReply, Conversation, PendingFlow
-from semel.apps.support.desk import Action, Kind, desk
+from semel.apps.support.helpdesk import Action, ActionKind, open_helpdesk
 from semel.apps.support.lookup import lookup
-from semel.apps.support.planning import Mode, Plan, Planner
+from semel.apps.support.planning import Mode, Planner, ReplyPlan
 from semel.apps.support.replies import templates, written
 from semel.apps.support.settings import Settings, check, check_token, function
 from semel.apps.support.ticket import Ticket, iso, ticket_of
@@ -74,7 +74,7 @@ class Support:
         check(settings)
         self.s, self._inbox, self.settings = s, inbox, settings
         # What the other side refuses it will refuse again: somebody looks at it among the dead letters.
-        self.worker_options: Options = {"ttl": settings.events_ttl, "on_error": {Refused: "keep"}}
+        self.worker_options: Options = {"ttl": settings.events_ttl, "on_error": {RequestRefused: "keep"}}
         self._redactor = Redactor()
         self._templates = templates(settings.templates)
         self._states = s.documents.on(SUPPORT_STATE).of(Conversation)
@@ -82,8 +82,8 @@ class Support:
         self._lookup = lookup(s, settings, self._audit)
         find = None if self._lookup is None else self._lookup.find
         self._planner = Planner(settings, function("decide", settings.decide), find)
-        self._desk = desk(settings)
-        self._actor = Actor(s, settings, self._desk, self._redactor, self._audit)
+        self._helpdesk = open_helpdesk(settings)
+        self._actor = ActionRunner(s, settings, self._helpdesk, self._redactor, self._audit)
 
     @functools.cached_property
     def hooks(self) -> dict[str, Ingress]:
@@ -106,7 +106,7 @@ class Support:
 
     def close(self) -> None:
         """Let go of connections to the other sides."""
-        self._desk.close()
+        self._helpdesk.close()
         if self._lookup is not None:
             self._lookup.close()
 
@@ -157,11 +157,11 @@ class Support:
         }
         return facts if ticket.message is None else facts | {"source_message_id": ticket.message}
 
-    def _planned(self, ticket: Ticket, mode: Mode) -> Plan:
+    def _planned(self, ticket: Ticket, mode: Mode) -> ReplyPlan:
         """The plan for a message: the same at every attempt, whatever has changed since the first."""
         event = told_of(current_run())
 
-        def plan() -> Plan:
+        def plan() -> ReplyPlan:
             current_run().note(**event)
             found = self._states.get(ticket.conversation)
             state = Conversation() if found is None else found.value
@@ -169,7 +169,7 @@ class Support:
 
         return self.s.once.step("decide", plan)
 
-    def _remember(self, tx: Transaction, ticket: Ticket, plan: Plan, handled: Handled) -> None:
+    def _remember(self, tx: Transaction, ticket: Ticket, plan: ReplyPlan, handled: Handled) -> None:
         """The conversation after this message; a flow is pending only where something was asked for."""
         now = iso(self.s.clock.now())
         fields: dict[str, Any] = {
@@ -192,20 +192,20 @@ class Support:
 
     # Actions
 
-    def _routing(self, ticket: Ticket, plan: Plan) -> list[Action]:
+    def _routing(self, ticket: Ticket, plan: ReplyPlan) -> list[Action]:
         why = {"intent": plan.intent, "confidence": plan.confidence, "risk_flags": plan.risk_flags}
         if self.settings.excerpt:
             why["excerpt"] = self._redactor.excerpt(ticket.text)
         tags = [_action(ticket, "tag", ("rp_tag", tag), to=tag) for tag in plan.tags]
         return [*tags, _action(ticket, "route", ("rp_assign", plan.team), to=plan.team, why=why)]
 
-    def _reply(self, ticket: Ticket, plan: Plan) -> Action:
+    def _reply(self, ticket: Ticket, plan: ReplyPlan) -> Action:
         """The reply that was planned; one that was refused is named all the same."""
         template = self._templates.get(plan.reply or "", "")
         text = written(template, plan.ending, plan.order)
         return _action(ticket, "auto_reply", ("rp_reply",), to=plan.reply or "", text=text)
 
-    def _answered(self, ticket: Ticket, reply: Action, plan: Plan) -> str:
+    def _answered(self, ticket: Ticket, reply: Action, plan: ReplyPlan) -> str:
         """Send the reply; why not, where it was not sent."""
         # Asked once more: what was done so far may have taken long enough for somebody to turn a switch.
         stops = self._mode().stops or self._lacks(plan.reply)
@@ -225,13 +225,13 @@ class Support:
         """That there is no such template: a rule made it up, or it was there at the first attempt."""
         return "" if reply in self._templates else f"there is no template {reply}"
 
-    def _in_doubt(self, ticket: Ticket, plan: Plan) -> str:
+    def _in_doubt(self, ticket: Ticket, plan: ReplyPlan) -> str:
         why = {"intent": plan.intent, "because": "nobody knows whether a reply was sent"}
         team = self.settings.human_team
         self._actor.do(_action(ticket, "escalate", ("rp_assign", team), to=team, why=why))
         return IN_DOUBT
 
 
-def _action(ticket: Ticket, kind: Kind, names: tuple[str, ...], **more: Any) -> Action:
+def _action(ticket: Ticket, kind: ActionKind, names: tuple[str, ...], **more: Any) -> Action:
     """An action on a message, under a key of its own."""
     return Action(kind=kind, key=str(ticket.action(*names)), conversation=ticket.conversation, **more)

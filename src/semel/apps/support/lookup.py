@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TypeAlias
 
-from semel.apps.support.acting import Audit, Entry, said, told_of
+from semel.apps.support.acting import Audit, AuditEntry, said, told_of
 from semel.apps.support.orders import Order, Shopify
 from semel.apps.support.planning import ending_of
 from semel.apps.support.settings import Settings, function
@@ -46,8 +46,8 @@ class Lookup:
     def _find(self, conversation: str, number: str, email: str) -> Order | None:
         run, told = current_run(), {"order": f"***{ending_of(number)}"}
 
-        def entry(result: str) -> Entry:
-            return Entry(
+        def entry(result: str) -> AuditEntry:
+            return AuditEntry(
                 conversation=conversation, kind="order_lookup", key=run.key, told=told, result=result
             )
 

@@ -4,11 +4,11 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from semel.apps.otherside import OtherSide
+from semel.apps.client import RemoteClient
 
-Status: TypeAlias = Literal["processing", "on_hold", "partly_shipped", "shipped", "cancelled"]
+OrderStatus: TypeAlias = Literal["processing", "on_hold", "partly_shipped", "shipped", "cancelled"]
 
-WORDS: Final[dict[Status, str]] = {
+WORDS: Final[dict[OrderStatus, str]] = {
     "processing": "is being prepared and has not been shipped yet",
     "on_hold": "is on hold at the moment, and one of us will have a look",
     "partly_shipped": "has been shipped in part, and the rest follows",
@@ -17,7 +17,7 @@ WORDS: Final[dict[Status, str]] = {
 }
 
 # https://shopify.dev/docs/api/admin-graphql/latest/enums/OrderDisplayFulfillmentStatus
-FULFILMENT: Final[dict[str, Status]] = {
+FULFILMENT: Final[dict[str, OrderStatus]] = {
     "FULFILLED": "shipped",
     "PARTIALLY_FULFILLED": "partly_shipped",
     "ON_HOLD": "on_hold",
@@ -33,7 +33,7 @@ QUERY: Final = (
 class Order(msgspec.Struct, frozen=True):
     """All that is kept of an order: no number, no address, no parcel."""
 
-    status: Status
+    status: OrderStatus
 
 
 class ShopifyAnswer(Exception):
@@ -45,7 +45,7 @@ class Shopify:
 
     def __init__(self, url: str, token: str) -> None:
         headers = {"X-Shopify-Access-Token": token}
-        self._side = OtherSide("shopify", url, headers=headers)
+        self._side = RemoteClient("shopify", url, headers=headers)
 
     def __call__(self, number: str, email: str) -> Order | None:
         """The order of this number and e-mail address; None where there is none."""

@@ -37,7 +37,7 @@ class Mode(msgspec.Struct, frozen=True):
         return "" if self.automation_enabled else "automation_enabled is off"
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class ReplyPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What will be done, as every attempt at the event finds it in the ledger; nothing in it is personal."""
 
     intent: str
@@ -62,7 +62,7 @@ class Planner:
     def __init__(self, settings: Settings, decide: Decide, find: Find | None) -> None:
         self._settings, self._decide, self._find = settings, decide, find
 
-    def plan(self, ticket: Ticket, state: Conversation, mode: Mode, now: float) -> Plan:
+    def plan(self, ticket: Ticket, state: Conversation, mode: Mode, now: float) -> ReplyPlan:
         """What to do about a message, as the conversation stands."""
         decision = self._decide(ticket, state)
         if mode.stops:
@@ -78,14 +78,14 @@ class Planner:
             decision = ask_for_number(decision, state.awaits(NEED_ORDER_NUMBER), "order_not_found")
         return self._checked(_plan(decision, state, ending=ending, order=order), state, now)
 
-    def _checked(self, plan: Plan, state: Conversation, now: float) -> Plan:
+    def _checked(self, plan: ReplyPlan, state: Conversation, now: float) -> ReplyPlan:
         """The same, unless the customer has just got the same reply."""
         every = self._settings.reply_every
         if plan.reply is None or not state.has_just_got(plan.reply, now, every):
             return plan
         return self._left_to_a_person(plan, f"{plan.reply} was the last reply, less than {every:g} s ago")
 
-    def _left_to_a_person(self, plan: Plan, why: str) -> Plan:
+    def _left_to_a_person(self, plan: ReplyPlan, why: str) -> ReplyPlan:
         tags = (*plan.tags, "needs-human")
         team = self._settings.human_team
         return msgspec.structs.replace(plan, team=team, tags=tags, reply=None, awaits="", refused=why)
@@ -99,9 +99,9 @@ def _plan(
     order: Order | None = None,
     refused: str = "",
     **changed: str | None,
-) -> Plan:
+) -> ReplyPlan:
     decision = msgspec.structs.replace(decision, **changed)
-    return Plan(
+    return ReplyPlan(
         intent=decision.intent,
         team=decision.team,
         confidence=decision.confidence,

@@ -11,7 +11,7 @@ from semel.ledger import DAY
 wrong = functools.partial(common.wrong, "support")
 function = functools.partial(common.function_of, "support")
 
-Span: TypeAlias = Annotated[float, msgspec.Meta(gt=0)]
+PositiveSpan: TypeAlias = Annotated[float, msgspec.Meta(gt=0)]
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -25,7 +25,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     richpanel_url: str = "https://api.richpanel.com"
     richpanel_keeps_keys: bool = False
     """Whether the other side recognises an `Idempotency-Key`; Richpanel does not say that it does."""
-    richpanel_timeout: Span = 10.0
+    richpanel_timeout: PositiveSpan = 10.0
     tag_ids: dict[str, str] = {}
     """What Richpanel calls a tag, where that is not its name."""
     assignees: dict[str, str] = {}
@@ -38,7 +38,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     decide: str = "semel.apps.support.rules:decide"
     templates: dict[str, str] = {}
     """Replies by name, in place of those in `semel.apps.support.replies`."""
-    reply_every: Span = DAY
+    reply_every: PositiveSpan = DAY
     """A conversation does not get the same reply twice in a row within this many seconds."""
     human_team: str = "support"
     """Who gets what no rule knows, and what automation gives up."""
@@ -47,13 +47,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """A function `package.module:name` that finds an order; else Shopify is asked, where it is set up."""
     shopify_url: str = ""
     shopify_token: str = ""
-    lookup_every: Span = 900.0
+    lookup_every: PositiveSpan = 900.0
     """For how many seconds what was found about an order counts."""
 
-    events_ttl: Span = 30 * DAY
-    state_ttl: Span = 90 * DAY
-    flow_ttl: Span = 7 * DAY
-    audit_ttl: Span = 60 * DAY
+    events_ttl: PositiveSpan = 30 * DAY
+    state_ttl: PositiveSpan = 90 * DAY
+    flow_ttl: PositiveSpan = 7 * DAY
+    audit_ttl: PositiveSpan = 60 * DAY
     audit: bool = True
     """Whether what was done is told to the audit; where it is not, there need be no table for it."""
     excerpt: bool = False

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 from math import ceil
-from typing import Any, Final, Self, Unpack
+from typing import Any, Final, Self, TypeAlias, Unpack
 
 from semel.connect import Semel
 from semel.doors.queues.messages import Handler, Taken, Verdict
 from semel.once import Block
 from semel.policy import Options
+
+LambdaEvent: TypeAlias = dict[str, Any]
 
 # What an invocation has sent when its time is up may still arrive.
 MARGIN: Final = 1

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, Unpack, cast
 
 from semel import errors
 from semel.connect import Semel
-from semel.doors.aws_lambda.attempts import Attempts
+from semel.doors.aws_lambda.attempts import Attempts, LambdaEvent
 from semel.doors.aws_lambda.environment import forget_at_restore
 from semel.doors.aws_lambda.records import (
     ASYNC,
@@ -17,10 +17,10 @@ from semel.doors.aws_lambda.records import (
     S3,
     SNS,
     SQS,
-    Batch,
-    Dead,
-    Record,
-    Source,
+    LambdaRecord,
+    OnDead,
+    RecordBatch,
+    RecordSource,
 )
 from semel.events import Event as Happened
 from semel.ledger import Seconds, seconds
@@ -29,13 +29,12 @@ from semel.policy import Options, policy_of
 if TYPE_CHECKING:
     from semel.doors.http.policy import Idempotency
 
-Event: TypeAlias = dict[str, Any]
-Entry: TypeAlias = Callable[[Event, Any], Any]
+LambdaHandler: TypeAlias = Callable[[LambdaEvent, Any], Any]
 """A handler as Lambda calls it: with an event and a context."""
-OfRecord: TypeAlias = Callable[[Record], Any]
+OfRecord: TypeAlias = Callable[[LambdaRecord], Any]
 
 
-class Metrics(Protocol):
+class EventMetrics(Protocol):
     """What counts events, and writes the counts when it is told to, as `semel.telemetry.emf.Emf` does."""
 
     def __call__(self, event: Happened, /) -> None:
@@ -45,14 +44,14 @@ class Metrics(Protocol):
         """Write what was counted."""
 
 
-class Terms(Options, total=False):
+class RecordOptions(Options, total=False):
     """What can be said about a handler of records, or of events; all but `lease` and `heartbeat`."""
 
-    key: Callable[[Record], str]
+    key: Callable[[LambdaRecord], str]
     """Names a record: the same whenever it comes. What AWS itself calls it, unless this is said."""
-    fingerprint: Callable[[Record], Any] | None
+    fingerprint: Callable[[LambdaRecord], Any] | None
     """The part of it that must not change under one key. Nothing is compared, unless this is said."""
-    dead: Dead | None
+    dead: OnDead | None
     """Takes what no delivery can mend. It is left to AWS's own dead letters, unless this is said."""
 
 
@@ -69,7 +68,7 @@ class Lambda:
         s: Semel | Callable[[], Semel],
         *,
         min_remaining: Seconds = 1,
-        metrics: Metrics | None = None,
+        metrics: EventMetrics | None = None,
     ) -> None:
         self._source = s
         self._min_remaining = seconds(min_remaining)
@@ -107,7 +106,9 @@ class Lambda:
 
     # HTTP
 
-    def http(self, idempotency: "Idempotency | Callable[[Semel], Idempotency]") -> Callable[[Entry], Entry]:
+    def http(
+        self, idempotency: "Idempotency | Callable[[Semel], Idempotency]"
+    ) -> Callable[[LambdaHandler], LambdaHandler]:
         """A handler of requests that keeps a policy, or the one that a function makes for the ledger.
 
         Requests come from API Gateway, in payload format 1.0 or 2.0, from a function URL, or from a load
@@ -120,76 +121,78 @@ class Lambda:
             s = self.s
             return idempotency(s) if callable(idempotency) else idempotency
 
-        def protect(handle: Entry) -> Entry:
+        def protect(handle: LambdaHandler) -> LambdaHandler:
             return self._entry(handle, lambda event, context: answer(policy(), handle, event, context))
 
         return protect
 
     # Batches, of which Lambda takes back what failed
 
-    def sqs(self, **terms: Unpack[Terms]) -> Callable[[OfRecord], Entry]:
+    def sqs(self, **terms: Unpack[RecordOptions]) -> Callable[[OfRecord], LambdaHandler]:
         """A handler of a queue's messages; a FIFO queue's group stops at its first that failed.
 
         `horizon` is the queue's retention period: 4 days, unless it is said.
         """
-        return self._batches(SQS, Batch.report, terms)
+        return self._batches(SQS, RecordBatch.report, terms)
 
-    def kinesis(self, **terms: Unpack[Terms]) -> Callable[[OfRecord], Entry]:
+    def kinesis(self, **terms: Unpack[RecordOptions]) -> Callable[[OfRecord], LambdaHandler]:
         """A handler of a stream's records, in order; a shard stops at its first that failed.
 
         `horizon` is the stream's retention period: a day, unless it is said.
         """
-        return self._batches(KINESIS, Batch.report, terms)
+        return self._batches(KINESIS, RecordBatch.report, terms)
 
-    def dynamodb(self, **terms: Unpack[Terms]) -> Callable[[OfRecord], Entry]:
+    def dynamodb(self, **terms: Unpack[RecordOptions]) -> Callable[[OfRecord], LambdaHandler]:
         """A handler of a table's changes, in order; a shard stops at its first that failed."""
-        return self._batches(DYNAMODB, Batch.report, terms)
+        return self._batches(DYNAMODB, RecordBatch.report, terms)
 
     # What Lambda was handed and will try again: what goes wrong is raised
 
-    def sns(self, **terms: Unpack[Terms]) -> Callable[[OfRecord], Entry]:
+    def sns(self, **terms: Unpack[RecordOptions]) -> Callable[[OfRecord], LambdaHandler]:
         """A handler of a topic's messages; gives the results in a list."""
-        return self._batches(SNS, Batch.insist, terms)
+        return self._batches(SNS, RecordBatch.insist, terms)
 
-    def s3(self, **terms: Unpack[Terms]) -> Callable[[OfRecord], Entry]:
+    def s3(self, **terms: Unpack[RecordOptions]) -> Callable[[OfRecord], LambdaHandler]:
         """A handler of a bucket's notifications; gives the results in a list."""
-        return self._batches(S3, Batch.insist, terms)
+        return self._batches(S3, RecordBatch.insist, terms)
 
-    def eventbridge(self, **terms: Unpack[Terms]) -> Callable[[Entry], Entry]:
+    def eventbridge(self, **terms: Unpack[RecordOptions]) -> Callable[[LambdaHandler], LambdaHandler]:
         """A handler of a bus's events."""
         return self._events(EVENTBRIDGE, terms)
 
     def event(
         self,
-        key: Callable[[Event], str],
+        key: Callable[[LambdaEvent], str],
         *,
-        fingerprint: Callable[[Event], Any] | None = None,
-        dead: Dead | None = None,
+        fingerprint: Callable[[LambdaEvent], Any] | None = None,
+        dead: OnDead | None = None,
         **options: Unpack[Options],
-    ) -> Callable[[Entry], Entry]:
+    ) -> Callable[[LambdaHandler], LambdaHandler]:
         """A handler of any event that has a key: another one with the same key gives the same result."""
-        terms = cast("Terms", {**options, "dead": dead, "fingerprint": fingerprint})
-        return self._events(Source(door="lambda", key=key, id=lambda _: "event", horizon=ASYNC), terms)
+        terms = cast("RecordOptions", {**options, "dead": dead, "fingerprint": fingerprint})
+        return self._events(RecordSource(door="lambda", key=key, id=lambda _: "event", horizon=ASYNC), terms)
 
     # Inside
 
     def _batches(
-        self, source: Source, end: Callable[[Batch, Event, Any], Any], terms: Terms
-    ) -> Callable[[OfRecord], Entry]:
-        def protect(handle: OfRecord) -> Entry:
+        self, source: RecordSource, end: Callable[[RecordBatch, LambdaEvent, Any], Any], terms: RecordOptions
+    ) -> Callable[[OfRecord], LambdaHandler]:
+        def protect(handle: OfRecord) -> LambdaHandler:
             batch = self._batch(source, handle, terms)
             return self._entry(handle, lambda event, context: end(batch(), event, context))
 
         return protect
 
-    def _events(self, source: Source, terms: Terms) -> Callable[[Entry], Entry]:
-        def protect(handle: Entry) -> Entry:
+    def _events(self, source: RecordSource, terms: RecordOptions) -> Callable[[LambdaHandler], LambdaHandler]:
+        def protect(handle: LambdaHandler) -> LambdaHandler:
             one = self._batch(source, handle, terms)
             return self._entry(handle, lambda event, context: one().insist_on(event, context))
 
         return protect
 
-    def _batch(self, source: Source, handle: Callable[..., Any], terms: Terms) -> Callable[[], Batch]:
+    def _batch(
+        self, source: RecordSource, handle: Callable[..., Any], terms: RecordOptions
+    ) -> Callable[[], RecordBatch]:
         """What makes the batches of a source once the ledger is open; what is wrong with it is said now."""
         terms = terms.copy()
         dead = terms.pop("dead", None)
@@ -202,10 +205,12 @@ class Lambda:
             )
         options["horizon"] = seconds(options.get("horizon", source.horizon))
         policy_of(options)
-        return functools.cache(lambda: Batch(source, self._attempts(source, handle, names, options), dead))
+        return functools.cache(
+            lambda: RecordBatch(source, self._attempts(source, handle, names, options), dead)
+        )
 
     def _attempts(
-        self, source: Source, handle: Callable[..., Any], names: tuple[Any, Any], options: Options
+        self, source: RecordSource, handle: Callable[..., Any], names: tuple[Any, Any], options: Options
     ) -> Attempts:
         s = self.s
         options = options.copy()
@@ -216,7 +221,7 @@ class Lambda:
             s, handle, key=key, fingerprint=fingerprint, door=source.door, min_remaining=least, **options
         )
 
-    def _entry(self, handle: Callable[..., Any], run: Entry) -> Entry:
+    def _entry(self, handle: Callable[..., Any], run: LambdaHandler) -> LambdaHandler:
         """A handler as Lambda calls it, named like the function that it is made of."""
         from inspect import iscoroutinefunction
 
@@ -225,7 +230,7 @@ class Lambda:
                 f"{handle.__qualname__} is async, and Lambda calls plain functions: use asyncio.run() in one"
             )
 
-        def handler(event: Event, context: Any) -> Any:
+        def handler(event: LambdaEvent, context: Any) -> Any:
             try:
                 return run(event, context)
             finally:

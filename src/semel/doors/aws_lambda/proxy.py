@@ -11,14 +11,13 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from semel.doors.aws_lambda.attempts import remaining, within
+from semel.doors.aws_lambda.attempts import LambdaEvent, remaining, within
 from semel.doors.http.exchange import Exchange
 from semel.doors.http.pages import page_of
-from semel.doors.http.policy import Idempotency, Request
+from semel.doors.http.policy import Idempotency, RequestHead
 from semel.doors.http.responses import HTTPResponse, Pairs
 
-Event: TypeAlias = dict[str, Any]
-Response: TypeAlias = dict[str, Any]
+LambdaResponse: TypeAlias = dict[str, Any]
 
 WANTED: Final = ("idempotency-key", "idempotency-expiry-seconds", "content-length")
 JSON: Final = {"Content-Type": "application/json"}
@@ -26,7 +25,9 @@ JSON: Final = {"Content-Type": "application/json"}
 COUNTED: Final = "content-length"
 
 
-def answer(idempotency: Idempotency, handle: Callable[[Event, Any], Any], event: Event, context: Any) -> Any:
+def answer(
+    idempotency: Idempotency, handle: Callable[[LambdaEvent, Any], Any], event: LambdaEvent, context: Any
+) -> Any:
     """Answer one request."""
     request = request_of(event)
     if not idempotency.protects(request.method):
@@ -50,7 +51,9 @@ def answer(idempotency: Idempotency, handle: Callable[[Event, Any], Any], event:
     return respond(known, event) if known is not None else _run(exchange, handle, event, context)
 
 
-def _run(exchange: Exchange, handle: Callable[[Event, Any], Any], event: Event, context: Any) -> Any:
+def _run(
+    exchange: Exchange, handle: Callable[[LambdaEvent, Any], Any], event: LambdaEvent, context: Any
+) -> Any:
     """Let the handler answer, and write down what it answers."""
     try:
         response = explicit(handle(event, context))
@@ -67,17 +70,17 @@ def _run(exchange: Exchange, handle: Callable[[Event, Any], Any], event: Event, 
 # Requests in
 
 
-def request_of(event: Event) -> Request:
+def request_of(event: LambdaEvent) -> RequestHead:
     """A request as the policy reads it."""
     around = event["requestContext"]
     if "http" in around:
         path, query = event["rawPath"], event["rawQueryString"]
-        return Request(around["http"]["method"], path, query, _wanted(event), event, _stage(path, around))
+        return RequestHead(around["http"]["method"], path, query, _wanted(event), event, _stage(path, around))
     path = event["path"]
     # With the stage before it, where there is one.
     full = around.get("path") or path
     root = full.removesuffix(path) if full.endswith(path) else ""
-    return Request(event["httpMethod"], full, _query(event), _wanted(event), event, root)
+    return RequestHead(event["httpMethod"], full, _query(event), _wanted(event), event, root)
 
 
 def _stage(path: str, around: Mapping[str, Any]) -> str:
@@ -85,14 +88,14 @@ def _stage(path: str, around: Mapping[str, Any]) -> str:
     return root if path.startswith(f"{root}/") else ""
 
 
-def _query(event: Event) -> str:
+def _query(event: LambdaEvent) -> str:
     from urllib.parse import urlencode
 
     several = event.get("multiValueQueryStringParameters") or event.get("queryStringParameters") or {}
     return urlencode(sorted(several.items()), doseq=True)
 
 
-def _wanted(event: Event) -> dict[str, str]:
+def _wanted(event: LambdaEvent) -> dict[str, str]:
     """The headers that matter here; a repeated one is joined, as any server would."""
     several = event.get("multiValueHeaders") or {}
     found = several or event.get("headers") or {}
@@ -112,7 +115,7 @@ def body_of(message: Mapping[str, Any]) -> bytes:
 # Responses out
 
 
-def explicit(response: Any) -> Response:
+def explicit(response: Any) -> LambdaResponse:
     """A response with what API Gateway would infer, so that the first answer and every replay are one."""
     if not isinstance(response, dict) or "statusCode" not in response:
         return {"statusCode": 200, "headers": JSON, "body": _text(response), "isBase64Encoded": False}
@@ -124,7 +127,7 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
-def pairs_of(response: Response) -> Pairs:
+def pairs_of(response: LambdaResponse) -> Pairs:
     """The headers of a response; cookies that stand apart from them are not among them."""
     several = response.get("multiValueHeaders") or {}
     alone = response.get("headers") or {}
@@ -132,10 +135,10 @@ def pairs_of(response: Response) -> Pairs:
     return pairs + [(name, str(value)) for name, values in several.items() for value in values]
 
 
-def respond(answer: HTTPResponse, event: Event) -> Response:
+def respond(answer: HTTPResponse, event: LambdaEvent) -> LambdaResponse:
     """An answer in the shape that whoever sent this event understands."""
     around = event["requestContext"]
-    response: Response = {"statusCode": answer.status, **_body(answer.body)}
+    response: LambdaResponse = {"statusCode": answer.status, **_body(answer.body)}
     several: dict[str, list[str]] = {}
     for name, value in answer.headers:
         if name.lower() != COUNTED:
@@ -149,7 +152,7 @@ def respond(answer: HTTPResponse, event: Event) -> Response:
     return response
 
 
-def _body(body: bytes) -> Response:
+def _body(body: bytes) -> LambdaResponse:
     try:
         return {"body": body.decode(), "isBase64Encoded": False}
     except UnicodeDecodeError:

@@ -14,21 +14,21 @@ from semel.ledger import DAY
 if TYPE_CHECKING:
     from semel.doors.aws_lambda.attempts import Attempts
 
-Record: TypeAlias = dict[str, Any]
-Dead: TypeAlias = Callable[[Record, Taken], Any]
+LambdaRecord: TypeAlias = dict[str, Any]
+OnDead: TypeAlias = Callable[[LambdaRecord, Taken], Any]
 
 # Lambda keeps an event that it is to invoke a function with for so long.
 ASYNC: Final = 6 * 3600.0
 
 
-class Source(msgspec.Struct, frozen=True, kw_only=True):
+class RecordSource(msgspec.Struct, frozen=True, kw_only=True):
     """Where records come from."""
 
     door: str
-    key: Callable[[Record], str]
-    id: Callable[[Record], str]
+    key: Callable[[LambdaRecord], str]
+    id: Callable[[LambdaRecord], str]
     """What Lambda calls a record."""
-    group: Callable[[Record], Hashable] = lambda _: None
+    group: Callable[[LambdaRecord], Hashable] = lambda _: None
     """Records of one group are handled in order; None stands alone."""
     checkpoint: bool = False
     """Lambda goes on from the first that failed, whatever else is reported."""
@@ -41,7 +41,7 @@ def function_name() -> str:
     return os.environ.get("AWS_LAMBDA_FUNCTION_NAME", "local")
 
 
-def queued(record: Record) -> str:
+def queued(record: LambdaRecord) -> str:
     """What a message is called; whether its queue tells equal names in two groups apart is not to be seen."""
     queue = record["eventSourceARN"].rpartition(":")[2]
     system = record["attributes"]
@@ -49,7 +49,7 @@ def queued(record: Record) -> str:
     return sqs_key(queue, record["messageId"], record["body"], dedup, group)
 
 
-def stored(record: Record) -> str:
+def stored(record: LambdaRecord) -> str:
     """One change of one object; its name is hashed, as it may be longer than a key."""
     from hashlib import sha256
 
@@ -61,7 +61,7 @@ def stored(record: Record) -> str:
     return Key("s3", function_name(), record["eventName"], which, order)
 
 
-SQS: Final = Source(
+SQS: Final = RecordSource(
     door="sqs",
     key=queued,
     id=lambda record: record["messageId"],
@@ -69,7 +69,7 @@ SQS: Final = Source(
     horizon=4 * DAY,
 )
 # A batch is always of one shard.
-KINESIS: Final = Source(
+KINESIS: Final = RecordSource(
     door="kinesis",
     key=lambda record: Key("kinesis", function_name(), record["eventSourceARN"], record["eventID"]),
     id=lambda record: record["kinesis"]["sequenceNumber"],
@@ -77,7 +77,7 @@ KINESIS: Final = Source(
     checkpoint=True,
     horizon=DAY,
 )
-DYNAMODB: Final = Source(
+DYNAMODB: Final = RecordSource(
     door="dynamodb",
     key=lambda record: Key("dynamodb", function_name(), record["eventID"]),
     id=lambda record: record["dynamodb"]["SequenceNumber"],
@@ -86,20 +86,20 @@ DYNAMODB: Final = Source(
     horizon=DAY,
 )
 # SNS tries for 23 days to hand a message over to Lambda.
-SNS: Final = Source(
+SNS: Final = RecordSource(
     door="sns",
     key=lambda record: Key("sns", function_name(), record["Sns"]["MessageId"]),
     id=lambda record: record["Sns"]["MessageId"],
     horizon=23 * DAY + ASYNC,
 )
-S3: Final = Source(
+S3: Final = RecordSource(
     door="s3",
     key=stored,
     id=lambda record: record.get("responseElements", {}).get("x-amz-request-id", ""),
     horizon=DAY + ASYNC,
 )
 # A bus tries for a day to hand an event over to Lambda.
-EVENTBRIDGE: Final = Source(
+EVENTBRIDGE: Final = RecordSource(
     door="eventbridge",
     key=lambda event: Key("eventbridge", function_name(), event["id"]),
     id=lambda event: event["id"],
@@ -107,10 +107,10 @@ EVENTBRIDGE: Final = Source(
 )
 
 
-class Batch:
+class RecordBatch:
     """The records of one source, and what becomes of those that cannot be helped."""
 
-    def __init__(self, source: Source, attempts: "Attempts", dead: Dead | None) -> None:
+    def __init__(self, source: RecordSource, attempts: "Attempts", dead: OnDead | None) -> None:
         self._source = source
         self._attempts = attempts
         self._dead = dead
@@ -139,17 +139,17 @@ class Batch:
             raise problem
         return results
 
-    def insist_on(self, event: Record, context: Any) -> Any:
+    def insist_on(self, event: LambdaRecord, context: Any) -> Any:
         """Handle an event that is a record itself."""
         taken = self._attempts.during(context, told=True).take(event)
         if not self._settled(event, taken) and taken.error is not None:
             raise taken.error
         return taken.result
 
-    def _taken(self, records: Iterable[Record], context: Any) -> Iterable[tuple[Record, Taken]]:
+    def _taken(self, records: Iterable[LambdaRecord], context: Any) -> Iterable[tuple[LambdaRecord, Taken]]:
         return self._attempts.during(context).take_all(records, self._source.group)
 
-    def _settled(self, record: Record, taken: Taken) -> bool:
+    def _settled(self, record: LambdaRecord, taken: Taken) -> bool:
         if taken.verdict is not Verdict.DEAD or self._dead is None:
             return taken.settled
         try:
@@ -159,12 +159,12 @@ class Batch:
             return False
         return True
 
-    def _tell(self, record: Record, taken: Taken) -> None:
+    def _tell(self, record: LambdaRecord, taken: Taken) -> None:
         """Log what nobody would see otherwise, as the invocation as a whole succeeds."""
         if taken.verdict in (Verdict.FAILED, Verdict.DEAD) and taken.error is not None:
             self._log(taken.verdict.value, record, taken.error)
 
-    def _log(self, what: str, record: Record, error: BaseException) -> None:
+    def _log(self, what: str, record: LambdaRecord, error: BaseException) -> None:
         from logging import getLogger
         from traceback import format_exception
 

@@ -5,7 +5,7 @@
 It is what a server promises; `semel.doors.asgi`, `wsgi`, `fastapi`, `flask` and `django` keep it.
 """
 
-from semel.doors.http.policy import ANYONE, Idempotency, Request, Ticket
+from semel.doors.http.policy import ANYONE, AdmittedKey, Idempotency, RequestHead
 from semel.doors.http.responses import KEPT_HEADERS, HTTPResponse, Kept
 
-__all__ = ["ANYONE", "KEPT_HEADERS", "HTTPResponse", "Idempotency", "Kept", "Request", "Ticket"]
+__all__ = ["ANYONE", "KEPT_HEADERS", "AdmittedKey", "HTTPResponse", "Idempotency", "Kept", "RequestHead"]

@@ -8,7 +8,7 @@ from semel.doors.http.responses import HTTPResponse, Pairs
 from semel.running import Run, leave
 
 if TYPE_CHECKING:
-    from semel.doors.http.policy import Idempotency, Ticket
+    from semel.doors.http.policy import AdmittedKey, Idempotency
     from semel.once import Running
 
 
@@ -21,7 +21,7 @@ class Exchange:
 
     __slots__ = ("_idempotency", "_running", "is_open", "recording", "run", "ticket")
 
-    def __init__(self, idempotency: "Idempotency", ticket: "Ticket") -> None:
+    def __init__(self, idempotency: "Idempotency", ticket: "AdmittedKey") -> None:
         self._idempotency = idempotency
         self._running: Running | None = None
         self.ticket = ticket

@@ -47,7 +47,7 @@ ANYONE: Final = Anyone()
 """Callers are not told apart: whoever knows a key gets its response."""
 
 Identity: TypeAlias = Callable[[Any], str | int | None]
-Payload: TypeAlias = Literal["bytes", "json"] | Callable[[Any, bytes], Any]
+PayloadRule: TypeAlias = Literal["bytes", "json"] | Callable[[Any, bytes], Any]
 
 WELL_KNOWN: Final = "/.well-known/idempotency-key"
 
@@ -64,7 +64,7 @@ STORE_PAUSE: Final = 5
 READY: Final = 4096
 
 
-class Request(msgspec.Struct, frozen=True):
+class RequestHead(msgspec.Struct, frozen=True):
     """The head of a request; header names are in lower case, and `native` is the framework's own request."""
 
     method: str
@@ -76,7 +76,7 @@ class Request(msgspec.Struct, frozen=True):
     """What stands before the path of every page of this application."""
 
 
-class Ticket(msgspec.Struct, frozen=True):
+class AdmittedKey(msgspec.Struct, frozen=True):
     """A request that may be worked on under its key."""
 
     block: Block
@@ -112,7 +112,7 @@ class Idempotency:
         expiry: tuple[Seconds, Seconds] | None = None,
         keep: Callable[[int], bool] = lambda status: status < 500,
         headers: Collection[str] = KEPT_HEADERS,
-        payload: Payload = "bytes",
+        payload: PayloadRule = "bytes",
         max_key: int = 255,
         max_body: int = 1024 * 1024,
         max_kept: int = 256 * 1024,
@@ -149,7 +149,7 @@ class Idempotency:
         # Some servers pass on what the client wrote, and frameworks take it for the same.
         return method in self.methods or method.upper() in self.methods
 
-    def admit(self, request: Request) -> Ticket | HTTPResponse | None:
+    def admit(self, request: RequestHead) -> AdmittedKey | HTTPResponse | None:
         """The ticket of a request, or why it gets none; None where it is not protected at all."""
         text = request.headers.get("idempotency-key")
         if text is None and not self.required:
@@ -164,9 +164,9 @@ class Idempotency:
         except _Turned as turned:
             return self.turn_away(turned.kind, base, str(turned))
         name = self._operation(request.method, request.path) + part(_short(key))
-        return Ticket(self._block(owner, ttl), name, base, request.query, request.native)
+        return AdmittedKey(self._block(owner, ttl), name, base, request.query, request.native)
 
-    def fingerprint(self, ticket: Ticket, body: bytes) -> str:
+    def fingerprint(self, ticket: AdmittedKey, body: bytes) -> str:
         """The fingerprint of what must not change under the ticket's key."""
         payload = self._payload
         try:
@@ -188,7 +188,7 @@ class Idempotency:
 
     # Answers out
 
-    def refuse(self, ticket: Ticket, error: BaseException, *, begun: bool = False) -> HTTPResponse:
+    def refuse(self, ticket: AdmittedKey, error: BaseException, *, begun: bool = False) -> HTTPResponse:
         """The answer to a request that did not get to run, or, if it had begun, could not be written down."""
         if isinstance(error, errors.AlreadyDone):
             return replayed(error.result, error.record.expires_at, ticket.base)
@@ -228,7 +228,7 @@ class Idempotency:
         """Whether it is worth asking for a page: nearly every request is told from one by this."""
         return method in ("GET", "HEAD") and self.well_known in path
 
-    def page(self, request: Request) -> "HTTPResponse | Asked | None":
+    def page(self, request: RequestHead) -> "HTTPResponse | StatusQuery | None":
         """The policy, or a question about the status of a request; None where it is another page."""
         before, found, rest = request.path.removeprefix(request.root).partition(self.well_known)
         if before or not found or rest[:1] not in ("", "/") or request.method not in ("GET", "HEAD"):
@@ -244,11 +244,11 @@ class Idempotency:
             return problem("no-such-key", base, "The address of a status comes with the answer 409.")
         try:
             owner = self._owner(request.native)
-            return Asked(self._scoped(owner), self._block(owner, 0.0).shown(key), base)
+            return StatusQuery(self._scoped(owner), self._block(owner, 0.0).shown(key), base)
         except _Turned as turned:
             return self.turn_away(turned.kind, base, str(turned))
 
-    def refuse_page(self, asked: "Asked", error: errors.SemelError) -> HTTPResponse:
+    def refuse_page(self, asked: "StatusQuery", error: errors.SemelError) -> HTTPResponse:
         """The answer to such a question when the ledger cannot tell."""
         if isinstance(error, errors.UsageError):
             return problem("no-such-key", asked.base, "The address of a status comes with the answer 409.")
@@ -256,7 +256,7 @@ class Idempotency:
             return self._unavailable(asked.base, error)
         raise error
 
-    def status(self, asked: "Asked", record: Record | None) -> HTTPResponse:
+    def status(self, asked: "StatusQuery", record: Record | None) -> HTTPResponse:
         """What is known about a request."""
         if record is None:
             return problem("no-such-key", asked.base, "It was never received, or it is no longer remembered.")
@@ -341,11 +341,11 @@ class Idempotency:
         self._block("", shortest)  # what ends before the other side stops retrying is refused here
         return shortest, longest
 
-    def _come_back(self, kind: ProblemType, ticket: Ticket, pause: float, detail: str) -> HTTPResponse:
+    def _come_back(self, kind: ProblemType, ticket: AdmittedKey, pause: float, detail: str) -> HTTPResponse:
         link = self._status_link(ticket)
         return problem_later(kind, ticket.base, detail, pause, link, status_url=ticket.url)
 
-    def _status_link(self, ticket: Ticket) -> Pairs:
+    def _status_link(self, ticket: AdmittedKey) -> Pairs:
         return [("Link", f'<{ticket.url}>; rel="status"; type="application/json"')]
 
     def _unavailable(
@@ -359,7 +359,7 @@ class Idempotency:
         return problem_later("unavailable", base, f"{why} Try again, with the same key.", pause)
 
 
-class Asked(msgspec.Struct, frozen=True):
+class StatusQuery(msgspec.Struct, frozen=True):
     """A question about the status of a request."""
 
     ledger: Semel

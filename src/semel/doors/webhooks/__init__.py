@@ -10,6 +10,7 @@ Its parts are there for use on their own:
     key = stripe_key(json.loads(body))  # "STRIPE:evt_1", however often it is delivered
 """
 
+from semel.doors.webhooks.delivery_reader import Answer, DeliveryReader
 from semel.doors.webhooks.ingress import EventRefused, Ingress
 from semel.doors.webhooks.names import (
     aloware_key,
@@ -21,7 +22,6 @@ from semel.doors.webhooks.names import (
     stripe_key,
     telegram_key,
 )
-from semel.doors.webhooks.opening import Answer, Opening
 from semel.doors.webhooks.providers import (
     ALOWARE,
     GITHUB,
@@ -60,13 +60,13 @@ __all__ = [
     "Answer",
     "BadSignature",
     "Bearer",
+    "DeliveryReader",
     "EventRefused",
     "GitHub",
     "Headers",
     "HubSpotV3",
     "Ingress",
     "Notice",
-    "Opening",
     "PlainHmac",
     "Provider",
     "Receiver",

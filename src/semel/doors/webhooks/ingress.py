@@ -7,7 +7,7 @@ import msgspec
 
 from semel.connect import Semel
 from semel.doors.http.problems import retry_after
-from semel.doors.webhooks.opening import Answer, Opening
+from semel.doors.webhooks.delivery_reader import Answer, DeliveryReader
 from semel.doors.webhooks.providers import Provider, Secrets
 from semel.doors.webhooks.reading import Headers, Notice, values
 from semel.errors import InvalidKey, MessageRefused, SemelError
@@ -63,7 +63,7 @@ class Known(msgspec.Struct, frozen=True):
     messages: list[Message]
 
 
-class Counts(msgspec.Struct):
+class IngressSummary(msgspec.Struct):
     """What the sender is told of a delivery."""
 
     received: int
@@ -77,7 +77,7 @@ class Counts(msgspec.Struct):
     """Events that came by another delivery before; told to who asks for it, where the inbox can tell."""
 
 
-Course: TypeAlias = Generator[list[Message] | Known | Answer, SemelError | int | None, T]
+IngressSteps: TypeAlias = Generator[list[Message] | Known | Answer, SemelError | int | None, T]
 
 
 class Ingress:
@@ -97,24 +97,24 @@ class Ingress:
         message: Callable[[Notice], Message | None],
     ) -> None:
         self._s = s.through("webhook")
-        self._opening = Opening(self._s, provider, secrets)
+        self._reader = DeliveryReader(self._s, provider, secrets)
         self._inbox = inbox
         self._message = message
 
     def receive(self, headers: Headers, body: bytes, *, method: str = "POST", url: str = "") -> Answer:
         """Take a delivery: `body` is the bytes that came, and `url` the address as the sender was told it."""
-        course = self._course(headers, body, method, url)
-        step = next(course)
+        steps = self._steps(headers, body, method, url)
+        step = next(steps)
         while not isinstance(step, Answer):
-            step = course.send(self._do(step))
+            step = steps.send(self._do(step))
         return step
 
     async def areceive(self, headers: Headers, body: bytes, *, method: str = "POST", url: str = "") -> Answer:
         """The same, awaitable."""
-        course = self._course(headers, body, method, url)
-        step = next(course)
+        steps = self._steps(headers, body, method, url)
+        step = next(steps)
         while not isinstance(step, Answer):
-            step = course.send(await self._ado(step))
+            step = steps.send(await self._ado(step))
         return step
 
     def _do(self, step: list[Message] | Known) -> SemelError | int | None:
@@ -135,7 +135,7 @@ class Ingress:
             return error
         return None
 
-    def _course(self, headers: Headers, body: bytes, method: str, url: str) -> Course[None]:
+    def _steps(self, headers: Headers, body: bytes, method: str, url: str) -> IngressSteps[None]:
         """A delivery's course: it yields what is to be put in, is sent what stood in the way, and answers."""
         opened = self._open(headers, body, method, url)
         if isinstance(opened, Answer):
@@ -155,7 +155,7 @@ class Ingress:
             error = yield from self._one_by_one(messages, counts)
         yield Answer.json(200, counts, applied) if not isinstance(error, SemelError) else self._full(error)
 
-    def _one_by_one(self, messages: list[Message], counts: Counts) -> Course[SemelError | None]:
+    def _one_by_one(self, messages: list[Message], counts: IngressSummary) -> IngressSteps[SemelError | None]:
         """One of them is not fit to be put in; whichever it is, the others are accepted."""
         for message in messages:
             error = yield [message]
@@ -168,18 +168,18 @@ class Ingress:
 
     def _open(
         self, headers: Headers, body: bytes, method: str, url: str
-    ) -> tuple[list[Message], Counts] | Answer:
-        notices = self._opening.open(headers, body, method=method, url=url)
+    ) -> tuple[list[Message], IngressSummary] | Answer:
+        notices = self._reader.open(headers, body, method=method, url=url)
         if isinstance(notices, Answer):
             return notices
-        counts = Counts(len(notices))
+        counts = IngressSummary(len(notices))
         messages: dict[str, Message] = {}
         for notice in notices:
             self._sort(notice, messages, counts)
         counts.accepted = len(messages)
         return list(messages.values()), counts
 
-    def _sort(self, notice: Notice, messages: dict[str, Message], counts: Counts) -> None:
+    def _sort(self, notice: Notice, messages: dict[str, Message], counts: IngressSummary) -> None:
         try:
             message = self._message(notice)
             key = None if message is None else check(message.key)
@@ -193,7 +193,7 @@ class Ingress:
         else:
             messages[key] = message
 
-    def _fail(self, counts: Counts, error: Exception) -> None:
+    def _fail(self, counts: IngressSummary, error: Exception) -> None:
         counts.failed += 1
         # Without other words than these, which may quote the event.
         why = str(error) if isinstance(error, EventRefused) else type(error).__name__

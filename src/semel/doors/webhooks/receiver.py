@@ -16,7 +16,7 @@ import msgspec
 from semel.connect import Semel
 from semel.doors.http.problems import retry_after
 from semel.doors.queues.messages import Handler, Taken, Verdict
-from semel.doors.webhooks.opening import Answer, Opening
+from semel.doors.webhooks.delivery_reader import Answer, DeliveryReader
 from semel.doors.webhooks.providers import Provider, Secrets
 from semel.doors.webhooks.reading import Headers, Notice
 from semel.errors import InvalidKey, InvalidOption
@@ -32,9 +32,9 @@ SHARE: Final = 0.8
 RETRY_AFTER: Final = 10.0
 LONGEST_RETRY_AFTER: Final = 3600.0
 
-Outcome: TypeAlias = Literal["new", "duplicate", "busy", "failed", "deferred"]
+EventOutcome: TypeAlias = Literal["new", "duplicate", "busy", "failed", "deferred"]
 
-OUTCOMES: Final[dict[Verdict, Outcome]] = {
+OUTCOMES: Final[dict[Verdict, EventOutcome]] = {
     Verdict.DONE: "new",
     Verdict.DUPLICATE: "duplicate",
     Verdict.BUSY: "busy",
@@ -44,10 +44,10 @@ OUTCOMES: Final[dict[Verdict, Outcome]] = {
 }
 
 
-class Told(msgspec.Struct, frozen=True, omit_defaults=True):
+class EventResult(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the sender is told of one event; neither its key nor anything that is in it."""
 
-    outcome: Outcome
+    outcome: EventOutcome
     key_digest: str | None = None
     """The name that its key has in events and logs."""
     reason: str | None = None
@@ -64,10 +64,10 @@ class Summary(msgspec.Struct, frozen=True):
     busy: int
     failed: int
     deferred: int
-    events: list[Told]
+    events: list[EventResult]
 
 
-class Named(msgspec.Struct, frozen=True):
+class KeyedNotice(msgspec.Struct, frozen=True):
     """An event and its key, or why it has none."""
 
     notice: Notice
@@ -81,7 +81,7 @@ class Named(msgspec.Struct, frozen=True):
         return self.key
 
 
-Course: TypeAlias = Generator[Named, Taken, Answer]
+ReceiverSteps: TypeAlias = Generator[KeyedNotice, Taken, Answer]
 
 
 class Receiver:
@@ -103,17 +103,17 @@ class Receiver:
         **options: Unpack[Options],
     ) -> None:
         self.provider = provider
-        self._opening = Opening(s.through("webhook"), provider, secrets)
+        self._reader = DeliveryReader(s.through("webhook"), provider, secrets)
         self._clock = s.clock
         self._is_async = any(map(inspect.iscoroutinefunction, (handle, type(handle).__call__)))
         self._fingerprint = fingerprint
         horizon = max(provider.retry_horizon or 0.0, s.ledger.steps.horizon)
         if horizon and "horizon" not in options:
             options["horizon"] = horizon
-        self._handler: Handler[Named] = Handler(
+        self._handler: Handler[KeyedNotice] = Handler(
             s,
             lambda event: handle(event.notice),
-            key=Named.name,
+            key=KeyedNotice.name,
             fingerprint=None if fingerprint is None else lambda event: fingerprint(event.notice),
             door="webhook",
             **options,
@@ -123,36 +123,36 @@ class Receiver:
         """Take a delivery: `body` is the bytes that came, and `url` the address as the sender was told it."""
         if self._is_async:
             raise InvalidOption("the handler is async: await receiver.areceive(...)")
-        course = self._course(headers, body, method, url)
-        step = _next(course)
+        steps = self._steps(headers, body, method, url)
+        step = _next(steps)
         while not isinstance(step, Answer):
-            step = _next(course, self._handler.take(step))
+            step = _next(steps, self._handler.take(step))
         return step
 
     async def areceive(self, headers: Headers, body: bytes, *, method: str = "POST", url: str = "") -> Answer:
         """The same, awaitable."""
-        course = self._course(headers, body, method, url)
-        step = _next(course)
+        steps = self._steps(headers, body, method, url)
+        step = _next(steps)
         while not isinstance(step, Answer):
-            step = _next(course, await self._handler.atake(step))
+            step = _next(steps, await self._handler.atake(step))
         return step
 
-    def _course(self, headers: Headers, body: bytes, method: str, url: str) -> Course:
+    def _steps(self, headers: Headers, body: bytes, method: str, url: str) -> ReceiverSteps:
         """A delivery's course: it yields each event that is to be handled, and is sent what became of it."""
         begun = self._clock.monotonic()
-        opened = self._opening.open(headers, body, method=method, url=url)
+        opened = self._reader.open(headers, body, method=method, url=url)
         if isinstance(opened, Answer):
             return opened
-        told: list[Told] = []
+        told: list[EventResult] = []
         waits: list[float] = []
-        seen: dict[tuple[str, str | None], Told] = {}
+        seen: dict[tuple[str, str | None], EventResult] = {}
         for event in map(self._named, opened):
             mark = self._mark(event)
             if mark in seen:
                 told.append(_again(seen[mark]))
                 continue
             if self._is_late(begun):
-                told.append(Told("deferred", self._digest(event), "no time was left", redeliver=True))
+                told.append(EventResult("deferred", self._digest(event), "no time was left", redeliver=True))
             else:
                 taken = yield event
                 told.append(self._told(event, taken))
@@ -163,13 +163,13 @@ class Receiver:
 
     # Each event
 
-    def _named(self, notice: Notice) -> Named:
+    def _named(self, notice: Notice) -> KeyedNotice:
         try:
-            return Named(notice, self._opening.key(notice))
+            return KeyedNotice(notice, self._reader.key(notice))
         except InvalidKey as error:
-            return Named(notice, error=error)
+            return KeyedNotice(notice, error=error)
 
-    def _mark(self, event: Named) -> tuple[str, str | None]:
+    def _mark(self, event: KeyedNotice) -> tuple[str, str | None]:
         """What two events have in common that are the same one."""
         if self._fingerprint is None or event.error is not None:
             return event.key, None
@@ -182,38 +182,38 @@ class Receiver:
         within = self.provider.answer_within
         return within is not None and self._clock.monotonic() - begun >= SHARE * within
 
-    def _told(self, event: Named, taken: Taken) -> Told:
+    def _told(self, event: KeyedNotice, taken: Taken) -> EventResult:
         outcome, name = OUTCOMES[taken.verdict], self._digest(event)
         if taken.settled:
-            return Told(outcome, name)
+            return EventResult(outcome, name)
         reason = type(taken.error).__name__
         if taken.verdict is Verdict.DEAD and event.error is None:
             detail = f"{reason}: it is not done, and no further delivery of it is asked for"
             self._handler.s.events.warn(What.REFUSED, self._id(event), detail=detail)
-        return Told(outcome, name, reason, redeliver=taken.returns)
+        return EventResult(outcome, name, reason, redeliver=taken.returns)
 
-    def _digest(self, event: Named) -> str | None:
+    def _digest(self, event: KeyedNotice) -> str | None:
         return None if event.error is not None else digest(self._id(event))
 
-    def _id(self, event: Named) -> str:
+    def _id(self, event: KeyedNotice) -> str:
         steps = self._handler.s.ledger.steps
         return steps.name(steps.subject(event.key) if self._handler.policy.hide_key else event.key)
 
 
-def _next(course: Course, taken: Taken | None = None) -> Named | Answer:
+def _next(steps: ReceiverSteps, taken: Taken | None = None) -> KeyedNotice | Answer:
     try:
-        return next(course) if taken is None else course.send(taken)
+        return next(steps) if taken is None else steps.send(taken)
     except StopIteration as end:
         answer: Answer = end.value
         return answer
 
 
-def _again(first: Told) -> Told:
+def _again(first: EventResult) -> EventResult:
     """The same event once more in one delivery: done with the first, or as little as that."""
     return msgspec.structs.replace(first, outcome="duplicate") if first.outcome == "new" else first
 
 
-def _summed_up(told: list[Told], waits: list[float]) -> Answer:
+def _summed_up(told: list[EventResult], waits: list[float]) -> Answer:
     counts = dict.fromkeys(("new", "duplicate", "busy", "failed", "deferred"), 0)
     for one in told:
         counts[one.outcome] += 1

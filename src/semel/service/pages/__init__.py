@@ -13,8 +13,8 @@ from importlib.resources import files
 from string import Template
 from typing import Any, Final, TypeAlias
 
-Schema: TypeAlias = dict[str, Any]
-Rows: TypeAlias = Iterable[tuple[str, str]]
+JsonSchema: TypeAlias = dict[str, Any]
+DefinitionRows: TypeAlias = Iterable[tuple[str, str]]
 
 # A browser is told so too: whatever stood in a page, it would load nothing and run nothing.
 HEADERS: Final = {
@@ -44,7 +44,7 @@ def home(about: dict[str, Any]) -> str:
     return _page("semel", [*main, _list("Applications, and where their webhooks come in", apps)])
 
 
-def reference(document: Schema) -> str:
+def reference(document: JsonSchema) -> str:
     """Every operation of an OpenAPI document."""
     info, groups = document["info"], dict[str, list[str]]()
     for path, item in document["paths"].items():
@@ -80,7 +80,7 @@ def _link(path: str) -> str:
 # An operation
 
 
-def _operation(document: Schema, path: str, method: str, operation: Schema) -> str:
+def _operation(document: JsonSchema, path: str, method: str, operation: JsonSchema) -> str:
     told: str = operation.get("description") or operation.get("summary") or ""
     first, _, rest = told.partition("\n\n")
     body = _resolved(document, _body(operation))
@@ -99,19 +99,19 @@ def _operation(document: Schema, path: str, method: str, operation: Schema) -> s
     )
 
 
-def _parameter(document: Schema, one: Schema) -> tuple[str, str]:
+def _parameter(document: JsonSchema, one: JsonSchema) -> tuple[str, str]:
     told = f"{one['in']}, {_described(document, one.get('schema', {}), one.get('description', ''))}"
     return _name(one["name"], required=one.get("required", False)), told
 
 
-def _answer(document: Schema, status: str, one: Schema) -> tuple[str, str]:
-    schema: Schema = next((kind.get("schema", {}) for kind in one.get("content", {}).values()), {})
+def _answer(document: JsonSchema, status: str, one: JsonSchema) -> tuple[str, str]:
+    schema: JsonSchema = next((kind.get("schema", {}) for kind in one.get("content", {}).values()), {})
     fields = [name for name, _ in _fields(document, _resolved(document, schema))] if status < "300" else []
     told = _words(one.get("description", ""))
     return _code(status), told + (f"<small>{', '.join(fields)}</small>" if fields else "")
 
 
-def _command(document: Schema, path: str, method: str, operation: Schema) -> str:
+def _command(document: JsonSchema, path: str, method: str, operation: JsonSchema) -> str:
     """How it is asked from a shell."""
     asked = [one for one in operation.get("parameters", []) if one.get("required") and one["in"] == "query"]
     query = "&".join(f"{one['name']}={_example(document, one['schema'])}" for one in asked)
@@ -126,15 +126,15 @@ def _command(document: Schema, path: str, method: str, operation: Schema) -> str
     return " ".join(words)
 
 
-def _body(operation: Schema) -> Schema:
-    content: Schema = operation.get("requestBody", {}).get("content", {})
+def _body(operation: JsonSchema) -> JsonSchema:
+    content: JsonSchema = operation.get("requestBody", {}).get("content", {})
     return next((kind.get("schema", {}) for kind in content.values()), {})
 
 
 # Schemas
 
 
-def _resolved(document: Schema, schema: Schema) -> Schema:
+def _resolved(document: JsonSchema, schema: JsonSchema) -> JsonSchema:
     """What a reference stands for."""
     found: Any = document
     for step in schema.get("$ref", "#").split("/")[1:]:
@@ -142,12 +142,12 @@ def _resolved(document: Schema, schema: Schema) -> Schema:
     return schema if found is document else found | {k: v for k, v in schema.items() if k != "$ref"}
 
 
-def _fields(document: Schema, schema: Schema) -> Iterator[tuple[str, str]]:
+def _fields(document: JsonSchema, schema: JsonSchema) -> Iterator[tuple[str, str]]:
     for name, one in schema.get("properties", {}).items():
         yield _name(name, required=name in schema.get("required", ())), _described(document, one)
 
 
-def _described(document: Schema, schema: Schema, more: str = "") -> str:
+def _described(document: JsonSchema, schema: JsonSchema, more: str = "") -> str:
     """A value: its type, its limits, and what it means."""
     schema = _resolved(document, schema)
     told = [_type(document, schema)]
@@ -158,7 +158,7 @@ def _described(document: Schema, schema: Schema, more: str = "") -> str:
     return f"{', '.join(told)}" + (f"<br><small>{_marked(meant)}</small>" if meant else "")
 
 
-def _type(document: Schema, schema: Schema) -> str:
+def _type(document: JsonSchema, schema: JsonSchema) -> str:
     schema = _resolved(document, schema)
     if "anyOf" in schema:
         return " or ".join(_type(document, one) for one in schema["anyOf"])
@@ -175,7 +175,7 @@ def _number(value: float) -> str:
     return f"{value:g}" if value != int(value) else str(int(value))
 
 
-def _example(document: Schema, schema: Schema) -> Any:
+def _example(document: JsonSchema, schema: JsonSchema) -> Any:
     """A value as it might be."""
     schema = _resolved(document, schema)
     for name in ("examples", "enum"):
@@ -199,7 +199,7 @@ def _name(name: str, *, required: bool) -> str:
     return _code(name) + ("" if required else " <small>optional</small>")
 
 
-def _list(title: str, rows: Rows) -> str:
+def _list(title: str, rows: DefinitionRows) -> str:
     told = "".join(f"<dt>{name}</dt><dd>{meaning}</dd>\n" for name, meaning in rows)
     return f"<h3>{escape(title)}</h3>\n<dl>{told}</dl>\n" if told else ""
 

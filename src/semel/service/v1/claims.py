@@ -13,18 +13,18 @@ from semel.service.tokens import Principal, Tokens
 from semel.service.v1 import rules
 from semel.service.v1.handles import claim_handle, claim_of
 from semel.service.v1.models import (
-    ClaimAsked,
-    ClaimedTold,
-    CompleteAsked,
-    CompletedTold,
-    ErrorAsked,
-    FailAsked,
-    FailedTold,
-    ReleaseAsked,
-    ReleasedTold,
-    RenewAsked,
-    RenewedTold,
-    ReplayTold,
+    ClaimedResponse,
+    ClaimRequest,
+    CompletedResponse,
+    CompleteRequest,
+    FailedResponse,
+    FailRequest,
+    ReleasedResponse,
+    ReleaseRequest,
+    RenewedResponse,
+    RenewRequest,
+    ReplayResponse,
+    SentError,
 )
 from semel.service.v1.strict_json import StrictRoute
 
@@ -39,9 +39,9 @@ def router(_runtime: Runtime, tokens: Tokens) -> APIRouter:
     @routes.post(
         "/claims",
         status_code=201,
-        response_model=ClaimedTold,
+        response_model=ClaimedResponse,
         responses={
-            200: {"model": ReplayTold, "description": "It was done before."},
+            200: {"model": ReplayResponse, "description": "It was done before."},
             **problems(
                 "key-malformed",
                 "in-progress",
@@ -53,7 +53,7 @@ def router(_runtime: Runtime, tokens: Tokens) -> APIRouter:
             ),
         },
     )
-    async def claim(asked: ClaimAsked, caller: Writer) -> Any:
+    async def claim(asked: ClaimRequest, caller: Writer) -> Any:
         """Claim a key, or learn what is in the way.
 
         Send a `token` of your own: when the answer is lost, the same request gives the same claim.
@@ -63,45 +63,45 @@ def router(_runtime: Runtime, tokens: Tokens) -> APIRouter:
             rules.claim(caller.s, asked.key, asked.token, _terms(asked, caller)), caller.s.store
         )
         told = _told(outcome, begun)
-        if isinstance(told, ReplayTold):
+        if isinstance(told, ReplayResponse):
             return Response(told.model_dump_json(exclude_unset=True), 200, media_type="application/json")
         return told
 
     @routes.post("/claims/complete", responses=MOVE)
-    async def complete(asked: CompleteAsked, caller: Writer) -> CompletedTold:
+    async def complete(asked: CompleteRequest, caller: Writer) -> CompletedResponse:
         """The effect happened; keep what came of it. The same again is done again."""
         s = caller.s
         held, ledger = claim_of(asked.claim, s.ledger.steps.prefix), s.ledger.steps
         overflows = s.store.overflow is not None
         kept = await adrive(rules.complete(ledger, held, asked.result, overflows=overflows), s.store)
-        return CompletedTold(kept=kept)
+        return CompletedResponse(kept=kept)
 
     @routes.post("/claims/fail", responses=MOVE)
-    async def fail(asked: FailAsked, caller: Writer) -> FailedTold:
+    async def fail(asked: FailRequest, caller: Writer) -> FailedResponse:
         """It failed, and is to stay failed."""
         held = claim_of(asked.claim, caller.s.ledger.steps.prefix)
         await caller.s.aio.ledger.fail(held, _failure(asked.error))
-        return FailedTold()
+        return FailedResponse()
 
     @routes.post("/claims/release", responses=MOVE)
-    async def release(asked: ReleaseAsked, caller: Writer) -> ReleasedTold:
+    async def release(asked: ReleaseRequest, caller: Writer) -> ReleasedResponse:
         """It did not happen; let the next attempt run."""
         held = claim_of(asked.claim, caller.s.ledger.steps.prefix)
         error = None if asked.error is None else _failure(asked.error)
         await caller.s.aio.ledger.release(held, error)
-        return ReleasedTold()
+        return ReleasedResponse()
 
     @routes.post("/claims/renew", responses=MOVE)
-    async def renew(asked: RenewAsked, caller: Writer) -> RenewedTold:
+    async def renew(asked: RenewRequest, caller: Writer) -> RenewedResponse:
         """Still at work: the lease begins anew."""
         held, begun = claim_of(asked.claim, caller.s.ledger.steps.prefix), caller.s.clock.now()
         await caller.s.aio.ledger.renew(held)
-        return RenewedTold(lease=held.lease, lease_until=moment(begun + held.lease))
+        return RenewedResponse(lease=held.lease, lease_until=moment(begun + held.lease))
 
     return routes
 
 
-def _terms(asked: ClaimAsked, caller: Principal) -> dict[str, Any]:
+def _terms(asked: ClaimRequest, caller: Principal) -> dict[str, Any]:
     fingerprint = asked.fingerprint
     if "payload" in asked.model_fields_set:
         if fingerprint is not None:
@@ -117,10 +117,10 @@ def _terms(asked: ClaimAsked, caller: Principal) -> dict[str, Any]:
     }
 
 
-def _told(outcome: Outcome, begun: float) -> ClaimedTold | ReplayTold:
+def _told(outcome: Outcome, begun: float) -> ClaimedResponse | ReplayResponse:
     match outcome:
         case Claimed():
-            return ClaimedTold(
+            return ClaimedResponse(
                 key=outcome.key,
                 claim=claim_handle(outcome),
                 attempt=outcome.attempt,
@@ -148,11 +148,11 @@ def _told(outcome: Outcome, begun: float) -> ClaimedTold | ReplayTold:
             raise problem_error("outcome-unknown", detail, attempt=outcome.record.attempt)
 
 
-def _replayed(outcome: Replay) -> ReplayTold:
+def _replayed(outcome: Replay) -> ReplayResponse:
     record, told = outcome.record, {}
     if outcome.result is not MISSING:
         told["result"] = outcome.result
-    return ReplayTold(
+    return ReplayResponse(
         outcome="replay",
         key=record.key,
         attempt=record.attempt,
@@ -162,5 +162,5 @@ def _replayed(outcome: Replay) -> ReplayTold:
     )
 
 
-def _failure(error: ErrorAsked) -> Failure:
+def _failure(error: SentError) -> Failure:
     return Failure(error.type, error.message)

@@ -14,13 +14,13 @@ from semel.service.v1 import rules
 from semel.service.v1.handles import charge_handle, charge_of
 from semel.service.v1.models import (
     Amount,
-    ChargeAsked,
-    ChargeTold,
+    ChargeRequest,
+    ChargeResponse,
+    CounterPeriod,
     KeyQuery,
-    Per,
-    RefundAsked,
-    RefundTold,
-    TallyTold,
+    RefundRequest,
+    RefundResponse,
+    TallyResponse,
     Zone,
 )
 from semel.service.v1.strict_json import StrictRoute
@@ -40,7 +40,7 @@ def router(_runtime: Runtime, tokens: Tokens) -> APIRouter:
     Reader = Annotated[Principal, Depends(tokens.asking("ledger:read"))]  # noqa: N806 - a type
 
     @routes.post("/charge", responses=problems("key-malformed", "cap-reached"))
-    async def charge(asked: ChargeAsked, caller: Writer) -> ChargeTold:
+    async def charge(asked: ChargeRequest, caller: Writer) -> ChargeResponse:
         """Count so much, if the period has room for it; the same token again counts nothing more."""
         made = await caller.s.aio.counters.charge(
             asked.counter,
@@ -50,7 +50,7 @@ def router(_runtime: Runtime, tokens: Tokens) -> APIRouter:
             per=PERIODS[asked.per](asked.zone),
             keep=asked.keep,
         )
-        return ChargeTold(
+        return ChargeResponse(
             charge=charge_handle(made),
             counter=made.counter,
             period=made.period,
@@ -59,21 +59,25 @@ def router(_runtime: Runtime, tokens: Tokens) -> APIRouter:
         )
 
     @routes.post("/refund", responses=problems("key-malformed", "claim-malformed"))
-    async def refund(asked: RefundAsked, caller: Writer) -> RefundTold:
+    async def refund(asked: RefundRequest, caller: Writer) -> RefundResponse:
         """Give a charge back, once."""
         held = charge_of(asked.charge)
         refunded = await caller.s.aio.counters.refund(held)
         if not refunded:
             await adrive(rules.check_charge(caller.s, held), caller.s.store)
-        return RefundTold(refunded=refunded)
+        return RefundResponse(refunded=refunded)
 
     @routes.get("", responses=problems("key-malformed"))
     async def look(
-        counter: KeyQuery, caller: Reader, per: Per = "day", zone: Zone = "UTC", cap: Amount | None = None
-    ) -> TallyTold:
+        counter: KeyQuery,
+        caller: Reader,
+        per: CounterPeriod = "day",
+        zone: Zone = "UTC",
+        cap: Amount | None = None,
+    ) -> TallyResponse:
         """How a counter stands now."""
         tally = await caller.s.aio.counters.look(counter, per=PERIODS[per](zone), cap=cap)
-        return TallyTold(
+        return TallyResponse(
             counter=tally.counter,
             period=tally.period,
             used=tally.used,

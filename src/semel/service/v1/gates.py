@@ -8,7 +8,7 @@ import msgspec
 from fastapi import APIRouter, Depends
 
 from semel import errors
-from semel.apps.reading import Given
+from semel.apps.configuration import Configuration
 from semel.gate import RULES, Allowed, GateDecision, Refused, Rule, Sight
 from semel.keys import compile_template
 from semel.service.openapi import problems
@@ -19,11 +19,11 @@ from semel.service.tokens import Principal, Tokens
 from semel.service.v1.counters import PERIODS
 from semel.service.v1.handles import decision_handle, decision_of
 from semel.service.v1.models import (
-    DecideAsked,
-    DecisionTold,
-    GateRefundAsked,
-    RefundTold,
-    SightTold,
+    DecideRequest,
+    DecisionResponse,
+    GateRefundRequest,
+    RefundResponse,
+    SightResponse,
 )
 from semel.service.v1.strict_json import StrictRoute
 
@@ -36,7 +36,7 @@ TAKEN: Final = frozenset({"self", "also", "at", "subject"})
 
 def router(runtime: Runtime, tokens: Tokens) -> APIRouter:
     """The addresses of gates."""
-    gates = {name: _rules(name, gate, runtime.given) for name, gate in runtime.settings.gates.items()}
+    gates = {name: _rules(name, gate, runtime.configuration) for name, gate in runtime.settings.gates.items()}
     routes = APIRouter(prefix="/gates/{name}", tags=["gates"], route_class=StrictRoute)
     Writer = Annotated[Principal, Depends(tokens.asking("ledger:write"))]  # noqa: N806 - a type
 
@@ -47,7 +47,7 @@ def router(runtime: Runtime, tokens: Tokens) -> APIRouter:
         return caller.s.aio.gate(*gates[name], ttl=chosen.ttl, trace=chosen.trace)
 
     @routes.post("/decide", responses=problems("key-malformed", "no-such-gate"))
-    async def decide(name: str, asked: DecideAsked, caller: Writer) -> DecisionTold:
+    async def decide(name: str, asked: DecideRequest, caller: Writer) -> DecisionResponse:
         """Whether this action may happen; asked again, the answer is the same."""
         gate = gate_of(name, caller)
         if taken := TAKEN & asked.facts.keys():
@@ -56,23 +56,23 @@ def router(runtime: Runtime, tokens: Tokens) -> APIRouter:
         return _told(await ask(asked.key, **asked.facts))
 
     @routes.post("/refund", responses=problems("key-malformed", "claim-malformed", "no-such-gate"))
-    async def refund(name: str, asked: GateRefundAsked, caller: Writer) -> RefundTold:
+    async def refund(name: str, asked: GateRefundRequest, caller: Writer) -> RefundResponse:
         """What was allowed did not happen: give back what it used up, once."""
         gate, held = gate_of(name, caller), decision_of(asked.decision)
         known = await gate.recorded(held.key)
         if known is None:
             # Which tells whether it was given back before.
-            return RefundTold(refunded=await gate.refund(held))
+            return RefundResponse(refunded=await gate.refund(held))
         if not isinstance(known, Allowed) or known.token != held.token:
-            return RefundTold(refunded=False)
-        return RefundTold(refunded=await gate.refund(known))
+            return RefundResponse(refunded=False)
+        return RefundResponse(refunded=await gate.refund(known))
 
     return routes
 
 
-def _told(decision: GateDecision) -> DecisionTold:
+def _told(decision: GateDecision) -> DecisionResponse:
     refused = decision if isinstance(decision, Refused) else None
-    return DecisionTold(
+    return DecisionResponse(
         key=decision.key,
         allowed=decision.allowed,
         at=moment(decision.at),
@@ -84,8 +84,8 @@ def _told(decision: GateDecision) -> DecisionTold:
     )
 
 
-def _sight(sight: Sight) -> SightTold:
-    return SightTold(
+def _sight(sight: Sight) -> SightResponse:
+    return SightResponse(
         rule=sight.rule, passed=sight.passed, saw=sight.saw, not_before=_moment(sight.not_before)
     )
 
@@ -94,17 +94,17 @@ def _moment(at: float | None) -> str | None:
     return None if at is None else moment(at)
 
 
-def _rules(name: str, gate: GateSection, given: Given) -> list[Rule]:
+def _rules(name: str, gate: GateSection, configuration: Configuration) -> list[Rule]:
     def wrong(problem: str) -> errors.InvalidOption:
-        return given.wrong(("gates", name, "rules"), problem)
+        return configuration.wrong(("gates", name, "rules"), problem)
 
     try:
         _template(gate.trace)
     except ValueError as error:
-        raise given.wrong(("gates", name, "trace"), str(error)) from error
+        raise configuration.wrong(("gates", name, "trace"), str(error)) from error
     if not gate.rules:
         problem = f"a gate without rules would allow everything; give it some, such as {EXAMPLE}"
-        raise given.wrong(("gates", name), problem)
+        raise configuration.wrong(("gates", name), problem)
     return [_rule(values, wrong) for values in gate.rules]
 
 

@@ -16,7 +16,7 @@ LONGEST_TTL = 86_400 * 3650
 LONGEST_WAIT = 30
 MOST_KEYS = 1000
 
-Key: TypeAlias = Annotated[
+BodyKey: TypeAlias = Annotated[
     str,
     Field(
         min_length=1,
@@ -29,7 +29,7 @@ Key: TypeAlias = Annotated[
 KeyQuery: TypeAlias = Annotated[
     str, Query(min_length=1, max_length=MAX_KEY_BYTES, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$")
 ]
-Token: TypeAlias = Annotated[
+ClaimToken: TypeAlias = Annotated[
     str,
     Field(
         pattern=r"^[A-Za-z0-9_-]{16,64}$",
@@ -37,28 +37,28 @@ Token: TypeAlias = Annotated[
         examples=["4f1d6c0e9b7a4c35a8d2f3b1c0e97a64"],
     ),
 ]
-Seconds: TypeAlias = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+BodySeconds: TypeAlias = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Ttl: TypeAlias = Annotated[float, Field(gt=0, le=LONGEST_TTL, allow_inf_nan=False)]
 Amount: TypeAlias = Annotated[int, Field(ge=1, le=MAX_INTEGER)]
 Handle: TypeAlias = Annotated[
     str, Field(min_length=1, max_length=8192, pattern=r"^[A-Za-z0-9_-]+$", description="As it was given out.")
 ]
-Moment: TypeAlias = Annotated[
+IsoMoment: TypeAlias = Annotated[
     str, Field(description="ISO 8601, in UTC.", json_schema_extra={"format": "date-time"})
 ]
-Per: TypeAlias = Literal["hour", "day", "week", "month"]
+CounterPeriod: TypeAlias = Literal["hour", "day", "week", "month"]
 Zone: TypeAlias = Annotated[
     str, Field(max_length=64, description="IANA name.", examples=["Europe/Stockholm"])
 ]
 
 
-class Asked(BaseModel):
+class RequestModel(BaseModel):
     """A request; a name that it does not know is refused."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class Told(BaseModel):
+class ResponseModel(BaseModel):
     """An answer."""
 
     model_config = ConfigDict(extra="forbid")
@@ -67,11 +67,11 @@ class Told(BaseModel):
 # Claims
 
 
-class ClaimAsked(Asked):
+class ClaimRequest(RequestModel):
     """A key to be claimed, and on what terms."""
 
-    key: Key
-    token: Token | None = None
+    key: BodyKey
+    token: ClaimToken | None = None
     payload: JsonValue = Field(
         default=None,
         description="What the key stands for; another one under the same key is refused. Its hash is kept.",
@@ -89,7 +89,7 @@ class ClaimAsked(Asked):
     )
 
 
-class ClaimedTold(Told):
+class ClaimedResponse(ResponseModel):
     """The key is the caller's until the lease ends."""
 
     outcome: Literal["claimed"] = "claimed"
@@ -98,122 +98,122 @@ class ClaimedTold(Told):
     attempt: int
     lapsed: bool = Field(description="An earlier attempt vanished, so its effect may have happened.")
     lease: float = Field(description="Seconds, counted from before the request was sent.")
-    lease_until: Moment
+    lease_until: IsoMoment
     ttl: float
 
 
-class ReplayTold(Told):
+class ReplayResponse(ResponseModel):
     """It was done before."""
 
     outcome: Literal["replay"] = "replay"
     key: str
     attempt: int
-    completed_at: Moment
+    completed_at: IsoMoment
     kept: bool = Field(description="Whether there is a result; the fact is kept longer than a large one.")
     result: JsonValue = None
 
 
-class CompleteAsked(Asked):
+class CompleteRequest(RequestModel):
     """What came of a claim."""
 
     claim: Handle
     result: JsonValue = None
 
 
-class ErrorAsked(Asked):
+class SentError(RequestModel):
     """An error: its type and its message."""
 
     type: Annotated[str, Field(min_length=1, max_length=200)]
     message: Annotated[str, Field(max_length=10_000)] = ""
 
 
-class FailAsked(Asked):
+class FailRequest(RequestModel):
     """Why it failed for good."""
 
     claim: Handle
-    error: ErrorAsked
+    error: SentError
 
 
-class ReleaseAsked(Asked):
+class ReleaseRequest(RequestModel):
     """A claim to be given back, and why."""
 
     claim: Handle
-    error: ErrorAsked | None = None
+    error: SentError | None = None
 
 
-class RenewAsked(Asked):
+class RenewRequest(RequestModel):
     """A claim whose work goes on."""
 
     claim: Handle
 
 
-class CompletedTold(Told):
+class CompletedResponse(ResponseModel):
     """It is done, and stays so."""
 
     outcome: Literal["completed"] = "completed"
     kept: bool = Field(description="Whether the result was stored, and not only the fact.")
 
 
-class FailedTold(Told):
+class FailedResponse(ResponseModel):
     """It has failed, and stays so."""
 
     outcome: Literal["failed"] = "failed"
 
 
-class ReleasedTold(Told):
+class ReleasedResponse(ResponseModel):
     """It was given back: the next attempt runs."""
 
     outcome: Literal["released"] = "released"
 
 
-class RenewedTold(Told):
+class RenewedResponse(ResponseModel):
     """The lease began anew."""
 
     outcome: Literal["renewed"] = "renewed"
     lease: float
-    lease_until: Moment
+    lease_until: IsoMoment
 
 
 # Records
 
 
-class WaitAsked(Asked):
+class WaitRequest(RequestModel):
     """A key to be waited for."""
 
-    key: Key
+    key: BodyKey
     timeout: Annotated[float, Field(gt=0, le=LONGEST_WAIT, allow_inf_nan=False)] = 10.0
 
 
-class ErrorTold(Told):
+class RecordedError(ResponseModel):
     """An error as it is kept."""
 
     type: str
     message: str
 
 
-class RecordTold(Told):
+class RecordResponse(ResponseModel):
     """What is known about a key."""
 
     key: str
     status: Literal["IN_PROGRESS", "COMPLETED", "FAILED", "UNKNOWN", "RELEASED"]
     attempt: int
-    created_at: Moment
-    updated_at: Moment
-    lease_until: Moment
-    expires_at: Moment | None = Field(description="Null for a doubt that stays until it is settled.")
+    created_at: IsoMoment
+    updated_at: IsoMoment
+    lease_until: IsoMoment
+    expires_at: IsoMoment | None = Field(description="Null for a doubt that stays until it is settled.")
     fingerprint: str | None
-    error: ErrorTold | None
+    error: RecordedError | None
     kept: bool = Field(description="Whether there is a result.")
     result: JsonValue = None
 
 
-def record_told(record: Record, result: Any) -> RecordTold:
+def record_told(record: Record, result: Any) -> RecordResponse:
     """A record, without the token, which is its holder's alone."""
     failure = record.failure
     told: dict[str, Any] = {"kept": result is not MISSING}
     if result is not MISSING:
         told["result"] = result
-    return RecordTold(
+    return RecordResponse(
         key=record.key,
         status=record.status.value,
         attempt=record.attempt,
@@ -222,7 +222,7 @@ def record_told(record: Record, result: Any) -> RecordTold:
         lease_until=moment(record.lease_until),
         expires_at=None if record.expires_at == FOREVER else moment(record.expires_at),
         fingerprint=record.fingerprint,
-        error=None if failure is None else ErrorTold(type=failure.type, message=failure.message),
+        error=None if failure is None else RecordedError(type=failure.type, message=failure.message),
         **told,
     )
 
@@ -230,35 +230,35 @@ def record_told(record: Record, result: Any) -> RecordTold:
 # Marks
 
 
-class CheckAsked(Asked):
+class CheckRequest(RequestModel):
     """One key, or several, to be marked unless they were before."""
 
-    key: Key | None = None
-    keys: Annotated[list[Key], Field(min_length=1, max_length=MOST_KEYS)] | None = None
-    token: Token | None = None
+    key: BodyKey | None = None
+    keys: Annotated[list[BodyKey], Field(min_length=1, max_length=MOST_KEYS)] | None = None
+    token: ClaimToken | None = None
     ttl: Ttl = 3600.0
 
 
-class CheckTold(Told):
+class CheckResponse(ResponseModel):
     """Whether it was the first time; for several keys, in their order."""
 
     new: bool | list[bool]
 
 
-class KeyAsked(Asked):
+class KeyRequest(RequestModel):
     """One key."""
 
-    key: Key
+    key: BodyKey
 
 
-class MarkAsked(Asked):
+class MarkRequest(RequestModel):
     """A key that is done, and for how long that is to be known."""
 
-    key: Key
+    key: BodyKey
     ttl: Ttl = 3600.0
 
 
-class ProcessedTold(Told):
+class ProcessedResponse(ResponseModel):
     """Whether the key is done."""
 
     processed: bool
@@ -267,47 +267,47 @@ class ProcessedTold(Told):
 # Counters
 
 
-class ChargeAsked(Asked):
+class ChargeRequest(RequestModel):
     """So much to be counted, under a token, if there is room."""
 
-    counter: Key
-    token: Key
+    counter: BodyKey
+    token: BodyKey
     cap: Amount
     by: Amount = 1
-    per: Per = "day"
+    per: CounterPeriod = "day"
     zone: Zone = "UTC"
     keep: Ttl = 604_800.0
 
 
-class ChargeTold(Told):
+class ChargeResponse(ResponseModel):
     """It was counted, now or when it was first asked for."""
 
     charge: str = Field(description="To be given back with refund.")
     counter: str
     period: str
     by: int
-    resets_at: Moment
+    resets_at: IsoMoment
 
 
-class RefundAsked(Asked):
+class RefundRequest(RequestModel):
     """A charge to be given back."""
 
     charge: Handle
 
 
-class RefundTold(Told):
+class RefundResponse(ResponseModel):
     """Whether it was given back, now or before; false where it is not there any more."""
 
     refunded: bool
 
 
-class TallyTold(Told):
+class TallyResponse(ResponseModel):
     """How a counter stands."""
 
     counter: str
     period: str
     used: int
-    resets_at: Moment
+    resets_at: IsoMoment
     cap: int | None
     remaining: int | None
 
@@ -315,61 +315,61 @@ class TallyTold(Told):
 # Gates and switches
 
 
-class DecideAsked(Asked):
+class DecideRequest(RequestModel):
     """An action, and what the rules have to know about it."""
 
-    key: Key
+    key: BodyKey
     facts: dict[str, str | int] = {}
     reconsider: bool = Field(
         default=False, description="Decide anew, where the time of an earlier refusal is over."
     )
 
 
-class SightTold(Told):
+class SightResponse(ResponseModel):
     """What one rule saw."""
 
     rule: str
     passed: bool
     saw: str
-    not_before: Moment | None
+    not_before: IsoMoment | None
 
 
-class DecisionTold(Told):
+class DecisionResponse(ResponseModel):
     """Whether it may happen; what is allowed has been counted already."""
 
     key: str
     allowed: bool
-    at: Moment
+    at: IsoMoment
     decision: str | None = Field(description="Of an allowed action: to be given back with refund.")
     reason: str | None
-    not_before: Moment | None
+    not_before: IsoMoment | None
     would_allow: bool
-    rules: list[SightTold]
+    rules: list[SightResponse]
 
 
-class GateRefundAsked(Asked):
+class GateRefundRequest(RequestModel):
     """An allowed action that did not happen."""
 
     decision: Handle
 
 
-class SwitchAsked(Asked):
+class SwitchRequest(RequestModel):
     """How a switch is to stand, and why."""
 
     on: bool
     reason: Annotated[str, Field(max_length=1000)] = ""
 
 
-class SwitchTold(Told):
+class SwitchResponse(ResponseModel):
     """How a switch stands."""
 
     name: str
     on: bool
-    since: Moment
+    since: IsoMoment
     reason: str
 
 
-class SwitchesTold(Told):
+class SwitchesResponse(ResponseModel):
     """Every switch that was ever turned."""
 
-    switches: list[SwitchTold]
+    switches: list[SwitchResponse]

@@ -12,7 +12,7 @@ from semel.service.openapi import problems
 from semel.service.problems import problem_error
 from semel.service.runtime import Runtime
 from semel.service.tokens import Principal, Tokens
-from semel.service.v1.models import KeyQuery, RecordTold, WaitAsked, record_told
+from semel.service.v1.models import KeyQuery, RecordResponse, WaitRequest, record_told
 from semel.service.v1.strict_json import StrictRoute
 
 
@@ -24,10 +24,10 @@ def router(_runtime: Runtime, tokens: Tokens) -> APIRouter:
     @routes.post(
         "/wait",
         responses=problems("key-malformed", "no-such-record", "in-progress"),
-        response_model=RecordTold,
+        response_model=RecordResponse,
         response_model_exclude_unset=True,
     )
-    async def wait(asked: WaitAsked, caller: Reader, request: Request) -> Any:
+    async def wait(asked: WaitRequest, caller: Reader, request: Request) -> Any:
         """Wait until nobody is at work on a key, and give the record as it then is."""
         waiting = asyncio.ensure_future(caller.s.aio.ledger.wait(asked.key, asked.timeout))
         try:
@@ -40,7 +40,7 @@ def router(_runtime: Runtime, tokens: Tokens) -> APIRouter:
     @routes.get(
         "/records", responses=problems("key-malformed", "no-such-record"), response_model_exclude_unset=True
     )
-    async def get(key: KeyQuery, caller: Reader) -> RecordTold:
+    async def get(key: KeyQuery, caller: Reader) -> RecordResponse:
         """The record of a key."""
         return await _record(caller, await caller.s.aio.ledger.get(key))
 
@@ -58,7 +58,7 @@ async def _outlived(request: Request, waiting: "asyncio.Future[Any]") -> bool:
     return not waiting.done()
 
 
-async def _record(caller: Principal, record: Record | None) -> RecordTold:
+async def _record(caller: Principal, record: Record | None) -> RecordResponse:
     if record is None:
         raise problem_error("no-such-record", "it was never used, or its time is over")
     try:

@@ -29,7 +29,7 @@ T = TypeVar("T")
 _sorted: Final = msgspec.json.Encoder(order="sorted").encode
 
 
-class Overtaken(Exception):
+class ClaimedAgain(Exception):
     """Somebody was faster: what stands there now has to be looked at afresh."""
 
 
@@ -65,7 +65,7 @@ def claim(s: Semel, key: str, token: str | None, terms: dict[str, Any]) -> Steps
             return (yield from steps)
         try:
             return (yield from _watched(steps, _mine(ledger, token, terms)))
-        except Overtaken:
+        except ClaimedAgain:
             continue
 
 
@@ -98,7 +98,7 @@ def _mine(
         try:
             yield from ledger.renew(claim)
         except errors.ClaimLost:
-            raise Overtaken from None
+            raise ClaimedAgain from None
         return claim
 
     return seen

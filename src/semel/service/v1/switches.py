@@ -9,11 +9,11 @@ from semel.service.openapi import problems
 from semel.service.problems import moment
 from semel.service.runtime import Runtime
 from semel.service.tokens import Principal, Tokens
-from semel.service.v1.models import SwitchAsked, SwitchesTold, SwitchTold
+from semel.service.v1.models import SwitchesResponse, SwitchRequest, SwitchResponse
 from semel.service.v1.strict_json import StrictRoute
 from semel.switches import Switch
 
-Name = Annotated[str, Path(min_length=1, max_length=MAX_KEY_BYTES, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$")]
+SwitchPath = Annotated[str, Path(min_length=1, max_length=MAX_KEY_BYTES, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$")]
 
 
 def router(_runtime: Runtime, tokens: Tokens) -> APIRouter:
@@ -22,13 +22,13 @@ def router(_runtime: Runtime, tokens: Tokens) -> APIRouter:
     Admin = Annotated[Principal, Depends(tokens.asking("admin"))]  # noqa: N806 - a type
 
     @routes.get("", responses=problems())
-    async def switches(caller: Admin) -> SwitchesTold:
+    async def switches(caller: Admin) -> SwitchesResponse:
         """Every switch that was ever turned."""
         found = await caller.s.aio.switches.list()
-        return SwitchesTold(switches=[_told(name, found[name]) for name in sorted(found)])
+        return SwitchesResponse(switches=[_told(name, found[name]) for name in sorted(found)])
 
     @routes.put("/{name}", responses=problems("key-malformed"))
-    async def turn(name: Name, asked: SwitchAsked, caller: Admin) -> SwitchTold:
+    async def turn(name: SwitchPath, asked: SwitchRequest, caller: Admin) -> SwitchResponse:
         """Turn a switch on or off; gates know of it within a second."""
         document = await caller.s.aio.switches.turn(name, on=asked.on, reason=asked.reason)
         return _told(name, Switch(**document.value[name]))
@@ -36,5 +36,5 @@ def router(_runtime: Runtime, tokens: Tokens) -> APIRouter:
     return routes
 
 
-def _told(name: str, switch: Switch) -> SwitchTold:
-    return SwitchTold(name=name, on=switch.on, since=moment(switch.since), reason=switch.reason)
+def _told(name: str, switch: Switch) -> SwitchResponse:
+    return SwitchResponse(name=name, on=switch.on, since=moment(switch.since), reason=switch.reason)

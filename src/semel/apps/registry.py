@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from semel.apps.application import Application, Facts, facts_of
+from semel.apps.application import AppFacts, Application, facts_of
 from semel.apps.importing import imported
 from semel.apps.settings import naming, wrong
 from semel.errors import InvalidOption
@@ -34,12 +34,12 @@ NAME: Final = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 RESERVED: Final = ("at", "enabled", "tables")
 
 
-class Found(msgspec.Struct, frozen=True):
+class RegisteredApp(msgspec.Struct, frozen=True):
     """An application's class, and what it says about itself."""
 
     name: str
     kind: Any
-    facts: Facts
+    facts: AppFacts
 
     @property
     def works(self) -> bool:
@@ -57,7 +57,7 @@ def known(*more: str) -> list[str]:
     return list(dict.fromkeys([*APPS, *more, *sorted(entry_points(group=GROUP).names)]))
 
 
-def find(name: str, at: str = "") -> Found:
+def find(name: str, at: str = "") -> RegisteredApp:
     """The application of a name; `InvalidOption` says what it lacks."""
     if not NAME.fullmatch(name):
         raise InvalidOption(f"apps.{name}: a name has small letters and digits, and underscores between them")
@@ -68,7 +68,7 @@ def find(name: str, at: str = "") -> Found:
     kind = _class_at(name, at)
     _check(name, at, kind)
     try:
-        return Found(name, kind, facts_of(kind))
+        return RegisteredApp(name, kind, facts_of(kind))
     except msgspec.ValidationError as error:
         raise wrong(name, "at", f"{at}: {error}") from error
 

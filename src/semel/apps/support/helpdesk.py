@@ -4,10 +4,10 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
-from semel.apps.otherside import OtherSide
+from semel.apps.client import RemoteClient
 from semel.apps.support.settings import Settings
 
-Kind: TypeAlias = Literal["auto_reply", "tag", "route", "escalate"]
+ActionKind: TypeAlias = Literal["auto_reply", "tag", "route", "escalate"]
 
 OUTBOX = "outbox:support"
 
@@ -15,7 +15,7 @@ OUTBOX = "outbox:support"
 class Action(msgspec.Struct, frozen=True, kw_only=True):
     """Something to be done once about a conversation."""
 
-    kind: Kind
+    kind: ActionKind
     key: str
     conversation: str
     to: str = ""
@@ -25,7 +25,7 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
     """What the audit tells of it besides."""
 
 
-class Desk(Protocol):
+class Helpdesk(Protocol):
     """Carries actions out."""
 
     keeps_outbox: bool
@@ -62,7 +62,7 @@ class Richpanel:
 
     def __init__(self, settings: Settings) -> None:
         headers = {"x-richpanel-key": settings.richpanel_key}
-        self._side = OtherSide(
+        self._side = RemoteClient(
             "richpanel", settings.richpanel_url, headers=headers, timeout=settings.richpanel_timeout
         )
         self._keeps_keys = settings.richpanel_keeps_keys
@@ -89,6 +89,6 @@ class Richpanel:
         self._side.close()
 
 
-def desk(settings: Settings) -> Desk:
+def open_helpdesk(settings: Settings) -> Helpdesk:
     """Where actions go by these settings."""
     return Richpanel(settings) if settings.richpanel_key else Outbox()

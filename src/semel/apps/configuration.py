@@ -10,42 +10,42 @@ from typing import Any, Final, TypeAlias, TypeVar, get_args, get_origin
 import msgspec
 
 from semel import errors
-from semel.apps.sections import BadSetting, Store
+from semel.apps.sections import BadSetting, StoreSection
 from semel.apps.settings import meant
 
-Path_: TypeAlias = tuple[str, ...]
+SettingPath: TypeAlias = tuple[str, ...]
 S = TypeVar("S", bound=msgspec.Struct)
 
 PREFIX: Final = "SEMEL_"
 # What the other commands read too; everything else in the environment has its section in its name.
-SHORT: Final = {f"{PREFIX}{name.upper()}": ("semel", name) for name in Store.__struct_fields__}
+SHORT: Final = {f"{PREFIX}{name.upper()}": ("semel", name) for name in StoreSection.__struct_fields__}
 
 
-class Given:
+class Configuration:
     """What was set, and where."""
 
     def __init__(self, tree: dict[str, Any] | None = None, name: str = "") -> None:
         self.tree = {} if tree is None else tree
         self.file = name
-        self._elsewhere: dict[Path_, str] = {}
-        self._texts: set[Path_] = set()
+        self._elsewhere: dict[SettingPath, str] = {}
+        self._texts: set[SettingPath] = set()
 
     @property
     def folder(self) -> str:
         """The folder of the file; the present one, where there is none."""
         return str(Path(self.file or "semel.toml").resolve().parent)
 
-    def where(self, path: Path_) -> str:
+    def where(self, path: SettingPath) -> str:
         """The place a setting was set, to be read after its name; nothing where it was not."""
         if path in self._elsewhere:
             return f" in {self._elsewhere[path]}"
         return f" in {self.file}" if self.file and self.has(path) else ""
 
-    def is_text(self, path: Path_) -> bool:
+    def is_text(self, path: SettingPath) -> bool:
         """Whether it came as a text, whatever it means."""
         return path in self._texts
 
-    def put(self, path: Path_, value: Any, where: str) -> None:
+    def put(self, path: SettingPath, value: Any, where: str) -> None:
         """Set it here instead; the environment has nothing but texts."""
         branch = self.tree
         for name in path[:-1]:
@@ -64,11 +64,11 @@ class Given:
             if path is not None:
                 self.put(path, environ[name], f"the environment variable {name}")
 
-    def wrong(self, path: Path_, problem: str) -> BadSetting:
+    def wrong(self, path: SettingPath, problem: str) -> BadSetting:
         """The error for a setting."""
         return BadSetting(".".join(path), self.where(path), problem)
 
-    def has(self, path: Path_) -> bool:
+    def has(self, path: SettingPath) -> bool:
         """Whether it was set."""
         branch: Any = self.tree
         for name in path:
@@ -79,36 +79,38 @@ class Given:
 
 
 def gather(
-    file: str | None, environ: Mapping[str, str] = os.environ, options: Mapping[Path_, Any] | None = None
-) -> Given:
+    file: str | None,
+    environ: Mapping[str, str] = os.environ,
+    options: Mapping[SettingPath, Any] | None = None,
+) -> Configuration:
     """What is set by the file, by the environment over it, and by the command's options over both."""
-    given = _from_file(file)
-    given.take(environ)
+    configuration = _from_file(file)
+    configuration.take(environ)
     for path, value in (options or {}).items():
-        given.put(path, value, f"the option --{path[-1].replace('_', '-')}")
-    _find_store(given, environ)
-    return given
+        configuration.put(path, value, f"the option --{path[-1].replace('_', '-')}")
+    _find_store(configuration, environ)
+    return configuration
 
 
-def _find_store(given: Given, environ: Mapping[str, str]) -> None:
+def _find_store(configuration: Configuration, environ: Mapping[str, str]) -> None:
     """Where nothing says where the store is, quill's own variables do, which its users had first."""
-    apps = given.tree.get("apps")
+    apps = configuration.tree.get("apps")
     quill = apps.get("quill") if isinstance(apps, dict) else None
     named = [name for name in ("DYNAMO_REGION", "DYNAMO_ENDPOINT") if environ.get(name)]
-    if not named or given.has(("semel", "url")) or not isinstance(quill, dict):
+    if not named or configuration.has(("semel", "url")) or not isinstance(quill, dict):
         return
     if quill.get("enabled", True) in (True, "true", "1"):
         from semel.apps.quill.settings import service_url
 
-        given.put(("semel", "url"), service_url(environ), f"the environment variable {named[0]}")
+        configuration.put(("semel", "url"), service_url(environ), f"the environment variable {named[0]}")
 
 
-def _from_file(file: str | None) -> Given:
+def _from_file(file: str | None) -> Configuration:
     if file is None:
-        return Given()
+        return Configuration()
     try:
         with Path(file).open("rb") as text:
-            return Given(tomllib.load(text), file)
+            return Configuration(tomllib.load(text), file)
     except tomllib.TOMLDecodeError as error:
         raise errors.InvalidOption(f"{file} is no TOML: {error}") from error
     except UnicodeDecodeError as error:
@@ -117,7 +119,7 @@ def _from_file(file: str | None) -> Given:
         raise errors.InvalidOption(f"{file} cannot be read: {error.strerror}") from error
 
 
-def _path_of(variable: str) -> Path_ | None:
+def _path_of(variable: str) -> SettingPath | None:
     """The setting that a variable sets; those of other programs have no section in their name."""
     if not variable.startswith(PREFIX):
         return None
@@ -127,24 +129,26 @@ def _path_of(variable: str) -> Path_ | None:
     return tuple(name.lower().split("__")) if "__" in name else None
 
 
-def store_of(given: Given) -> Store:
+def store_of(configuration: Configuration) -> StoreSection:
     """The section `semel`, if it can work."""
-    return read(Store, given.tree.get("semel", {}), ("semel",), given)
+    return read(StoreSection, configuration.tree.get("semel", {}), ("semel",), configuration)
 
 
-def read(kind: type[S], values: Any, path: Path_, given: Given) -> S:
+def read(kind: type[S], values: Any, path: SettingPath, configuration: Configuration) -> S:
     """A section as a value."""
     if not isinstance(values, dict):
-        raise given.wrong(path, "it is a section, with settings of its own")
+        raise configuration.wrong(path, "it is a section, with settings of its own")
     fields = {field.name: field for field in msgspec.structs.fields(kind)}
     for name in values:
         if name not in fields:
-            raise given.wrong((*path, name), f"there is no such setting; {hint(name, fields)}")
-    made = {name: _value(fields[name].type, one, (*path, name), given) for name, one in values.items()}
+            raise configuration.wrong((*path, name), f"there is no such setting; {hint(name, fields)}")
+    made = {
+        name: _value(fields[name].type, one, (*path, name), configuration) for name, one in values.items()
+    }
     try:
         return msgspec.convert(made, kind)
     except msgspec.ValidationError as error:
-        raise given.wrong(path, str(error)) from error
+        raise configuration.wrong(path, str(error)) from error
 
 
 def hint(name: str, known: Iterable[str]) -> str:
@@ -153,19 +157,19 @@ def hint(name: str, known: Iterable[str]) -> str:
     return f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
 
 
-def _value(kind: Any, value: Any, path: Path_, given: Given) -> Any:
+def _value(kind: Any, value: Any, path: SettingPath, configuration: Configuration) -> Any:
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-        return read(kind, value, path, given)
+        return read(kind, value, path, configuration)
     inner = _section_of(kind)
     if inner is not None:
         if not isinstance(value, dict):
-            raise given.wrong(path, f"it is a section for each name: [{'.'.join(path)}.NAME]")
-        return {name: read(inner, one, (*path, name), given) for name, one in value.items()}
+            raise configuration.wrong(path, f"it is a section for each name: [{'.'.join(path)}.NAME]")
+        return {name: read(inner, one, (*path, name), configuration) for name, one in value.items()}
     try:
-        text = given.is_text(path)
+        text = configuration.is_text(path)
         return msgspec.convert(meant(kind, value) if text else value, kind, strict=not text)
     except (msgspec.ValidationError, msgspec.DecodeError) as error:
-        raise given.wrong(path, str(error)) from error
+        raise configuration.wrong(path, str(error)) from error
 
 
 def _section_of(kind: Any) -> type[msgspec.Struct] | None:

@@ -1,6 +1,7 @@
-"""The other side: a system that is reached over HTTP, with retries, and with errors that say what is known.
+"""A client of another system over HTTP, with retries, and with errors that say what is known.
 
-A call that raises `Refused` or `Unavailable` had no effect. One that raises `AnswerLost` may have had one.
+A call that raises `RequestRefused` or `Unavailable` had no effect. One that raises `AnswerLost` may have had
+one.
 """
 
 import functools
@@ -34,7 +35,7 @@ UNTOLD: Final = (
 )
 
 
-class OtherSideError(SemelError):
+class RemoteError(SemelError):
     """Another system did not do as asked."""
 
     def __init__(self, side: str, said: str, status: int | None = None) -> None:
@@ -43,11 +44,11 @@ class OtherSideError(SemelError):
         self.status = status
 
 
-class Refused(OtherSideError):
+class RequestRefused(RemoteError):
     """It said no, and would say so again; nothing was done."""
 
 
-class Unavailable(OtherSideError):
+class Unavailable(RemoteError):
     """It is down, not to be reached or too busy; nothing was done."""
 
     def __init__(
@@ -58,11 +59,11 @@ class Unavailable(OtherSideError):
         """After how many seconds it may be asked again, where it said so."""
 
 
-class AnswerLost(OtherSideError):
+class AnswerLost(RemoteError):
     """It was asked and has not answered: nobody can tell whether it was done."""
 
 
-class OtherSide:
+class RemoteClient:
     """Another system, by its name and its address.
 
     A call is tried `attempts` times, with growing pauses in between; what the other side asks for by
@@ -85,7 +86,7 @@ class OtherSide:
         self.name = name
         self._patience = patience
         self._timeout = timeout
-        self._retry_after = retry_after or told_by_header
+        self._retry_after = retry_after or retry_after_header
         self._client = httpx.Client(base_url=base_url, headers=headers, auth=auth, timeout=timeout)
         self._retrying = stamina.RetryingCaller(attempts=attempts, timeout=None, wait_max=patience).on(
             self._pause
@@ -118,7 +119,9 @@ class OtherSide:
         for segment in segments:
             # Encoding leaves dots as they are, and clients and servers alike take these two out of a path.
             if segment in ("", ".", ".."):
-                raise Refused(self.name, f"cannot be asked for {segment!r}, which names nothing in a path")
+                raise RequestRefused(
+                    self.name, f"cannot be asked for {segment!r}, which names nothing in a path"
+                )
         return "".join(f"/{quote(segment, safe='')}" for segment in segments)
 
     def _once(self, method: str, path: str, request: dict[str, Any], repeatable: bool) -> httpx.Response:
@@ -151,16 +154,16 @@ class OtherSide:
             request=response.request,
         )
 
-    def _error(self, response: httpx.Response, repeatable: bool) -> OtherSideError:
+    def _error(self, response: httpx.Response, repeatable: bool) -> RemoteError:
         status = response.status_code
         # What has a number of its own above 500 stands in between as well, or nobody knows what it means.
         if status in LOST or (status > 500 and status not in BUSY):
             return self._lost(f"answers {status}", status, repeatable)
         if status in BUSY:
             return Unavailable(self.name, f"answers {status}", status, self._retry_after(response))
-        return Refused(self.name, f"refuses: {status}", status)
+        return RequestRefused(self.name, f"refuses: {status}", status)
 
-    def _lost(self, how: str, status: int | None, repeatable: bool) -> OtherSideError:
+    def _lost(self, how: str, status: int | None, repeatable: bool) -> RemoteError:
         if repeatable:
             return Unavailable(self.name, f"has not answered ({how})", status)
         return AnswerLost(self.name, f"has not answered, and may have done it ({how})", status)
@@ -178,7 +181,7 @@ class OtherSide:
         self._client.close()
 
 
-def told_by_header(response: httpx.Response) -> float | None:
+def retry_after_header(response: httpx.Response) -> float | None:
     """After how many seconds an answer asks to be asked again, given in seconds or as a date."""
     told = response.headers.get("Retry-After", "").strip()
     try:

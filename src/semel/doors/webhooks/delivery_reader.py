@@ -35,7 +35,7 @@ class Answer(msgspec.Struct, frozen=True):
         return cls(status, {"Content-Type": MEDIA_TYPE} | (headers or {}), problem.body())
 
 
-class Opening:
+class DeliveryReader:
     """Opens the deliveries of one sender; one that is not genuine leaves no trace but a warning."""
 
     def __init__(self, s: Semel, provider: Provider, secrets: Secrets) -> None:

@@ -19,12 +19,12 @@ import typer
 
 import semel
 from semel import errors
-from semel.apps.finding import known
+from semel.apps.configuration import Configuration, SettingPath, gather, hint, store_of
 from semel.apps.importing import look_beside
 from semel.apps.keyfile import secrets_of
 from semel.apps.ledgers import Binding, binding
-from semel.apps.reading import Given, Path_, gather, hint, store_of
-from semel.apps.sections import Store
+from semel.apps.registry import known
+from semel.apps.sections import StoreSection
 
 FILE = "semel.toml"
 
@@ -32,41 +32,41 @@ FILE = "semel.toml"
 def app_names() -> list[str]:
     """The applications that can be named here, for whoever types one."""
     try:
-        given = gathered(os.environ.get("SEMEL_CONFIG"))
+        configuration = gathered(os.environ.get("SEMEL_CONFIG"))
     except errors.SemelError:
         return known()
-    return known_apps(given)
+    return known_apps(configuration)
 
 
-Config: TypeAlias = Annotated[
+ConfigOption: TypeAlias = Annotated[
     str | None,
     typer.Option(envvar="SEMEL_CONFIG", help=f"The settings; {FILE}, where there is one here."),
 ]
-Url: TypeAlias = Annotated[
+UrlOption: TypeAlias = Annotated[
     str | None,
     typer.Option(help=f"The store, such as sqlite:///semel.db; else SEMEL_URL, or as {FILE} says."),
 ]
-Env: TypeAlias = Annotated[
+EnvOption: TypeAlias = Annotated[
     str | None, typer.Option(help=f"The environment of the keys; else SEMEL_ENV, or as {FILE} says.")
 ]
-Scope: TypeAlias = Annotated[
+ScopeOption: TypeAlias = Annotated[
     str | None, typer.Option(help="The scope of the keys, such as a tenant; else the app's, or SEMEL_SCOPE.")
 ]
-App: TypeAlias = Annotated[
+AppOption: TypeAlias = Annotated[
     str | None,
     typer.Option(
         metavar="NAME", help="The ledger of this app, wherever the service has it.", autocompletion=app_names
     ),
 ]
-Limit: TypeAlias = Annotated[int, typer.Option(min=1, help="How many at most.")]
-After: TypeAlias = Annotated[str | None, typer.Option(help="Where the page before ended.")]
-AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+LimitOption: TypeAlias = Annotated[int, typer.Option(min=1, help="How many at most.")]
+AfterOption: TypeAlias = Annotated[str | None, typer.Option(help="Where the page before ended.")]
+JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 # Which store
 
 
-class Where(msgspec.Struct, frozen=True, kw_only=True):
+class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What a command was told of the store that it is about; the settings say the rest."""
 
     config: str | None = None
@@ -76,23 +76,29 @@ class Where(msgspec.Struct, frozen=True, kw_only=True):
     app: str | None = None
 
 
-OPTIONS: dict[str, Any] = {"app": App, "url": Url, "env": Env, "scope": Scope, "config": Config}
+OPTIONS: dict[str, Any] = {
+    "app": AppOption,
+    "url": UrlOption,
+    "env": EnvOption,
+    "scope": ScopeOption,
+    "config": ConfigOption,
+}
 
 
 def on_a_store(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command the options that say which store is meant: it is called with them as `where`."""
-    given = {name: kind for name, kind in OPTIONS.items() if name not in without}
+    wanted = {name: kind for name, kind in OPTIONS.items() if name not in without}
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = [one for name, one in inspect.signature(command).parameters.items() if name != "where"]
         options = [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
-            for name, kind in given.items()
+            for name, kind in wanted.items()
         ]
 
         @functools.wraps(command)
         def call(*args: Any, **chosen: Any) -> None:
-            where = Where(**{name: chosen.pop(name, None) for name in given})
+            where = StoreOptions(**{name: chosen.pop(name, None) for name in wanted})
             command(*args, where=where, **chosen)
 
         call.__signature__ = inspect.Signature([*own, *options])  # type: ignore[attr-defined]
@@ -102,42 +108,43 @@ def on_a_store(*without: str) -> Callable[[Callable[..., None]], Callable[..., N
     return decorate
 
 
-def gathered(config: str | None, options: Mapping[Path_, Any] | None = None) -> Given:
+def gathered(config: str | None, options: Mapping[SettingPath, Any] | None = None) -> Configuration:
     """What is set here: by the file that is named, or by `semel.toml`, the environment and options."""
     if config is None and Path(FILE).is_file():
         config = FILE
-    given = gather(config, os.environ, options)
-    look_beside(given.folder)
-    return given
+    configuration = gather(config, os.environ, options)
+    look_beside(configuration.folder)
+    return configuration
 
 
-def given_for(where: Where) -> Given:
+def configuration_for(where: StoreOptions) -> Configuration:
     """What is set for a command."""
-    options: dict[Path_, Any] = {
+    options: dict[SettingPath, Any] = {
         ("semel", name): value for name in ("url", "env") if (value := getattr(where, name)) is not None
     }
     return gathered(where.config, options)
 
 
-def sections(given: Given, name: str) -> dict[str, Any]:
+def sections(configuration: Configuration, name: str) -> dict[str, Any]:
     """What is set under a name that has a section for each app; nothing, where that is no section at all."""
-    found = given.tree.get(name)
+    found = configuration.tree.get(name)
     return found if isinstance(found, dict) else {}
 
 
-def known_apps(given: Given) -> list[str]:
+def known_apps(configuration: Configuration) -> list[str]:
     """The applications of these settings, and those of semel's own."""
-    return list(dict.fromkeys([*sections(given, "apps"), *known()]))
+    return list(dict.fromkeys([*sections(configuration, "apps"), *known()]))
 
 
-def bound(where: Where, given: Given | None = None) -> Binding:
+def bound(where: StoreOptions, configuration: Configuration | None = None) -> Binding:
     """What the ledger that is meant is opened with."""
-    given = given or given_for(where)
-    if where.app is not None and where.app not in known_apps(given):
-        raise errors.UsageError(f"there is no app {where.app!r} here: {hint(where.app, known_apps(given))}")
-    store = _store(given)
-    section = given.tree.get("apps", {}).get(where.app or "", {})
-    found = binding(where.app or "", store, secrets_of(store, given, looking=True), section)
+    configuration = configuration or configuration_for(where)
+    if where.app is not None and where.app not in known_apps(configuration):
+        meant = hint(where.app, known_apps(configuration))
+        raise errors.UsageError(f"there is no app {where.app!r} here: {meant}")
+    store = _store(configuration)
+    section = configuration.tree.get("apps", {}).get(where.app or "", {})
+    found = binding(where.app or "", store, secrets_of(store, configuration, looking=True), section)
     if where.scope is not None:
         return msgspec.structs.replace(found, scope=where.scope)
     if where.app is None:
@@ -145,17 +152,17 @@ def bound(where: Where, given: Given | None = None) -> Binding:
     return found
 
 
-def _store(given: Given) -> Store:
+def _store(configuration: Configuration) -> StoreSection:
     """The section `semel`, if it names a store that can be looked at."""
-    store = store_of(given)
-    alone = not given.file and given.tree.keys() <= {"semel"}
-    if alone and not given.where(("semel", "url")) and not Path("semel.db").is_file():
+    store = store_of(configuration)
+    alone = not configuration.file and configuration.tree.keys() <= {"semel"}
+    if alone and not configuration.where(("semel", "url")) and not Path("semel.db").is_file():
         raise errors.UsageError(
             f"name the store: --url sqlite:///semel.db, or set SEMEL_URL, or stand beside its {FILE}"
         )
     if store.url.startswith("memory:"):
         raise errors.UsageError("a ledger in memory is gone with its process; there is nothing to look at")
-    if alone and (store.secret or store.secret_file) and not given.where(("semel", "encrypt")):
+    if alone and (store.secret or store.secret_file) and not configuration.where(("semel", "encrypt")):
         # Nothing here is of a service, and a program that has only the secret could not read what is sealed.
         store = msgspec.structs.replace(store, encrypt=False)
     return store
@@ -163,7 +170,7 @@ def _store(given: Given) -> Store:
 
 @contextmanager
 def connected(
-    where: Where, *, secret: bytes | None = None, overflow: "Unreached | None" = None
+    where: StoreOptions, *, secret: bytes | None = None, overflow: "UnreachedOverflow | None" = None
 ) -> Iterator[semel.Semel]:
     """The store that is meant, if it is there; looking at one must not make one."""
     found = bound(where)
@@ -193,7 +200,7 @@ def _check_file(url: str) -> None:
 # What is left elsewhere
 
 
-class Unreached:
+class UnreachedOverflow:
     """An overflow that the command line knows nothing about: what is to go from there is noted."""
 
     def __init__(self) -> None:
@@ -213,9 +220,9 @@ class Unreached:
 
 
 @contextmanager
-def unreached() -> Iterator[Unreached]:
+def unreached() -> Iterator[UnreachedOverflow]:
     """Such an overflow; what is left there is told at the end, since nothing else names it any more."""
-    overflow = Unreached()
+    overflow = UnreachedOverflow()
     try:
         yield overflow
     finally:

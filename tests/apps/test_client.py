@@ -9,7 +9,13 @@ import httpx
 import pytest
 import stamina
 
-from semel.apps.otherside import AnswerLost, OtherSide, Refused, Unavailable, told_by_header
+from semel.apps.client import (
+    AnswerLost,
+    RemoteClient,
+    RequestRefused,
+    Unavailable,
+    retry_after_header,
+)
 from tests.standins.base import Reply, Request, StandIn
 
 
@@ -25,20 +31,20 @@ def till() -> Iterator[Till]:
 
 
 @pytest.fixture
-def side(till: Till) -> Iterator[OtherSide]:
+def side(till: Till) -> Iterator[RemoteClient]:
     # Without the growing pauses; what the other side asks for is waited for all the same.
     with stamina.set_testing(True, attempts=3, cap=True):
-        side = OtherSide("till", till.url, timeout=0.5, attempts=3, patience=1.0)
+        side = RemoteClient("till", till.url, timeout=0.5, attempts=3, patience=1.0)
         yield side
         side.close()
 
 
-def charge(side: OtherSide, key: str | None = None) -> int:
+def charge(side: RemoteClient, key: str | None = None) -> int:
     told: int = side.call("POST", "/charges", json={"amount": 5}, key=key).json()["charged"]
     return told
 
 
-def test_what_is_busy_is_asked_again(till: Till, side: OtherSide) -> None:
+def test_what_is_busy_is_asked_again(till: Till, side: RemoteClient) -> None:
     till.fail(status=503)
     till.fail(status=429, retry_after=0)
     assert charge(side) == 5
@@ -46,7 +52,7 @@ def test_what_is_busy_is_asked_again(till: Till, side: OtherSide) -> None:
 
 
 def test_after_every_try_it_says_that_nothing_was_done_and_when_to_come_back(
-    till: Till, side: OtherSide
+    till: Till, side: RemoteClient
 ) -> None:
     till.fail(next=9, status=500)
     with pytest.raises(Unavailable) as raised:
@@ -55,7 +61,7 @@ def test_after_every_try_it_says_that_nothing_was_done_and_when_to_come_back(
     assert len(till.received) == 3
 
 
-def test_a_long_pause_is_left_to_the_caller(till: Till, side: OtherSide) -> None:
+def test_a_long_pause_is_left_to_the_caller(till: Till, side: RemoteClient) -> None:
     till.fail(next=9, status=429, retry_after=120)
     with pytest.raises(Unavailable) as raised:
         charge(side)
@@ -64,7 +70,7 @@ def test_a_long_pause_is_left_to_the_caller(till: Till, side: OtherSide) -> None
 
 
 def test_where_to_read_the_pause_can_be_said(till: Till) -> None:
-    side = OtherSide("till", till.url, attempts=1, retry_after=lambda answer: answer.json()["wait"])
+    side = RemoteClient("till", till.url, attempts=1, retry_after=lambda answer: answer.json()["wait"])
     till.fail(status=429, body={"wait": 33})
     with pytest.raises(Unavailable) as raised:
         charge(side)
@@ -73,7 +79,7 @@ def test_where_to_read_the_pause_can_be_said(till: Till) -> None:
 
 
 def test_what_is_told_to_the_other_side_is_not_logged(
-    till: Till, side: OtherSide, caplog: pytest.LogCaptureFixture
+    till: Till, side: RemoteClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("DEBUG")
     till.fail(status=503)
@@ -84,28 +90,30 @@ def test_what_is_told_to_the_other_side_is_not_logged(
     assert "secret" not in str(stamina_says)
 
 
-def test_a_refusal_is_final(till: Till, side: OtherSide) -> None:
-    with pytest.raises(Refused) as raised:
+def test_a_refusal_is_final(till: Till, side: RemoteClient) -> None:
+    with pytest.raises(RequestRefused) as raised:
         side.call("POST", "/nowhere", json={})
     assert raised.value.status == 404
     assert len(till.received) == 1
 
 
 @pytest.mark.parametrize("lost", [{"hang": 2.0}, {}, {"status": 504}], ids=["time-out", "cut off", "504"])
-def test_a_lost_answer_is_not_tried_again_and_leaves_it_open(till: Till, side: OtherSide, lost) -> None:
+def test_a_lost_answer_is_not_tried_again_and_leaves_it_open(till: Till, side: RemoteClient, lost) -> None:
     till.fail(after_applying=True, **lost)
     with pytest.raises(AnswerLost, match="may have done it"):
         charge(side)
     assert len(till.applied) == 1
 
 
-def test_with_a_key_a_lost_answer_is_asked_for_again_under_the_same_key(till: Till, side: OtherSide) -> None:
+def test_with_a_key_a_lost_answer_is_asked_for_again_under_the_same_key(
+    till: Till, side: RemoteClient
+) -> None:
     till.fail(after_applying=True)
     assert charge(side, key="k-1") == 5
     assert [each.key for each in till.received] == ["k-1", "k-1"]
 
 
-def test_what_may_be_repeated_can_be_said_of_a_call(till: Till, side: OtherSide) -> None:
+def test_what_may_be_repeated_can_be_said_of_a_call(till: Till, side: RemoteClient) -> None:
     till.fail(after_applying=True)
     with pytest.raises(AnswerLost):
         side.call("PUT", "/charges", json={"amount": 5}, repeatable=False)
@@ -115,7 +123,7 @@ def test_what_may_be_repeated_can_be_said_of_a_call(till: Till, side: OtherSide)
 
 @pytest.mark.parametrize("status", [520, 524, 529, 599])
 def test_a_number_above_500_that_nobody_published_leaves_it_open(
-    till: Till, side: OtherSide, status: int
+    till: Till, side: RemoteClient, status: int
 ) -> None:
     """As Cloudflare answers for a server that it has asked, and that took too long."""
     till.fail(status=status, after_applying=True)
@@ -125,7 +133,7 @@ def test_a_number_above_500_that_nobody_published_leaves_it_open(
     assert len(till.received) == 1
 
 
-def test_an_answer_that_cannot_be_unpacked_leaves_it_open(till: Till, side: OtherSide) -> None:
+def test_an_answer_that_cannot_be_unpacked_leaves_it_open(till: Till, side: RemoteClient) -> None:
     """It says that it is compressed, and is not: that it came does not tell what it says."""
     till.fail(status=201, after_applying=True, body={"charged": 5}, headers={"Content-Encoding": "gzip"})
     with pytest.raises(AnswerLost, match="may have done it"):
@@ -133,7 +141,7 @@ def test_an_answer_that_cannot_be_unpacked_leaves_it_open(till: Till, side: Othe
     assert len(till.applied) == len(till.received) == 1
 
 
-def test_a_web_page_is_no_answer(till: Till, side: OtherSide) -> None:
+def test_a_web_page_is_no_answer(till: Till, side: RemoteClient) -> None:
     """A page to log in at, or one that tells of a repair: nothing of what was asked need have been done."""
     till.fail(status=200, headers={"Content-Type": "text/html; charset=utf-8"})
     with pytest.raises(AnswerLost, match="a web page answers"):
@@ -144,14 +152,14 @@ def test_a_web_page_is_no_answer(till: Till, side: OtherSide) -> None:
 
 @pytest.mark.parametrize("url", ["till.example", "ftp://till.example"])
 def test_an_address_that_cannot_be_asked_leaves_nothing_open(url: str) -> None:
-    side = OtherSide("till", url, attempts=1)
+    side = RemoteClient("till", url, attempts=1)
     with pytest.raises(Unavailable, match="cannot be reached"):
         charge(side)
     side.close()
 
 
 def test_a_header_that_cannot_be_sent_leaves_nothing_open(till: Till) -> None:
-    side = OtherSide("till", till.url, headers={"Authorization": "Bearer a\nb"}, attempts=1)
+    side = RemoteClient("till", till.url, headers={"Authorization": "Bearer a\nb"}, attempts=1)
     with pytest.raises(Unavailable, match="cannot be reached"):
         charge(side)
     side.close()
@@ -174,7 +182,7 @@ def test_an_answer_that_does_not_end_is_given_up() -> None:
     with make_server("127.0.0.1", 0, drip, handler_class=Silent) as server:
         served = threading.Thread(target=server.handle_request)
         served.start()
-        side = OtherSide("till", f"http://127.0.0.1:{server.server_port}", timeout=0.3, attempts=1)
+        side = RemoteClient("till", f"http://127.0.0.1:{server.server_port}", timeout=0.3, attempts=1)
         with pytest.raises(AnswerLost, match="ReadTimeout"):
             charge(side)
         side.close()
@@ -182,7 +190,7 @@ def test_an_answer_that_does_not_end_is_given_up() -> None:
         served.join()
 
 
-def test_who_cannot_be_reached_has_done_nothing(till: Till, side: OtherSide) -> None:
+def test_who_cannot_be_reached_has_done_nothing(till: Till, side: RemoteClient) -> None:
     till.stop()
     with pytest.raises(Unavailable, match="cannot be reached"):
         charge(side)
@@ -203,17 +211,17 @@ def test_who_cannot_be_reached_has_done_nothing(till: Till, side: OtherSide) -> 
 )
 def test_retry_after_is_seconds_or_a_date(told: str, seconds: float | None) -> None:
     headers = {"Retry-After": told, "Date": "Mon, 16 Nov 2026 08:00:00 GMT"}
-    assert told_by_header(httpx.Response(429, headers=headers)) == seconds
+    assert retry_after_header(httpx.Response(429, headers=headers)) == seconds
 
 
 @pytest.mark.parametrize("id", ["a/b", "..%2f..", "%2e%2e", "a?b#c", "é b", "...", "a\\..\\b", "a;b"])
-def test_no_id_leaves_its_place_in_a_path(till: Till, side: OtherSide, id: str) -> None:
+def test_no_id_leaves_its_place_in_a_path(till: Till, side: RemoteClient, id: str) -> None:
     side.call("PUT", side.path("v1", "tickets", id, "tags"), json={"amount": 5})
     [request] = till.received
     assert [unquote(segment) for segment in request.path.split("/")] == ["", "v1", "tickets", id, "tags"]
 
 
 @pytest.mark.parametrize("id", ["", ".", ".."])
-def test_what_no_path_can_hold_is_refused_before_anybody_is_asked(side: OtherSide, id: str) -> None:
-    with pytest.raises(Refused, match="till cannot be asked for"):
+def test_what_no_path_can_hold_is_refused_before_anybody_is_asked(side: RemoteClient, id: str) -> None:
+    with pytest.raises(RequestRefused, match="till cannot be asked for"):
         side.path("v1", "tickets", id)
