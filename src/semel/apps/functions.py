@@ -60,7 +60,7 @@ class Functions:
 
     @classmethod
     def of(cls, name: str, kind: Any) -> "Functions":
-        """Those of an application by its class, with the ledger that the service has for it too."""
+        """The functions of an application by its class, on the ledger that the service has for it too."""
         return cls(
             name,
             lambda s, inbox, environ: kind(s, inbox, from_environment(kind.settings_type, name, environ)),

@@ -329,7 +329,7 @@ def too_large(limit: int) -> ProblemError:
 
 
 def _measured(receive: Receive, limit: int) -> Receive:
-    """The same body, up to a limit: not every one tells its length."""
+    """A body that is read up to a limit: not every one tells its length."""
     size = 0
 
     async def measured() -> ASGIMessage:

@@ -62,7 +62,7 @@ def check_token(settings: Settings) -> str:
 
 
 def checked(settings: Settings) -> Settings:
-    """The same, or what is wrong with it."""
+    """These settings, if they can work; else the error that names the wrong one."""
     if settings.bot_token and not TOKEN.fullmatch(settings.bot_token):
         raise wrong("bot_token", "it is the bot's number, a colon and letters, as BotFather gave it")
     common.check_address("household", "telegram_url", settings.telegram_url)

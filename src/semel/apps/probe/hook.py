@@ -70,7 +70,7 @@ class ProbeEndpoint:
         return as_reply(answer_to(done, repeats=self._options["on_lapsed"] == "rerun"))
 
     async def areceive(self, headers: Headers, body: bytes, *, method: str = "POST", url: str = "") -> Answer:
-        """The same, awaitable: in a thread, where brokers and their answers are waited for."""
+        """Carry out a request in a thread, where brokers and their answers are waited for."""
         receive = partial(self.receive, headers, body, method=method, url=url)
         context = contextvars.copy_context()
         return await asyncio.get_running_loop().run_in_executor(self._pool, context.run, receive)

@@ -42,7 +42,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def checked(settings: Settings) -> Settings:
-    """The same, or what is wrong with it."""
+    """These settings, if they can work; else the error that names the wrong one."""
     _check_token(settings)
     for name in ("broker_timeout", "lease", "record_ttl", "shortest_ttl", "longest_ttl", "max_seconds"):
         if not 0 < getattr(settings, name) < float("inf"):

@@ -370,7 +370,7 @@ class QuillWebhook:
         return Answer.problem(503, dict([retry_after(RETRY_AFTER)])) if read.broken else answer
 
     async def areceive(self, headers: Headers, body: bytes, *, method: str = "POST", url: str = "") -> Answer:
-        """The same, awaitable."""
+        """Take a delivery in a thread, where the store and Power BI are waited for."""
         return await self._quill.in_thread(partial(self.receive, headers, body, method=method, url=url))
 
 

@@ -112,7 +112,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def ttl(self) -> float:
-        """The same in seconds."""
+        """How long an event is remembered, in seconds."""
         return self.ttl_days * DAY
 
     @property
@@ -137,7 +137,7 @@ def check_tokens(settings: Settings) -> None:
 
 
 def checked(settings: Settings) -> Settings:
-    """The same, or what is wrong with it."""
+    """These settings, if they can work; else the error that names the wrong one."""
     missing = [name for name in POWERBI if not getattr(settings, name)]
     if missing and len(missing) < len(POWERBI):
         raise wrong(missing[0], f"set it too, or leave out all of {', '.join(POWERBI)}")

@@ -79,7 +79,7 @@ class Planner:
         return self._checked(_plan(decision, state, ending=ending, order=order), state, now)
 
     def _checked(self, plan: ReplyPlan, state: Conversation, now: float) -> ReplyPlan:
-        """The same, unless the customer has just got the same reply."""
+        """A plan, left to a person where the customer has just got that very reply."""
         every = self._settings.reply_every
         if plan.reply is None or not state.has_just_got(plan.reply, now, every):
             return plan

@@ -97,7 +97,7 @@ def _order_status(ticket: Ticket, asked: int) -> Decision:
 
 
 def ask_for_number(about: Decision, asked: int, reply: str = "") -> Decision:
-    """The same, asking for a number that was asked for so many times; in the end it is left to a person."""
+    """A decision to ask for the order number; a person takes over once it was `asked` for too often."""
     if asked >= MOST_ASKS:
         tags = (*about.tags, "needs-human")
         return msgspec.structs.replace(about, team="support", tags=tags, reply=None, order="", awaits="")

@@ -84,7 +84,7 @@ def iso(moment: float) -> str:
 
 
 def seconds_of(text: str) -> float:
-    """The same the other way round; a text that tells no zone means UTC."""
+    """The moment that an ISO 8601 text names; one that tells no zone means UTC."""
     moment = datetime.fromisoformat(text)
     return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
 

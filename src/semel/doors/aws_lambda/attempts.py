@@ -22,7 +22,7 @@ def remaining(context: Any) -> float | None:
 
 
 def within(block: Block, seconds: float | None) -> Block:
-    """The same block, whose attempts last no longer than an invocation that has so many seconds left."""
+    """A block whose attempts last no longer than an invocation that has so many seconds left."""
     if seconds is None:
         return block
     return block.lasting(ceil(seconds) + MARGIN)
@@ -48,7 +48,7 @@ class Attempts(Handler[Any]):
         self._context: Any = None
 
     def during(self, context: Any, *, told: bool = False) -> Self:
-        """The same in one invocation, whose context the function is `told`, or not."""
+        """A copy of this handler for one invocation, whose context the function is `told`, or not."""
         # Several invocations may run in one process, each with a time of its own.
         other = object.__new__(type(self))
         vars(other).update(vars(self), _context=context)

@@ -41,7 +41,7 @@ class Exchange:
         return None
 
     async def abegin(self, body: bytes) -> HTTPResponse | None:
-        """The same, awaitable."""
+        """Await the claim of the key; an answer says that the handler does not run, and None that it may."""
         running = self._block(body)
         try:
             self.run = await running.__aenter__()
@@ -61,7 +61,7 @@ class Exchange:
         return None if problem is None else self.refuse(problem, begun=True)
 
     async def akeep(self, status: int, headers: Pairs, body: bytes) -> HTTPResponse | None:
-        """The same, awaitable."""
+        """Await that a whole response is kept; an answer is to be sent in its place."""
         try:
             self._record(status, headers, body)
             problem = await self.aend(self.verdict())
@@ -99,7 +99,7 @@ class Exchange:
         return self.refuse(problem) if isinstance(problem, errors.ClaimLost) else None
 
     async def afail(self, error: BaseException) -> HTTPResponse | None:
-        """The same, awaitable."""
+        """Await that the handler's error is written down; an answer is to be sent in its place."""
         problem = await self.aend(error)
         return self.refuse(problem) if isinstance(problem, errors.ClaimLost) else None
 
@@ -123,7 +123,7 @@ class Exchange:
         return None
 
     async def aend(self, error: BaseException | None) -> errors.SemelError | None:
-        """The same, awaitable."""
+        """End the run, awaiting the store; gives what the ledger could not be told."""
         running, self._running, self.is_open = self._running, None, False
         try:
             if running is not None:

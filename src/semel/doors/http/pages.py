@@ -17,7 +17,7 @@ def page_of(idempotency: Idempotency, request: RequestHead) -> HTTPResponse | No
 
 
 async def apage_of(idempotency: Idempotency, request: RequestHead) -> HTTPResponse | None:
-    """The same, awaitable."""
+    """Await the page that is asked for; None where it is the application's own."""
     page = idempotency.page(request)
     if not isinstance(page, StatusQuery):
         return page

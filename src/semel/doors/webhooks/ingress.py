@@ -35,7 +35,7 @@ class Accepts(Protocol):
         ...
 
     async def aput(self, *messages: Message) -> None:
-        """The same, awaitable."""
+        """Accept messages, awaiting whatever keeps them."""
         ...
 
 
@@ -110,7 +110,7 @@ class Ingress:
         return step
 
     async def areceive(self, headers: Headers, body: bytes, *, method: str = "POST", url: str = "") -> Answer:
-        """The same, awaitable."""
+        """Take a delivery, awaiting the inbox; `body` and `url` are as the sender sent them."""
         steps = self._steps(headers, body, method, url)
         step = next(steps)
         while not isinstance(step, Answer):

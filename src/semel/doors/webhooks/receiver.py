@@ -130,7 +130,7 @@ class Receiver:
         return step
 
     async def areceive(self, headers: Headers, body: bytes, *, method: str = "POST", url: str = "") -> Answer:
-        """The same, awaitable."""
+        """Take a delivery, awaiting the handler of each event, which may be async."""
         steps = self._steps(headers, body, method, url)
         step = _next(steps)
         while not isinstance(step, Answer):
@@ -209,7 +209,7 @@ def _next(steps: ReceiverSteps, taken: Taken | None = None) -> KeyedNotice | Ans
 
 
 def _again(first: EventResult) -> EventResult:
-    """The same event once more in one delivery: done with the first, or as little as that."""
+    """What is told of an event that a delivery holds twice: done with the first, or as little as that."""
     return msgspec.structs.replace(first, outcome="duplicate") if first.outcome == "new" else first
 
 

@@ -131,7 +131,7 @@ def _same(stored: Any, result: Any) -> bool:
 def _watched(
     steps: Generator[Any, Any, T], seen: "Callable[[Refused], Generator[Any, Any, Any]]"
 ) -> Generator[Any, Any, T]:
-    """Run these steps, which end as soon as `seen` has an answer to what stands in their way."""
+    """Take these steps, and end as soon as `seen` has an answer to what stands in their way."""
     try:
         command = next(steps)
         while True:
