@@ -11,7 +11,8 @@ import semel
 from bench import Contender, Effect, Pair, bare, new_order
 from bench.timing import Fresh, Row, Table, compare, tabulate
 from semel.commands import Batch, Put
-from semel.ledger import DAY, LEASE, Terms, opening
+from semel.records import Terms, opening
+from semel.spans import DAY, LEASE
 from semel.tables import LEDGER
 
 BATCH = 1_000

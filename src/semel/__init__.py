@@ -54,7 +54,6 @@ from semel.events import Event, Events, What
 from semel.facades import AsyncLedger, Ledger
 from semel.flow import SKIPPED
 from semel.keys import Key
-from semel.ledger import DAY, HOUR
 from semel.lifecycle import Status
 from semel.model import (
     MISSING,
@@ -77,6 +76,7 @@ from semel.model import (
 from semel.once import ALL, Answer, Once
 from semel.overflow import FileOverflow
 from semel.running import Run, current_run
+from semel.spans import DAY, HOUR
 
 __all__ = [
     "ALL",

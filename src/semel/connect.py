@@ -14,13 +14,14 @@ from semel.events import Events, Listener
 from semel.facades import AsyncLedger, Ledger
 from semel.flow import Service
 from semel.heartbeat import Heart
-from semel.keys import fingerprint, prefix
-from semel.ledger import DAY, LedgerSteps, Seconds, seconds
+from semel.keys import fingerprint
+from semel.ledger import LedgerSteps
 from semel.locks import Event
 from semel.once import Once
 from semel.realm import Realm
 from semel.sealing import Sealing
 from semel.seldom import Seldom
+from semel.spans import DAY, Seconds, seconds
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -266,8 +267,8 @@ class Semel:
         self.clock = shared.clock
         self.scope = scope
         realm = Realm(
-            prefix=prefix(shared.env, scope),
             env=shared.env,
+            scope=scope,
             events=shared.events,
             horizon=0.0 if shared.horizon is None else seconds(shared.horizon),
             secret=shared.secret,
@@ -275,12 +276,8 @@ class Semel:
             sealing=Sealing(shared.codec.encryption),
         )
         steps = LedgerSteps(
-            env=shared.env,
-            scope=scope,
-            codec=shared.codec,
-            events=shared.events,
-            horizon=shared.horizon,
-            subjects=realm.subject,
+            realm,
+            shared.codec,
             clock=shared.clock,
             clear_details=isinstance(store, Limiting) and store.spreads_details,
             rescue=shared.heart.rescue,

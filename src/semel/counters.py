@@ -28,10 +28,10 @@ from semel.commands import (
     read,
 )
 from semel.keys import Key, check
-from semel.ledger import DAY, Seconds, lasting, seconds
 from semel.parts import Part, Plan, Refusals, Verdict
 from semel.periods import Day, Period, Span
 from semel.realm import Moment, Realm, moment_of
+from semel.spans import DAY, Seconds, lasting, seconds
 from semel.tables import COUNTERS, Table
 
 # How long a total outlives its period: for whoever looks back, and for late retries and refunds.

@@ -36,9 +36,9 @@ from semel.commands import (
     write,
 )
 from semel.keys import Key
-from semel.ledger import DAY, Seconds, seconds
 from semel.parts import Part, Plan, Refusals, Verdict
 from semel.realm import Realm, copied, plain
+from semel.spans import DAY, Seconds, seconds
 from semel.tables import DOCUMENTS, Kind, Table
 
 T = TypeVar("T")

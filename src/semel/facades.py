@@ -14,13 +14,14 @@ from semel.realm import Realm
 T = TypeVar("T")
 P = ParamSpec("P")
 S = TypeVar("S")
+S_co = TypeVar("S_co", covariant=True)
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Facade(Generic[S]):
+class Facade(Generic[S_co]):
     """Steps, and the store they run on."""
 
-    def __init__(self, steps: S, store: Store) -> None:
+    def __init__(self, steps: S_co, store: Store) -> None:
         self.steps = steps
         self._store = store
 

@@ -11,6 +11,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from semel import errors
+from semel.claims import Bid
 from semel.clock import Clock
 from semel.codecs import ANYTHING, PLAIN, Decoder
 from semel.commands import After, Call, Equals, Pause, Raised, Returned, Steps, Update, write
@@ -18,7 +19,7 @@ from semel.drive import Glancing, Store, adrive, drive
 from semel.events import What
 from semel.failures import failed_before
 from semel.heartbeat import Heart, Pulse
-from semel.ledger import Bid, LedgerSteps, Terms, failure_of
+from semel.ledger import LedgerSteps
 from semel.model import (
     MISSING,
     RECORD_VERSION,
@@ -36,6 +37,7 @@ from semel.model import (
     Unknown,
 )
 from semel.policy import Policy
+from semel.records import Terms, failure_of
 from semel.running import (
     CURRENT,
     Run,
@@ -101,11 +103,8 @@ class Service(msgspec.Struct, frozen=True):
     draining: Callable[[], bool]
 
     def about(self, name: str) -> "Service":
-        """The same, whose events name the function that they are about."""
-        ledger = object.__new__(type(self.ledger))
-        ledger.__dict__.update(self.ledger.__dict__)
-        ledger.events = ledger.events.about(name)
-        return msgspec.structs.replace(self, ledger=ledger)
+        """What a flow needs whose events name the function that they are about."""
+        return msgspec.structs.replace(self, ledger=self.ledger.about(name))
 
 
 class Flow:

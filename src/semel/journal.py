@@ -24,9 +24,9 @@ from semel.commands import (
     read,
 )
 from semel.keys import Key, check
-from semel.ledger import DAY, Seconds, seconds
 from semel.parts import Part, Plan, Refusals, Verdict, unrefusable
 from semel.realm import Moment, Realm, copied, moment_of, plain
+from semel.spans import DAY, Seconds, seconds
 from semel.tables import JOURNAL, Table
 from semel.tables.seeds import ACTIVITIES, MESSAGES, SUPPORT_AUDIT
 from semel.ulids import Ulids

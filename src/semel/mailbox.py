@@ -42,9 +42,10 @@ from semel.commands import (
     write_each,
 )
 from semel.keys import check
-from semel.ledger import DAY, LedgerSteps, Seconds, seconds
+from semel.ledger import LedgerSteps
 from semel.lifecycle import Status
 from semel.realm import Realm
+from semel.spans import DAY, Seconds, seconds
 from semel.tables import INBOX
 from semel.ulids import Ulids
 

@@ -7,16 +7,18 @@ from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeAlias, Typ
 import msgspec
 
 from semel import errors
+from semel.claims import UNINTERRUPTED
 from semel.codecs import UNRESOLVED, decoder_for, returns_of
 from semel.commands import Call, Raised, Returned, Steps
 from semel.drive import aadvance, advance
 from semel.events import name_of
 from semel.flow import Flow, Service, Work
 from semel.keys import Key, check, compile_binder, compile_template, fingerprint, skeleton
-from semel.ledger import UNINTERRUPTED, LedgerSteps, Seconds, spans
+from semel.ledger import LedgerSteps
 from semel.model import MISSING
 from semel.policy import Options, Policy, policy_of
 from semel.running import Run, current_run, subject_of_step
+from semel.spans import Seconds, lease_and_ttl
 
 if TYPE_CHECKING:
     from inspect import Signature
@@ -322,7 +324,7 @@ class Block:
     def lasting(self, lease: Seconds) -> "Block":
         """The same with a lease that nothing renews, for work that is known to be over by then."""
         flow = self._flow
-        held, _ = spans(lease, flow.policy.ttl)
+        held, _ = lease_and_ttl(lease, flow.policy.ttl)
         policy = msgspec.structs.replace(flow.policy, lease=held, heartbeat=False)
         return Block(Flow(flow.service, policy, flow.decoder))
 

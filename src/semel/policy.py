@@ -1,13 +1,13 @@
 """The words in which a caller says what is to happen in each situation."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, TypeAlias, TypedDict
+from typing import Any, Literal, TypeAlias, TypedDict, get_args
 
 import msgspec
 
 from semel import errors
-from semel.ledger import DAY, LEASE, Seconds, check_limit, check_word, doubt_span, seconds, spans
 from semel.model import OnBusy, OnLapsed, OnStoreError
+from semel.spans import DAY, LEASE, Seconds, doubt_span, lease_and_ttl, seconds
 
 Keep: TypeAlias = Literal["keep", "release", "doubt"]
 OnError: TypeAlias = Keep | Mapping[type[Exception], Keep]
@@ -94,13 +94,25 @@ class Options(TypedDict, total=False):
     """Keep a keyed hash in place of the key, where that holds personal data. No."""
 
 
+def check_word(option: str, word: Any, words: Any) -> None:
+    """Refuse a word that is not one of those an option knows."""
+    if word not in get_args(words):
+        raise errors.InvalidOption(f"{option}={word!r}: it is one of {', '.join(get_args(words))}")
+
+
+def check_limit(max_attempts: int | None) -> None:
+    """Refuse a limit that would allow no attempt at all."""
+    if max_attempts is not None and max_attempts < 1:
+        raise errors.InvalidOption(f"max_attempts must be at least 1, not {max_attempts}")
+
+
 def policy_of(options: Options, horizon: float = 0) -> Policy:
     """Options as a policy, every one checked; `horizon` is the ledger's, where the options have none."""
     if unknown := options.keys() - Options.__annotations__.keys():
         raise errors.InvalidOption(f"there is no option {', '.join(sorted(unknown))}")
     if "horizon" in options:
         horizon = seconds(options["horizon"])
-    lease, ttl = spans(options.get("lease", LEASE), options.get("ttl", max(DAY, horizon)), horizon)
+    lease, ttl = lease_and_ttl(options.get("lease", LEASE), options.get("ttl", max(DAY, horizon)), horizon)
     on_lapsed = options.get("on_lapsed", "rerun")
     check_word("on_lapsed", on_lapsed, OnLapsed)
     policy = Policy(

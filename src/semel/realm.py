@@ -11,9 +11,9 @@ from semel.codecs import check_names
 from semel.commands import Found, Steps, Time
 from semel.errors import InvalidOption, UsageError
 from semel.events import Events
-from semel.keys import Key, check
-from semel.ledger import no_subjects, random_token
+from semel.keys import Key, check, prefix
 from semel.sealing import Sealing
+from semel.tokens import random_token
 
 if TYPE_CHECKING:
     from semel.redact import Redactor
@@ -25,14 +25,19 @@ Moment: TypeAlias = float | datetime
 class Realm(msgspec.Struct, frozen=True, kw_only=True):
     """Where keys are named, persons are hidden, bodies are sealed and tokens are drawn."""
 
-    prefix: str
-    env: str
-    events: Events
+    env: str = "dev"
+    scope: str = ""
+    prefix: str = ""
+    """What stands before every key; it is made of the environment and the scope."""
+    events: Events = msgspec.field(default_factory=Events)
     horizon: float = 0.0
     secret: bytes | None = None
     redactor: "Redactor | None" = None
     sealing: Sealing = Sealing()
     token: Callable[[], str] = random_token
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "prefix", prefix(self.env, self.scope))
 
     def name(self, key: str | Key) -> str:
         """The key's qualified name: environment, scope, key."""
@@ -54,7 +59,12 @@ class Realm(msgspec.Struct, frozen=True, kw_only=True):
         """A keyed hash in place of a text that tells too much."""
         from semel.redact import pseudonym
 
-        return no_subjects(value) if self.secret is None else pseudonym(value, self.secret)
+        if self.secret is None:
+            raise UsageError(
+                "a person is named by a hash that nobody else can make, and for that the ledger needs a "
+                "secret: connect(..., secret=b'...')"
+            )
+        return pseudonym(value, self.secret)
 
     def redacted(self, value: Any) -> Any:
         """A value as it may be kept for people to read."""

@@ -9,8 +9,8 @@ from semel.erasure import ErasureSteps
 from semel.facades import Facade, adriven, amade, driven, made
 from semel.gate import GateSteps
 from semel.journal import Book, JournalSteps
-from semel.ledger import Seconds
 from semel.mailbox import MailboxSteps
+from semel.spans import Seconds
 from semel.switches import SwitchSteps
 from semel.tables import Table
 

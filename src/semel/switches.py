@@ -17,10 +17,10 @@ from semel.documents import Document, DocumentSteps
 from semel.drive import Store, drive
 from semel.errors import InvalidOption, RecordCorrupt, StoreClosed, StoreError
 from semel.keys import check, prefix
-from semel.ledger import DAY
 from semel.locks import Event
 from semel.parts import Part, Plan
 from semel.realm import Realm
+from semel.spans import DAY
 from semel.tables import DOCUMENTS
 
 if TYPE_CHECKING:

@@ -38,6 +38,7 @@ from semel.drive import drive
 from semel.ledger import LedgerSteps
 from semel.model import Busy, Claimed, Replay
 from semel.provision.shape import create_request, stamp_request
+from semel.realm import Realm
 from semel.stores.dynamodb import DynamoDBStore
 from semel.stores.dynamodb.layout import title
 from semel.tables import COUNTERS, LEDGER, Kind, Table
@@ -138,7 +139,7 @@ def test_a_boto3_client_of_ones_own(on: Engine, monkeypatch, make: str) -> None:
     session = boto3.session.Session("anyone", "anything", region_name=REGION)
     client = session if make == "session" else session.client("dynamodb")
     store = DynamoDBStore(client=client, env=ENV)
-    ledger = LedgerSteps(env=ENV)
+    ledger = LedgerSteps(Realm(env=ENV))
     with Semel(store, env=ENV) as s:
         s.ledger.complete(claimed(s.ledger.claim("key")), {"bytes": "kept"})
         replay = asyncio.run(s.aio.ledger.claim("key"))
@@ -256,12 +257,12 @@ def test_a_person_is_found_in_a_table_that_has_no_index_of_persons(request, serv
     on.make([QUILL])
     on.empty([QUILL])
     clock = FakeClock()
-    store, ledger = on.store(clock, [QUILL]), LedgerSteps(env=ENV, subjects=lambda person: person)
+    store, ledger = on.store(clock, [QUILL]), LedgerSteps(Realm(env=ENV, secret=bytes(32)))
     for each in range(12):
         drive(ledger.claim(f"ALOWARE:{each}", subject="you" if each % 3 else "me"), store)
     on.put(QUILL, {"pk": {"S": "HUBSPOT:1"}, "seenAt": {"S": "2023-11-14T22:00:00Z"}})
     on.wire.call("PutItem", stamp_request(QUILL, ENV), write=True)
-    query, found = Query(LEDGER, "you", index="subject", limit=limit), []
+    query, found = Query(LEDGER, ledger.subject("you"), index="subject", limit=limit), []
     while True:
         page = store.execute(query)
         assert len(page.items) <= limit
@@ -414,7 +415,7 @@ class Off(Clock):
 def test_a_wrong_clock_does_not_get_into_records(on: Engine, mine: float, theirs: float) -> None:
     """A lease of a minute is a minute, whoever reads it, give or take the margins."""
     stores = [DynamoDBStore(Counting(on.url, Off(off)), env=ENV, clock=Off(off)) for off in (mine, theirs)]
-    ledger = LedgerSteps(env=ENV)
+    ledger = LedgerSteps(Realm(env=ENV))
     assert type(drive(ledger.claim("key", lease=60), stores[0])) is Claimed
     busy = drive(ledger.claim("key", lease=60), stores[1])
     for store in stores:
@@ -474,7 +475,7 @@ def test_never_two_live_holders_whatever_the_clocks_show(on: Engine, seed: int) 
     has just begun knows the server's time to the second only.
     """
     dice = random.Random(seed)
-    world, ledger = World(), LedgerSteps(env=ENV)
+    world, ledger = World(), LedgerSteps(Realm(env=ENV))
     stores: dict[float, DynamoDBStore] = {}
     lease, held_until, claims = 1.0, 0.0, 0
     for _ in range(400):

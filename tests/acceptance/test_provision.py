@@ -25,7 +25,7 @@ from semel.ledger import LedgerSteps
 from semel.provision import KNOWN, OWN, cloudformation, dynamodb, iam, sam, shape, terraform
 from semel.provision import cdk as cdk_text
 from semel.provision.cost import NOW, Life, Workload, estimate, value_size
-from semel.redact import PSEUDONYM_DIGITS
+from semel.realm import Realm
 from semel.stores.dynamodb import DynamoDBStore
 from semel.stores.dynamodb.layout import title
 from semel.tables import JOURNAL, LEDGER, Kind
@@ -562,7 +562,7 @@ def test_the_estimate_counts_what_the_index_of_persons_costs(wire, env, named):
     dynamodb.provision(wire, [table], "prod", clock=Clock())
     life, counting, clock = Life(Workload(events=1, subjects=named)), Counting(wire), FakeClock(NOW)
     store = DynamoDBStore(counting, tables=[table], env="prod", clock=clock)
-    ledger = LedgerSteps(env="prod", subjects=lambda person: person.ljust(PSEUDONYM_DIGITS, "-"))
+    ledger = LedgerSteps(Realm(env="prod", secret=bytes(32)))
     drive(ledger.get("another"), store)
     counting.count()
     claim = drive(ledger.claim("key", subject="you" if named else None), store)

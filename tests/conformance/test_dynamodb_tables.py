@@ -40,6 +40,7 @@ from semel.drive import Store
 from semel.ledger import LedgerSteps
 from semel.lifecycle import Status
 from semel.model import Busy, Claimed, Replay
+from semel.realm import Realm
 from semel.stores.dynamodb.layout import DynamoLayout, title
 from semel.tables import LEDGER, Table
 from semel.tables.powertools import POWERTOOLS
@@ -92,7 +93,7 @@ class KeptElsewhere(
         """Another environment or scope is refused, as its keys would meet these."""
         claimed(runner.run(ledger.claim("key")))
         for env, scope in ((ENV, "tenant"), ("tes", "t"), ("other", ""), ("TEST", "")):
-            other = LedgerSteps(env=env, scope=scope)
+            other = LedgerSteps(Realm(env=env, scope=scope))
             for steps in (other.get("key"), other.claim("key"), other.list()):
                 with pytest.raises(errors.UsageError, match="a table of their own"):
                     runner.run(steps)
@@ -251,7 +252,7 @@ class TestShapes:
     def engine(self, dynoxide):
         self.on = engine(dynoxide)
         self.clock = FakeClock()
-        self.ledger = LedgerSteps(env=ENV)
+        self.ledger = LedgerSteps(Realm(env=ENV))
 
     @pytest.fixture
     def run(self):

@@ -24,7 +24,6 @@ from semel.doors.http import ANYONE, Idempotency
 from semel.doors.queues.messages import Taken, Verdict
 from semel.doors.sqs.message import read, usual_key
 from semel.events import Event, What
-from semel.ledger import _stock, random_token
 from semel.provision.places import ProvisionTarget as Site
 from semel.provision.places import opened
 from semel.redact import Redactor
@@ -32,6 +31,7 @@ from semel.stores.memory import MemoryStore
 from semel.tables.seeds import ALCHEMISER
 from semel.telemetry.emf import Emf
 from semel.testing import FakeClock, Faulty
+from semel.tokens import _stock, random_token
 from tests.doors.lambda_events import (
     Context,
     alb,

@@ -15,10 +15,10 @@ from semel.commands import Batch, Delete, Get, Put, Update
 from semel.connect import open_store
 from semel.erasure import Erasure
 from semel.errors import FailedBefore, ResultNotKept, TableMissing, UsageError
-from semel.ledger import Terms, opening
 from semel.model import MISSING, Busy, Failed, Happened, Mismatch, Replay
 from semel.provision.places import ProvisionTarget as Site
 from semel.provision.places import opened as building
+from semel.records import Terms, opening
 from semel.stores.memory import MemoryStore
 from semel.tables import DOCUMENTS, LEDGER
 from semel.tables.seeds import QUILL, SUPPORT_AUDIT, SUPPORT_STATE

@@ -28,6 +28,7 @@ from semel.commands import (
 )
 from semel.errors import SemelError, StoreUnavailable
 from semel.ledger import LedgerSteps
+from semel.realm import Realm
 from semel.stores.memory import MemoryStore
 from semel.testing import FakeClock, Faulty, StoreConformance
 from semel.testing.conformance.harness import AsyncRunner, Runner
@@ -184,7 +185,12 @@ def conform(make: Callable[[FakeClock], MemoryStore], test: str, run: type[Runne
     suite, clock = StoreConformance(), FakeClock()
     store = Faulty(make(clock))
     runner = run(store)
-    fixtures = {"runner": runner, "clock": clock, "store": store, "ledger": LedgerSteps(env="t", clock=clock)}
+    fixtures = {
+        "runner": runner,
+        "clock": clock,
+        "store": store,
+        "ledger": LedgerSteps(Realm(env="t"), clock=clock),
+    }
     function = getattr(suite, test)
     asked = inspect.signature(function).parameters
     if "notes" in asked:

@@ -49,6 +49,7 @@ from semel.drive import (
     drive,
 )
 from semel.ledger import LedgerSteps
+from semel.realm import Realm
 from semel.stores.memory import MemoryStore
 from semel.tables import COUNTERS, LEDGER
 from tests.service.kit import opened
@@ -314,6 +315,6 @@ def test_a_key_that_is_refused_by_nothing_does_not_hang_its_claim() -> None:
             return Refused(reply.now, None) if isinstance(reply, Refused) else reply
 
     store = Forgetful()
-    drive(LedgerSteps(env="test").claim("k"), store)
+    drive(LedgerSteps(Realm(env="test")).claim("k"), store)
     with pytest.raises(errors.WrongReply, match="Put on ledger"):
-        drive(LedgerSteps(env="test").claim("k"), store)
+        drive(LedgerSteps(Realm(env="test")).claim("k"), store)

@@ -5,7 +5,6 @@ from datetime import date
 import pytest
 
 from semel.errors import InvalidOption
-from semel.ledger import DAY, LEASE
 from semel.provision.cost import (
     GIGABYTE,
     OVERHEAD,
@@ -18,6 +17,7 @@ from semel.provision.cost import (
     value_size,
 )
 from semel.provision.prices import PRICES
+from semel.spans import DAY, LEASE
 
 pytestmark = pytest.mark.seed("A9")
 

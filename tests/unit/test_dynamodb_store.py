@@ -28,6 +28,7 @@ from semel.commands import (
     Update,
 )
 from semel.ledger import LedgerSteps
+from semel.realm import Realm
 from semel.stores.dynamodb import DynamoDBStore, operations
 from semel.stores.dynamodb.address import parse
 from semel.stores.dynamodb.layout import SCHEMA, title
@@ -670,7 +671,7 @@ def test_a_forked_child_shares_no_lock(store) -> None:
 
 def test_a_claim_is_one_request(store, clock) -> None:
     """Won or lost."""
-    ledger = LedgerSteps(env="test")
+    ledger = LedgerSteps(Realm(env="test"))
     it, told = store()
     put = next(ledger.claim("key"))
     it.execute(put)

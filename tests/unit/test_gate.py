@@ -9,7 +9,6 @@ import pytest
 import semel
 from semel.commands import ABSENT, NOW, After, Applied, Delete, Equals, Put, Query, Steps, Update, Write
 from semel.errors import CapReached, InvalidOption, StoreOutcomeUnknown, UsageError
-from semel.events import Events
 from semel.gate import (
     RECORD,
     Allowed,
@@ -97,8 +96,8 @@ def rules():
     from semel.documents import DocumentSteps
     from semel.journal import JournalSteps
 
-    realm = Realm(prefix="dev//", env="dev", events=Events())
-    return Rules(LedgerSteps(), DocumentSteps(realm), JournalSteps(realm), CounterSteps(realm))
+    realm = Realm()
+    return Rules(LedgerSteps(realm), DocumentSteps(realm), JournalSteps(realm), CounterSteps(realm))
 
 
 def charged(counters, token, *, fails, given_back):

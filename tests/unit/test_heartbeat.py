@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 import semel
+from semel import tokens
 from semel.drive import drive
 from semel.heartbeat import Heart, beat
 from semel.ledger import LedgerSteps
+from semel.realm import Realm
 from semel.running import Run
 from semel.stores.memory import MemoryStore
 from semel.testing import FakeClock, Faulty
@@ -19,7 +21,7 @@ SHORT = 0.15
 
 
 def running(clock: FakeClock, store: Any, lease: float = 30.0) -> tuple[LedgerSteps, Run]:
-    ledger = LedgerSteps()
+    ledger = LedgerSteps(Realm())
     sent = clock.monotonic()
     claim = drive(ledger.claim("k", lease=lease), store)
     assert isinstance(claim, semel.Claimed)
@@ -254,7 +256,7 @@ def test_a_callers_own_cancellation_is_not_taken_for_a_lost_claim() -> None:
 def test_the_heart_rests_when_nothing_runs_and_beats_again() -> None:
     s = semel.connect("memory:")
     heart = Heart(s.store, semel.Clock())
-    ledger = LedgerSteps()
+    ledger = LedgerSteps(Realm())
 
     def one_life(key: str) -> None:
         claim = s.ledger.claim(key, lease=SHORT)
@@ -276,15 +278,15 @@ def test_the_heart_rests_when_nothing_runs_and_beats_again() -> None:
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_forked_child_renews_its_own_leases_and_makes_its_own_tokens() -> None:
     s = semel.connect("memory:")
-    parents = {semel.ledger.random_token(), *semel.ledger._stock}
+    parents = {tokens.random_token(), *tokens._stock}
     claim = s.ledger.claim("k", lease=SHORT)
     assert isinstance(claim, semel.Claimed)
-    s._shared.heart.start(Run(claim, semel.Clock().monotonic(), semel.Clock()), LedgerSteps())
+    s._shared.heart.start(Run(claim, semel.Clock().monotonic(), semel.Clock()), LedgerSteps(Realm()))
     child = os.fork()
     if child == 0:
         fresh = s._shared.heart._thread is None and not s._shared.heart._live
-        tokens = {semel.ledger.random_token() for _ in range(100)}
-        os._exit(0 if fresh and not tokens & parents else 1)
+        mine = {tokens.random_token() for _ in range(100)}
+        os._exit(0 if fresh and not mine & parents else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 

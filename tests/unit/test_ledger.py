@@ -11,6 +11,7 @@ import semel
 from semel.commands import Delete, Put, Query, Transact
 from semel.drive import drive
 from semel.ledger import LedgerSteps
+from semel.realm import Realm
 from semel.stores.memory import MemoryStore
 from semel.tables import LEDGER
 from semel.testing import FakeClock, Faulty
@@ -165,7 +166,7 @@ def test_a_closed_store_says_so() -> None:
 
 def test_every_attempt_has_a_token_of_its_own(clock: FakeClock) -> None:
     """A claim was made, its answer lost, and somebody settled it: the next attempt is not the same one."""
-    store, ledger = MemoryStore(clock), LedgerSteps()
+    store, ledger = MemoryStore(clock), LedgerSteps(Realm())
     steps = ledger.claim("k", lease=30)
     store.execute(next(steps))  # type: ignore[arg-type]
     clock.advance(30)
@@ -183,7 +184,7 @@ def test_every_attempt_has_a_token_of_its_own(clock: FakeClock) -> None:
 
 def test_a_claim_that_came_through_late_knows_which_attempt_it_is(clock: FakeClock) -> None:
     """The first write was held up, the record it met was forgotten meanwhile, and then it arrived."""
-    store, ledger = MemoryStore(clock), LedgerSteps()
+    store, ledger = MemoryStore(clock), LedgerSteps(Realm())
     earlier = drive(ledger.claim("k"), store)
     assert isinstance(earlier, semel.Claimed)
     drive(ledger.release(earlier), store)

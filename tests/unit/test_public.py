@@ -62,7 +62,7 @@ def test_the_two_ledgers_have_the_same_methods() -> None:
         return {name for name, value in vars(kind).items() if not name.startswith("_") and callable(value)}
 
     assert methods(Ledger) == methods(AsyncLedger)
-    assert methods(Ledger) <= methods(LedgerSteps)
+    assert all(callable(getattr(LedgerSteps, name)) for name in methods(Ledger))
 
 
 @pytest.mark.parametrize("url", ["", "memory", "mysql://x", "memory://x", "sqlite"])

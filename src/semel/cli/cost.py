@@ -7,8 +7,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from semel.ledger import DAY
 from semel.provision.cost import CostLine, Estimate, Workload, estimate
+from semel.spans import DAY
 
 
 def cost(

@@ -20,8 +20,8 @@ from semel.doors.queues.pauses import doubling
 from semel.events import What
 from semel.extras import require
 from semel.keys import Key, step_of
-from semel.ledger import DAY, seconds
 from semel.policy import Options
+from semel.spans import DAY, seconds
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer as Client

@@ -29,9 +29,9 @@ from semel.commands import (
 from semel.counters import KEEP, CounterSteps, amount
 from semel.journal import OWN, Book, JournalSteps
 from semel.keys import check, compile_template, part
-from semel.ledger import Seconds, seconds
 from semel.periods import Day, Period, Window
 from semel.realm import Realm
+from semel.spans import Seconds, seconds
 from semel.switches import Switch
 from semel.tables import COUNTERS, Table
 

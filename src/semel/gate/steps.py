@@ -35,9 +35,10 @@ from semel.gate.rules import (
     is_switch,
 )
 from semel.keys import Key, check
-from semel.ledger import DAY, Seconds, Terms, lasting, opening
 from semel.parts import Part, Plan, Refusals, Verdict, commit
 from semel.realm import Moment, moment_of
+from semel.records import Terms, opening
+from semel.spans import DAY, Seconds, lasting
 from semel.switches import Switch, SwitchSteps
 from semel.tables import COUNTERS, LEDGER
 from semel.transaction import Parts, Rules

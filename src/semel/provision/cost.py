@@ -14,12 +14,13 @@ from semel.codecs import Codec
 from semel.commands import Applied, Found, Get, Item, Put, Refused, Steps, Update, allowed, outcome
 from semel.errors import InvalidOption
 from semel.keys import fingerprint
-from semel.ledger import DAY, LEASE, LedgerSteps
+from semel.ledger import LedgerSteps
 from semel.model import Claimed
 from semel.provision import shape
 from semel.provision.prices import PRICES, Prices
-from semel.redact import PSEUDONYM_DIGITS
+from semel.realm import Realm
 from semel.running import RENEWALS_PER_LEASE
+from semel.spans import DAY, LEASE
 from semel.stores.dynamodb.layout import DynamoLayout
 from semel.stores.dynamodb.time import ClockReading
 from semel.stores.dynamodb.values import Value
@@ -151,7 +152,7 @@ class Life:
         self._item: Item | None = None
         self._billed = Units()
         codec = Codec(compress_over=workload.result_bytes, max_bytes=workload.result_bytes)
-        ledger = LedgerSteps(env=ENV, codec=codec, subjects=lambda _: "s" * PSEUDONYM_DIGITS)
+        ledger = LedgerSteps(Realm(env=ENV, secret=bytes(32)), codec)
         person = "somebody" if workload.subjects else None
         key, mark = "k" * workload.key_bytes, fingerprint(None)
         result = "r" * (workload.result_bytes - 2)  # and its quotes

@@ -26,11 +26,11 @@ from semel.doors.inbox import Inbox, Message
 from semel.doors.webhooks import TELEGRAM, Ingress, Notice, telegram_key
 from semel.gate import Allowed, Cap, FastConversation, KillSwitch, QuietHours
 from semel.journal import BOOKS
-from semel.ledger import DAY
 from semel.mailbox import TTL
 from semel.periods import Day
 from semel.policy import Keep, OnError, Options
 from semel.running import Run
+from semel.spans import DAY
 from semel.state import Gate
 from semel.tables import LEDGER
 from semel.tables.seeds import ACTIVITIES, MESSAGES, RESPONSE_COUNTERS

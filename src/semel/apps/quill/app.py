@@ -32,10 +32,10 @@ from semel.doors.webhooks import ALOWARE, HUBSPOT, Answer, DeliveryReader, Heade
 from semel.drive import FileBacked
 from semel.errors import InvalidOption, Later, SemelError, StoreError
 from semel.events import What
-from semel.ledger import lasting
 from semel.model import Claimed, Failed, OnLapsed, Replay
 from semel.policy import Options
 from semel.running import current_run
+from semel.spans import lasting
 from semel.tables.seeds import QUILL
 
 if TYPE_CHECKING:

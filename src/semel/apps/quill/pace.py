@@ -12,7 +12,8 @@ from semel.connect import Semel
 from semel.errors import Later, NotPermitted, SemelError, TableMissing
 from semel.events import What
 from semel.keys import Key
-from semel.ledger import DAY, random_token
+from semel.spans import DAY
+from semel.tokens import random_token
 
 T = TypeVar("T")
 E = TypeVar("E")

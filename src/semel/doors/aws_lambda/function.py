@@ -23,8 +23,8 @@ from semel.doors.aws_lambda.records import (
     RecordSource,
 )
 from semel.events import Event as Happened
-from semel.ledger import Seconds, seconds
 from semel.policy import Options, policy_of
+from semel.spans import Seconds, seconds
 
 if TYPE_CHECKING:
     from semel.doors.http.policy import Idempotency

@@ -9,7 +9,7 @@ import msgspec
 from semel.doors.queues.messages import Taken, Verdict
 from semel.doors.queues.sqs_names import sqs_key
 from semel.keys import Key
-from semel.ledger import DAY
+from semel.spans import DAY
 
 if TYPE_CHECKING:
     from semel.doors.aws_lambda.attempts import Attempts

@@ -32,11 +32,11 @@ from semel.doors.http.responses import (
 )
 from semel.events import What
 from semel.keys import MAX_NAME_BYTES, Key, canonical_json, owned, part
-from semel.ledger import Seconds, check_word, seconds
 from semel.lifecycle import Status
 from semel.model import Record
 from semel.once import Block
-from semel.policy import Options
+from semel.policy import Options, check_word
+from semel.spans import Seconds, seconds
 
 
 class Anyone(msgspec.Struct, frozen=True):

@@ -10,9 +10,9 @@ from semel.doors.inbox.worker import POLL, Backoff, Dead, LaneNotifier, Progress
 from semel.doors.queues.pauses import doubling
 from semel.drive import adrive, drive
 from semel.errors import InvalidKey, MessageUnreadable, UsageError
-from semel.ledger import Seconds
 from semel.mailbox import Counted, Letter, Message, Survey, checked, lane_of
 from semel.policy import Options
+from semel.spans import Seconds
 from semel.state import AsyncMailbox
 
 # A message that fails stays away for 1, 2, 4 seconds and so on, up to five minutes.

@@ -24,9 +24,10 @@ from semel.doors.queues.messages import Handler, Taken, Verdict
 from semel.doors.queues.runners import ConsumerThreads
 from semel.doors.queues.steps import BlockingCall, ConsumerLoop, RunState, Wait
 from semel.events import What
-from semel.ledger import DAY, random_token
 from semel.mailbox import Lanes, Letter, Message, is_shared
 from semel.policy import Options
+from semel.spans import DAY
+from semel.tokens import random_token
 
 if TYPE_CHECKING:
     from semel.state import Mailbox

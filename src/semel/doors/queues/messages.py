@@ -15,9 +15,9 @@ from semel import errors
 from semel.commands import Raised
 from semel.connect import Semel
 from semel.events import What, name_of
-from semel.ledger import DAY
 from semel.once import Done
 from semel.policy import Options
+from semel.spans import DAY
 
 M = TypeVar("M")
 

@@ -14,8 +14,8 @@ from semel.doors.queues.dispatcher import Dispatcher, DispatchSettings
 from semel.doors.queues.messages import Handler
 from semel.doors.sqs.broker import SqsBroker, patience
 from semel.doors.sqs.message import Message, usual_key
-from semel.ledger import seconds
 from semel.policy import Options
+from semel.spans import seconds
 
 # For a queue whose messages would be visible again at once; it is SQS's own default.
 VISIBILITY = 30

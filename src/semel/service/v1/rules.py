@@ -19,10 +19,11 @@ from semel.commands import Get, Refused, Steps, read
 from semel.connect import Semel
 from semel.counters import CHARGED, Charged
 from semel.keys import check
-from semel.ledger import LedgerSteps, random_token
+from semel.ledger import LedgerSteps
 from semel.model import MISSING, Claimed, Outcome, Record
 from semel.service.problems import problem_error
 from semel.tables import COUNTERS
+from semel.tokens import random_token
 
 T = TypeVar("T")
 
@@ -38,17 +39,8 @@ def ledger_with(s: Semel, token: str | None) -> LedgerSteps:
     steps = s.ledger.steps
     if token is None:
         return steps
-    return LedgerSteps(
-        env=s.env,
-        scope=s.scope,
-        codec=steps.codec,
-        events=steps.events,
-        tokens=_first(token),
-        horizon=steps.horizon or None,
-        subjects=steps.subject,
-        clock=steps.clock,
-        clear_details=steps.clear_details,
-    )
+    realm = msgspec.structs.replace(steps.realm, token=_first(token))
+    return LedgerSteps(realm, steps.codec, clock=steps.clock, clear_details=steps.clear_details)
 
 
 def _first(token: str) -> Callable[[], str]:

@@ -33,12 +33,12 @@ from semel.commands import (
     allowed,
     holds,
 )
-from semel.ledger import random_token
 from semel.stores.dynamodb.layout import SCHEMA
 from semel.stores.dynamodb.plan import DynamoPlan, RequestBody, afresh, check_count, check_sizes
 from semel.stores.dynamodb.read_first import RefusalRate
 from semel.stores.dynamodb.time import ClockReading, Timekeeper
 from semel.tables import Table
+from semel.tokens import random_token
 
 T = TypeVar("T")
 

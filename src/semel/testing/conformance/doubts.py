@@ -7,6 +7,7 @@ from semel import errors
 from semel.ledger import LedgerSteps
 from semel.lifecycle import Status
 from semel.model import Claimed, Happened, OnLapsed, Replay, Unknown
+from semel.realm import Realm
 from semel.testing.clock import FakeClock
 from semel.testing.conformance.harness import Harness, Runner, claimed
 from semel.testing.faulty import Faulty
@@ -122,7 +123,7 @@ class DoubtTests(Harness):
         """A list is of one environment and scope."""
         claimed(runner.run(ledger.claim("key", lease=1, ttl=60, on_lapsed="hold")))
         clock.advance(5)
-        assert runner.run(LedgerSteps(env="test", scope="other").doubts()).records == ()
+        assert runner.run(LedgerSteps(Realm(env="test", scope="other")).doubts()).records == ()
         assert len(runner.run(ledger.doubts()).records) == 1
 
     # A store that is away for a moment

@@ -15,6 +15,7 @@ from semel.drive import Store, adrive, drive, leave
 from semel.flow import Work
 from semel.ledger import LedgerSteps
 from semel.model import Claimed, Outcome, Replay
+from semel.realm import Realm
 from semel.running import Run
 from semel.tables import LEDGER, Index, Kind, Table
 from semel.testing.clock import FakeClock
@@ -164,7 +165,7 @@ class Harness:
     @pytest.fixture
     def ledger(self, clock: FakeClock) -> LedgerSteps:
         """The rules, whose steps the runner runs on the store."""
-        return LedgerSteps(env="test", clock=clock)
+        return LedgerSteps(Realm(env="test"), clock=clock)
 
 
 # Small steps that many tests take.

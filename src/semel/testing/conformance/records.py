@@ -25,6 +25,7 @@ from semel.model import (
     Replay,
     Unknown,
 )
+from semel.realm import Realm
 from semel.tables import LEDGER
 from semel.testing.clock import FakeClock
 from semel.testing.conformance.harness import Harness, Runner, claimed, raw, replayed, writes
@@ -267,7 +268,7 @@ class RecordTests(Harness):
         """The same key elsewhere is another record."""
         claimed(runner.run(ledger.claim("key")))
         for env, scope in (("test", "tenant"), ("tes", "t"), ("other", ""), ("TEST", "")):
-            other = LedgerSteps(env=env, scope=scope)
+            other = LedgerSteps(Realm(env=env, scope=scope))
             assert runner.run(other.get("key")) is None
             assert type(runner.run(other.claim("key"))) is Claimed
 
@@ -487,7 +488,7 @@ class MarkTests(Harness):
             item = record(clock, list(Status)[number % 3])
             runner.ask(Put(LEDGER, ledger.name(f"key-{number}"), item))
         for env, scope in (("test", "tenant"), ("tes", ""), ("testing", "")):
-            runner.run(LedgerSteps(env=env, scope=scope).check_and_set("key"))
+            runner.run(LedgerSteps(Realm(env=env, scope=scope)).check_and_set("key"))
         assert self._listed(runner, ledger, limit) == [f"key-{number}" for number in range(9)]
         for start, status in enumerate(list(Status)[:3]):
             expected = [f"key-{number}" for number in range(start, 9, 3)]

@@ -27,6 +27,7 @@ from semel.drive import Glancing
 from semel.keys import MAX_KEY_BYTES, MAX_NAME_BYTES
 from semel.ledger import LedgerSteps
 from semel.model import Claimed, Replay
+from semel.realm import Realm
 from semel.testing.clock import FakeClock
 from semel.testing.conformance.harness import (
     LINES,
@@ -181,7 +182,7 @@ class ValueTests(Harness):
 
     def test_longest_name_a_ledger_makes(self, runner: Runner) -> None:
         """Environment, scope and key of full length, all escaped, fit."""
-        ledger = LedgerSteps(env="/" * MAX_NAME_BYTES, scope="%" * MAX_NAME_BYTES)
+        ledger = LedgerSteps(Realm(env="/" * MAX_NAME_BYTES, scope="%" * MAX_NAME_BYTES))
         key = "k" * MAX_KEY_BYTES
         claim = claimed(runner.run(ledger.claim(key)))
         runner.run(ledger.complete(claim, "kept"))

@@ -7,6 +7,7 @@ from semel import errors
 from semel.commands import Batch, Call, Found, Get, Pause, Put, Refused, Steps, Update, Watch
 from semel.events import Events, What
 from semel.ledger import LedgerSteps
+from semel.realm import Realm
 from semel.stores.memory import MemoryStore
 from semel.tables import LEDGER
 from semel.testing.simulation.model import Interrupted, Model
@@ -78,7 +79,7 @@ class Network(Scheduler):
         self.trouble = self.settings.trouble
         self.store = MemoryStore(self.clock)
         self.model = Model(self.fail, self.count)
-        self.ledger = LedgerSteps(env="sim", events=CountingEvents(self.count), tokens=self.token)
+        self.ledger = LedgerSteps(Realm(env="sim", events=CountingEvents(self.count), token=self.token))
         self.ids = [self.ledger.name(key) for key in self.settings.keys]
         self._current: SimulatedOperation | None = None
         self._tokens = 0

@@ -27,7 +27,6 @@ from semel.counters import CHARGED, CounterSteps
 from semel.documents import DocumentSteps
 from semel.gate import Allowed, Cap, GateDecision, GateSteps
 from semel.journal import BOOKS, JournalSteps
-from semel.keys import prefix
 from semel.model import Claimed
 from semel.parts import alone
 from semel.periods import Day
@@ -90,9 +89,7 @@ class TransactionWorld(Network):
         self.messages = [f"m{number}" for number in range(rng.upto(3, 8))]
         self.questions = [f"q{number}" for number in range(rng.upto(1, 3))]
         self.cap = rng.upto(1, len(self.messages))
-        realm = Realm(
-            prefix=prefix("sim", ""), env="sim", events=CountingEvents(self.count), token=self.token
-        )
+        realm = Realm(env="sim", events=CountingEvents(self.count), token=self.token)
         self.realm = realm
         documents: DocumentSteps[Any] = DocumentSteps(realm)
         journal = JournalSteps(realm, ids=SeededUlids())

@@ -1,0 +1,258 @@
+"""What the holder of a claim does with it: complete, fail, release, renew, or doubt."""
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, TypeAlias
+
+from semel import errors, lifecycle
+from semel.codecs import Codec, Decoder
+from semel.commands import (
+    NOW,
+    After,
+    Applied,
+    Batch,
+    Item,
+    Many,
+    Pause,
+    Refused,
+    Steps,
+    Update,
+    Write,
+    resent,
+    write,
+)
+from semel.events import What
+from semel.lifecycle import Move
+from semel.model import Claimed, Failure
+from semel.parts import Part, Plan, Refusals, Verdict
+from semel.realm import Realm
+from semel.records import Details, RecordSteps, moved_on, was_made
+from semel.tables import LEDGER
+
+Answers: TypeAlias = list[bool]
+
+# A holder's write that the store did not take is sent again after the first figure, and then after twice as
+# long each time, up to the second: a short outage costs little, and a store that comes back is not hurried.
+FIRST_PAUSE = 0.05
+LONGEST_PAUSE = 1.0
+
+# The store may be back in a moment.
+AWAY = (errors.StoreUnavailable, errors.StoreThrottled, errors.StoreOutcomeUnknown)
+
+MISTYPED = "the result is not what the return annotation says, and later calls are given plain JSON"
+
+Telling: TypeAlias = Callable[[Applied | None], None]
+
+
+def _untold(_reply: Applied | None) -> None:
+    """What is told of a move that is no news."""
+
+
+class HolderSteps(RecordSteps):
+    """The moves of a holder, each conditional on the token of its claim."""
+
+    def __init__(
+        self,
+        realm: Realm,
+        codec: Codec | None = None,
+        *,
+        clock: Any = None,
+        clear_details: bool = False,
+    ) -> None:
+        super().__init__(realm, codec, clear_details=clear_details)
+        self.clock = clock
+        """Whose pauses are made; it is never read here."""
+
+    def completing(
+        self, claim: Claimed, result: Any = None, details: Details = None, promised: Decoder | None = None
+    ) -> Plan[None]:
+        """The effect happened, or happens in the same write; keep what came of it, and what is noted of it.
+
+        What is `promised` reads it later; a result that it cannot read stays plain JSON.
+        """
+        return lambda _mark: self._concluding(claim, lifecycle.COMPLETE, result, details, promised)
+
+    def failing(self, claim: Claimed, error: BaseException | Failure, details: Details = None) -> Plan[None]:
+        """It failed, and is to stay failed."""
+
+        def plan(_mark: str) -> "Steps[Part[None]]":
+            yield from ()
+            failure = self._kept(error)
+            change = self._noted(claim.id, {"error": self._sealed_text(claim.id, failure)}, details)
+            return self._moving(claim, lifecycle.FAIL, change, partial(self._tell_failure, claim, failure))
+
+        return plan
+
+    def releasing(
+        self, claim: Claimed, error: BaseException | Failure | None = None, *, counted: bool = True
+    ) -> Plan[None]:
+        """It did not happen; let the next attempt run. This one counts, unless it was none at all."""
+
+        def plan(_mark: str) -> "Steps[Part[None]]":
+            yield from ()
+            kept = None if error is None else self._kept(error)
+            tell = partial(self._tell, What.RELEASED, claim)
+            return self._moving(claim, lifecycle.RELEASE, self._given_back(claim, kept, counted), tell)
+
+        return plan
+
+    def complete(self, claim: Claimed, result: Any = None, *, details: Details = None) -> Steps[None]:
+        """The effect happened; keep what came of it, and what is to be known about it besides."""
+        return self.ended(claim, self.completing(claim, result, details))
+
+    def fail(self, claim: Claimed, error: BaseException | Failure, *, details: Details = None) -> Steps[None]:
+        """It failed, and is to stay failed."""
+        return self.ended(claim, self.failing(claim, error, details))
+
+    def release(
+        self, claim: Claimed, error: BaseException | Failure | None = None, *, counted: bool = True
+    ) -> Steps[None]:
+        """It did not happen; let the next attempt run. This one counts, unless it was none at all."""
+        return self.ended(claim, self.releasing(claim, error, counted=counted))
+
+    def ended(self, claim: Claimed, plan: Plan[None]) -> Steps[None]:
+        """End a claim by itself, where the store is away for as long as the lease lasts."""
+        part = yield from plan(claim.token)
+        judged(part, (yield from self._insist(part.writes[0], claim.lease)))
+
+    def _given_back(self, claim: Claimed, kept: Failure | None, counted: bool) -> Item:
+        change: Item = {"error": None if kept is None else self._sealed_text(claim.id, kept)}
+        return change if counted else change | {"attempt": claim.attempt - 1}
+
+    def complete_many(
+        self, claims: Iterable[Claimed], result: Any = None, *, details: Details = None
+    ) -> Steps[Answers]:
+        """The effects of several claims happened, with one result for each; False where a claim was lost."""
+        moves = [(claim, self._noted(claim.id, self._completion(claim, result), details)) for claim in claims]
+        return self._move_many(moves, lifecycle.COMPLETE, What.COMPLETED)
+
+    def release_many(
+        self, claims: Iterable[Claimed], error: BaseException | Failure | None = None, *, counted: bool = True
+    ) -> Steps[Answers]:
+        """None of them happened; let the next attempts run. False where a claim was lost."""
+        kept = None if error is None else self._kept(error)
+        moves = [(claim, self._given_back(claim, kept, counted)) for claim in claims]
+        return self._move_many(moves, lifecycle.RELEASE, What.RELEASED)
+
+    def _completion(self, claim: Claimed, result: Any) -> Item:
+        encoded = self.codec.encode(result, claim.id)
+        if encoded.problem is not None:
+            raise errors.UsageError(f"a result that many claims share has to fit each row: {encoded.problem}")
+        return {"result": encoded.body.data, "encoding": encoded.body.encoding}
+
+    def _move_many(self, moves: list[tuple[Claimed, Item]], move: Move, what: What) -> Steps[Answers]:
+        if not moves:
+            return []
+        updates = [
+            Update(LEDGER, claim.id, moved_on(change, move, claim), move.condition(claim.token))
+            for claim, change in moves
+        ]
+        many: Many = yield from self._insist(Batch(tuple(updates)), max(claim.lease for claim, _ in moves))
+        answers = []
+        for (claim, change), reply in zip(moves, many.replies, strict=True):
+            made = type(reply) is Applied or was_made(reply.item, claim.token, change)
+            if made:
+                tell = self.events.warn if what is What.HELD else self.events.emit
+                tell(what, claim.id, claim.attempt)
+            else:
+                self.events.warn(What.CLAIM_LOST, claim.id, claim.attempt, f"refused to {move.name}")
+            answers.append(made)
+        return answers
+
+    def renew(self, claim: Claimed) -> Steps[None]:
+        """Still at work: the lease begins anew."""
+        return self._move(claim, lifecycle.RENEW, {"lease_until": After(claim.lease)})
+
+    def lapse(self, claim: Claimed) -> Steps[None]:
+        """Interrupted: end the lease now, so that the next claimant's policy decides as after a crash."""
+        return self._move(claim, lifecycle.LAPSE, {"lease_until": NOW})
+
+    def doubt(self, claim: Claimed) -> Steps[None]:
+        """The holder cannot tell whether the effect happened; somebody else has to."""
+        tell = partial(self._tell_doubt, claim)
+        return self._move(claim, lifecycle.DOUBT, self._found_by(claim), tell)
+
+    def doubt_many(self, claims: Iterable[Claimed]) -> Steps[Answers]:
+        """The holder of several claims cannot tell whether their effects happened; False for each lost."""
+        moves = [(claim, self._found_by(claim)) for claim in claims]
+        return self._move_many(moves, lifecycle.DOUBT, What.HELD)
+
+    def _found_by(self, claim: Claimed) -> Item:
+        """What a doubt is listed by; one that may come to be in doubt has it already."""
+        return {"doubt": self.prefix, "doubt_since": NOW} if claim.on_lapsed == "rerun" else {}
+
+    def _concluding(
+        self,
+        claim: Claimed,
+        move: Move,
+        result: Any,
+        details: Details = None,
+        promised: Decoder | None = None,
+    ) -> Steps[Part[None]]:
+        """What ends a claim with a result, which goes into the overflow where its row cannot hold it."""
+        encoded = self.codec.encode(result, claim.id, promised)
+        if encoded.misfit:
+            self.events.warn(What.RESULT_MISTYPED, claim.id, claim.attempt, f"{MISTYPED}: {encoded.misfit}")
+        body = encoded.body
+        if encoded.problem is not None:
+            body = yield from self._overflow(claim, encoded)
+        change = self._noted(claim.id, {"result": body.data, "encoding": body.encoding}, details)
+        return self._moving(claim, move, change, partial(self._tell, What.COMPLETED, claim))
+
+    def _moving(self, claim: Claimed, move: Move, change: Item, tell: Telling = _untold) -> Part[None]:
+        """A holder's move as a part of an atomic write."""
+        moved_on(change, move, claim)
+        write = Update(LEDGER, claim.id, change, move.condition(claim.token))
+        return Part((write,), partial(self._judge, claim, move, change), tell, True)
+
+    def _judge(
+        self, claim: Claimed, move: Move, change: Item, refusals: Refusals
+    ) -> Verdict | errors.SemelError:
+        """What it means that a move was refused: it was made before, or the claim is lost."""
+        item = None if refusals[0] is None else refusals[0].item
+        if was_made(item, claim.token, change):
+            return Verdict.SAME
+        if move is not lifecycle.RENEW:  # a late renewal of finished work is no news
+            self.events.warn(What.CLAIM_LOST, claim.id, claim.attempt, f"refused to {move.name}")
+        return errors.ClaimLost(claim.key, claim.attempt, move.name)
+
+    def _move(self, claim: Claimed, move: Move, change: Item, tell: Telling = _untold) -> Steps[None]:
+        """Make a holder's move by itself."""
+        part = self._moving(claim, move, change, tell)
+        judged(part, (yield from write(part.writes[0])))
+
+    def _insist(self, command: Write | Batch, lease: float) -> Steps[Any]:
+        """Send a holder's write again while the store is away, for as long as a lease lasts.
+
+        What it says has happened by then; to give it up at once would have it happen again.
+        """
+        pause, until = FIRST_PAUSE, 0.0
+        while True:
+            try:
+                return (yield from resent(command))
+            except AWAY as error:
+                away = error
+            now: float = yield Pause(pause, self.clock)
+            until = until or now - pause + lease
+            if now >= until:
+                raise away
+            pause = min(pause * 2, LONGEST_PAUSE, until - now)
+
+    def _tell(self, what: What, claim: Claimed, _reply: Applied | None = None) -> None:
+        self.events.emit(what, claim.id, claim.attempt)
+
+    def _tell_doubt(self, claim: Claimed, _reply: Applied | None = None) -> None:
+        self.events.warn(What.HELD, claim.id, claim.attempt)
+
+    def _tell_failure(self, claim: Claimed, failure: Failure, _reply: Applied | None = None) -> None:
+        """Tell that work has failed for good: with the error's words, where somebody scrubs them."""
+        told = failure.type if self.events.scrub is None else f"{failure.type}: {failure.message}"
+        self.events.warn(What.FAILED, claim.id, claim.attempt, told)
+
+
+def judged(part: Part[None], reply: Applied | Refused) -> None:
+    """Tell what was made by itself, now or before; raise what its refusal means where it was not."""
+    verdict = part.judge((reply,)) if isinstance(reply, Refused) else None
+    if isinstance(verdict, errors.SemelError):
+        raise verdict
+    part.result(None)
