@@ -107,11 +107,6 @@ def prefix(env: str, scope: str) -> str:
     return f"{_name(env, 'an environment')}/{_name(scope, 'a scope')}/"
 
 
-def qualify(env: str, scope: str, key: str) -> str:
-    """The full name of a key: its environment, its scope, and the key as it stands."""
-    return prefix(env, scope) + key
-
-
 def owned(scope: str, owner: str) -> str:
     """The scope of an owner inside a scope, either of which may be empty; no two others have the same.
 

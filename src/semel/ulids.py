@@ -50,10 +50,3 @@ def first(at: float) -> str:
 def last(at: float) -> str:
     """Where ids of this moment end."""
     return text(milliseconds(at), 2**RANDOM_BITS - 1)
-
-
-def time_of(id: str) -> float:
-    """The moment that an id was made from."""
-    from ulid import ULID
-
-    return ULID.from_str(id).milliseconds / 1000

@@ -17,7 +17,7 @@ from semel.doors.queues.sqs_names import sqs_key
 from semel.doors.webhooks.names import hubspot_key, richpanel_key
 from semel.gate.rules import SHADOWED
 from semel.gate.steps import RECORD
-from semel.keys import Key, owned, qualify, step_of
+from semel.keys import Key, owned, prefix, step_of
 from semel.stores.redis.keys import KeyNames
 from semel.testing import FakeClock
 
@@ -51,7 +51,7 @@ def event(one: str, two: str, three: str) -> str:
 JOINED: dict[str, tuple[Callable[..., str], tuple[st.SearchStrategy[str], ...]]] = {
     "parts": (Key, (NAMES, NAMES, NAMES)),
     "a step": (lambda one, two, three: step_of(Key(one), two, three), (NAMES, NAMES, NAMES)),
-    "environment, scope, key": (qualify, (NAMES, MAYBE, NAMES)),
+    "environment, scope, key": (lambda env, scope, key: prefix(env, scope) + key, (NAMES, MAYBE, NAMES)),
     "scope, owner": (owned, (MAYBE, MAYBE)),
     "scope, owner of a policy": (policy, (MAYBE, MAYBE)),
     "scope, person": (lambda one, two: of(one)._realm.subject(two), (MAYBE, NAMES)),
@@ -61,7 +61,7 @@ JOINED: dict[str, tuple[Callable[..., str], tuple[st.SearchStrategy[str], ...]]]
     "conversation, message": (richpanel_key, (NAMES, NAMES)),
     "redis: table, key": (lambda one, two: KeyNames("semel", one).partition(two), (WORDS, NAMES)),
     "redis: scope, key": (
-        lambda one, two: KeyNames("semel", "t", scoped=True).partition(qualify("dev", one, two)),
+        lambda one, two: KeyNames("semel", "t", scoped=True).partition(prefix("dev", one) + two),
         (MAYBE, NAMES),
     ),
     "redis: key, sort": (lambda one, two: f"{KeyNames('semel', 't').partition(one)}:{two}", (NAMES, NAMES)),

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from redis.crc import key_slot
 
 from semel.commands import Begins, Delete, Query
-from semel.keys import qualify
+from semel.keys import prefix
 from semel.stores.redis.indexes import keys_of
 from semel.stores.redis.keys import KeyNames
 from semel.stores.redis.plan import RedisPlan
@@ -27,8 +27,8 @@ def test_a_name_by_scope_is_found_again_and_no_two_items_share_one(partition, so
 @given(st.sampled_from(["dev", "%}"]), names, texts, texts, texts)
 def test_everything_of_a_scope_lies_in_one_slot(env, scope, one, other, sort):
     """Whatever the table, the key and what is in them."""
-    name, order = NOTE.keys(Delete(NOTES, qualify(env, scope, one), sort=sort))
-    assert key_slot(name) == key_slot(order) == key_slot(THING.partition(qualify(env, scope, other)))
+    name, order = NOTE.keys(Delete(NOTES, prefix(env, scope) + one, sort=sort))
+    assert key_slot(name) == key_slot(order) == key_slot(THING.partition(prefix(env, scope) + other))
 
 
 def test_names_by_scope_are_readable():
@@ -70,5 +70,5 @@ def test_the_keys_of_an_index_lie_in_one_slot_and_are_no_items(scoped, value, ot
 @given(names, texts, texts)
 def test_an_index_by_what_a_scope_names_lies_with_the_scope(scope, actor, key):
     plan = RedisPlan(ENTRIES, "p", scoped=True)
-    index = plan.indexes.named("text").key(qualify("dev", scope, actor))
-    assert key_slot(index) == key_slot(plan.partition(qualify("dev", scope, key)))
+    index = plan.indexes.named("text").key(prefix("dev", scope) + actor)
+    assert key_slot(index) == key_slot(plan.partition(prefix("dev", scope) + key))
