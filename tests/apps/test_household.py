@@ -15,7 +15,7 @@ import semel
 from semel.apps.client import AnswerLost, Unavailable
 from semel.apps.household import Household, Settings
 from semel.apps.household.classify import Found, classify
-from semel.apps.household.pace import PATIENCE, TooFast
+from semel.apps.household.rate_limiter import PATIENCE, TooFast
 from semel.apps.household.replies import reply
 from semel.doors.queues.messages import Verdict
 from semel.testing import FakeClock, Faulty

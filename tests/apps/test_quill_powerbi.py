@@ -16,8 +16,8 @@ import semel
 from semel.apps.client import AnswerLost, RequestRefused, Unavailable
 from semel.apps.quill import Settings, powerbi
 from semel.apps.quill.events import AgentEvent, Metric
-from semel.apps.quill.pace import Rate, RequestCombiner
 from semel.apps.quill.powerbi import PowerBI, create_dataset
+from semel.apps.quill.rate_limiter import Rate, RequestCombiner
 from semel.apps.quill.schema import DEFAULT, FACTS, Fact, fact_of
 from semel.doors.queues.messages import Verdict
 from semel.stores.memory import MemoryStore

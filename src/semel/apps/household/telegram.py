@@ -11,7 +11,7 @@ from typing import Any, Final
 import httpx
 
 from semel.apps.client import RemoteClient, RequestRefused, Unavailable, retry_after_header
-from semel.apps.household.pace import TelegramRateLimiter, TooFast
+from semel.apps.household.rate_limiter import TelegramRateLimiter, TooFast
 from semel.apps.household.settings import Settings
 from semel.clock import Clock
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from semel import errors
 from semel.apps.probe.embedded import Embedded
-from semel.apps.probe.hook import ProbeEndpoint, ProbeOperation
+from semel.apps.probe.endpoint import ProbeEndpoint, ProbeOperation
 from semel.apps.probe.orders import ConsumeRequest, OrderFailed, ProbeJob, ProbeReport, ProduceRequest
 from semel.apps.probe.replies import OWN
 from semel.apps.probe.settings import Settings, checked

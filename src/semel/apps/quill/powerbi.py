@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from semel.apps.client import AnswerLost, RemoteClient, RequestRefused, Unavailable
 from semel.apps.quill.declared import schema_of
-from semel.apps.quill.pace import AdmittedRequest, Rate, RateLimiter, RemoteLimits, RequestCombiner
+from semel.apps.quill.rate_limiter import AdmittedRequest, Rate, RateLimiter, RemoteLimits, RequestCombiner
 from semel.apps.quill.schema import DEFAULT, Fact, FactRow, StarSchema, dimensions
 from semel.apps.quill.settings import DAY, Settings
 from semel.clock import Clock

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from semel.apps.client import RequestRefused
-from semel.apps.quill.pace import RequestCombiner
+from semel.apps.quill.rate_limiter import RequestCombiner
 from semel.apps.quill.schema import DEFAULT, Fact, FactRow, StarSchema, dimensions
 
 NAME: Final = "the local file"
