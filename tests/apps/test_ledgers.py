@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import semel
+from semel import errors
 from semel.apps import sections
 from semel.apps.keyfile import StoreSecrets
 from semel.apps.ledgers import binding, tables_of
@@ -110,6 +112,17 @@ def test_an_app_of_ones_own_has_the_ledger_that_its_class_names() -> None:
     for url, named in (("dynamodb:", ("dynamodb://?layout=probe", "")), ("memory:", ("memory:", "mine"))):
         bound = binding("mine", StoreSection(url=url), StoreSecrets(), {"at": f"{__name__}:Mine"})
         assert (bound.url, bound.scope) == named
+
+
+def test_only_in_dynamodb_an_app_is_imported_and_what_it_lacks_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "lacking.py").write_text("raise ModuleNotFoundError(name='httpx')")
+    monkeypatch.syspath_prepend(tmp_path)
+    section = {"at": "lacking:Lacking"}
+    assert binding("mine", StoreSection(url="sqlite:///x.db"), StoreSecrets(), section).scope == "mine"
+    with pytest.raises(errors.InvalidOption, match=r'httpx is not installed: pip install "semel\[apps\]"'):
+        binding("mine", StoreSection(url="dynamodb:"), StoreSecrets(), section)
 
 
 def test_elsewhere_apps_share_the_store_and_each_has_its_scope() -> None:

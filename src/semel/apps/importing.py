@@ -15,6 +15,9 @@ from typing import Any, Final
 
 from semel.errors import InvalidOption
 
+# What the extra `apps` brings: semel's own applications are imported to be asked what their ledger is.
+APPS_EXTRA: Final = frozenset({"httpx", "stamina"})
+
 PLACE: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
 
@@ -43,6 +46,8 @@ def _why(name: str, error: Exception) -> str:
     missing = error.name if isinstance(error, ModuleNotFoundError) else None
     if missing is not None and f"{name}.".startswith(f"{missing}."):
         return f"there is no module {missing} among the installed packages, nor beside semel.toml"
+    if missing in APPS_EXTRA:
+        return f'{missing} is not installed: pip install "semel[apps]"'
     # The innermost place that is no part of importing itself is what its author wants to see.
     frames = [frame for frame in extract_tb(error.__traceback__) if "importlib" not in frame.filename]
     where = f", at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if len(frames) > 1 else ""
