@@ -19,7 +19,7 @@ import semel
 from bench.bare import disk_folder
 from bench.timing import Call, Fresh, Table, Timer, compare, tabulate
 from semel.gate import Cap, KillSwitch, QuietHours
-from semel.state import Gate
+from semel.gate.facades import Gate
 
 ENV = "bench"
 # As long as every number of a later decision, so that one can stand in the other's place.

@@ -20,7 +20,7 @@ import semel
 from bench import Contender, Effect, Pair, charge, decisions, new_order, prove
 from bench.rivals import LambdaContext, _canonical, _pair, absent, subject
 from bench.timing import Bar, Table, Timing, compare, conclude, fresh, tabulate
-from semel.clock import Clock
+from semel.core.clock import Clock
 from semel.provision.places import ProvisionTarget, opened
 from semel.tables import OWN
 from tests.servers.dynamodb import dynoxide

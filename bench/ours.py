@@ -10,9 +10,9 @@ from typing import Any
 import semel
 from bench import Contender, Effect, Pair, bare, new_order
 from bench.timing import Fresh, Row, Table, compare, tabulate
-from semel.commands import Batch, Put
-from semel.records import Terms, opening
-from semel.spans import DAY, LEASE
+from semel.core.commands import Batch, Put
+from semel.core.records import Terms, opening
+from semel.core.spans import DAY, LEASE
 from semel.tables import LEDGER
 
 BATCH = 1_000

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from semel.clock import Clock
-from semel.commands import Stored
 from semel.connect import open_store
-from semel.drive import Store
+from semel.core.clock import Clock
+from semel.core.commands import Stored
+from semel.core.drive import Store
 from semel.stores.memory import MemoryStore
 from semel.tables import Table
 from semel.testing import FaultProxy, Faulty

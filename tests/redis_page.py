@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 import semel
-from semel.clock import Clock
-from semel.commands import Page, Query
+from semel.core.clock import Clock
+from semel.core.commands import Page, Query
 from semel.stores.redis import scripts
 from semel.stores.redis.address import parse
 from semel.stores.redis.interpreter import Interpreter

@@ -13,9 +13,9 @@ import msgspec
 import semel
 from semel.apps.functions import Functions
 from semel.apps.settings import check_address, wrong
+from semel.core.policy import Options
 from semel.doors.inbox import Inbox, Message
 from semel.doors.webhooks import Ingress, Notice, PlainHmac, Provider
-from semel.policy import Options
 from semel.provision.deployment import Deployment, Function, Queue, Secret, settings_of
 from semel.tables import DOCUMENTS, JOURNAL, LEDGER
 

@@ -2,9 +2,17 @@
 
 import typing as _typing
 
-from semel.clock import Clock
-from semel.codecs import Codec, Encryption, Overflow
 from semel.connect import AsyncSemel, Semel, connect
+from semel.core.clock import Clock
+from semel.core.codecs import Codec, Encryption, Overflow
+from semel.core.events import Event, Events, What
+from semel.core.facades import AsyncLedger, Ledger
+from semel.core.flow import SKIPPED
+from semel.core.keys import Key
+from semel.core.lifecycle import Status
+from semel.core.overflow import FileOverflow
+from semel.core.running import Run, current_run
+from semel.core.spans import DAY, HOUR
 from semel.errors import (
     AddressRefused,
     AlreadyDone,
@@ -50,11 +58,6 @@ from semel.errors import (
     WrongReply,
     WrongSchema,
 )
-from semel.events import Event, Events, What
-from semel.facades import AsyncLedger, Ledger
-from semel.flow import SKIPPED
-from semel.keys import Key
-from semel.lifecycle import Status
 from semel.model import (
     MISSING,
     Abandoned,
@@ -74,9 +77,6 @@ from semel.model import (
     Unknown,
 )
 from semel.once import ALL, Answer, Once
-from semel.overflow import FileOverflow
-from semel.running import Run, current_run
-from semel.spans import DAY, HOUR
 
 __all__ = [
     "ALL",

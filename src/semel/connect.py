@@ -7,44 +7,43 @@ from typing import TYPE_CHECKING, Any, Self, cast
 import msgspec
 
 from semel import errors
-from semel.clock import Clock
-from semel.codecs import COMPRESS_OVER, MAX_BYTES, Codec, Encryption, Overflow
-from semel.drive import Limiting, Reporting, Store, StoreType, leave
-from semel.events import Events, Listener
-from semel.facades import AsyncLedger, Ledger
-from semel.flow import Service
-from semel.heartbeat import Heart
-from semel.keys import fingerprint
-from semel.ledger import LedgerSteps
-from semel.locks import Event
+from semel.core.clock import Clock
+from semel.core.codecs import COMPRESS_OVER, MAX_BYTES, Codec, Encryption, Overflow
+from semel.core.drive import Limiting, Reporting, Store, StoreType, leave
+from semel.core.events import Events, Listener
+from semel.core.facades import AsyncLedger, Ledger
+from semel.core.flow import Service
+from semel.core.heartbeat import Heart
+from semel.core.keys import fingerprint
+from semel.core.ledger import LedgerSteps
+from semel.core.locks import Event
+from semel.core.realm import Realm
+from semel.core.sealing import Sealing
+from semel.core.seldom import Seldom
+from semel.core.spans import DAY, Seconds, seconds
 from semel.once import Once
-from semel.realm import Realm
-from semel.sealing import Sealing
-from semel.seldom import Seldom
-from semel.spans import DAY, Seconds, seconds
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-    from semel.erasure import Erasure, ErasureSteps, Told
     from semel.gate import GateSteps, Rule
+    from semel.gate.facades import AsyncGate, Gate
     from semel.redact import Digest, Redactor
-    from semel.state import (
+    from semel.state.erasure import Erasure, ErasureSteps, Told
+    from semel.state.facades import (
         AsyncCounters,
         AsyncDocuments,
-        AsyncGate,
         AsyncJournal,
         AsyncMailbox,
         AsyncSwitches,
         Counters,
         Documents,
-        Gate,
         Journal,
         Mailbox,
         Switches,
     )
-    from semel.switches import Board, SwitchSteps
-    from semel.transaction import Rules, Transaction
+    from semel.state.switches import Board, SwitchSteps
+    from semel.state.transaction import Rules, Transaction
 
 # The store of each URL scheme: the module is imported when it is asked for, and no sooner.
 STORES = {
@@ -309,35 +308,35 @@ class Semel:
     @functools.cached_property
     def documents(self) -> "Documents[dict[str, Any]]":
         """Versioned state."""
-        from semel.state import Documents
+        from semel.state.facades import Documents
 
         return Documents(self._rules.documents, self.store)
 
     @functools.cached_property
     def journal(self) -> "Journal":
         """Entries in the order of time."""
-        from semel.state import Journal
+        from semel.state.facades import Journal
 
         return Journal(self._rules.journal, self.store)
 
     @functools.cached_property
     def counters(self) -> "Counters":
         """So many in a period."""
-        from semel.state import Counters
+        from semel.state.facades import Counters
 
         return Counters(self._rules.counters, self.store)
 
     @functools.cached_property
     def switches(self) -> "Switches":
         """What stops work at once, everywhere."""
-        from semel.state import Switches
+        from semel.state.facades import Switches
 
         return Switches(self._switch_steps, self.store)
 
     def mailbox(self, name: str, *, ttl: Seconds | None = None) -> "Mailbox":
         """Messages that wait under this name, for `ttl` at most: 14 days."""
-        from semel.mailbox import TTL, MailboxSteps
-        from semel.state import Mailbox
+        from semel.state.facades import Mailbox
+        from semel.state.mailbox import TTL, MailboxSteps
 
         span = TTL if ttl is None else ttl
         steps = MailboxSteps(self._realm, self.ledger.steps, self._shared.codec, name, span)
@@ -348,7 +347,7 @@ class Semel:
 
         A decision is remembered for `ttl`, and told to the journal of the owner that `trace` names.
         """
-        from semel.state import Gate
+        from semel.gate.facades import Gate
 
         return Gate(self._gate_steps(rules, ttl, trace), self.store)
 
@@ -357,7 +356,7 @@ class Semel:
 
         `within` is a connection of yours to the same database: it is then part of your own transaction.
         """
-        from semel.transaction import Transaction
+        from semel.state.transaction import Transaction
 
         return Transaction(self._rules, self.store, within)
 
@@ -366,23 +365,23 @@ class Semel:
 
         After a crash the same call goes on with what is left.
         """
-        from semel.state import Eraser
+        from semel.state.facades import Eraser
 
         return Eraser(self._eraser_steps, self.store).forget_subject(person, told=told)
 
     @functools.cached_property
     def _rules(self) -> "Rules":
-        from semel.counters import CounterSteps
-        from semel.documents import DocumentSteps
-        from semel.journal import JournalSteps
-        from semel.transaction import Rules
+        from semel.state.counters import CounterSteps
+        from semel.state.documents import DocumentSteps
+        from semel.state.journal import JournalSteps
+        from semel.state.transaction import Rules
 
         realm = self._realm
         return Rules(self.ledger.steps, DocumentSteps(realm), JournalSteps(realm), CounterSteps(realm))
 
     @functools.cached_property
     def _switch_steps(self) -> "SwitchSteps":
-        from semel.switches import Board, SwitchSteps
+        from semel.state.switches import Board, SwitchSteps
 
         shared = self._shared
         if not shared.board:
@@ -396,7 +395,7 @@ class Semel:
 
     @functools.cached_property
     def _eraser_steps(self) -> "ErasureSteps":
-        from semel.erasure import ErasureSteps
+        from semel.state.erasure import ErasureSteps
 
         return ErasureSteps(self._realm, self.ledger.steps, lambda: self.store.overflow is not None)
 
@@ -448,40 +447,40 @@ class AsyncSemel:
     @functools.cached_property
     def documents(self) -> "AsyncDocuments[dict[str, Any]]":
         """Versioned state."""
-        from semel.state import AsyncDocuments
+        from semel.state.facades import AsyncDocuments
 
         return AsyncDocuments(self._sync.documents.steps, self._sync.store)
 
     @functools.cached_property
     def journal(self) -> "AsyncJournal":
         """Entries in the order of time."""
-        from semel.state import AsyncJournal
+        from semel.state.facades import AsyncJournal
 
         return AsyncJournal(self._sync.journal.steps, self._sync.store)
 
     @functools.cached_property
     def counters(self) -> "AsyncCounters":
         """So many in a period."""
-        from semel.state import AsyncCounters
+        from semel.state.facades import AsyncCounters
 
         return AsyncCounters(self._sync.counters.steps, self._sync.store)
 
     @functools.cached_property
     def switches(self) -> "AsyncSwitches":
         """What stops work at once, everywhere."""
-        from semel.state import AsyncSwitches
+        from semel.state.facades import AsyncSwitches
 
         return AsyncSwitches(self._sync.switches.steps, self._sync.store)
 
     def mailbox(self, name: str, *, ttl: Seconds | None = None) -> "AsyncMailbox":
         """Messages that wait under this name."""
-        from semel.state import AsyncMailbox
+        from semel.state.facades import AsyncMailbox
 
         return AsyncMailbox(self._sync.mailbox(name, ttl=ttl).steps, self._sync.store)
 
     def gate(self, *rules: "Rule", ttl: Seconds = DAY, trace: str | None = None) -> "AsyncGate":
         """A gate that weighs these rules."""
-        from semel.state import AsyncGate
+        from semel.gate.facades import AsyncGate
 
         return AsyncGate(self._sync._gate_steps(rules, ttl, trace), self._sync.store)
 
@@ -491,7 +490,7 @@ class AsyncSemel:
 
     async def forget_subject(self, person: str, *, told: "Told | None" = None) -> "Erasure":
         """Drop everything kept about a person; what was done once is still known to be done."""
-        from semel.state import AsyncEraser
+        from semel.state.facades import AsyncEraser
 
         return await AsyncEraser(self._sync._eraser_steps, self._sync.store).forget_subject(person, told=told)
 

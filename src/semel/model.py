@@ -5,7 +5,7 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from semel import errors
-from semel.lifecycle import Status
+from semel.core.lifecycle import Status
 
 
 class Missing(msgspec.Struct, frozen=True):

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeAlias, Typ
 import msgspec
 
 from semel import errors
-from semel.claims import UNINTERRUPTED
-from semel.codecs import UNRESOLVED, decoder_for, returns_of
-from semel.commands import Call, Raised, Returned, Steps
-from semel.drive import aadvance, advance
-from semel.events import name_of
-from semel.flow import Flow, Service, Work
-from semel.keys import Key, check, compile_binder, compile_template, fingerprint, skeleton
-from semel.ledger import LedgerSteps
+from semel.core.claims import UNINTERRUPTED
+from semel.core.codecs import UNRESOLVED, decoder_for, returns_of
+from semel.core.commands import Call, Raised, Returned, Steps
+from semel.core.drive import aadvance, advance
+from semel.core.events import name_of
+from semel.core.flow import Flow, Service, Work
+from semel.core.keys import Key, check, compile_binder, compile_template, fingerprint, skeleton
+from semel.core.ledger import LedgerSteps
+from semel.core.policy import Options, Policy, policy_of
+from semel.core.running import Run, current_run, subject_of_step
+from semel.core.spans import Seconds, lease_and_ttl
 from semel.model import MISSING
-from semel.policy import Options, Policy, policy_of
-from semel.running import Run, current_run, subject_of_step
-from semel.spans import Seconds, lease_and_ttl
 
 if TYPE_CHECKING:
     from inspect import Signature

@@ -7,7 +7,7 @@ import sys
 import threading
 
 import semel
-from semel.commands import Watch
+from semel.core.commands import Watch
 from semel.stores.postgres import PostgresStore
 from semel.stores.postgres.store import WORTH_SUBSCRIBING
 from semel.tables import LEDGER

@@ -9,7 +9,7 @@ import threading
 import time
 
 import semel
-from semel.commands import Time
+from semel.core.commands import Time
 from tests.interrupts import Interrupt, TimeLimit
 
 # Work takes milliseconds. Who waits for so long waits for ever, and shows where.

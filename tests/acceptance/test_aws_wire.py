@@ -26,9 +26,9 @@ from semel.aws.pool import ConnectionLimits
 from semel.aws.retry import RetryPolicy
 from semel.aws.s3 import S3Overflow
 from semel.aws.wire import Wire
-from semel.clock import Clock
+from semel.core.clock import Clock
+from semel.core.locks import Ticket
 from semel.errors import InvalidOption, StoreClosed, StoreOutcomeUnknown, StoreUnavailable, UsageError
-from semel.locks import Ticket
 from semel.testing import FakeClock
 from semel.testing.proxy import FaultProxy
 

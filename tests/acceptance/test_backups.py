@@ -17,7 +17,7 @@ import psycopg
 import pytest
 
 import semel
-from semel.clock import Clock
+from semel.core.clock import Clock
 from semel.provision.places import ProvisionTarget, opened
 from semel.tables import OWN
 from tests.servers.postgres import binaries

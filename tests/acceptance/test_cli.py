@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 import semel
-from semel import lifecycle
 from semel.cli import main
-from semel.commands import Update, write
-from semel.drive import drive
+from semel.core import lifecycle
+from semel.core.commands import Update, write
+from semel.core.drive import drive
 from semel.model import RECORD_VERSION
 from semel.tables import LEDGER
 from semel.testing import FakeClock

@@ -15,9 +15,10 @@ import semel
 from semel import errors
 from semel.aws.time import ServiceTime
 from semel.aws.transport import WireSteps
-from semel.clock import Clock
-from semel.codecs import Codec
-from semel.commands import (
+from semel.connect import Semel
+from semel.core.clock import Clock
+from semel.core.codecs import Codec
+from semel.core.commands import (
     ABSENT,
     NOW,
     Add,
@@ -33,12 +34,11 @@ from semel.commands import (
     Refused,
     Transact,
 )
-from semel.connect import Semel
-from semel.drive import drive
-from semel.ledger import LedgerSteps
+from semel.core.drive import drive
+from semel.core.ledger import LedgerSteps
+from semel.core.realm import Realm
 from semel.model import Busy, Claimed, Replay
 from semel.provision.shape import create_request, stamp_request
-from semel.realm import Realm
 from semel.stores.dynamodb import DynamoDBStore
 from semel.stores.dynamodb.layout import title
 from semel.tables import COUNTERS, LEDGER, Kind, Table

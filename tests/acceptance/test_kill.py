@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 import semel
-from semel.lifecycle import Status
+from semel.core.lifecycle import Status
 from tests.acceptance.kill_worker import sell
 from tests.amounts import amount
 

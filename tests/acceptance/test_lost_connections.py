@@ -8,8 +8,8 @@ import pytest
 import redis
 
 from semel import errors
-from semel.commands import ABSENT, After, Get, Put, Query
-from semel.drive import leave
+from semel.core.commands import ABSENT, After, Get, Put, Query
+from semel.core.drive import leave
 from semel.stores.postgres import pool
 from semel.stores.redis import connection
 from semel.tables import LEDGER

@@ -6,8 +6,8 @@ import threading
 import pytest
 
 import semel
-from semel.clock import Clock
-from semel.drive import leave
+from semel.core.clock import Clock
+from semel.core.drive import leave
 from semel.testing import FaultProxy
 from semel.testing.conformance.harness import claimed
 from tests.places import NETWORKED, open_place

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import pytest
 
+from semel.core.events import Event
 from semel.errors import SemelError
-from semel.events import Event
 from semel.gate import Cap
 from semel.model import Abandoned
 from semel.redact import Redactor

@@ -22,8 +22,8 @@ from psycopg.rows import dict_row
 
 import semel
 from semel import errors
-from semel.clock import Clock
-from semel.commands import (
+from semel.core.clock import Clock
+from semel.core.commands import (
     ABSENT,
     NOW,
     PRESENT,
@@ -47,8 +47,8 @@ from semel.commands import (
     allowed,
     outcome,
 )
-from semel.lifecycle import Status
-from semel.locks import Ticket
+from semel.core.lifecycle import Status
+from semel.core.locks import Ticket
 from semel.stores.postgres import PostgresStore, background, ddl, migrate, prepared, problems, schema
 from semel.stores.postgres.address import PostgresAddress
 from semel.stores.postgres.errors import unreachable
@@ -985,7 +985,7 @@ def test_a_crowd_of_transactions_sees_one_order_of_things(url):
 
 
 def transacted(state, command, reply):
-    """What `semel.commands` says of a transaction on the items of a group, but for their ends."""
+    """What `semel.core.commands` says of a transaction on the items of a group, but for their ends."""
     items: dict[str, Any] = {key: dict(item) for key, item in state}
     refusals = [
         None if allowed(write, items.get(write.key), 0) else (items.get(write.key) or {})

@@ -11,9 +11,9 @@ from contextlib import ExitStack, closing
 import pytest
 
 import semel
-from semel.clock import Clock
-from semel.commands import ABSENT, Add, After, AnyOf, AtMost, Delete, Equals, Get, Put, Update
-from semel.drive import leave
+from semel.core.clock import Clock
+from semel.core.commands import ABSENT, Add, After, AnyOf, AtMost, Delete, Equals, Get, Put, Update
+from semel.core.drive import leave
 from semel.testing import FakeClock
 from semel.testing.conformance import THINGS
 from semel.testing.conformance.harness import claimed

@@ -17,15 +17,15 @@ from semel.aws.errors import ServiceError
 from semel.aws.transport import Transport
 from semel.aws.wire import Wire
 from semel.cli import main
-from semel.clock import Clock
-from semel.commands import After, Put, Query
-from semel.drive import drive
+from semel.core.clock import Clock
+from semel.core.commands import After, Put, Query
+from semel.core.drive import drive
+from semel.core.ledger import LedgerSteps
+from semel.core.realm import Realm
 from semel.errors import WrongEnvironment, WrongSchema
-from semel.ledger import LedgerSteps
 from semel.provision import KNOWN, OWN, cloudformation, dynamodb, iam, sam, shape, terraform
 from semel.provision import cdk as cdk_text
 from semel.provision.cost import NOW, Life, Workload, estimate, value_size
-from semel.realm import Realm
 from semel.stores.dynamodb import DynamoDBStore
 from semel.stores.dynamodb.layout import title
 from semel.tables import JOURNAL, LEDGER, Kind

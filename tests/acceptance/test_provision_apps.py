@@ -35,8 +35,8 @@ from semel.aws.credentials import Credentials
 from semel.aws.sqs import Queue
 from semel.aws.wire import Wire
 from semel.cli import main
-from semel.clock import Clock
-from semel.keys import Key, prefix
+from semel.core.clock import Clock
+from semel.core.keys import Key, prefix
 from semel.provision import cloudformation, dynamodb, stack
 from semel.provision.deployment import Deployment, Function, Secret
 from semel.stores.dynamodb.layout import title

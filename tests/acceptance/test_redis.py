@@ -24,8 +24,8 @@ from redis.crc import key_slot
 
 import semel
 from semel import errors
-from semel.clock import Clock
-from semel.commands import (
+from semel.core.clock import Clock
+from semel.core.commands import (
     ABSENT,
     NOW,
     PRESENT,
@@ -49,7 +49,7 @@ from semel.commands import (
     Watch,
     Write,
 )
-from semel.drive import leave
+from semel.core.drive import leave
 from semel.stores.redis import RedisStore, problems, provision
 from semel.stores.redis.address import parse
 from semel.stores.redis.listener import LINGER_SECONDS, RedisListener, Subscription
@@ -723,7 +723,7 @@ def test_a_waiter_of_the_same_store_is_woken_by_nobody_else(
 WAITER = """
 import sys
 import semel
-from semel.commands import Watch
+from semel.core.commands import Watch
 from semel.tables import LEDGER
 
 s = semel.connect(sys.argv[1])
@@ -1357,7 +1357,7 @@ def test_a_killed_worker_holds_its_key_no_longer_than_its_lease(here: str, clien
 FORK = """
 import asyncio, os, sys
 import semel
-from semel.commands import Add, After, Get
+from semel.core.commands import Add, After, Get
 from semel.testing.conformance import THINGS
 
 s = semel.connect(sys.argv[1])

@@ -15,8 +15,8 @@ import pytest
 
 import semel
 from semel import errors
-from semel.commands import ABSENT, After, Applied, Get, Put, Time, Transact
-from semel.running import CURRENT
+from semel.core.commands import ABSENT, After, Applied, Get, Put, Time, Transact
+from semel.core.running import CURRENT
 from semel.tables import DOCUMENTS, JOURNAL, LEDGER
 from semel.testing.conformance.harness import claimed
 from tests.amounts import amount

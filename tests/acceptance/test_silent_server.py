@@ -11,9 +11,9 @@ import pytest
 
 import semel
 from semel import errors
-from semel.commands import ABSENT, After, Applied, Get, Put
-from semel.drive import leave
-from semel.sockets import ANSWER_SECONDS, timeout_of
+from semel.core.commands import ABSENT, After, Applied, Get, Put
+from semel.core.drive import leave
+from semel.core.sockets import ANSWER_SECONDS, timeout_of
 from semel.tables import LEDGER
 from semel.testing import FaultProxy
 from tests.places import NETWORKED, open_place

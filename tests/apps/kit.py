@@ -35,7 +35,7 @@ import semel
 from semel.apps.configuration import Configuration, store_of
 from semel.apps.keyfile import secrets_of
 from semel.apps.ledgers import binding
-from semel.clock import Clock
+from semel.core.clock import Clock
 from semel.provision.places import ProvisionTarget as Site
 from semel.provision.places import opened
 from semel.tables import OWN

@@ -14,7 +14,7 @@ from semel.apps.keyfile import StoreSecrets
 from semel.apps.ledgers import binding, tables_of
 from semel.apps.registry import APPS, deployment, find
 from semel.apps.sections import StoreSection
-from semel.codecs import Encryption
+from semel.core.codecs import Encryption
 from semel.service.runtime import Runtime
 from semel.stores.dynamodb.layout import title
 from semel.tables import DOCUMENTS, INBOX, JOURNAL, LEDGER, OWN

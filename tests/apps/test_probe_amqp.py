@@ -12,7 +12,7 @@ import pytest
 import semel
 from semel import errors
 from semel.apps.probe import Probe, Settings
-from semel.running import Run
+from semel.core.running import Run
 from tests.apps.test_probe import Caller
 from tests.servers.rabbitmq import Broker, declare
 from tests.servers.running import HOST, free_port, until

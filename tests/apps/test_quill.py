@@ -19,7 +19,7 @@ from semel.apps.quill.events import Metric, SourceEvent, aloware, event_of, hubs
 from semel.apps.quill.schema import fact_of
 from semel.apps.quill.settings import zone_of
 from semel.apps.quill.star import Star
-from semel.commands import Batch, Put, Raised, Update
+from semel.core.commands import Batch, Put, Raised, Update
 from semel.doors.inbox import open_inbox
 from semel.doors.queues.messages import Verdict
 from semel.doors.webhooks import Notice

@@ -16,7 +16,7 @@ from semel.apps.quill import Quill, Settings, powerbi
 from semel.apps.quill.backlog import PART
 from semel.apps.quill.schema import FACTS
 from semel.apps.quill.settings import EventRule
-from semel.codecs import Encryption
+from semel.core.codecs import Encryption
 from semel.doors.inbox import Message, StoreInbox, Worker
 from semel.stores.memory import MemoryStore
 from semel.testing import FakeClock

@@ -747,7 +747,7 @@ def test_an_action_and_its_entry_are_one_write(
     """An attempt that dies before it leaves neither; the next one does both."""
     message = helpdesk.send("I want a refund")
     with monkeypatch.context() as broken:
-        broken.setattr("semel.transaction.Transaction.__exit__", lambda *_: 1 / 0)
+        broken.setattr("semel.state.transaction.Transaction.__exit__", lambda *_: 1 / 0)
         assert isinstance(helpdesk.take(message).error, ZeroDivisionError)
     assert helpdesk.audit() == []
     clock.advance(31)

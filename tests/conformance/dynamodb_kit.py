@@ -8,7 +8,7 @@ from semel.aws.errors import ServiceError
 from semel.aws.time import ServiceTime
 from semel.aws.transport import Transport, WireStep, WireSteps
 from semel.aws.wire import Wire
-from semel.clock import Clock
+from semel.core.clock import Clock
 from semel.provision.shape import create_request
 from semel.stores.dynamodb import DynamoDBStore
 from semel.stores.dynamodb.layout import title

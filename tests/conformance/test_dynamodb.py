@@ -6,8 +6,8 @@ import boto3
 import pytest
 from botocore.config import Config
 
-from semel.clock import Clock
-from semel.drive import Store
+from semel.core.clock import Clock
+from semel.core.drive import Store
 from semel.stores.dynamodb import DynamoDBStore
 from semel.tables import LEDGER
 from semel.testing import StoreConformance

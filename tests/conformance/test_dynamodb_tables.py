@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 import semel
 from semel import errors
-from semel.clock import Clock
-from semel.commands import (
+from semel.core.clock import Clock
+from semel.core.commands import (
     ABSENT,
     NOW,
     PRESENT,
@@ -36,11 +36,11 @@ from semel.commands import (
     Update,
     allowed,
 )
-from semel.drive import Store
-from semel.ledger import LedgerSteps
-from semel.lifecycle import Status
+from semel.core.drive import Store
+from semel.core.ledger import LedgerSteps
+from semel.core.lifecycle import Status
+from semel.core.realm import Realm
 from semel.model import Busy, Claimed, Replay
-from semel.realm import Realm
 from semel.stores.dynamodb.layout import DynamoLayout, title
 from semel.tables import LEDGER, Table
 from semel.tables.powertools import POWERTOOLS

@@ -10,8 +10,8 @@ import pytest
 import redis
 from redis.cluster import RedisCluster
 
-from semel.clock import Clock
-from semel.commands import (
+from semel.core.clock import Clock
+from semel.core.commands import (
     ABSENT,
     Add,
     After,
@@ -26,7 +26,7 @@ from semel.commands import (
     Transact,
     Update,
 )
-from semel.drive import Store
+from semel.core.drive import Store
 from semel.errors import UsageError
 from semel.stores.redis import RedisStore
 from semel.tables import Table

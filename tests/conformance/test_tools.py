@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from semel import errors
-from semel.commands import ABSENT, Get, Put
+from semel.core.commands import ABSENT, Get, Put
 from semel.stores.memory import MemoryStore
 from semel.testing import FakeClock, Faulty
 from semel.testing.conformance import THINGS

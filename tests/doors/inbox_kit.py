@@ -11,7 +11,7 @@ import pytest
 
 import semel
 from semel.doors.inbox import Message, Runs, StoreInbox, Worker
-from semel.mailbox import Letter
+from semel.state.mailbox import Letter
 from semel.testing import FakeClock
 from tests.places import Place
 

@@ -26,8 +26,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 import semel
+from semel.core.events import What
 from semel.doors.amqp1 import endpoint
-from semel.events import What
 from semel.testing import FakeClock
 from tests.servers.rabbitmq import Broker, declare
 from tests.servers.running import until

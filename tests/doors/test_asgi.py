@@ -18,12 +18,12 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 
 import semel
+from semel.core.heartbeat import Pulse
+from semel.core.running import Run
 from semel.doors.asgi import ASGICycle, IdempotencyMiddleware
 from semel.doors.http import ANYONE, Idempotency
 from semel.doors.http.exchange import Exchange
-from semel.heartbeat import Pulse
 from semel.once import Running
-from semel.running import Run
 from semel.stores.memory import MemoryStore
 from semel.testing import FakeClock, Faulty
 from tests.unit.test_heartbeat import Hours, live, quiet, steal

@@ -17,13 +17,14 @@ import pytest
 
 import semel
 from semel import errors
-from semel.clock import Clock
+from semel.core.clock import Clock
+from semel.core.events import Event, What
+from semel.core.tokens import _stock, random_token
 from semel.doors.aws_lambda import Lambda, from_environment
 from semel.doors.aws_lambda.records import queued
 from semel.doors.http import ANYONE, Idempotency
 from semel.doors.queues.messages import Taken, Verdict
 from semel.doors.sqs.message import read, usual_key
-from semel.events import Event, What
 from semel.provision.places import ProvisionTarget as Site
 from semel.provision.places import opened
 from semel.redact import Redactor
@@ -31,7 +32,6 @@ from semel.stores.memory import MemoryStore
 from semel.tables.seeds import ALCHEMISER
 from semel.telemetry.emf import Emf
 from semel.testing import FakeClock, Faulty
-from semel.tokens import _stock, random_token
 from tests.doors.lambda_events import (
     Context,
     alb,

@@ -18,12 +18,12 @@ DOORS = {
     "flask": ("import semel.doors.flask", "flask", "flask"),
     "taskiq": ("import semel.doors.taskiq", "taskiq", "taskiq"),
     # These two are imported for their handlers too, which serve any client.
-    "amqp consumer": (
+    "amqp1 consumer": (
         "from semel.doors.amqp1 import *; Consumer(s, 'amqp://host', 'q', print)",
         "proton",
         "amqp",
     ),
-    "amqp producer": ("from semel.doors.amqp1 import *; Producer('amqp://host')", "proton", "amqp"),
+    "amqp1 producer": ("from semel.doors.amqp1 import *; Producer('amqp://host')", "proton", "amqp"),
     "kafka": ("from semel.doors.kafka import *; Consumer(s, {}, [], print)", "confluent_kafka", "kafka"),
 }
 

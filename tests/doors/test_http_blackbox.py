@@ -23,10 +23,10 @@ from typing import Any
 import pytest
 
 import semel
-from semel.clock import Clock
+from semel.core.clock import Clock
+from semel.core.lifecycle import Status
 from semel.doors.http import ANYONE, Idempotency
 from semel.doors.wsgi import IdempotencyMiddleware
-from semel.lifecycle import Status
 from tests.amounts import amount
 from tests.doors.http_apps import BRIEF_LEASE, LONGEST, MAX_BODY, MAX_KEPT, SHORTEST, piece
 from tests.doors.http_servers import FRAMEWORKS, Connection, Reply, Shop, body_of, head_of, shop

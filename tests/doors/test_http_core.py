@@ -14,6 +14,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 import semel
+from semel.core.running import CURRENT
 from semel.doors import wsgi
 from semel.doors.http import (
     ANYONE,
@@ -30,7 +31,6 @@ from semel.doors.http.field import BadField, read_key, read_seconds
 from semel.doors.http.policy import StatusQuery
 from semel.doors.http.publish import key_pattern, policy_document
 from semel.doors.http.responses import PROBLEMS, NotKept, Recording, problem, replayed
-from semel.running import CURRENT
 from semel.stores.memory import MemoryStore
 from semel.testing import FakeClock, Faulty
 

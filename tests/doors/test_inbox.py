@@ -11,14 +11,14 @@ import pytest
 
 import semel
 from semel import errors
-from semel.codecs import Encryption
-from semel.commands import Batch, Put, Query, Transact
+from semel.core.codecs import Encryption
+from semel.core.commands import Batch, Put, Query, Transact
+from semel.core.spans import DAY
 from semel.doors.inbox import Message, StoreInbox, open_inbox
 from semel.doors.inbox.worker import AHEAD, BUSY_SECONDS, HELD_SECONDS, READ, STILL_SECONDS
 from semel.errors import MessageRefused, MessageUnreadable
-from semel.mailbox import PAGE, TTL, lane_of
 from semel.redact import Redactor
-from semel.spans import DAY
+from semel.state.mailbox import PAGE, TTL, lane_of
 from semel.stores.memory import MemoryStore
 from semel.tables import INBOX
 from semel.testing import Faulty

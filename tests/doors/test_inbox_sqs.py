@@ -11,7 +11,7 @@ import pytest
 import semel
 from semel import errors
 from semel.aws.sqs import MAX_BYTES, Queue
-from semel.codecs import Encryption
+from semel.core.codecs import Encryption
 from semel.doors.inbox import Message, open_inbox
 from semel.doors.inbox.sqs import SQSInbox
 from semel.errors import MessageRefused

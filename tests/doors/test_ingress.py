@@ -8,12 +8,12 @@ import pytest
 
 import semel
 from semel import errors
-from semel.commands import Get, Query
+from semel.core.commands import Get, Query
+from semel.core.events import What
 from semel.doors.inbox import Message, StoreInbox
 from semel.doors.inbox.sqs import SQSInbox
 from semel.doors.webhooks import HUBSPOT, SLACK, Answer, Ingress, Notice
 from semel.doors.webhooks.ingress import Remembers
-from semel.events import What
 from semel.stores.memory import MemoryStore
 from semel.tables import INBOX
 from semel.testing import FakeClock, Faulty

@@ -14,6 +14,7 @@ import confluent_kafka
 import pytest
 
 import semel
+from semel.core.events import What
 from semel.doors.kafka import (
     Consumer,
     DeadLetterTopic,
@@ -25,7 +26,6 @@ from semel.doors.kafka import (
 )
 from semel.doors.queues.messages import Taken, Verdict
 from semel.errors import InProgress, InvalidOption
-from semel.events import What
 from tests.servers.running import until
 
 WORKER = Path(__file__).with_name("kafka_worker.py")

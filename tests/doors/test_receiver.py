@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import semel
+from semel.core.events import What, digest
 from semel.doors.webhooks import (
     ALOWARE,
     GITHUB,
@@ -33,7 +34,6 @@ from semel.doors.webhooks import (
 )
 from semel.doors.webhooks.receiver import RETRY_AFTER
 from semel.errors import InvalidKey, InvalidOption
-from semel.events import What, digest
 from semel.stores.memory import MemoryStore
 from semel.testing import FakeClock, Faulty
 from tests.doors.test_webhooks import (

@@ -19,6 +19,7 @@ import semel
 from semel import errors
 from semel.aws.errors import ServiceError
 from semel.aws.sqs import MAX_BYTES, Queue, batches, translated
+from semel.core.events import Events
 from semel.doors.queues.consuming import Consuming, Handling
 from semel.doors.queues.dispatcher import Dispatcher, DispatchSettings, InFlight, Requeue
 from semel.doors.queues.messages import Taken, Verdict
@@ -27,7 +28,6 @@ from semel.doors.sqs import Attribute, Consumer, Message, Outgoing
 from semel.doors.sqs.broker import LONGEST, QueueRequest, SqsBroker, dead_letter, patience
 from semel.doors.sqs.message import read, usual_key
 from semel.errors import QueueMissing
-from semel.events import Events
 from semel.stores.memory import MemoryStore
 from semel.testing import Faulty
 from tests.doors.fates import MOMENTS, WorkerProcesses

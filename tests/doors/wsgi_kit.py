@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 import pytest
 
 import semel
-from semel.clock import Clock
-from semel.commands import Stored, Update
 from semel.connect import open_store
+from semel.core.clock import Clock
+from semel.core.commands import Stored, Update
+from semel.core.events import What
 from semel.doors.http import Idempotency
-from semel.events import What
 from semel.testing import FakeClock, Faulty
 
 KEY = "8e03978e-40d5-43dd-bc93-6894a57f9324"

@@ -23,7 +23,7 @@ from pathlib import Path
 from signal import SIGTERM
 from typing import TypeAlias
 
-from semel.clock import Clock
+from semel.core.clock import Clock
 
 LEASH = Path(__file__).with_name("leash.py")
 HOST = "127.0.0.1"

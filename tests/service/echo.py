@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 import msgspec
 
 from semel.connect import Semel
+from semel.core.policy import Options
 from semel.doors.inbox import Inbox, Message
 from semel.doors.webhooks import Answer
 from semel.errors import InvalidOption
-from semel.policy import Options
 from tests.servers.running import until
 
 

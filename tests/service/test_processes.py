@@ -17,8 +17,8 @@ import pytest
 
 import semel
 from semel.cli import main
-from semel.commands import Update
-from semel.lifecycle import Status
+from semel.core.commands import Update
+from semel.core.lifecycle import Status
 from semel.service import logs
 from semel.tables import LEDGER
 from semel.testing import FaultProxy

@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from semel import claims, flow, holding, ledger, lifecycle, running
-from semel.commands import AllOf, Past
+from semel.core import claims, flow, holding, ledger, lifecycle, running
+from semel.core.commands import AllOf, Past
 from semel.stores import memory
 from semel.testing import simulate
 

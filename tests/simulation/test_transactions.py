@@ -10,10 +10,12 @@ import msgspec
 import pytest
 
 import semel
-from semel import counters, documents, errors, journal, parts
-from semel.commands import PRESENT, Applied, Cancelled, Transact, Update
+from semel import errors
+from semel.core import parts
+from semel.core.commands import PRESENT, Applied, Cancelled, Transact, Update
+from semel.core.parts import Part, Verdict
 from semel.errors import StoreOutcomeUnknown, StoreUnavailable
-from semel.parts import Part, Verdict
+from semel.state import counters, documents, journal
 from semel.stores.memory import MemoryStore
 from semel.testing import FakeClock
 from semel.testing.simulation import InvariantViolation, transactions

@@ -6,7 +6,7 @@ import uuid
 import pytest
 
 import semel
-from semel.switches import KEY
+from semel.state.switches import KEY
 from semel.testing import FakeClock
 from tests.places import NAMES, open_place
 

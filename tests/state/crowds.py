@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 
 from semel.aws.wire import Wire
-from semel.commands import Begins, Query, Transact
+from semel.core.commands import Begins, Query, Transact
 from semel.errors import StoreOutcomeUnknown, StoreUnavailable
 from semel.tables import OWN
 from semel.testing import FakeClock, Faulty

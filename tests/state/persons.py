@@ -4,8 +4,8 @@ import functools
 
 import pytest
 
-from semel.erasure import Erasure
 from semel.gate import Cap
+from semel.state.erasure import Erasure
 from tests.state.conftest import Async
 
 ANN, BOB = "ann.öberg@example.com", "bob@example.com"

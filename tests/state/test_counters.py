@@ -9,9 +9,8 @@ import msgspec
 import pytest
 
 import semel
-from semel.commands import Cancelled, Get, Transact
-from semel.counters import Charged
-from semel.drive import drive
+from semel.core.commands import Cancelled, Get, Transact
+from semel.core.drive import drive
 from semel.errors import (
     CapReached,
     InvalidKey,
@@ -20,6 +19,7 @@ from semel.errors import (
     UsageError,
 )
 from semel.periods import Day, Hour, Month, Week
+from semel.state.counters import Charged
 from semel.stores.dynamodb.layout import title
 from semel.tables import COUNTERS
 from semel.tables.seeds import MESSAGES, RESPONSE_COUNTERS

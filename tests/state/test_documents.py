@@ -14,8 +14,8 @@ import semel
 from semel import errors
 from semel.aws.credentials import Credentials
 from semel.aws.wire import Wire
-from semel.commands import Put
-from semel.drive import leave
+from semel.core.commands import Put
+from semel.core.drive import leave
 from semel.stores.dynamodb.layout import title
 from semel.tables import DOCUMENTS
 from semel.tables.seeds import SUPPORT_STATE
@@ -57,8 +57,8 @@ class Engine:
 
 def body(do, key):
     """A document's fields as they lie in the store, those whose end has come included."""
-    from semel.commands import Get
-    from semel.drive import drive
+    from semel.core.commands import Get
+    from semel.core.drive import drive
 
     steps = do.s.documents.steps
 

@@ -8,17 +8,18 @@ import msgspec
 import pytest
 
 import semel
-from semel import FileOverflow, erasure
-from semel.clock import Clock
-from semel.codecs import Codec
-from semel.commands import Batch, Delete, Get, Put, Update
+from semel import FileOverflow
 from semel.connect import open_store
-from semel.erasure import Erasure
+from semel.core.clock import Clock
+from semel.core.codecs import Codec
+from semel.core.commands import Batch, Delete, Get, Put, Update
+from semel.core.records import Terms, opening
 from semel.errors import FailedBefore, ResultNotKept, TableMissing, UsageError
 from semel.model import MISSING, Busy, Failed, Happened, Mismatch, Replay
 from semel.provision.places import ProvisionTarget as Site
 from semel.provision.places import opened as building
-from semel.records import Terms, opening
+from semel.state import erasure
+from semel.state.erasure import Erasure
 from semel.stores.memory import MemoryStore
 from semel.tables import DOCUMENTS, LEDGER
 from semel.tables.seeds import QUILL, SUPPORT_AUDIT, SUPPORT_STATE

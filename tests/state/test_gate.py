@@ -9,9 +9,8 @@ from zoneinfo import ZoneInfo
 import pytest
 
 import semel
-from semel import switches
-from semel.commands import Cancelled, Query, Time, Transact
-from semel.drive import drive
+from semel.core.commands import Cancelled, Query, Time, Transact
+from semel.core.drive import drive
 from semel.errors import (
     InvalidKey,
     InvalidOption,
@@ -30,10 +29,11 @@ from semel.gate import (
     Refused,
     Shadow,
 )
-from semel.journal import BOOKS
 from semel.periods import Day
+from semel.state import switches
+from semel.state.journal import BOOKS
+from semel.state.switches import Board
 from semel.stores.dynamodb.layout import title
-from semel.switches import Board
 from semel.tables.seeds import MESSAGES, RESPONSE_COUNTERS
 from semel.testing import Faulty
 from tests.places import NAMES

@@ -9,9 +9,10 @@ import pytest
 from ulid import ULID
 
 import semel
-from semel import errors, ulids
-from semel.commands import Put
-from semel.drive import leave
+from semel import errors
+from semel.core import ulids
+from semel.core.commands import Put
+from semel.core.drive import leave
 from semel.stores.dynamodb.layout import title
 from semel.tables import FOREVER
 from semel.tables.seeds import ACTIVITIES, MESSAGES, SUPPORT_AUDIT

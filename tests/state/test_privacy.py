@@ -8,6 +8,7 @@ import pytest
 
 import semel
 from semel import FileOverflow
+from semel.core.events import Event
 from semel.errors import (
     AlreadyDone,
     ClaimLost,
@@ -21,10 +22,10 @@ from semel.errors import (
     ResultNotKept,
     UsageError,
 )
-from semel.events import Event
 from semel.gate import Cap
 from semel.model import Abandoned, Failure
 from semel.redact import Redactor
+from semel.state.erasure import Erasure
 from semel.stores.memory import MemoryStore
 from tests.state import raw
 from tests.state.conftest import SECRET
@@ -183,7 +184,7 @@ def test_a_person_is_the_same_wherever_he_is_named(memory, person):
     s.documents.put("state", {}, subject=text)
     with s.once.running("block", subject=text):
         pass
-    assert s.forget_subject(text) == semel.erasure.Erasure(records=2, documents=1)
+    assert s.forget_subject(text) == Erasure(records=2, documents=1)
 
 
 def test_a_person_of_several_fields_is_named_by_a_key(memory):

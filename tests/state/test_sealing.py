@@ -5,11 +5,11 @@ import pytest
 
 import semel
 from semel import Codec, Encryption, Failed
+from semel.core.sealing import SEALED
 from semel.errors import RecordCorrupt
 from semel.gate import Cap, KillSwitch
-from semel.mailbox import Message
 from semel.model import Abandoned, Failure
-from semel.sealing import SEALED
+from semel.state.mailbox import Message
 from semel.stores.memory import MemoryStore
 from semel.tables import DOCUMENTS, INBOX, JOURNAL, LEDGER
 from semel.testing import FakeClock

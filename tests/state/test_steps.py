@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import semel
-from semel.drive import drive
+from semel.core.drive import drive
 from semel.errors import InvalidKey, PayloadChanged, Reentered, ResultNotKept, StoreUnavailable
 from semel.testing import Faulty
 from semel.testing.faulty import WRITES

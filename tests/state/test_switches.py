@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 import semel
-from semel import switches
-from semel.commands import Get, Time
+from semel.core.commands import Get, Time
 from semel.errors import InvalidKey, InvalidOption, RecordCorrupt, StoreUnavailable
 from semel.gate import Cap, KillSwitch
 from semel.redact import Redactor
+from semel.state import switches
+from semel.state.switches import KEY, Board, Switch
 from semel.stores.memory import MemoryStore
-from semel.switches import KEY, Board, Switch
 from semel.testing import FakeClock, Faulty
 from tests.places import open_place
 from tests.state.conftest import Async, Sync

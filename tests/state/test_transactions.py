@@ -9,11 +9,12 @@ from contextlib import closing
 import pytest
 
 import semel
-from semel import errors, heartbeat
-from semel.commands import Transact, Update
+from semel import errors
 from semel.connect import open_store
-from semel.drive import leave
-from semel.lifecycle import Status
+from semel.core import heartbeat
+from semel.core.commands import Transact, Update
+from semel.core.drive import leave
+from semel.core.lifecycle import Status
 from semel.model import Claimed
 from semel.stores.memory import MemoryStore
 from semel.tables.seeds import ACTIVITIES

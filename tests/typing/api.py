@@ -4,9 +4,6 @@ from dataclasses import dataclass
 from typing import Any, assert_type
 
 import semel
-from semel.counters import Charged, Tally
-from semel.documents import Document
-from semel.erasure import Erasure
 from semel.gate import (
     Allowed,
     Cap,
@@ -18,12 +15,15 @@ from semel.gate import (
     Shadow,
     Sight,
 )
-from semel.journal import Book, Entries, Entry
 from semel.periods import Day, Span, Window
 from semel.redact import Digest, Redactor
-from semel.switches import Switch
+from semel.state.counters import Charged, Tally
+from semel.state.documents import Document
+from semel.state.erasure import Erasure
+from semel.state.journal import Book, Entries, Entry
+from semel.state.switches import Switch
+from semel.state.transaction import Pending, Transaction
 from semel.tables.seeds import ACTIVITIES, RESPONSE_COUNTERS, SUPPORT_STATE
-from semel.transaction import Pending, Transaction
 
 s = semel.connect("memory:", env="dev", scope="acme")
 

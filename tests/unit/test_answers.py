@@ -9,7 +9,7 @@ import pydantic
 import pytest
 
 import semel
-from semel.codecs import Codec, Encryption
+from semel.core.codecs import Codec, Encryption
 from semel.testing import FakeClock
 
 

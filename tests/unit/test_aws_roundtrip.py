@@ -15,7 +15,7 @@ from semel.aws.sign import JsonSigner
 from semel.aws.time import ServiceTime
 from semel.aws.transport import ThreadCall
 from semel.aws.wire import JsonRequest
-from semel.commands import Pause
+from semel.core.commands import Pause
 from semel.errors import StoreError, StoreOutcomeUnknown, StoreThrottled, StoreUnavailable, UsageError
 from semel.testing import FakeClock
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from semel.aws.time import DRIFT, ServiceTime, parse_date
-from semel.clock import Clock
+from semel.core.clock import Clock
 from semel.testing import FakeClock
 
 HOUR = 3600.0

@@ -20,8 +20,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel import codecs
-from semel.codecs import (
+from semel.core import codecs
+from semel.core.codecs import (
     UNRESOLVED,
     Body,
     Codec,
@@ -31,8 +31,8 @@ from semel.codecs import (
     not_kept,
     returns_of,
 )
+from semel.core.extras import require
 from semel.errors import InvalidOption, MissingExtra, ResultNotKept, ResultUnreadable
-from semel.extras import require
 
 ID = "dev/shop/charge:1"
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from semel.commands import (
+from semel.core.commands import (
     Applied,
     Batch,
     Found,
@@ -26,9 +26,9 @@ from semel.commands import (
     allowed,
     cursor,
 )
+from semel.core.ledger import LedgerSteps
+from semel.core.realm import Realm
 from semel.errors import SemelError, StoreUnavailable
-from semel.ledger import LedgerSteps
-from semel.realm import Realm
 from semel.stores.memory import MemoryStore
 from semel.testing import FakeClock, Faulty, StoreConformance
 from semel.testing.conformance.harness import AsyncRunner, Runner

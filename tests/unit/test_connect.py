@@ -14,7 +14,7 @@ import pytest
 
 import semel
 from semel import errors
-from semel.commands import (
+from semel.core.commands import (
     ABSENT,
     PRESENT,
     Add,
@@ -35,7 +35,7 @@ from semel.commands import (
     Update,
     Watch,
 )
-from semel.drive import (
+from semel.core.drive import (
     REPLIES,
     FileBacked,
     Glancing,
@@ -48,8 +48,8 @@ from semel.drive import (
     checked,
     drive,
 )
-from semel.ledger import LedgerSteps
-from semel.realm import Realm
+from semel.core.ledger import LedgerSteps
+from semel.core.realm import Realm
 from semel.stores.memory import MemoryStore
 from semel.tables import COUNTERS, LEDGER
 from tests.service.kit import opened

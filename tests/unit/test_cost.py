@@ -4,6 +4,7 @@ from datetime import date
 
 import pytest
 
+from semel.core.spans import DAY, LEASE
 from semel.errors import InvalidOption
 from semel.provision.cost import (
     GIGABYTE,
@@ -17,7 +18,6 @@ from semel.provision.cost import (
     value_size,
 )
 from semel.provision.prices import PRICES
-from semel.spans import DAY, LEASE
 
 pytestmark = pytest.mark.seed("A9")
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import semel
-from semel.commands import ABSENT, Applied, Call, Found, Get, Put, Raised, Returned, Steps, Watch
-from semel.drive import adrive, advance, drive, run_async, run_sync
+from semel.core.commands import ABSENT, Applied, Call, Found, Get, Put, Raised, Returned, Steps, Watch
+from semel.core.drive import adrive, advance, drive, run_async, run_sync
 from semel.tables import LEDGER
 
 PUT = Put(LEDGER, "k", {}, ABSENT)

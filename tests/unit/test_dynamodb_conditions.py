@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from semel.commands import (
+from semel.core.commands import (
     ABSENT,
     PRESENT,
     AllOf,

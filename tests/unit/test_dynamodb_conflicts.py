@@ -11,7 +11,7 @@ from botocore.exceptions import ClientError
 from semel.aws.errors import CONTENTION, PASSING, NoResponse, ServiceError, contended
 from semel.aws.errors import ErrorKind as Trouble
 from semel.aws.retry import RetryPolicy, Tries
-from semel.commands import (
+from semel.core.commands import (
     ABSENT,
     NOW,
     Add,

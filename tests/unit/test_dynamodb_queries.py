@@ -11,8 +11,8 @@ import pytest
 from semel import errors
 from semel.aws.errors import ServiceError
 from semel.aws.time import ServiceTime
-from semel.clock import Clock
-from semel.commands import (
+from semel.core.clock import Clock
+from semel.core.commands import (
     ABSENT,
     AllOf,
     AnyOf,

@@ -9,8 +9,8 @@ import pytest
 
 from semel import errors
 from semel.aws.errors import ServiceError
-from semel.clock import Clock
-from semel.commands import (
+from semel.core.clock import Clock
+from semel.core.commands import (
     ABSENT,
     PRESENT,
     Add,
@@ -27,9 +27,9 @@ from semel.commands import (
     Transact,
     Update,
 )
-from semel.ledger import LedgerSteps
-from semel.realm import Realm
-from semel.stores.dynamodb import DynamoDBStore, operations
+from semel.core.ledger import LedgerSteps
+from semel.core.realm import Realm
+from semel.stores.dynamodb import DynamoDBStore, interpreter
 from semel.stores.dynamodb.address import parse
 from semel.stores.dynamodb.layout import SCHEMA, title
 from semel.stores.dynamodb.read_first import BREAK_EVEN, RefusalRate
@@ -225,7 +225,7 @@ def test_what_is_read_afterwards_may_not_be_what_refused(store, clock, absent: b
 
 
 def test_a_write_that_is_always_overtaken_gives_up(store, clock) -> None:
-    it, _ = store(*[refused(), {}] * operations.OVERTAKEN)
+    it, _ = store(*[refused(), {}] * interpreter.OVERTAKEN)
     with pytest.raises(errors.StoreThrottled):
         it.execute(Put(THINGS, "key", thing(clock), ABSENT))
 
@@ -332,10 +332,10 @@ def test_an_addition_that_was_overtaken_counts_on(store, clock) -> None:
 
 
 def test_an_addition_that_is_always_overtaken_gives_up(store, clock) -> None:
-    it, told = store(*[refused(OVER), refused(kept(clock))] * operations.OVERTAKEN)
+    it, told = store(*[refused(OVER), refused(kept(clock))] * interpreter.OVERTAKEN)
     with pytest.raises(errors.StoreThrottled):
         it.execute(Add(THINGS, "key", "count", 2, {}, {"gone_at": After(60)}))
-    assert len(told.operations) == 2 * operations.OVERTAKEN
+    assert len(told.operations) == 2 * interpreter.OVERTAKEN
 
 
 def test_an_addition_without_an_end_makes_nothing(store, clock) -> None:
@@ -419,7 +419,7 @@ def test_a_transaction_is_not_sent_again_when_its_token_is_forgotten(store, cloc
     transact = Transact((Put(THINGS, "key", thing(clock), ABSENT),))
     with pytest.raises(errors.StoreOutcomeUnknown):
         it.execute(transact)
-    clock.advance(operations.RESEND_SECONDS)
+    clock.advance(interpreter.RESEND_SECONDS)
     it.execute(transact)
     tokens = [request["ClientRequestToken"] for _, request in told.asked[1:]]
     assert tokens[3] != tokens[0]

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from semel.aws.time import ServiceTime
-from semel.clock import Clock
-from semel.commands import NOW, After
+from semel.core.clock import Clock
+from semel.core.commands import NOW, After
 from semel.stores.dynamodb.layout import moment
 from semel.stores.dynamodb.time import ClockReading, Timekeeper
 from semel.testing import FakeClock

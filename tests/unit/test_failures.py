@@ -13,7 +13,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 import semel
-from semel.policy import policy_of
+from semel.core.policy import policy_of
 
 pytestmark = pytest.mark.situation(46)
 

@@ -20,9 +20,9 @@ import rfc8785
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel import keys
+from semel.core import keys
+from semel.core.keys import MAX_INTEGER, Key, canonical, canonical_json, fingerprint
 from semel.errors import InvalidPayload
-from semel.keys import MAX_INTEGER, Key, canonical, canonical_json, fingerprint
 
 safe_integers = st.integers(-MAX_INTEGER, MAX_INTEGER)
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.text(

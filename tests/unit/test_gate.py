@@ -7,7 +7,10 @@ import msgspec
 import pytest
 
 import semel
-from semel.commands import ABSENT, NOW, After, Applied, Delete, Equals, Put, Query, Steps, Update, Write
+from semel.core.commands import ABSENT, NOW, After, Applied, Delete, Equals, Put, Query, Steps, Update, Write
+from semel.core.ledger import LedgerSteps
+from semel.core.parts import alone
+from semel.core.realm import Realm
 from semel.errors import CapReached, InvalidOption, StoreOutcomeUnknown, UsageError
 from semel.gate import (
     RECORD,
@@ -23,17 +26,14 @@ from semel.gate import (
     Sight,
     Taken,
 )
-from semel.journal import BOOKS
-from semel.ledger import LedgerSteps
-from semel.parts import alone
-from semel.realm import Realm
+from semel.state.journal import BOOKS
+from semel.state.switches import Board, SwitchSteps
+from semel.state.transaction import Rules
 from semel.stores.memory import MemoryStore
-from semel.switches import Board, SwitchSteps
 from semel.tables import COUNTERS, LEDGER, Table
 from semel.tables.seeds import SUPPORT_AUDIT
 from semel.testing import FakeClock
 from semel.testing.faulty import WRITES
-from semel.transaction import Rules
 
 SEEDS = 300
 # Two of them want to send the same message, twice over.
@@ -92,9 +92,9 @@ class Street:
 
 
 def rules():
-    from semel.counters import CounterSteps
-    from semel.documents import DocumentSteps
-    from semel.journal import JournalSteps
+    from semel.state.counters import CounterSteps
+    from semel.state.documents import DocumentSteps
+    from semel.state.journal import JournalSteps
 
     realm = Realm()
     return Rules(LedgerSteps(realm), DocumentSteps(realm), JournalSteps(realm), CounterSteps(realm))

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 import semel
-from semel.commands import Put, Update
+from semel.core.commands import Put, Update
 from semel.stores.memory import MemoryStore
 from semel.testing import FakeClock
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 import semel
-from semel import tokens
-from semel.drive import drive
-from semel.heartbeat import Heart, beat
-from semel.ledger import LedgerSteps
-from semel.realm import Realm
-from semel.running import Run
+from semel.core import tokens
+from semel.core.drive import drive
+from semel.core.heartbeat import Heart, beat
+from semel.core.ledger import LedgerSteps
+from semel.core.realm import Realm
+from semel.core.running import Run
 from semel.stores.memory import MemoryStore
 from semel.testing import FakeClock, Faulty
 

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 import semel
 from semel.connect import Semel
-from semel.counters import CHARGED
+from semel.core.keys import Key, owned, prefix, step_of
 from semel.doors.http import ANYONE, Idempotency
 from semel.doors.inbox import sqs
 from semel.doors.queues.sqs_names import sqs_key
 from semel.doors.webhooks.names import hubspot_key, richpanel_key
 from semel.gate.rules import SHADOWED
 from semel.gate.steps import RECORD
-from semel.keys import Key, owned, prefix, step_of
+from semel.state.counters import CHARGED
 from semel.stores.redis.keys import KeyNames
 from semel.testing import FakeClock
 

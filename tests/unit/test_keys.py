@@ -14,8 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.errors import InvalidKey, TemplateError
-from semel.keys import (
+from semel.core.keys import (
     MAX_KEY_BYTES,
     MAX_NAME_BYTES,
     Key,
@@ -25,6 +24,7 @@ from semel.keys import (
     part,
     prefix,
 )
+from semel.errors import InvalidKey, TemplateError
 
 
 class Channel(StrEnum):
@@ -182,7 +182,7 @@ def test_the_limit_counts_bytes_not_characters():
 @pytest.mark.situation(33)
 def test_a_huge_key_is_refused_unread(monkeypatch):
     """Only its length is asked for: no pattern runs over it, and the message shows its beginning."""
-    monkeypatch.setattr("semel.keys.re.search", None)
+    monkeypatch.setattr("semel.core.keys.re.search", None)
     huge = "x" * 2_000_000
     for refuse in (check, part, Key):
         with pytest.raises(InvalidKey) as caught:

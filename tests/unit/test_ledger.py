@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 import semel
-from semel.commands import Delete, Put, Query, Transact
-from semel.drive import drive
-from semel.ledger import LedgerSteps
-from semel.realm import Realm
+from semel.core.commands import Delete, Put, Query, Transact
+from semel.core.drive import drive
+from semel.core.ledger import LedgerSteps
+from semel.core.realm import Realm
 from semel.stores.memory import MemoryStore
 from semel.tables import LEDGER
 from semel.testing import FakeClock, Faulty
@@ -79,7 +79,7 @@ def test_several_claims_are_in_doubt_at_once_but_for_those_that_were_lost(
 
 def test_where_one_of_many_cannot_be_read_none_is_claimed(s: semel.Semel) -> None:
     s.ledger.check_and_set("b")
-    item = s.store.execute(Put(LEDGER, "dev//b", {}, semel.commands.ABSENT)).item
+    item = s.store.execute(Put(LEDGER, "dev//b", {}, semel.core.commands.ABSENT)).item
     s.store.execute(Put(LEDGER, "dev//b", item | {"status": "NONSENSE"}))
     with pytest.raises(semel.RecordCorrupt):
         s.ledger.claim_many(["a", "b", "c"])
@@ -123,7 +123,7 @@ def test_a_record_that_cannot_be_read_is_named_and_can_be_forgotten(
     s: semel.Semel, clock: FakeClock, wrong: dict[str, Any]
 ) -> None:
     s.ledger.check_and_set("k")
-    item = s.store.execute(Put(LEDGER, "dev//k", {}, semel.commands.ABSENT)).item
+    item = s.store.execute(Put(LEDGER, "dev//k", {}, semel.core.commands.ABSENT)).item
     s.store.execute(Put(LEDGER, "dev//k", item | wrong))
     ran = []
     with pytest.raises(semel.RecordCorrupt):
@@ -144,7 +144,7 @@ def test_an_unreadable_result_names_the_key_as_its_caller_wrote_it(s: semel.Seme
 def test_a_file_that_its_overflow_did_not_make_is_unreadable(s: semel.Semel, tmp_path: Any) -> None:
     s.store.overflow = semel.FileOverflow(tmp_path)
     s.ledger.check_and_set("k")
-    item = s.store.execute(Put(LEDGER, "dev//k", {}, semel.commands.ABSENT)).item
+    item = s.store.execute(Put(LEDGER, "dev//k", {}, semel.core.commands.ABSENT)).item
     s.store.execute(Put(LEDGER, "dev//k", item | {"result": b"../../etc", "encoding": "json+overflow"}))
     with pytest.raises(semel.ResultUnreadable):
         s.ledger.claim("k")

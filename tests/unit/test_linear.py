@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from semel.commands import (
+from semel.core.commands import (
     ABSENT,
     NOW,
     Add,
@@ -28,7 +28,7 @@ from semel.commands import (
     Stored,
     Update,
 )
-from semel.drive import Store
+from semel.core.drive import Store
 from semel.errors import StoreOutcomeUnknown, StoreUnavailable, UsageError
 from semel.stores.memory import MemoryStore
 from semel.tables import Kind, Table

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from semel.locks import Event, Places, Ticket
+from semel.core.locks import Event, Places, Ticket
 from semel.stores.workers import WorkerThreads
 from tests.interrupts import Interrupt, Interrupted
 from tests.servers.running import until

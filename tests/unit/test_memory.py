@@ -1,6 +1,6 @@
 """The store in memory lets go of what has expired, a little at a time; a query looks at what is its own."""
 
-from semel.commands import ABSENT, Delete, Get, Put, Query, Update
+from semel.core.commands import ABSENT, Delete, Get, Put, Query, Update
 from semel.stores.memory import BUCKET_SECONDS, SWEEP, MemoryStore
 from semel.tables import JOURNAL, LEDGER
 from semel.testing import FakeClock

@@ -13,7 +13,7 @@ from uuid import UUID
 import pytest
 
 import semel
-from semel.commands import After, Put
+from semel.core.commands import After, Put
 from semel.stores.memory import MemoryStore
 from semel.tables import LEDGER
 from semel.testing import FakeClock, Faulty
@@ -1326,7 +1326,7 @@ def test_a_block_inside_itself_is_refused_and_inside_another_is_not(s: semel.Sem
     block = s.once.block()
     inner: list[Any] = []
     done = block.run("k", None, lambda: inner.extend(block.run(key, None, lambda: 1) for key in ("k", "l")))
-    assert isinstance(done, semel.commands.Returned)
+    assert isinstance(done, semel.core.commands.Returned)
     assert (type(inner[0].error), inner[0].begun) == (semel.Reentered, False)
     assert inner[1].value == 1
 
@@ -1343,7 +1343,7 @@ def test_work_that_would_have_to_be_awaited_is_not_taken_for_done(s: semel.Semel
 
     for work in (later, Later):
         done = s.once.block().run("k", None, work)
-        assert isinstance(done, semel.commands.Raised)
+        assert isinstance(done, semel.core.commands.Raised)
         assert isinstance(done.error, semel.UsageError)
         record = s.ledger.get("k")
         assert record is not None

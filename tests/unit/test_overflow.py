@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from semel.core.overflow import FileOverflow
 from semel.errors import UsageError
-from semel.overflow import FileOverflow
 
 ID = "dev/shop/charge:1"
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from semel.commands import ABSENT, Applied, Cancelled, Get, Put, Refused, Transact
+from semel.core.commands import ABSENT, Applied, Cancelled, Get, Put, Refused, Transact
+from semel.core.parts import TRIES, Part, Verdict, alone, commit, unrefusable
 from semel.errors import (
     CapReached,
     StoreOutcomeUnknown,
@@ -11,7 +12,6 @@ from semel.errors import (
     UsageError,
     VersionConflict,
 )
-from semel.parts import TRIES, Part, Verdict, alone, commit, unrefusable
 from semel.tables import DOCUMENTS
 
 NOW = 1000.0

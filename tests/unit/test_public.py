@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 import semel
-from semel import errors, lifecycle
+from semel import errors
 from semel.connect import open_store
-from semel.facades import AsyncLedger, Ledger
-from semel.ledger import LedgerSteps
+from semel.core import lifecycle
+from semel.core.facades import AsyncLedger, Ledger
+from semel.core.ledger import LedgerSteps
 from semel.testing import FakeClock
 
 

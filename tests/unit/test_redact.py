@@ -21,8 +21,8 @@ from phonenumbers import PhoneNumberFormat as Format
 from phonenumbers import PhoneNumberType as Line
 
 from semel import redact
+from semel.core.keys import canonical, fingerprint
 from semel.errors import InvalidOption, InvalidPayload, MissingExtra, UsageError
-from semel.keys import canonical, fingerprint
 from semel.redact import REGIONS, Digest, Redactor, digest, pseudonym
 from semel.redact import numbers as scanning
 from semel.redact import redactor as redacting

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.commands import (
+from semel.core.commands import (
     ABSENT,
     NOW,
     PRESENT,

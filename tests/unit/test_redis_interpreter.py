@@ -16,8 +16,8 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as Broken
 
 from semel import errors
-from semel.clock import Clock
-from semel.commands import (
+from semel.core.clock import Clock
+from semel.core.commands import (
     ABSENT,
     Add,
     After,

@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis.crc import key_slot
 
-from semel.commands import Begins, Delete, Query
-from semel.keys import prefix
+from semel.core.commands import Begins, Delete, Query
+from semel.core.keys import prefix
 from semel.stores.redis.indexes import keys_of
 from semel.stores.redis.keys import KeyNames
 from semel.stores.redis.plan import RedisPlan

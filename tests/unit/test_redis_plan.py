@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis.crc import key_slot
 
-from semel.commands import (
+from semel.core.commands import (
     ABSENT,
     Add,
     After,

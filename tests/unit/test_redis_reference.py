@@ -12,7 +12,7 @@ import redis
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from semel.commands import (
+from semel.core.commands import (
     ABSENT,
     NOW,
     PRESENT,

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 
 import semel
 from semel import Replay, Semel, errors
-from semel.clock import Clock
-from semel.commands import (
+from semel.core.clock import Clock
+from semel.core.commands import (
     ABSENT,
     PRESENT,
     Add,
@@ -50,8 +50,8 @@ from semel.commands import (
     Watch,
     cursor,
 )
-from semel.commands import Time as TellTime
-from semel.lifecycle import Status
+from semel.core.commands import Time as TellTime
+from semel.core.lifecycle import Status
 from semel.stores.memory import MemoryStore
 from semel.stores.sqlite import SQLiteStore, groupcommit, lock, schema
 from semel.stores.sqlite import store as store_module
@@ -476,7 +476,7 @@ def said(process):
 OPEN = """
 import sys
 from semel.stores.sqlite import SQLiteStore
-from semel.commands import *
+from semel.core.commands import *
 from semel.tables import LEDGER
 print("ready", flush=True)
 sys.stdin.readline()
@@ -1125,7 +1125,7 @@ def test_a_waiting_task_is_woken_by_a_commit_of_another_thread(store):
 FORK = """
 import json, os, sys, threading
 from semel.stores.sqlite import SQLiteStore
-from semel.commands import *
+from semel.core.commands import *
 from semel.tables import LEDGER
 
 def add(): return store.execute(Add(LEDGER, "k", "attempt", 1, {"expires_at": After(60)}, {})).item["attempt"]

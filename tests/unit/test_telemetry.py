@@ -25,16 +25,16 @@ from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
 
 import semel
 from semel import Event, What
-from semel.codecs import Codec, Encryption
-from semel.commands import Put, Stored
+from semel.core.codecs import Codec, Encryption
+from semel.core.commands import Put, Stored
+from semel.core.events import Listener, name_of
+from semel.core.seldom import MOST_CAUSES, Seldom
 from semel.doors.inbox import Message, open_inbox
 from semel.doors.queues.messages import Handler
 from semel.doors.webhooks import Bearer, Ingress, Notice, Provider
 from semel.errors import InvalidOption, MissingExtra
-from semel.events import Listener, name_of
 from semel.gate import Cap
 from semel.redact import Redactor
-from semel.seldom import MOST_CAUSES, Seldom
 from semel.stores.memory import MemoryStore
 from semel.tables import LEDGER
 from semel.telemetry import log_events

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from ulid import ULID
 
 import semel
-from semel import ulids
-from semel.ulids import REMEMBERED, Ulids, first, last, milliseconds
+from semel.core import ulids
+from semel.core.ulids import REMEMBERED, Ulids, first, last, milliseconds
 
 NOW = 1_700_000_000.123
 

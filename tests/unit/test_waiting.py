@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
-from semel.clock import Clock
-from semel.commands import Found
+from semel.core.clock import Clock
+from semel.core.commands import Found
 from semel.stores.waiting import WaitingRoom
 
 

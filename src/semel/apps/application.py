@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 import msgspec
 
 from semel.connect import Semel
+from semel.core.policy import Options
 from semel.doors.http.problems import ProblemTypes
 from semel.doors.inbox import Inbox, Message
 from semel.doors.webhooks import Answer, Headers
-from semel.policy import Options
 from semel.tables import Table
 
 if TYPE_CHECKING:

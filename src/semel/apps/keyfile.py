@@ -14,7 +14,7 @@ from semel import errors
 from semel.apps.configuration import Configuration
 from semel.apps.sections import StoreSection
 from semel.apps.settings import SHORTEST
-from semel.codecs import Encryption
+from semel.core.codecs import Encryption
 
 logger: Final = logging.getLogger("semel.service")
 

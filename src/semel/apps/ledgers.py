@@ -15,8 +15,8 @@ import msgspec
 import semel
 from semel.apps.keyfile import StoreSecrets
 from semel.apps.sections import StoreSection
-from semel.codecs import Encryption
 from semel.connect import Semel
+from semel.core.codecs import Encryption
 from semel.tables import INBOX, LEDGER, OWN, Form, Table
 
 

@@ -13,10 +13,10 @@ from semel.aws.errors import NoResponse
 from semel.aws.http1 import CLOSED, HttpResponse, MalformedResponse, Reader
 from semel.aws.pool import IDLE_SECONDS, AwsRoute, IdleConnections, refusal
 from semel.aws.transport import WireStep
-from semel.commands import Pause
+from semel.core.commands import Pause
+from semel.core.loops import PerLoop, close_after_loop
+from semel.core.sockets import ear
 from semel.errors import StoreClosed
-from semel.loops import PerLoop, close_after_loop
-from semel.sockets import ear
 
 
 class AsyncHttpConnection(asyncio.Protocol):

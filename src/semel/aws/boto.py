@@ -12,9 +12,9 @@ from semel.aws.errors import ErrorKind, NoResponse, ServiceError, kind
 from semel.aws.retry import RetryPolicy, Tries
 from semel.aws.time import ServiceTime
 from semel.aws.transport import ThreadCall, Transport, WireRequest, WireStep, WireSteps, made
-from semel.clock import Clock
+from semel.core.clock import Clock
+from semel.core.locks import Event
 from semel.errors import InvalidOption, StoreClosed
-from semel.locks import Event
 
 if TYPE_CHECKING:
     from semel.aws.mocked import Mock

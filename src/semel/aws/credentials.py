@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 import msgspec
 
+from semel.core.extras import require
 from semel.errors import InvalidOption, MissingExtra, StoreUnavailable
-from semel.extras import require
 
 # botocore itself renews what has less than a quarter of an hour left.
 RENEW_AHEAD = 15 * 60.0

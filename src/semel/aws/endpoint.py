@@ -8,8 +8,8 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
+from semel.core.extras import require
 from semel.errors import InvalidOption, MissingExtra
-from semel.extras import require
 
 _REGION = re.compile(r"[a-z0-9]+(-[a-z0-9]+)+")
 # The regions that need no table to find their host; for others botocore has one.

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from semel.aws.credentials import Credentials, CredentialSource
 from semel.aws.endpoint import ServiceEndpoint
 from semel.aws.time import ServiceTime
-from semel.clock import Clock
+from semel.core.clock import Clock
+from semel.core.extras import require
 from semel.errors import StoreClosed, StoreUnavailable
-from semel.extras import require
 
 if TYPE_CHECKING:
     from semel.aws.boto import BotoWire

@@ -15,10 +15,10 @@ from semel.aws.endpoint import Proxy, ServiceEndpoint, find_proxy, tls
 from semel.aws.errors import ErrorKind, NoResponse
 from semel.aws.http1 import HttpResponse, MalformedResponse, Reader
 from semel.aws.transport import WireStep
-from semel.commands import Pause
+from semel.core.commands import Pause
+from semel.core.locks import Event, Places, Ticket
+from semel.core.sockets import ANSWER_SECONDS, ear
 from semel.errors import StoreClosed
-from semel.locks import Event, Places, Ticket
-from semel.sockets import ANSWER_SECONDS, ear
 
 T = TypeVar("T")
 

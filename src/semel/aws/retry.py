@@ -7,7 +7,7 @@ from collections import Counter
 import msgspec
 
 from semel.aws.errors import ErrorKind, NoResponse, ServiceError, contended, kind
-from semel.clock import Clock
+from semel.core.clock import Clock
 from semel.errors import StoreOutcomeUnknown, StoreThrottled, StoreUnavailable
 
 ADVICE = (

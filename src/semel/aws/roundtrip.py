@@ -13,8 +13,8 @@ from semel.aws.mocked import genuine
 from semel.aws.retry import RetryPolicy, Tries
 from semel.aws.time import ServiceTime
 from semel.aws.transport import ThreadCall, WireSteps
-from semel.clock import Clock
-from semel.commands import Pause
+from semel.core.clock import Clock
+from semel.core.commands import Pause
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)

@@ -16,8 +16,8 @@ from semel.aws.pool import AwsRoute, ConnectionLimits, HttpPool
 from semel.aws.retry import RetryPolicy
 from semel.aws.roundtrip import open_session, round_trip
 from semel.aws.sign import ObjectSigner
-from semel.clock import Clock
-from semel.drive import run_sync
+from semel.core.clock import Clock
+from semel.core.drive import run_sync
 from semel.errors import InvalidOption, UsageError
 
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")

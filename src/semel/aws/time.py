@@ -2,7 +2,7 @@
 
 import re
 
-from semel.clock import Clock
+from semel.core.clock import Clock
 
 # A Date is cut to the second, so the server's clock is up to this much further on.
 RESOLUTION = 1.0

@@ -6,8 +6,8 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 import msgspec
 
 from semel.aws.time import ServiceTime
-from semel.commands import Pause
-from semel.drive import run_async, run_sync
+from semel.core.commands import Pause
+from semel.core.drive import run_async, run_sync
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ from semel.aws.retry import RetryPolicy
 from semel.aws.roundtrip import open_session, round_trip
 from semel.aws.sign import JSON, JsonSigner
 from semel.aws.transport import Transport, WireRequest, WireStep, WireSteps, made
-from semel.clock import Clock
+from semel.core.clock import Clock
 from semel.errors import InvalidOption, StoreClosed, UsageError
 
 if TYPE_CHECKING:

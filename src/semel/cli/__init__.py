@@ -3,7 +3,7 @@
 import sys
 
 from semel import errors
-from semel.extras import require
+from semel.core.extras import require
 
 
 def main() -> None:

@@ -7,8 +7,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from semel.core.spans import DAY
 from semel.provision.cost import CostLine, Estimate, Workload, estimate
-from semel.spans import DAY
 
 
 def cost(

@@ -7,8 +7,8 @@ import typer
 
 from semel.cli import views
 from semel.cli.common import JsonOption, StoreOptions, connected, on_a_store, print_json
-from semel.counters import Tally
 from semel.periods import Day, Hour, Month, Period, Week
+from semel.state.counters import Tally
 
 app = typer.Typer(no_args_is_help=True, help="Look at how much of a period is used up.")
 

@@ -7,7 +7,7 @@ import typer
 from semel import errors
 from semel.cli import views
 from semel.cli.common import JsonOption, StoreOptions, absent, connected, number, on_a_store, print_json
-from semel.documents import Document
+from semel.state.documents import Document
 
 app = typer.Typer(no_args_is_help=True, help="Look at a document, and let go of what is over.")
 

@@ -17,7 +17,7 @@ from semel.cli.common import (
     print_json,
     tell_more,
 )
-from semel.journal import Entries, Entry
+from semel.state.journal import Entries, Entry
 
 app = typer.Typer(no_args_is_help=True, help="Look up what happened, in the order of time.")
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeAlias
 import typer
 
 import semel
-from semel import errors, lifecycle
+from semel import errors
 from semel.cli import views
 from semel.cli.common import (
     AfterOption,
@@ -24,7 +24,8 @@ from semel.cli.common import (
     tell_more,
     unreached,
 )
-from semel.drive import Reaping
+from semel.core import lifecycle
+from semel.core.drive import Reaping
 
 app = typer.Typer(no_args_is_help=True, help="Look into a ledger, and settle what needs a person.")
 

@@ -23,8 +23,8 @@ from semel.cli.common import (
     configuration_for,
     print_json,
 )
-from semel.clock import Clock
-from semel.extras import require
+from semel.core.clock import Clock
+from semel.core.extras import require
 from semel.model import Problem
 from semel.provision import KNOWN, named
 from semel.provision.deployment import Deployment

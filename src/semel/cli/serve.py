@@ -8,7 +8,7 @@ import typer
 
 from semel import errors
 from semel.cli.common import ConfigOption, UrlOption, app_names, gathered
-from semel.extras import require
+from semel.core.extras import require
 
 WorkersOption: TypeAlias = Annotated[int | None, typer.Option(min=0, help="Threads for each app's inbox.")]
 AppsOption: TypeAlias = Annotated[

@@ -23,7 +23,7 @@ from semel.cli.common import (
     print_json,
     unreached,
 )
-from semel.erasure import Erasure, Told
+from semel.state.erasure import Erasure, Told
 
 VARIABLE = "SEMEL_SECRET"
 

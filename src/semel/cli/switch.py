@@ -7,7 +7,7 @@ from rich.text import Text
 
 from semel.cli import views
 from semel.cli.common import JsonOption, StoreOptions, connected, on_a_store, print_json
-from semel.switches import Switch
+from semel.state.switches import Switch
 
 app = typer.Typer(no_args_is_help=True, help="Stop work at once, everywhere, and let it go on.")
 

@@ -8,9 +8,9 @@ def charge(order_id: str, cents: int) -> str: ...
 from typing import Any, Final
 
 from semel import errors
+from semel.core.extras import require
+from semel.core.keys import Key
 from semel.doors.tasks import FINAL, TaskQueue
-from semel.extras import require
-from semel.keys import Key
 
 __all__ = ["FINAL", "once", "task_id"]
 

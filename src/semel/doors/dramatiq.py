@@ -9,9 +9,9 @@ from math import ceil
 from typing import Any, Final
 
 from semel import errors
+from semel.core.extras import require
+from semel.core.keys import Key
 from semel.doors.tasks import FINAL, TaskQueue
-from semel.extras import require
-from semel.keys import Key
 
 __all__ = ["FINAL", "message_id", "once"]
 

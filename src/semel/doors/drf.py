@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from semel.extras import require
+from semel.core.extras import require
 
 require("django", "django")  # which says how to install it
 

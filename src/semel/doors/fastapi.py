@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Seque
 from contextvars import ContextVar
 from typing import Any, ClassVar, Final
 
-from semel.extras import require
+from semel.core.extras import require
 
 require("fastapi", "fastapi")  # which says how to install it
 
@@ -20,12 +20,12 @@ from fastapi import FastAPI, HTTPException, Request, Response, params
 from fastapi.concurrency import iterate_in_threadpool, run_in_threadpool
 from fastapi.routing import APIRoute
 
+from semel.core.running import CURRENT, Run
 from semel.doors import asgi
 from semel.doors.http.pages import apage_of
 from semel.doors.http.policy import Idempotency
 from semel.doors.http.publish import EXTENSION, describe, summary
 from semel.doors.http.responses import HTTPResponse
-from semel.running import CURRENT, Run
 
 RouteEndpoint = Callable[..., Any]
 RouteHandler = Callable[[Request], Coroutine[Any, Any, Response]]

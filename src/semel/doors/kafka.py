@@ -12,16 +12,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, Unpack
 
 from semel import errors
-from semel.clock import Clock
 from semel.connect import Semel
+from semel.core.clock import Clock
+from semel.core.events import What
+from semel.core.extras import require
+from semel.core.keys import Key, step_of
+from semel.core.policy import Options
+from semel.core.spans import DAY, seconds
 from semel.doors.queues.lanes import LaneScheduler
 from semel.doors.queues.messages import Handler, Taken, Verdict
 from semel.doors.queues.pauses import doubling
-from semel.events import What
-from semel.extras import require
-from semel.keys import Key, step_of
-from semel.policy import Options
-from semel.spans import DAY, seconds
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer as Client

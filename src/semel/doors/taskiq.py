@@ -12,11 +12,11 @@ from collections.abc import Callable
 from typing import Any, Final, ParamSpec, TypeVar, Unpack
 
 from semel.connect import Semel
+from semel.core.extras import require
+from semel.core.policy import Options
 from semel.doors.tasks import FINAL, RETRYABLE, TaskQueue, retry_after
-from semel.extras import require
 from semel.model import MISSING
 from semel.once import ALL, All, KeyMaker, Payload
-from semel.policy import Options
 
 require("taskiq", "taskiq")  # which says how to install it
 

@@ -15,9 +15,9 @@ import msgspec
 
 from semel import errors
 from semel.connect import Semel
+from semel.core.policy import Options
 from semel.model import MISSING, OnBusy
 from semel.once import ALL, KeyMaker, Payload
-from semel.policy import Options
 
 P = ParamSpec("P")
 R = TypeVar("R")

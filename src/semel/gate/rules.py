@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final
 import msgspec
 
 from semel import errors
-from semel.commands import (
+from semel.core.commands import (
     ABSENT,
     NOW,
     After,
@@ -26,13 +26,13 @@ from semel.commands import (
     Write,
     read,
 )
-from semel.counters import KEEP, CounterSteps, amount
-from semel.journal import OWN, Book, JournalSteps
-from semel.keys import check, compile_template, part
+from semel.core.keys import check, compile_template, part
+from semel.core.realm import Realm
+from semel.core.spans import Seconds, seconds
 from semel.periods import Day, Period, Window
-from semel.realm import Realm
-from semel.spans import Seconds, seconds
-from semel.switches import Switch
+from semel.state.counters import KEEP, CounterSteps, amount
+from semel.state.journal import OWN, Book, JournalSteps
+from semel.state.switches import Switch
 from semel.tables import COUNTERS, Table
 
 # The row of a cooldown, in the partition of its name.

@@ -5,9 +5,10 @@ from typing import Any, ClassVar, TypeAlias, cast
 
 import msgspec
 
-from semel import errors, lifecycle
-from semel.codecs import Body, decoder_for
-from semel.commands import (
+from semel import errors
+from semel.core import lifecycle
+from semel.core.codecs import Body, decoder_for
+from semel.core.commands import (
     ABSENT,
     NOW,
     AllOf,
@@ -21,7 +22,12 @@ from semel.commands import (
     Write,
     read,
 )
-from semel.events import What
+from semel.core.events import What
+from semel.core.keys import Key, check
+from semel.core.parts import Part, Plan, Refusals, Verdict, commit
+from semel.core.realm import Moment, moment_of
+from semel.core.records import Terms, opening
+from semel.core.spans import DAY, Seconds, lasting
 from semel.gate.rules import (
     RULES,
     Charging,
@@ -34,14 +40,9 @@ from semel.gate.rules import (
     is_shadow,
     is_switch,
 )
-from semel.keys import Key, check
-from semel.parts import Part, Plan, Refusals, Verdict, commit
-from semel.realm import Moment, moment_of
-from semel.records import Terms, opening
-from semel.spans import DAY, Seconds, lasting
-from semel.switches import Switch, SwitchSteps
+from semel.state.switches import Switch, SwitchSteps
+from semel.state.transaction import Parts, Rules
 from semel.tables import COUNTERS, LEDGER
-from semel.transaction import Parts, Rules
 
 # What the record of a decision is called after its action. With two signs, so that no step is named so: a
 # step "gate" may well be what asks.

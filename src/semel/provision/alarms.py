@@ -2,7 +2,7 @@
 
 from typing import Any, TypeAlias
 
-from semel.events import What
+from semel.core.events import What
 from semel.provision.cloudformation import logical
 from semel.provision.deployment import Deployment, Queue
 from semel.telemetry.words import metric

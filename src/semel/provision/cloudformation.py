@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from semel.extras import require
+from semel.core.extras import require
 from semel.provision import iam, shape
 from semel.tables import Index, Table
 

@@ -10,17 +10,17 @@ from typing import Any
 
 import msgspec
 
-from semel.codecs import Codec
-from semel.commands import Applied, Found, Get, Item, Put, Refused, Steps, Update, allowed, outcome
+from semel.core.codecs import Codec
+from semel.core.commands import Applied, Found, Get, Item, Put, Refused, Steps, Update, allowed, outcome
+from semel.core.keys import fingerprint
+from semel.core.ledger import LedgerSteps
+from semel.core.realm import Realm
+from semel.core.running import RENEWALS_PER_LEASE
+from semel.core.spans import DAY, LEASE
 from semel.errors import InvalidOption
-from semel.keys import fingerprint
-from semel.ledger import LedgerSteps
 from semel.model import Claimed
 from semel.provision import shape
 from semel.provision.prices import PRICES, Prices
-from semel.realm import Realm
-from semel.running import RENEWALS_PER_LEASE
-from semel.spans import DAY, LEASE
 from semel.stores.dynamodb.layout import DynamoLayout
 from semel.stores.dynamodb.time import ClockReading
 from semel.stores.dynamodb.values import Value

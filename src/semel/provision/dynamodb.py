@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeAlias
 import msgspec
 
 from semel.aws.errors import ServiceError
-from semel.clock import Clock
+from semel.core.clock import Clock
 from semel.errors import (
     NotPermitted,
     SchemaTooNew,

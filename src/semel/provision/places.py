@@ -9,9 +9,9 @@ from typing import Protocol
 import msgspec
 
 from semel import errors
-from semel.clock import Clock
 from semel.connect import open_store
-from semel.extras import require
+from semel.core.clock import Clock
+from semel.core.extras import require
 from semel.model import PROVISION, Problem
 from semel.provision import dynamodb
 from semel.provision.dynamodb import Say

@@ -7,7 +7,7 @@ CloudFormation looks up by name when it makes the functions.
 import json
 from collections.abc import Iterable
 
-from semel.extras import require
+from semel.core.extras import require
 from semel.provision import cloudformation
 from semel.provision.alarms import TemplateBlock, alarms
 from semel.provision.cloudformation import VERSION, logical

@@ -10,11 +10,11 @@ from tempfile import TemporaryDirectory
 from textwrap import fill
 from typing import Any, NamedTuple, Self, TypeAlias, cast
 
-from semel.commands import Stored
 from semel.connect import Semel
+from semel.core.commands import Stored
 from semel.model import Claimed
+from semel.stores.postgres.interpreter import PostgresSteps, RoundTrips
 from semel.stores.postgres.layout import NOTHING, PostgresLayout
-from semel.stores.postgres.steps import PostgresSteps, RoundTrips
 from semel.stores.sqlite import SQLiteStore
 from semel.stores.sqlite.address import SQLiteConnection, SQLiteFile
 from semel.stores.sqlite.plan import SQLitePlan

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import msgspec
 
+from semel.core.keys import canonical
 from semel.errors import InvalidOption, InvalidPayload
-from semel.keys import canonical
 
 # Half of a SHA-256: no two of 2^48 people share it by chance, and it fits into a key beside other parts.
 PSEUDONYM_DIGITS: Final = 32

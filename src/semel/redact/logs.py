@@ -3,7 +3,7 @@
 import logging
 from typing import Any, Final
 
-from semel.events import WITHHELD
+from semel.core.events import WITHHELD
 from semel.redact.redactor import Redactor
 
 _RECORD_NAMES: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"asctime", "taskName"}

@@ -4,7 +4,7 @@ import re
 from functools import lru_cache
 from typing import Any, Final
 
-from semel.extras import require
+from semel.core.extras import require
 from semel.redact.patterns import AND, BEGIN, DATE, DAY, GAP, MONTH, NUMBER_WORD, may_end_with_word
 from semel.redact.text import MASK, TAKEN
 

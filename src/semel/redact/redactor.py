@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from semel.core.extras import require
 from semel.errors import InvalidOption
-from semel.extras import require
 from semel.redact.data import masked
 from semel.redact.numbers import WorkLimit, numbers
 from semel.redact.patterns import MANY_DIGITS, emails, links, order_numbers, tracking_numbers

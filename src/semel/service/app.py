@@ -15,8 +15,8 @@ from starlette.exceptions import HTTPException
 
 from semel import errors
 from semel.apps import Shows
+from semel.core.drive import leave
 from semel.doors.http.problems import ProblemDetails
-from semel.drive import leave
 from semel.service import health, pages, v1
 from semel.service.metrics import CONTENT_TYPE
 from semel.service.middleware import ID, INTERNAL, RequestMiddleware, Routes, logged_problem

@@ -9,10 +9,10 @@ from typing import Any
 from fastapi import APIRouter
 
 from semel import errors
-from semel.commands import After, Get, Put, read, write
 from semel.connect import Semel
-from semel.drive import adrive
-from semel.keys import prefix
+from semel.core.commands import After, Get, Put, read, write
+from semel.core.drive import adrive
+from semel.core.keys import prefix
 from semel.service.problems import ProblemError, later
 from semel.service.runtime import Runtime
 from semel.tables import LEDGER, Kind, Table

@@ -20,6 +20,7 @@ import msgspec
 
 from semel import errors
 from semel.apps.application import Hook
+from semel.core.tokens import random_token
 from semel.doors.asgi import ASGIApp, ASGIMessage, Receive, Scope, Send
 from semel.doors.http.field import read_length
 from semel.doors.http.problems import ProblemDetails
@@ -28,7 +29,6 @@ from semel.service.limits import BodyLimit, ConcurrencyLimit, LimitReached
 from semel.service.metrics import ServiceMetrics
 from semel.service.problems import STOPPING, ProblemError, later, problem, problem_error, problem_of
 from semel.service.settings import ServiceSection
-from semel.tokens import random_token
 
 logger: Final = logging.getLogger("semel.service")
 

@@ -10,8 +10,8 @@ from semel.apps.keyfile import secrets_of
 from semel.apps.ledgers import binding, ledger_at
 from semel.apps.registry import RegisteredApp, check_made
 from semel.connect import Semel
+from semel.core.keys import prefix
 from semel.doors.http.problems import ProblemTypes
-from semel.keys import prefix
 from semel.redact import Redactor
 from semel.service.applications import Applications
 from semel.service.metrics import Looks, ServiceMetrics, in_doubt, in_inbox

@@ -8,8 +8,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from semel.clock import Clock
-from semel.commands import (
+from semel.core.clock import Clock
+from semel.core.commands import (
     Add,
     Applied,
     Batch,
@@ -38,14 +38,14 @@ from semel.commands import (
     outcome,
     place_of,
 )
-from semel.drive import Glance
+from semel.core.drive import Glance
 from semel.errors import InvalidOption, StoreClosed, WriteUnderWay
 from semel.stores.shared import place_named
 from semel.stores.waiting import WaitingRoom
 from semel.tables import Index, Table
 
 if TYPE_CHECKING:
-    from semel.codecs import Overflow
+    from semel.core.codecs import Overflow
 
 # What tells an item from the others of its table: its key, and where the table has a sort key, that too.
 Spot: TypeAlias = str | tuple[str, Sort]

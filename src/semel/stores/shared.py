@@ -5,7 +5,7 @@ import weakref
 from collections.abc import Iterable
 from typing import Any, Protocol, TypeAlias
 
-from semel.commands import Applied, Batch, Get, Sort, Transact, Watch, Write
+from semel.core.commands import Applied, Batch, Get, Sort, Transact, Watch, Write
 from semel.stores.waiting import WaitingRoom
 from semel.tables import Kind, Table
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from semel.clock import Clock
-from semel.commands import Found
-from semel.locks import Event
+from semel.core.clock import Clock
+from semel.core.commands import Found
+from semel.core.locks import Event
 
 if TYPE_CHECKING:
     import asyncio

@@ -13,9 +13,9 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from semel.clock import Clock
+from semel.core.clock import Clock
+from semel.core.events import Event, What
 from semel.errors import InvalidOption
-from semel.events import Event, What
 from semel.telemetry.words import metric
 
 EventCounts: TypeAlias = dict[tuple[str, What], int]

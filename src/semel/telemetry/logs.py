@@ -2,7 +2,7 @@
 
 from logging import INFO, getLogger
 
-from semel.events import Event, fields, words
+from semel.core.events import Event, fields, words
 from semel.telemetry.words import outcome
 
 _logger = getLogger("semel.events")

@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from semel.events import Event, What
-from semel.extras import require
+from semel.core.events import Event, What
+from semel.core.extras import require
 from semel.telemetry.words import outcome
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from semel.events import What
+from semel.core.events import What
 
 # A call finds its key new, a duplicate, busy, taken over, unknown or a mismatch; an attempt completes, fails,
 # is released or loses its claim. A kind of event that is not here is its own word.

@@ -3,12 +3,12 @@
 from collections import deque
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from semel.commands import Add, Batch, Delete, Put, Stored, Transact, Update
-from semel.drive import Store, leave
+from semel.core.commands import Add, Batch, Delete, Put, Stored, Transact, Update
+from semel.core.drive import Store, leave
 from semel.errors import StoreOutcomeUnknown, StoreUnavailable
 
 if TYPE_CHECKING:
-    from semel.codecs import Overflow
+    from semel.core.codecs import Overflow
 
 WRITES = (Put, Update, Add, Delete, Transact, Batch)
 

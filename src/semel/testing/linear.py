@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from semel.commands import (
+from semel.core.commands import (
     Add,
     After,
     Applied,
@@ -270,7 +270,7 @@ def _path(place: _Place) -> tuple[Operation, ...]:
     return tuple(reversed(operations))
 
 
-# The model of an item: the reference semantics of `semel.commands`, in a moment that does not pass.
+# The model of an item: the reference semantics of `semel.core.commands`, in a moment that does not pass.
 
 NOW = 0.0
 
@@ -315,7 +315,7 @@ def _place(command: Any) -> tuple[str, str, Any]:
 
 
 def item_step(state: Snapshot | None, command: Any, reply: Any) -> tuple[bool, Snapshot | None]:
-    """What `semel.commands` says of a command on an item; None is an item that is not there."""
+    """What `semel.core.commands` says of a command on an item; None is an item that is not there."""
     if isinstance(command, Get | Watch):
         return reply is UNKNOWN or (isinstance(reply, Found) and _shows(state, reply.item)), state
     if not isinstance(command, Put | Update | Add | Delete):

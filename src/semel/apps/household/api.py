@@ -7,7 +7,7 @@ from typing import Annotated, Any, TypeAlias
 from fastapi import APIRouter, Depends, HTTPException, Query, Request
 
 from semel.apps.household.app import Household
-from semel.journal import Entries, Entry
+from semel.state.journal import Entries, Entry
 from semel.tables.seeds import ACTIVITIES, MESSAGES
 
 

@@ -22,16 +22,16 @@ from semel.apps.household.telegram import NOT_SENT, Bot
 from semel.apps.household.updates import TextMessage, text_message
 from semel.apps.settings import function_of, naming
 from semel.connect import Semel
+from semel.core.policy import Keep, OnError, Options
+from semel.core.running import Run
+from semel.core.spans import DAY
 from semel.doors.inbox import Inbox, Message
 from semel.doors.webhooks import TELEGRAM, Ingress, Notice, telegram_key
 from semel.gate import Allowed, Cap, FastConversation, KillSwitch, QuietHours
-from semel.journal import BOOKS
-from semel.mailbox import TTL
+from semel.gate.facades import Gate
 from semel.periods import Day
-from semel.policy import Keep, OnError, Options
-from semel.running import Run
-from semel.spans import DAY
-from semel.state import Gate
+from semel.state.journal import BOOKS
+from semel.state.mailbox import TTL
 from semel.tables import LEDGER
 from semel.tables.seeds import ACTIVITIES, MESSAGES, RESPONSE_COUNTERS
 

@@ -11,7 +11,7 @@ from semel.apps.probe.replies import OWN
 from semel.apps.probe.settings import Settings, checked
 from semel.apps.settings import naming
 from semel.connect import Semel
-from semel.policy import OnError, Options
+from semel.core.policy import OnError, Options
 from semel.tables.seeds import PROBE
 
 if TYPE_CHECKING:

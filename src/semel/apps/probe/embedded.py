@@ -10,10 +10,10 @@ from typing import Any, TypeAlias
 from semel import errors
 from semel.apps.probe.orders import OrderFailed, ProbeJob, ProbeReport, ReportedMessage, fitting
 from semel.apps.probe.settings import Settings
-from semel.codecs import Body, decoder_for
 from semel.connect import Semel
-from semel.documents import Document
-from semel.keys import Key
+from semel.core.codecs import Body, decoder_for
+from semel.core.keys import Key
+from semel.state.documents import Document
 
 Sealed: TypeAlias = "Document[dict[str, Any]] | None"
 

@@ -14,15 +14,15 @@ import msgspec
 from semel.apps.probe.orders import BadOrder, ConsumeRequest, ProbeJob, ProbeReport, ProduceRequest, read
 from semel.apps.probe.replies import ANSWERS, BASE, answer_to, as_reply, own_problem
 from semel.apps.probe.settings import Settings
-from semel.commands import Raised
 from semel.connect import Semel
+from semel.core.commands import Raised
+from semel.core.events import What
+from semel.core.policy import Options
 from semel.doors.http import field
 from semel.doors.http.responses import HTTPResponse, Pairs, ProblemType, problem
 from semel.doors.webhooks import Answer
 from semel.doors.webhooks.reading import Headers, values
-from semel.events import What
 from semel.once import Block
-from semel.policy import Options
 
 LONGEST_KEY: Final = 255
 

@@ -6,7 +6,7 @@ import msgspec
 
 from semel import errors
 from semel.apps.probe.orders import OrderFailed
-from semel.commands import Raised
+from semel.core.commands import Raised
 from semel.doors.http.problems import UNAVAILABLE, problem_details, retry_after
 from semel.doors.http.responses import (
     PROBLEMS,

@@ -26,16 +26,16 @@ from semel.apps.quill.star import OtherTables, Star
 from semel.apps.settings import OwnFunctionFailed
 from semel.aws.errors import ServiceError
 from semel.connect import Semel
+from semel.core.drive import FileBacked
+from semel.core.events import What
+from semel.core.policy import Options
+from semel.core.running import current_run
+from semel.core.spans import lasting
 from semel.doors.http.problems import retry_after
 from semel.doors.inbox import Inbox, Message
 from semel.doors.webhooks import ALOWARE, HUBSPOT, Answer, DeliveryReader, Headers, Notice, Provider
-from semel.drive import FileBacked
 from semel.errors import InvalidOption, Later, SemelError, StoreError
-from semel.events import What
 from semel.model import Claimed, Failed, OnLapsed, Replay
-from semel.policy import Options
-from semel.running import current_run
-from semel.spans import lasting
 from semel.tables.seeds import QUILL
 
 if TYPE_CHECKING:

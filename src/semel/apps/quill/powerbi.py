@@ -17,10 +17,10 @@ from semel.apps.quill.declared import schema_of
 from semel.apps.quill.rate_limiter import AdmittedRequest, Rate, RateLimiter, RemoteLimits, RequestCombiner
 from semel.apps.quill.schema import DEFAULT, Fact, FactRow, StarSchema, dimensions
 from semel.apps.quill.settings import DAY, Settings
-from semel.clock import Clock
 from semel.connect import Semel
+from semel.core.clock import Clock
+from semel.core.keys import Key
 from semel.errors import Later
-from semel.keys import Key
 from semel.model import Busy, Claimed, Unknown
 
 NAME: Final = "Power BI"

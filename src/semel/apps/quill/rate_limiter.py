@@ -9,11 +9,11 @@ import msgspec
 from msgspec.structs import replace
 
 from semel.connect import Semel
+from semel.core.events import What
+from semel.core.keys import Key
+from semel.core.spans import DAY
+from semel.core.tokens import random_token
 from semel.errors import Later, NotPermitted, SemelError, TableMissing
-from semel.events import What
-from semel.keys import Key
-from semel.spans import DAY
-from semel.tokens import random_token
 
 T = TypeVar("T")
 E = TypeVar("E")

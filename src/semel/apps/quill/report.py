@@ -21,9 +21,9 @@ from semel.apps.quill.events import (
 )
 from semel.apps.quill.schema import BUILT_IN, DEFAULT, Fact, FactRow, StarSchema, built_in, fact_of, fitted
 from semel.apps.quill.settings import Column, EventRule, Settings, function
+from semel.core.keys import Key
 from semel.doors.webhooks import Notice
 from semel.errors import SemelError
-from semel.keys import Key
 
 
 class EventSource(NamedTuple):

@@ -9,11 +9,11 @@ from semel.apps.client import AnswerLost, RemoteError, RequestRefused, Unavailab
 from semel.apps.support.helpdesk import OUTBOX, Action, Helpdesk
 from semel.apps.support.settings import Settings
 from semel.connect import Semel
+from semel.core.running import Run, current_run
 from semel.model import OnLapsed
 from semel.redact import Redactor
-from semel.running import Run, current_run
+from semel.state.transaction import Transaction
 from semel.tables.seeds import SUPPORT_AUDIT
-from semel.transaction import Transaction
 
 # What every item about an event has, its actions' too.
 REPEATED: Final = ("conversation_id", "mode")

@@ -6,7 +6,7 @@ import msgspec
 from fastapi import APIRouter, HTTPException, Query
 
 from semel.apps.support.app import Support
-from semel.journal import Entry
+from semel.state.journal import Entry
 from semel.tables.seeds import SUPPORT_AUDIT, SUPPORT_STATE
 
 

@@ -17,14 +17,14 @@ from semel.apps.support.replies import templates, written
 from semel.apps.support.settings import Settings, check, check_token, function
 from semel.apps.support.ticket import Ticket, iso, ticket_of
 from semel.connect import Semel
+from semel.core.lifecycle import Status
+from semel.core.policy import Options
+from semel.core.running import current_run
 from semel.doors.inbox import Inbox, Message
 from semel.doors.webhooks import Bearer, Ingress, Notice, Provider
-from semel.lifecycle import Status
-from semel.policy import Options
 from semel.redact import Redactor
-from semel.running import current_run
+from semel.state.transaction import Transaction
 from semel.tables.seeds import SUPPORT_EVENTS, SUPPORT_STATE
-from semel.transaction import Transaction
 
 if TYPE_CHECKING:
     from fastapi import APIRouter

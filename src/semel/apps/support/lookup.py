@@ -9,8 +9,8 @@ from semel.apps.support.planning import ending_of
 from semel.apps.support.settings import Settings, function
 from semel.apps.support.ticket import Ticket
 from semel.connect import Semel
-from semel.keys import Key
-from semel.running import current_run
+from semel.core.keys import Key
+from semel.core.running import current_run
 
 Asks: TypeAlias = Callable[[str, str], Order | None]
 """Finds an order by its number, if it was placed with this e-mail address."""

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 
 from semel.apps import settings as common
-from semel.spans import DAY
+from semel.core.spans import DAY
 
 wrong = functools.partial(common.wrong, "support")
 function = functools.partial(common.function_of, "support")

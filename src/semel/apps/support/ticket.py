@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
+from semel.core.keys import Key
 from semel.doors.webhooks import EventRefused, richpanel_key
 from semel.errors import InvalidKey
-from semel.keys import Key
 
 # Nobody writes more than this to say what it is about; a queue has no room for much more.
 MAX_TEXT = 20_000

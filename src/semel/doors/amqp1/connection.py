@@ -14,10 +14,10 @@ from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
 
-from semel.clock import Clock
+from semel.core.clock import Clock
+from semel.core.extras import require
 from semel.doors.amqp1.endpoint import BrokerEndpoint
 from semel.errors import BrokerUnavailable
-from semel.extras import require
 
 # How long a broker may take to let us connect.
 CONNECT_SECONDS = 10.0

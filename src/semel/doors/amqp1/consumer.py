@@ -8,16 +8,16 @@ from typing import Any, Unpack
 from uuid import UUID
 
 from semel import errors
-from semel.clock import Clock
 from semel.connect import Semel
+from semel.core.clock import Clock
+from semel.core.keys import Key
+from semel.core.policy import Options
 from semel.doors.amqp1.endpoint import endpoint_of
 from semel.doors.amqp1.receiver import AmqpReceiver
 from semel.doors.queues.consuming import Consuming, QueueConsumer
 from semel.doors.queues.dispatcher import Dispatcher, DispatchSettings
 from semel.doors.queues.messages import Handler
 from semel.doors.queues.pauses import GrowingPause, doubling
-from semel.keys import Key
-from semel.policy import Options
 
 # A message that is not handled now is held for so long at most before it is tried, or given back.
 LONGEST_HOLD = 30.0

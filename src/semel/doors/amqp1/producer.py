@@ -10,7 +10,8 @@ from functools import partial
 from typing import Any, Self
 
 from semel import errors
-from semel.clock import Clock
+from semel.core.clock import Clock
+from semel.core.extras import require
 from semel.doors.amqp1.connection import CLOSE_SECONDS, BrokerConnection, ConnectionLoop, reason_of
 from semel.doors.amqp1.endpoint import endpoint_of
 from semel.errors import (
@@ -20,7 +21,6 @@ from semel.errors import (
     SendOutcomeUnknown,
     SendRefused,
 )
-from semel.extras import require
 
 OUTCOMES = {"ACCEPTED": "accepted", "REJECTED": "rejected", "RELEASED": "released", "MODIFIED": "modified"}
 

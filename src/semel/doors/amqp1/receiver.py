@@ -4,15 +4,15 @@ from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Any, Self
 
-from semel.clock import Clock
+from semel.core.clock import Clock
+from semel.core.events import Events, What
+from semel.core.extras import require
 from semel.doors.amqp1.connection import CLOSE_SECONDS, BrokerConnection, ConnectionLoop, reason_of
 from semel.doors.amqp1.endpoint import BrokerEndpoint
 from semel.doors.queues.consuming import Broker
 from semel.doors.queues.dispatcher import Acknowledge, DeadLetter, InFlight, QueueSettlement
 from semel.doors.queues.steps import BlockingCall, ConsumerSteps
 from semel.errors import AddressRefused, BrokerError, BrokerUnavailable
-from semel.events import Events, What
-from semel.extras import require
 
 # How long a broker may take to open the link that was asked for.
 ATTACH_SECONDS = 30.0

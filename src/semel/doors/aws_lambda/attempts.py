@@ -5,9 +5,9 @@ from math import ceil
 from typing import Any, Final, Self, TypeAlias, Unpack
 
 from semel.connect import Semel
+from semel.core.policy import Options
 from semel.doors.queues.messages import Handler, Taken, Verdict
 from semel.once import Block
-from semel.policy import Options
 
 LambdaEvent: TypeAlias = dict[str, Any]
 

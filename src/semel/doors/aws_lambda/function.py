@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, Unpack, cast
 
 from semel import errors
 from semel.connect import Semel
+from semel.core.events import Event as Happened
+from semel.core.policy import Options, policy_of
+from semel.core.spans import Seconds, seconds
 from semel.doors.aws_lambda.attempts import Attempts, LambdaEvent
 from semel.doors.aws_lambda.environment import forget_at_restore
 from semel.doors.aws_lambda.records import (
@@ -22,9 +25,6 @@ from semel.doors.aws_lambda.records import (
     RecordBatch,
     RecordSource,
 )
-from semel.events import Event as Happened
-from semel.policy import Options, policy_of
-from semel.spans import Seconds, seconds
 
 if TYPE_CHECKING:
     from semel.doors.http.policy import Idempotency

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
+from semel.core.keys import Key
+from semel.core.spans import DAY
 from semel.doors.queues.messages import Taken, Verdict
 from semel.doors.queues.sqs_names import sqs_key
-from semel.keys import Key
-from semel.spans import DAY
 
 if TYPE_CHECKING:
     from semel.doors.aws_lambda.attempts import Attempts

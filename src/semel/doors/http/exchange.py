@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from semel import errors
+from semel.core.running import Run, leave
 from semel.doors.http.responses import HTTPResponse, Pairs
-from semel.running import Run, leave
 
 if TYPE_CHECKING:
     from semel.doors.http.policy import AdmittedKey, Idempotency

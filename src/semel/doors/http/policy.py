@@ -14,6 +14,11 @@ import msgspec
 
 from semel import errors
 from semel.connect import Semel
+from semel.core.events import What
+from semel.core.keys import MAX_NAME_BYTES, Key, canonical_json, owned, part
+from semel.core.lifecycle import Status
+from semel.core.policy import Options, check_word
+from semel.core.spans import Seconds, seconds
 from semel.doors.http import field
 from semel.doors.http.problems import UNAVAILABLE
 from semel.doors.http.responses import (
@@ -30,13 +35,8 @@ from semel.doors.http.responses import (
     problem_of,
     replayed,
 )
-from semel.events import What
-from semel.keys import MAX_NAME_BYTES, Key, canonical_json, owned, part
-from semel.lifecycle import Status
 from semel.model import Record
 from semel.once import Block
-from semel.policy import Options, check_word
-from semel.spans import Seconds, seconds
 
 
 class Anyone(msgspec.Struct, frozen=True):

@@ -5,9 +5,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from semel.core.running import CURRENT, Run
 from semel.doors.http.exchange import Exchange
 from semel.doors.http.responses import Pairs
-from semel.running import CURRENT, Run
 
 
 def begun(

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol, Unpack
 
 from semel.connect import Semel
+from semel.core.policy import Options
 from semel.doors.inbox.others import Other
 from semel.doors.inbox.store import StoreInbox
 from semel.doors.inbox.worker import Backoff, Dead, ProgressCallback, Worker, nobody
 from semel.errors import Later
-from semel.mailbox import Counted, Message, Survey
-from semel.policy import Options
+from semel.state.mailbox import Counted, Message, Survey
 
 __all__ = [
     "Counted",

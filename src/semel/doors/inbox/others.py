@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from semel.mailbox import Message
+from semel.state.mailbox import Message
 
 
 class Other(msgspec.Struct, frozen=True):

@@ -12,16 +12,16 @@ import msgspec
 
 from semel import errors
 from semel.aws.sqs import LONGEST_POLL, MAX_BYTES, Outgoing, Queue, Sent
-from semel.codecs import Body
 from semel.connect import Semel
+from semel.core.codecs import Body
+from semel.core.policy import Options
 from semel.doors.inbox.others import Other
 from semel.doors.inbox.worker import MAX_ATTEMPTS, Backoff, Dead, ProgressCallback, check_handling, nobody
 from semel.doors.sqs import Consumer
 from semel.doors.sqs import Message as Delivery
 from semel.doors.sqs.broker import patience
 from semel.doors.sqs.message import read
-from semel.mailbox import Counted, Message, Survey, checked
-from semel.policy import Options
+from semel.state.mailbox import Counted, Message, Survey, checked
 
 # What SQS takes for a group or a name for five minutes; anything else is hashed.
 # https://docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/API_SendMessage.html

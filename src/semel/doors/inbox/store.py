@@ -3,17 +3,17 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Unpack
 
-from semel.commands import Steps
 from semel.connect import Semel
+from semel.core.commands import Steps
+from semel.core.drive import adrive, drive
+from semel.core.policy import Options
+from semel.core.spans import Seconds
 from semel.doors.inbox.others import Other
 from semel.doors.inbox.worker import POLL, Backoff, Dead, LaneNotifier, ProgressCallback, Worker, nobody
 from semel.doors.queues.pauses import doubling
-from semel.drive import adrive, drive
 from semel.errors import InvalidKey, MessageUnreadable, UsageError
-from semel.mailbox import Counted, Letter, Message, Survey, checked, lane_of
-from semel.policy import Options
-from semel.spans import Seconds
-from semel.state import AsyncMailbox
+from semel.state.facades import AsyncMailbox
+from semel.state.mailbox import Counted, Letter, Message, Survey, checked, lane_of
 
 # A message that fails stays away for 1, 2, 4 seconds and so on, up to five minutes.
 BACKOFF = doubling(300.0)

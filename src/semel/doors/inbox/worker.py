@@ -19,18 +19,18 @@ import msgspec
 
 from semel import errors
 from semel.connect import Semel
+from semel.core.events import What
+from semel.core.policy import Options
+from semel.core.spans import DAY
+from semel.core.tokens import random_token
 from semel.doors.queues.lanes import LaneScheduler
 from semel.doors.queues.messages import Handler, Taken, Verdict
 from semel.doors.queues.runners import ConsumerThreads
 from semel.doors.queues.steps import BlockingCall, ConsumerLoop, RunState, Wait
-from semel.events import What
-from semel.mailbox import Lanes, Letter, Message, is_shared
-from semel.policy import Options
-from semel.spans import DAY
-from semel.tokens import random_token
+from semel.state.mailbox import Lanes, Letter, Message, is_shared
 
 if TYPE_CHECKING:
-    from semel.state import Mailbox
+    from semel.state.facades import Mailbox
 
 # While so many lanes may be begun, no more are taken in: they are found again later.
 AHEAD = 100

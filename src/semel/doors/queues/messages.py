@@ -12,12 +12,12 @@ from typing import Any, Generic, TypeVar, Unpack
 import msgspec
 
 from semel import errors
-from semel.commands import Raised
 from semel.connect import Semel
-from semel.events import What, name_of
+from semel.core.commands import Raised
+from semel.core.events import What, name_of
+from semel.core.policy import Options
+from semel.core.spans import DAY
 from semel.once import Done
-from semel.policy import Options
-from semel.spans import DAY
 
 M = TypeVar("M")
 

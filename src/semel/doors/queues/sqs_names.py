@@ -1,6 +1,6 @@
 """What a message of SQS is called, wherever it is received: by a consumer, or in a Lambda function."""
 
-from semel.keys import Key
+from semel.core.keys import Key
 
 
 def sqs_key(queue: str, id: str, body: str, dedup: str | None, group: str | None) -> str:

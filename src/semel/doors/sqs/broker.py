@@ -9,13 +9,13 @@ import msgspec
 
 from semel import errors
 from semel.aws.sqs import BATCH, MAX_BYTES, Outgoing, Queue
+from semel.core.events import Events, What
 from semel.doors.queues.consuming import Broker
 from semel.doors.queues.dispatcher import Acknowledge, DeadLetter, InFlight, QueueSettlement, Requeue
 from semel.doors.queues.messages import Taken
 from semel.doors.queues.pauses import doubling
 from semel.doors.queues.steps import ConsumerSteps
 from semel.doors.sqs.message import Message, read
-from semel.events import Events, What
 
 T = TypeVar("T")
 

@@ -7,15 +7,15 @@ from typing import Any, Unpack
 
 from semel import errors
 from semel.aws.sqs import BATCH, LONGEST_POLL, Queue
-from semel.clock import Clock
 from semel.connect import Semel
+from semel.core.clock import Clock
+from semel.core.policy import Options
+from semel.core.spans import seconds
 from semel.doors.queues.consuming import Consuming, QueueConsumer
 from semel.doors.queues.dispatcher import Dispatcher, DispatchSettings
 from semel.doors.queues.messages import Handler
 from semel.doors.sqs.broker import SqsBroker, patience
 from semel.doors.sqs.message import Message, usual_key
-from semel.policy import Options
-from semel.spans import seconds
 
 # For a queue whose messages would be visible again at once; it is SQS's own default.
 VISIBILITY = 30

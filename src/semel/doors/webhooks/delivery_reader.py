@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 
 from semel.connect import Semel
+from semel.core.events import What
+from semel.core.keys import check
 from semel.doors.http.problems import MEDIA_TYPE, ProblemDetails
 from semel.doors.webhooks.providers import Provider, Secrets
 from semel.doors.webhooks.reading import Headers, Notice
 from semel.errors import BadSignature, InvalidKey
-from semel.events import What
-from semel.keys import check
 
 
 class Answer(msgspec.Struct, frozen=True):

@@ -6,14 +6,14 @@ from typing import Protocol, TypeAlias, TypeVar, runtime_checkable
 import msgspec
 
 from semel.connect import Semel
+from semel.core.events import What
+from semel.core.keys import check
 from semel.doors.http.problems import retry_after
 from semel.doors.webhooks.delivery_reader import Answer, DeliveryReader
 from semel.doors.webhooks.providers import Provider, Secrets
 from semel.doors.webhooks.reading import Headers, Notice, values
 from semel.errors import InvalidKey, MessageRefused, SemelError
-from semel.events import What
-from semel.keys import check
-from semel.mailbox import Message
+from semel.state.mailbox import Message
 
 T = TypeVar("T")
 

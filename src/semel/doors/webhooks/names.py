@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any, Final
 
+from semel.core.keys import Key
 from semel.doors.webhooks.reading import Headers, values
 from semel.errors import InvalidKey
-from semel.keys import Key
 
 # Two notices of one message may differ by seconds; whoever says the same again mostly does so later.
 BUCKET_SECONDS: Final = 60

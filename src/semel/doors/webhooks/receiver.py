@@ -14,14 +14,14 @@ from typing import Any, Final, Literal, TypeAlias, Unpack
 import msgspec
 
 from semel.connect import Semel
+from semel.core.events import What, digest
+from semel.core.policy import Options
 from semel.doors.http.problems import retry_after
 from semel.doors.queues.messages import Handler, Taken, Verdict
 from semel.doors.webhooks.delivery_reader import Answer, DeliveryReader
 from semel.doors.webhooks.providers import Provider, Secrets
 from semel.doors.webhooks.reading import Headers, Notice
 from semel.errors import InvalidKey, InvalidOption
-from semel.events import What, digest
-from semel.policy import Options
 
 # So much of the sender's patience may be used up before the next event is begun: the answer has to get there
 # too, and an event that was begun is finished.

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Response
 
-from semel.drive import adrive
+from semel.core.drive import adrive
 from semel.model import MISSING, Busy, Claimed, Failed, Failure, Mismatch, Outcome, Replay, Unknown
 from semel.service.openapi import problems
 from semel.service.problems import ProblemError, later, moment, problem_error

@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends
 
 from semel import periods
-from semel.drive import adrive
+from semel.core.drive import adrive
 from semel.service.openapi import problems
 from semel.service.problems import moment
 from semel.service.runtime import Runtime

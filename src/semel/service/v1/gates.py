@@ -9,8 +9,8 @@ from fastapi import APIRouter, Depends
 
 from semel import errors
 from semel.apps.configuration import Configuration
+from semel.core.keys import compile_template
 from semel.gate import RULES, Allowed, GateDecision, Refused, Rule, Sight
-from semel.keys import compile_template
 from semel.service.openapi import problems
 from semel.service.problems import moment, problem_error
 from semel.service.runtime import Runtime

@@ -9,11 +9,11 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
-from semel.counters import Charged
 from semel.gate import Allowed
 from semel.model import Claimed, OnLapsed
 from semel.service.problems import problem_error
 from semel.service.v1.models import LONGEST_LEASE, LONGEST_TTL
+from semel.state.counters import Charged
 
 T = TypeVar("T", bound=msgspec.Struct)
 

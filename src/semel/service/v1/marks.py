@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends
 
-from semel.drive import adrive
+from semel.core.drive import adrive
 from semel.service.openapi import problems
 from semel.service.problems import problem_error
 from semel.service.runtime import Runtime

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from fastapi import Query
 from pydantic import BaseModel, ConfigDict, Field, JsonValue  # noqa: TID253 - the service is where it is needed
 
-from semel.keys import MAX_INTEGER, MAX_KEY_BYTES
+from semel.core.keys import MAX_INTEGER, MAX_KEY_BYTES
 from semel.model import MISSING, Record
 from semel.service.problems import moment
 from semel.tables import FOREVER

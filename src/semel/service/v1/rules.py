@@ -15,15 +15,15 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from semel import errors
-from semel.commands import Get, Refused, Steps, read
 from semel.connect import Semel
-from semel.counters import CHARGED, Charged
-from semel.keys import check
-from semel.ledger import LedgerSteps
+from semel.core.commands import Get, Refused, Steps, read
+from semel.core.keys import check
+from semel.core.ledger import LedgerSteps
+from semel.core.tokens import random_token
 from semel.model import MISSING, Claimed, Outcome, Record
 from semel.service.problems import problem_error
+from semel.state.counters import CHARGED, Charged
 from semel.tables import COUNTERS
-from semel.tokens import random_token
 
 T = TypeVar("T")
 

@@ -4,14 +4,14 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path
 
-from semel.keys import MAX_KEY_BYTES
+from semel.core.keys import MAX_KEY_BYTES
 from semel.service.openapi import problems
 from semel.service.problems import moment
 from semel.service.runtime import Runtime
 from semel.service.tokens import Principal, Tokens
 from semel.service.v1.models import SwitchesResponse, SwitchRequest, SwitchResponse
 from semel.service.v1.strict_json import StrictRoute
-from semel.switches import Switch
+from semel.state.switches import Switch
 
 SwitchPath = Annotated[str, Path(min_length=1, max_length=MAX_KEY_BYTES, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$")]
 

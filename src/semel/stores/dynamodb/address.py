@@ -6,8 +6,8 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 import msgspec
 
+from semel.core.sockets import ANSWER_SECONDS, timeout_of
 from semel.errors import InvalidOption
-from semel.sockets import ANSWER_SECONDS, timeout_of
 from semel.stores.dynamodb.layout import is_title
 from semel.stores.dynamodb.read_first import ReadFirst
 from semel.tables import LEDGER, OWN, Table

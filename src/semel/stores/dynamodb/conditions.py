@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from semel.commands import (
+from semel.core.commands import (
     Absent,
     AllOf,
     AnyOf,

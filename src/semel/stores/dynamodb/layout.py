@@ -5,9 +5,9 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from semel.commands import After, Item, Sort
+from semel.core.commands import After, Item, Sort
+from semel.core.keys import prefix
 from semel.errors import InvalidOption, UsageError
-from semel.keys import prefix
 from semel.stores.dynamodb.time import ClockReading
 from semel.stores.dynamodb.values import (
     COMPARED,

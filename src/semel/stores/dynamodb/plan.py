@@ -2,7 +2,7 @@
 
 from typing import Any, TypeAlias
 
-from semel.commands import (
+from semel.core.commands import (
     ABSENT,
     NOW,
     Add,

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from semel.commands import (
+from semel.core.commands import (
     Absent,
     AllOf,
     AnyOf,

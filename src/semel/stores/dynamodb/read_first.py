@@ -8,7 +8,7 @@ five; below, it costs more, and every claim that is won takes a second round tri
 
 from typing import Literal, TypeAlias
 
-from semel.commands import Condition, holds
+from semel.core.commands import Condition, holds
 from semel.errors import InvalidOption
 
 ReadFirst: TypeAlias = Literal["no", "yes", "auto"]

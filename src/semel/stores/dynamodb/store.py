@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from semel.aws.errors import ServiceError
 from semel.aws.transport import Transport
-from semel.clock import Clock
-from semel.commands import Found, Stored, Time, Watch
-from semel.drive import run_async, run_sync
+from semel.core.clock import Clock
+from semel.core.commands import Found, Stored, Time, Watch
+from semel.core.drive import run_async, run_sync
+from semel.core.loops import PerLoop
 from semel.errors import SemelError, StoreClosed, UsageError
-from semel.loops import PerLoop
 from semel.stores.dynamodb.address import DynamoAddress, parse
 from semel.stores.dynamodb.errors import ErrorTranslator
-from semel.stores.dynamodb.operations import Concurrently, DynamoOperations, DynamoStep, DynamoSteps
+from semel.stores.dynamodb.interpreter import Concurrently, DynamoOperations, DynamoStep, DynamoSteps
 from semel.stores.dynamodb.plan import DynamoPlan
 from semel.stores.dynamodb.read_first import ReadFirst, RefusalRate
 from semel.stores.dynamodb.time import Timekeeper
@@ -25,7 +25,7 @@ from semel.tables import LEDGER, Form, Table
 if TYPE_CHECKING:
     import asyncio
 
-    from semel.codecs import Overflow
+    from semel.core.codecs import Overflow
 
 # An item has room for 409,600 bytes; what is left is for its key, an error and the rest.
 ROOM = 380_000
@@ -319,7 +319,7 @@ def _botocore(client: Any, clock: Clock) -> Transport:
 
 def _client(address: DynamoAddress) -> Any:
     """A boto3 client that leaves retrying to us: we know what may be sent twice."""
-    from semel.extras import require
+    from semel.core.extras import require
 
     config = require("botocore.config", "boto").Config(
         retries={"total_max_attempts": 1, "mode": "standard"},

@@ -20,7 +20,7 @@ shrinks with every answer to about the time that an answer takes.
 from typing import NamedTuple
 
 from semel.aws.time import ServiceTime
-from semel.clock import Clock
+from semel.core.clock import Clock
 from semel.errors import InvalidOption
 
 # The machine's two clocks drift apart by less than this between two answers, unless the machine slept or

@@ -14,15 +14,15 @@ from typing import Any
 import msgspec
 import psycopg
 
-from semel.clock import Clock
-from semel.commands import Sort
+from semel.core.clock import Clock
+from semel.core.commands import Sort
+from semel.core.locks import Event
 from semel.errors import SemelError
-from semel.locks import Event
 from semel.stores.postgres.address import PostgresAddress
 from semel.stores.postgres.errors import DRIVER_ERRORS
+from semel.stores.postgres.interpreter import RoundTrips
 from semel.stores.postgres.pool import PostgresSession, run
 from semel.stores.postgres.statements import channel
-from semel.stores.postgres.steps import RoundTrips
 from semel.stores.postgres.values import quoted
 
 # How long after a lost connection another one is tried; whoever waits looks by himself meanwhile.

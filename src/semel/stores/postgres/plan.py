@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from semel.commands import (
+from semel.core.commands import (
     Add,
     Applied,
     Delete,

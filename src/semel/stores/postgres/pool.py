@@ -17,16 +17,16 @@ from psycopg import AsyncRawCursor, RawCursor
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
-from semel.clock import Clock
+from semel.core.clock import Clock
+from semel.core.locks import Event, Places, Ticket
+from semel.core.sockets import ear
 from semel.errors import StoreClosed, StoreThrottled
-from semel.locks import Event, Places, Ticket
-from semel.sockets import ear
 from semel.stores.postgres.address import PostgresAddress
 from semel.stores.postgres.errors import DRIVER_ERRORS, broken, translated, unreachable
+from semel.stores.postgres.interpreter import ConditionFailed, RoundTrip, RoundTrips, TransactionConflict
 from semel.stores.postgres.plan import PostgresRows
 from semel.stores.postgres.prepared import PreparedStatements
 from semel.stores.postgres.statements import PostgresStatement
-from semel.stores.postgres.steps import ConditionFailed, RoundTrip, RoundTrips, TransactionConflict
 
 T = TypeVar("T")
 C = TypeVar("C", bound=psycopg.Connection[Any] | psycopg.AsyncConnection[Any])

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from semel.commands import Bound, Query, ordering
+from semel.core.commands import Bound, Query, ordering
 from semel.stores.postgres.conditions import Clauses, StatementShape
 from semel.stores.postgres.statements import BELL, StatementTemplate, TableSQL
 from semel.stores.postgres.values import HEAD, Parameters, check_kind, quoted

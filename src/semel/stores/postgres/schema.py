@@ -10,14 +10,14 @@ import psycopg
 from psycopg import RawCursor
 
 from semel import errors
-from semel.clock import Clock
+from semel.core.clock import Clock
 from semel.model import PROVISION, Problem
 from semel.stores.postgres.address import PostgresAddress
 from semel.stores.postgres.errors import DRIVER_ERRORS, translated, unreachable
+from semel.stores.postgres.interpreter import RoundTrip, RoundTrips
 from semel.stores.postgres.layout import NOTHING, Catalog, PostgresLayout
 from semel.stores.postgres.pool import PostgresSession, run
 from semel.stores.postgres.statements import PREFIX, PostgresStatement, qualified
-from semel.stores.postgres.steps import RoundTrip, RoundTrips
 from semel.stores.postgres.values import literal, quoted
 from semel.tables import OWN, Table
 

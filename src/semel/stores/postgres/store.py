@@ -5,16 +5,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
 
-from semel.clock import Clock
-from semel.commands import Found, Get, Query, Stored, Time, Watch
+from semel.core.clock import Clock
+from semel.core.commands import Found, Get, Query, Stored, Time, Watch
+from semel.core.locks import Ticket
+from semel.core.loops import PerLoop
 from semel.errors import StoreClosed
-from semel.locks import Ticket
-from semel.loops import PerLoop
 from semel.stores.postgres.address import PostgresAddress
 from semel.stores.postgres.background import BackgroundWorker
+from semel.stores.postgres.interpreter import PostgresSteps, RoundTrips
 from semel.stores.postgres.pool import AsyncPostgresPool, PostgresPool, arun, run
 from semel.stores.postgres.schema import check, inspect, layouts_of
-from semel.stores.postgres.steps import PostgresSteps, RoundTrips
 from semel.stores.postgres.within import PostgresWithin, StepsWithin
 from semel.stores.servertime import ServerTime
 from semel.stores.shared import STORES, made, place_named
@@ -22,7 +22,7 @@ from semel.stores.waiting import WaitingRoom
 from semel.tables import Table
 
 if TYPE_CHECKING:
-    from semel.codecs import Overflow
+    from semel.core.codecs import Overflow
 
 T = TypeVar("T")
 

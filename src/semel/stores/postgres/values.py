@@ -5,7 +5,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from semel.commands import After, Item
+from semel.core.commands import After, Item
 from semel.errors import UsageError
 from semel.stores.shared import PYTHON_TYPES
 from semel.tables import Kind

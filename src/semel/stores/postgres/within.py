@@ -6,13 +6,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from semel.clock import Clock
-from semel.commands import Applied, Cancelled, Found, Stored, Time, Transact, Watch, Write
+from semel.core.clock import Clock
+from semel.core.commands import Applied, Cancelled, Found, Stored, Time, Transact, Watch, Write
 from semel.errors import UsageError
 from semel.stores.postgres.address import PostgresAddress
-from semel.stores.postgres.pool import PostgresSession, arun, run
-from semel.stores.postgres.statements import ASK_TIME, PostgresStatement
-from semel.stores.postgres.steps import (
+from semel.stores.postgres.interpreter import (
     TRIES,
     PostgresSteps,
     RoundTrip,
@@ -21,11 +19,13 @@ from semel.stores.postgres.steps import (
     by_table,
     contended,
 )
+from semel.stores.postgres.pool import PostgresSession, arun, run
+from semel.stores.postgres.statements import ASK_TIME, PostgresStatement
 from semel.stores.servertime import ServerTime
 from semel.stores.waiting import WaitingRoom
 
 if TYPE_CHECKING:
-    from semel.codecs import Overflow
+    from semel.core.codecs import Overflow
 
 T = TypeVar("T")
 

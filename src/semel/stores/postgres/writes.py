@@ -8,7 +8,7 @@ what it reads has therefore written nothing, locked nothing, and waited for nobo
 from collections.abc import Callable
 from typing import TypeAlias
 
-from semel.commands import Add, Delete, Item, Put, Update, Write, holds
+from semel.core.commands import Add, Delete, Item, Put, Update, Write, holds
 from semel.errors import UsageError
 from semel.stores.postgres.conditions import Clauses, StatementShape
 from semel.stores.postgres.statements import BELL, StatementTemplate, TableSQL, channel

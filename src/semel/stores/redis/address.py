@@ -6,8 +6,8 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 import msgspec
 
+from semel.core.sockets import ANSWER_SECONDS
 from semel.errors import InvalidOption
-from semel.sockets import ANSWER_SECONDS
 
 EXAMPLE = "redis://:password@cache.example.com:6379/0?prefix=semel"
 PORT = 6379

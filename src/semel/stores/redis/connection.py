@@ -24,7 +24,7 @@ import redis.asyncio
 from redis._parsers import BaseParser
 from redis.exceptions import ResponseError
 
-from semel.sockets import ear
+from semel.core.sockets import ear
 from semel.stores.redis.address import Node, RedisAddress
 from semel.stores.redis.protocol import ErrorReply, RedisRequest, read
 

@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from semel.commands import Add, After, Delete, Item, Put, Query, Sort, Update, Write, ordering, place_of
+from semel.core.commands import Add, After, Delete, Item, Put, Query, Sort, Update, Write, ordering, place_of
 from semel.errors import UsageError
 from semel.stores.redis.keys import KeyNames
 from semel.stores.redis.protocol import RedisCommand

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn, TypeAlias
 
-from semel.clock import Clock
-from semel.commands import (
+from semel.core.clock import Clock
+from semel.core.commands import (
     Add,
     Applied,
     Batch,

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from semel.commands import (
+from semel.core.commands import (
     Absent,
     Add,
     After,

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from semel.commands import Item, Page, Query, cursor, holds
+from semel.core.commands import Item, Page, Query, cursor, holds
 from semel.errors import UsageError
 from semel.stores.redis.plan import RedisPlan
 from semel.stores.redis.protocol import RedisCommand

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import TypeVar
 
-from semel.clock import Clock
+from semel.core.clock import Clock
 from semel.errors import NotPermitted, StoreError, WrongSchema
 from semel.model import PROVISION, Problem
 from semel.stores.redis.address import Node, parse

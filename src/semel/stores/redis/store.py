@@ -4,10 +4,10 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from semel.clock import Clock
-from semel.commands import Found, Stored, Time, Watch
+from semel.core.clock import Clock
+from semel.core.commands import Found, Stored, Time, Watch
+from semel.core.loops import PerLoop
 from semel.errors import StoreClosed
-from semel.loops import PerLoop
 from semel.stores.redis.address import Node, RedisAddress, parse
 from semel.stores.redis.interpreter import Interpreter
 from semel.stores.redis.listener import RedisListener, Subscription
@@ -16,7 +16,7 @@ from semel.stores.shared import STORES, place_named, wake
 from semel.stores.waiting import WaitingRoom
 
 if TYPE_CHECKING:
-    from semel.codecs import Overflow
+    from semel.core.codecs import Overflow
 
 
 class RedisStore:

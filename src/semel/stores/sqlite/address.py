@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, unquote
 import msgspec
 
 from semel import errors
-from semel.sockets import ANSWER_SECONDS, timeout_of
+from semel.core.sockets import ANSWER_SECONDS, timeout_of
 
 # With less room than this on its disk a file is as good as full: a minute of writes takes more.
 LEAST_ROOM = 4 * 1024 * 1024

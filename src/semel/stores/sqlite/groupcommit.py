@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from semel.core.locks import PATROL_SECONDS, Ticket, ring
 from semel.errors import (
     StoreClosed,
     StoreError,
@@ -23,7 +24,6 @@ from semel.errors import (
     UsageError,
     WriteUnderWay,
 )
-from semel.locks import PATROL_SECONDS, Ticket, ring
 from semel.stores.sqlite.address import SQLiteFile
 from semel.stores.sqlite.errors import NOT_COMMITTED, code_of, doubtful, translated
 from semel.stores.sqlite.interpreter import SQLiteInterpreter

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from semel.commands import (
+from semel.core.commands import (
     Add,
     Applied,
     Batch,
@@ -28,7 +28,7 @@ from semel.commands import (
     holds,
     outcome,
 )
-from semel.commands import cursor as next_page
+from semel.core.commands import cursor as next_page
 from semel.stores.sqlite.plan import SQLitePlan, SQLiteRow, select
 from semel.stores.sqlite.schema import lay_out
 

@@ -13,7 +13,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from semel.locks import Event
+from semel.core.locks import Event
 
 try:
     import fcntl

@@ -5,7 +5,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from semel.commands import (
+from semel.core.commands import (
     AllOf,
     Begins,
     Condition,

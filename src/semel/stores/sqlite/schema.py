@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TypeAlias
 
 from semel import errors
-from semel.sockets import ANSWER_SECONDS
+from semel.core.sockets import ANSWER_SECONDS
 from semel.stores.sqlite.errors import code_of
 from semel.stores.sqlite.plan import SQLitePlan, quoted
 from semel.tables import LEDGER

@@ -10,8 +10,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from semel.clock import Clock
-from semel.commands import (
+from semel.core.clock import Clock
+from semel.core.commands import (
     Absent,
     Add,
     Applied,
@@ -31,7 +31,7 @@ from semel.commands import (
     Write,
     holds,
 )
-from semel.drive import Glance
+from semel.core.drive import Glance
 from semel.errors import StoreClosed, StoreUnavailable, TableMissing, UsageError
 from semel.stores.shared import place_named, tables_of, wake
 from semel.stores.sqlite.address import SQLiteFile
@@ -48,7 +48,7 @@ from semel.stores.workers import WorkerThreads
 from semel.tables import OWN, Table
 
 if TYPE_CHECKING:
-    from semel.codecs import Overflow
+    from semel.core.codecs import Overflow
 
 # What would keep an event loop waiting is done by threads: one leads the writing of tasks, and so many answer
 # their queries. Writing has a thread of its own, lest it wait behind four slow queries.

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from semel.clock import Clock
+from semel.core.clock import Clock
 
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from semel.commands import Found, Get, Query, Stored, Time, Watch
+from semel.core.commands import Found, Get, Query, Stored, Time, Watch
 from semel.errors import StoreUnavailable, UsageError
 from semel.stores.shared import tables_of
 from semel.stores.sqlite.address import SQLiteFile
@@ -15,7 +15,7 @@ from semel.stores.sqlite.interpreter import SQLiteInterpreter
 from semel.tables import Table
 
 if TYPE_CHECKING:
-    from semel.codecs import Overflow
+    from semel.core.codecs import Overflow
 
 READS = frozenset({Get, Query})
 

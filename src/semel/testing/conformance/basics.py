@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from semel.commands import ABSENT, Applied, Batch, Found, Get, Put, Query, Stored, Time, Transact, Watch
-from semel.drive import Store
+from semel.core.commands import ABSENT, Applied, Batch, Found, Get, Put, Query, Stored, Time, Transact, Watch
+from semel.core.drive import Store
 from semel.errors import StoreClosed
 from semel.testing.clock import FakeClock
 from semel.testing.conformance.harness import THINGS, Harness, Runner, get, put, shown, thing

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from semel.commands import (
+from semel.core.commands import (
     ABSENT,
     NOW,
     PRESENT,

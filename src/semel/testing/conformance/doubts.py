@@ -4,10 +4,10 @@
 import pytest
 
 from semel import errors
-from semel.ledger import LedgerSteps
-from semel.lifecycle import Status
+from semel.core.ledger import LedgerSteps
+from semel.core.lifecycle import Status
+from semel.core.realm import Realm
 from semel.model import Claimed, Happened, OnLapsed, Replay, Unknown
-from semel.realm import Realm
 from semel.testing.clock import FakeClock
 from semel.testing.conformance.harness import Harness, Runner, claimed
 from semel.testing.faulty import Faulty

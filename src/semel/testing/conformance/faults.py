@@ -4,9 +4,9 @@
 import pytest
 
 from semel import errors
-from semel.commands import TRIES, Refused
-from semel.ledger import LedgerSteps
-from semel.lifecycle import Status
+from semel.core.commands import TRIES, Refused
+from semel.core.ledger import LedgerSteps
+from semel.core.lifecycle import Status
 from semel.model import Busy, Claimed, Failure, Replay
 from semel.testing.clock import FakeClock
 from semel.testing.conformance.harness import Harness, Runner, claimed, raw

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from semel import errors
-from semel.codecs import decoder_for
-from semel.commands import TRIES, Raised, Returned, Steps
-from semel.flow import Flow, Service
-from semel.heartbeat import Heart
-from semel.ledger import LedgerSteps
+from semel.core.codecs import decoder_for
+from semel.core.commands import TRIES, Raised, Returned, Steps
+from semel.core.flow import Flow, Service
+from semel.core.heartbeat import Heart
+from semel.core.ledger import LedgerSteps
+from semel.core.policy import policy_of
 from semel.model import Happened, NotHappened
-from semel.policy import policy_of
 from semel.testing.clock import FakeClock
 from semel.testing.conformance.harness import AGES, Harness, Runner, claimed
 from semel.testing.faulty import Faulty

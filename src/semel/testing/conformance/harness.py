@@ -9,14 +9,14 @@ from typing import Any, TypeVar
 
 import pytest
 
-from semel.clock import Clock
-from semel.commands import Applied, Command, Found, Get, Item, Put, Sort, Steps, Stored
-from semel.drive import Store, adrive, drive, leave
-from semel.flow import Work
-from semel.ledger import LedgerSteps
+from semel.core.clock import Clock
+from semel.core.commands import Applied, Command, Found, Get, Item, Put, Sort, Steps, Stored
+from semel.core.drive import Store, adrive, drive, leave
+from semel.core.flow import Work
+from semel.core.ledger import LedgerSteps
+from semel.core.realm import Realm
+from semel.core.running import Run
 from semel.model import Claimed, Outcome, Replay
-from semel.realm import Realm
-from semel.running import Run
 from semel.tables import LEDGER, Index, Kind, Table
 from semel.testing.clock import FakeClock
 from semel.testing.faulty import Faulty

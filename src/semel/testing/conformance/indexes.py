@@ -3,7 +3,7 @@
 
 import pytest
 
-from semel.commands import Delete, Equals, Found, Query, Time, Update
+from semel.core.commands import Delete, Equals, Found, Query, Time, Update
 from semel.errors import UsageError
 from semel.testing.clock import FakeClock
 from semel.testing.conformance.harness import ENTRIES, Harness, Runner, put, thing

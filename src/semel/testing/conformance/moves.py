@@ -7,9 +7,9 @@ from typing import Any, TypeAlias
 import pytest
 
 from semel import errors
-from semel.commands import Applied, Item, Put, Refused, Steps, Update
-from semel.ledger import LedgerSteps
-from semel.lifecycle import MOVES, Move, Status
+from semel.core.commands import Applied, Item, Put, Refused, Steps, Update
+from semel.core.ledger import LedgerSteps
+from semel.core.lifecycle import MOVES, Move, Status
 from semel.model import RECORD_VERSION, Busy, Claimed, Failed, Failure, Replay, Unknown
 from semel.tables import LEDGER
 from semel.testing.clock import FakeClock

@@ -4,7 +4,7 @@
 import msgspec
 import pytest
 
-from semel.commands import AllOf, AtMost, Begins, Equals, Item, Page, Past, Query
+from semel.core.commands import AllOf, AtMost, Begins, Equals, Item, Page, Past, Query
 from semel.errors import UsageError
 from semel.testing.clock import FakeClock
 from semel.testing.conformance.harness import LINES, NOTES, THINGS, Harness, Runner, put, thing

@@ -5,8 +5,8 @@ from collections import Counter
 
 import pytest
 
-from semel.commands import ABSENT, Add, Applied, Cancelled, Equals, Put, Refused, Transact, Update
-from semel.ledger import LedgerSteps
+from semel.core.commands import ABSENT, Add, Applied, Cancelled, Equals, Put, Refused, Transact, Update
+from semel.core.ledger import LedgerSteps
 from semel.model import Busy, Claimed, Replay
 from semel.testing.clock import FakeClock
 from semel.testing.conformance.harness import (

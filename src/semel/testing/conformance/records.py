@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from semel import errors
-from semel.commands import Put, Steps
-from semel.ledger import LedgerSteps
-from semel.lifecycle import Status
+from semel.core.commands import Put, Steps
+from semel.core.ledger import LedgerSteps
+from semel.core.lifecycle import Status
+from semel.core.realm import Realm
 from semel.model import (
     MISSING,
     RECORD_VERSION,
@@ -25,7 +26,6 @@ from semel.model import (
     Replay,
     Unknown,
 )
-from semel.realm import Realm
 from semel.tables import LEDGER
 from semel.testing.clock import FakeClock
 from semel.testing.conformance.harness import Harness, Runner, claimed, raw, replayed, writes

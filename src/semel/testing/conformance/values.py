@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from semel.commands import (
+from semel.core.commands import (
     ABSENT,
     PRESENT,
     Add,
@@ -23,11 +23,11 @@ from semel.commands import (
     Update,
     Watch,
 )
-from semel.drive import Glancing
-from semel.keys import MAX_KEY_BYTES, MAX_NAME_BYTES
-from semel.ledger import LedgerSteps
+from semel.core.drive import Glancing
+from semel.core.keys import MAX_KEY_BYTES, MAX_NAME_BYTES
+from semel.core.ledger import LedgerSteps
+from semel.core.realm import Realm
 from semel.model import Claimed, Replay
-from semel.realm import Realm
 from semel.testing.clock import FakeClock
 from semel.testing.conformance.harness import (
     LINES,

@@ -26,9 +26,21 @@ from typing import Any, NoReturn
 import msgspec
 
 from semel import errors
-from semel.commands import ABSENT, TRIES, Applied, Delete, Found, Item, Put, Raised, Refused, Returned, Update
-from semel.flow import SKIPPED
-from semel.running import Run
+from semel.core.commands import (
+    ABSENT,
+    TRIES,
+    Applied,
+    Delete,
+    Found,
+    Item,
+    Put,
+    Raised,
+    Refused,
+    Returned,
+    Update,
+)
+from semel.core.flow import SKIPPED
+from semel.core.running import Run
 from semel.testing.simulation.operation import SimulatedOperation
 from semel.testing.simulation.settings import Declined, Flaky
 

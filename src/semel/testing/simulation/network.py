@@ -4,10 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 from semel import errors
-from semel.commands import Batch, Call, Found, Get, Pause, Put, Refused, Steps, Update, Watch
-from semel.events import Events, What
-from semel.ledger import LedgerSteps
-from semel.realm import Realm
+from semel.core.commands import Batch, Call, Found, Get, Pause, Put, Refused, Steps, Update, Watch
+from semel.core.events import Events, What
+from semel.core.ledger import LedgerSteps
+from semel.core.realm import Realm
 from semel.stores.memory import MemoryStore
 from semel.tables import LEDGER
 from semel.testing.simulation.model import Interrupted, Model

@@ -4,7 +4,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from semel.policy import Policy
+from semel.core.policy import Policy
 
 OperationKind: TypeAlias = Literal["call", "forget", "resolve", "mark", "check", "drop", "wait", "beat"]
 

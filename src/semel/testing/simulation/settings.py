@@ -4,8 +4,8 @@ from typing import Any
 
 import msgspec
 
+from semel.core.policy import OnError, Options, Policy, policy_of
 from semel.model import OnBusy, OnLapsed
-from semel.policy import OnError, Options, Policy, policy_of
 from semel.testing.simulation.rng import SeededRandom
 
 

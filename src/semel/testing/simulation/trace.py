@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from semel.commands import (
+from semel.core.commands import (
     Applied,
     Batch,
     Delete,

@@ -21,24 +21,24 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from semel import errors
-from semel.codecs import Body, decoder_for
-from semel.commands import TRIES, Applied, Get, Query, Steps, Time, Transact
-from semel.counters import CHARGED, CounterSteps
-from semel.documents import DocumentSteps
+from semel.core.codecs import Body, decoder_for
+from semel.core.commands import TRIES, Applied, Get, Query, Steps, Time, Transact
+from semel.core.parts import alone
+from semel.core.realm import Realm
+from semel.core.ulids import Ulids, milliseconds, text
 from semel.gate import Allowed, Cap, GateDecision, GateSteps
-from semel.journal import BOOKS, JournalSteps
 from semel.model import Claimed
-from semel.parts import alone
 from semel.periods import Day
-from semel.realm import Realm
-from semel.switches import Board, SwitchSteps
+from semel.state.counters import CHARGED, CounterSteps
+from semel.state.documents import DocumentSteps
+from semel.state.journal import BOOKS, JournalSteps
+from semel.state.switches import Board, SwitchSteps
+from semel.state.transaction import Parts, Rules
 from semel.tables import COUNTERS, DOCUMENTS, JOURNAL, LEDGER
 from semel.tables.seeds import ACTIVITIES
 from semel.testing.simulation.network import SOON, CountingEvents, Network, SimulatedProcess
 from semel.testing.simulation.operation import SimulatedOperation
 from semel.testing.simulation.trace import InvariantViolation, described
-from semel.transaction import Parts, Rules
-from semel.ulids import Ulids, milliseconds, text
 
 # Far longer than any world lasts: what expires is another simulation's business.
 TTL = 1e6

@@ -6,11 +6,11 @@ from typing import Any
 import msgspec
 
 from semel import errors
-from semel.commands import Call, Raised, Returned
-from semel.flow import Work
-from semel.heartbeat import beat
+from semel.core.commands import Call, Raised, Returned
+from semel.core.flow import Work
+from semel.core.heartbeat import beat
+from semel.core.running import Run
 from semel.model import Abandoned, Happened, NotHappened, Undecided
-from semel.running import Run
 from semel.testing.simulation.model import Interrupted
 from semel.testing.simulation.network import Network, SimulatedProcess
 from semel.testing.simulation.operation import SimulatedOperation

@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 
 from semel import errors
-from semel.codecs import decoder_for
-from semel.commands import Raised, Returned, Steps
-from semel.flow import Flow, Service
-from semel.heartbeat import Heart
+from semel.core.codecs import decoder_for
+from semel.core.commands import Raised, Returned, Steps
+from semel.core.flow import Flow, Service
+from semel.core.heartbeat import Heart
+from semel.core.policy import Policy
 from semel.model import MISSING, Abandoned, Happened, NotHappened, Settlement
-from semel.policy import Policy
 from semel.testing.simulation.network import SOON, SimulatedProcess
 from semel.testing.simulation.operation import SimulatedOperation
 from semel.testing.simulation.work import WORK, SimulatedWork

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import msgspec
 
-from semel.codecs import COMPRESS_OVER, Encryption, packed, unpacked
-from semel.commands import Item
+from semel.core.codecs import COMPRESS_OVER, Encryption, packed, unpacked
+from semel.core.commands import Item
 
 SEALED: Final = "semel:sealed"
 _CLEAR: Final = "clear"

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Generator, Hashable, Iterable
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from semel.commands import (
+from semel.core.commands import (
     Add,
     Applied,
     Batch,

@@ -16,8 +16,8 @@ from typing import Any
 import msgspec
 
 from semel import errors
-from semel.codecs import Body, Codec, decoder_for
-from semel.commands import (
+from semel.core.codecs import Body, Codec, decoder_for
+from semel.core.commands import (
     ABSENT,
     NOW,
     After,
@@ -41,13 +41,13 @@ from semel.commands import (
     write,
     write_each,
 )
-from semel.keys import check
-from semel.ledger import LedgerSteps
-from semel.lifecycle import Status
-from semel.realm import Realm
-from semel.spans import DAY, Seconds, seconds
+from semel.core.keys import check
+from semel.core.ledger import LedgerSteps
+from semel.core.lifecycle import Status
+from semel.core.realm import Realm
+from semel.core.spans import DAY, Seconds, seconds
+from semel.core.ulids import Ulids
 from semel.tables import INBOX
-from semel.ulids import Ulids
 
 # As long as SQS keeps a message at most: who has not come back to it by then will not.
 TTL = 14 * DAY

@@ -3,7 +3,7 @@
 from math import inf
 from threading import RLock
 
-from semel.clock import Clock
+from semel.core.clock import Clock
 
 # While a store is away, every call would say so.
 SELDOM_SECONDS = 60.0

@@ -4,12 +4,12 @@ import functools
 from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, cast
 
-from semel.commands import Steps
-from semel.drive import Store, adrive, drive, joined
-from semel.ledger import LedgerSteps
+from semel.core.commands import Steps
+from semel.core.drive import Store, adrive, drive, joined
+from semel.core.ledger import LedgerSteps
+from semel.core.parts import Plan, alone
+from semel.core.realm import Realm
 from semel.model import check_claim
-from semel.parts import Plan, alone
-from semel.realm import Realm
 
 T = TypeVar("T")
 P = ParamSpec("P")

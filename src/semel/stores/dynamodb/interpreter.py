@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, TypeVar
 from semel import errors
 from semel.aws.errors import PASSING, CancellationReason, ServiceError
 from semel.aws.transport import Transport, WireStep
-from semel.commands import (
+from semel.core.commands import (
     TRIES,
     Add,
     Applied,
@@ -33,12 +33,12 @@ from semel.commands import (
     allowed,
     holds,
 )
+from semel.core.tokens import random_token
 from semel.stores.dynamodb.layout import SCHEMA
 from semel.stores.dynamodb.plan import DynamoPlan, RequestBody, afresh, check_count, check_sizes
 from semel.stores.dynamodb.read_first import RefusalRate
 from semel.stores.dynamodb.time import ClockReading, Timekeeper
 from semel.tables import Table
-from semel.tokens import random_token
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from semel import errors
-from semel.commands import (
+from semel.core.commands import (
     ABSENT,
     NOW,
     PRESENT,
@@ -27,11 +27,11 @@ from semel.commands import (
     Write,
     read,
 )
-from semel.keys import Key, check
-from semel.parts import Part, Plan, Refusals, Verdict
+from semel.core.keys import Key, check
+from semel.core.parts import Part, Plan, Refusals, Verdict
+from semel.core.realm import Moment, Realm, moment_of
+from semel.core.spans import DAY, Seconds, lasting, seconds
 from semel.periods import Day, Period, Span
-from semel.realm import Moment, Realm, moment_of
-from semel.spans import DAY, Seconds, lasting, seconds
 from semel.tables import COUNTERS, Table
 
 # How long a total outlives its period: for whoever looks back, and for late retries and refunds.

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 import msgspec
 
-from semel.commands import Applied, Cancelled, Refused, Steps, Transact, Write, again
+from semel.core.commands import Applied, Cancelled, Refused, Steps, Transact, Write, again
 from semel.errors import SemelError, StoreOutcomeUnknown, StoreThrottled
 
 T = TypeVar("T")

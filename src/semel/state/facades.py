@@ -1,17 +1,16 @@
-"""The state that decides, as callers know it: documents, journal, counters, switches and gates."""
+"""The state that decides, as callers know it: documents, journal, counters, mailboxes and switches."""
 
 from collections.abc import Mapping
 from typing import Generic, TypeVar
 
-from semel.counters import CounterSteps
-from semel.documents import DocumentSteps
-from semel.erasure import ErasureSteps
-from semel.facades import Facade, adriven, amade, driven, made
-from semel.gate import GateSteps
-from semel.journal import Book, JournalSteps
-from semel.mailbox import MailboxSteps
-from semel.spans import Seconds
-from semel.switches import SwitchSteps
+from semel.core.facades import Facade, adriven, amade, driven, made
+from semel.core.spans import Seconds
+from semel.state.counters import CounterSteps
+from semel.state.documents import DocumentSteps
+from semel.state.erasure import ErasureSteps
+from semel.state.journal import Book, JournalSteps
+from semel.state.mailbox import MailboxSteps
+from semel.state.switches import SwitchSteps
 from semel.tables import Table
 
 T = TypeVar("T")
@@ -120,26 +119,6 @@ class AsyncSwitches(Facade[SwitchSteps]):
 
     turn = amade(SwitchSteps.turn)
     list = adriven(SwitchSteps.read)
-
-
-class Gate(Facade[GateSteps]):
-    """May this happen now?"""
-
-    decide = driven(GateSteps.decide)
-    reconsider = driven(GateSteps.reconsider)
-    explain = driven(GateSteps.explain)
-    recorded = driven(GateSteps.recorded)
-    refund = driven(GateSteps.refund)
-
-
-class AsyncGate(Facade[GateSteps]):
-    """The same, awaitable."""
-
-    decide = adriven(GateSteps.decide)
-    reconsider = adriven(GateSteps.reconsider)
-    explain = adriven(GateSteps.explain)
-    recorded = adriven(GateSteps.recorded)
-    refund = adriven(GateSteps.refund)
 
 
 class Eraser(Facade[ErasureSteps]):

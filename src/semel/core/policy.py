@@ -6,8 +6,8 @@ from typing import Any, Literal, TypeAlias, TypedDict, get_args
 import msgspec
 
 from semel import errors
+from semel.core.spans import DAY, LEASE, Seconds, doubt_span, lease_and_ttl, seconds
 from semel.model import OnBusy, OnLapsed, OnStoreError
-from semel.spans import DAY, LEASE, Seconds, doubt_span, lease_and_ttl, seconds
 
 Keep: TypeAlias = Literal["keep", "release", "doubt"]
 OnError: TypeAlias = Keep | Mapping[type[Exception], Keep]

@@ -5,13 +5,13 @@ from typing import Any, TypeAlias
 import msgspec
 
 from semel import errors
-from semel.codecs import Body, Codec, Decoder, Encoded, check_details, not_kept
-from semel.commands import NOW, After, Discard, Fetch, Item, Stash, Steps
-from semel.events import What
-from semel.lifecycle import Move, Status
+from semel.core.codecs import Body, Codec, Decoder, Encoded, check_details, not_kept
+from semel.core.commands import NOW, After, Discard, Fetch, Item, Stash, Steps
+from semel.core.events import What
+from semel.core.lifecycle import Move, Status
+from semel.core.realm import Realm
+from semel.core.sealing import SEALED
 from semel.model import MISSING, RECORD_VERSION, Claimed, Failure, OnLapsed, Record
-from semel.realm import Realm
-from semel.sealing import SEALED
 from semel.tables import LEDGER
 
 Details: TypeAlias = dict[str, Any] | None

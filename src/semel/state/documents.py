@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeAlias, TypeVar, cast
 import msgspec
 
 from semel import errors
-from semel.commands import (
+from semel.core.commands import (
     ABSENT,
     NOW,
     PRESENT,
@@ -35,10 +35,10 @@ from semel.commands import (
     read,
     write,
 )
-from semel.keys import Key
-from semel.parts import Part, Plan, Refusals, Verdict
-from semel.realm import Realm, copied, plain
-from semel.spans import DAY, Seconds, seconds
+from semel.core.keys import Key
+from semel.core.parts import Part, Plan, Refusals, Verdict
+from semel.core.realm import Realm, copied, plain
+from semel.core.spans import DAY, Seconds, seconds
 from semel.tables import DOCUMENTS, Kind, Table
 
 T = TypeVar("T")

@@ -9,8 +9,9 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from semel import errors, ulids
-from semel.commands import (
+from semel import errors
+from semel.core import ulids
+from semel.core.commands import (
     ABSENT,
     After,
     Bound,
@@ -23,13 +24,13 @@ from semel.commands import (
     Write,
     read,
 )
-from semel.keys import Key, check
-from semel.parts import Part, Plan, Refusals, Verdict, unrefusable
-from semel.realm import Moment, Realm, copied, moment_of, plain
-from semel.spans import DAY, Seconds, seconds
+from semel.core.keys import Key, check
+from semel.core.parts import Part, Plan, Refusals, Verdict, unrefusable
+from semel.core.realm import Moment, Realm, copied, moment_of, plain
+from semel.core.spans import DAY, Seconds, seconds
+from semel.core.ulids import Ulids
 from semel.tables import JOURNAL, Table
 from semel.tables.seeds import ACTIVITIES, MESSAGES, SUPPORT_AUDIT
-from semel.ulids import Ulids
 
 # Long enough to find out what happened and why; the seed's audit keeps as long.
 TTL = 60 * DAY

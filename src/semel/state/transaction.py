@@ -6,15 +6,15 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
 import msgspec
 
 from semel import errors
-from semel.commands import Steps
-from semel.counters import CounterSteps
-from semel.documents import DocumentSteps
-from semel.drive import Store, adrive, drive, joined
-from semel.journal import JournalSteps
-from semel.ledger import LedgerSteps
+from semel.core.commands import Steps
+from semel.core.drive import Store, adrive, drive, joined
+from semel.core.ledger import LedgerSteps
+from semel.core.parts import Plan, commit
+from semel.core.running import CURRENT, Run
 from semel.model import MISSING, Claimed, Failure, check_claim
-from semel.parts import Plan, commit
-from semel.running import CURRENT, Run
+from semel.state.counters import CounterSteps
+from semel.state.documents import DocumentSteps
+from semel.state.journal import JournalSteps
 
 T = TypeVar("T")
 P = ParamSpec("P")

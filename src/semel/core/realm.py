@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-from semel.codecs import check_names
-from semel.commands import Found, Steps, Time
+from semel.core.codecs import check_names
+from semel.core.commands import Found, Steps, Time
+from semel.core.events import Events
+from semel.core.keys import Key, check, prefix
+from semel.core.sealing import Sealing
+from semel.core.tokens import random_token
 from semel.errors import InvalidOption, UsageError
-from semel.events import Events
-from semel.keys import Key, check, prefix
-from semel.sealing import Sealing
-from semel.tokens import random_token
 
 if TYPE_CHECKING:
     from semel.redact import Redactor

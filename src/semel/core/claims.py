@@ -5,9 +5,10 @@ from typing import Any, Self, TypeAlias, TypeVar
 
 import msgspec
 
-from semel import errors, lifecycle
-from semel.codecs import Codec, Decoder, decoder_for
-from semel.commands import (
+from semel import errors
+from semel.core import lifecycle
+from semel.core.codecs import Codec, Decoder, decoder_for
+from semel.core.commands import (
     ABSENT,
     NOW,
     After,
@@ -22,10 +23,14 @@ from semel.commands import (
     side_by_side,
     write,
 )
-from semel.events import What
-from semel.holding import HolderSteps
-from semel.keys import Key
-from semel.lifecycle import Move, Status
+from semel.core.events import What
+from semel.core.holding import HolderSteps
+from semel.core.keys import Key
+from semel.core.lifecycle import Move, Status
+from semel.core.policy import check_limit, check_word
+from semel.core.realm import Realm
+from semel.core.records import Terms, doubt_end, is_running, moved_on, opening
+from semel.core.spans import DAY, LEASE, Seconds, doubt_span, lease_and_ttl
 from semel.model import (
     Busy,
     Claimed,
@@ -38,10 +43,6 @@ from semel.model import (
     Replay,
     Unknown,
 )
-from semel.policy import check_limit, check_word
-from semel.realm import Realm
-from semel.records import Terms, doubt_end, is_running, moved_on, opening
-from semel.spans import DAY, LEASE, Seconds, doubt_span, lease_and_ttl
 from semel.tables import LEDGER
 
 T = TypeVar("T")

@@ -8,14 +8,14 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from semel import errors
-from semel.clock import Clock
-from semel.commands import Steps
-from semel.drive import Store, adrive, drive
-from semel.events import What
-from semel.ledger import LedgerSteps
-from semel.locks import Event
-from semel.loops import PerLoop
-from semel.running import RENEWALS_PER_LEASE, Run
+from semel.core.clock import Clock
+from semel.core.commands import Steps
+from semel.core.drive import Store, adrive, drive
+from semel.core.events import What
+from semel.core.ledger import LedgerSteps
+from semel.core.locks import Event
+from semel.core.loops import PerLoop
+from semel.core.running import RENEWALS_PER_LEASE, Run
 
 if TYPE_CHECKING:
     import asyncio

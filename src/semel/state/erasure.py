@@ -5,8 +5,8 @@ from typing import TypeAlias
 
 import msgspec
 
-from semel.codecs import not_kept
-from semel.commands import (
+from semel.core.codecs import not_kept
+from semel.core.commands import (
     NOW,
     AllOf,
     Applied,
@@ -23,10 +23,10 @@ from semel.commands import (
     read,
     write,
 )
+from semel.core.ledger import LedgerSteps
+from semel.core.lifecycle import Status
+from semel.core.realm import Realm
 from semel.errors import TableMissing, UsageError
-from semel.ledger import LedgerSteps
-from semel.lifecycle import Status
-from semel.realm import Realm
 from semel.tables import DOCUMENTS, JOURNAL, LEDGER, SUBJECT, Table
 
 ERASED = not_kept("erased")

@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from semel.clock import Clock
-from semel.documents import Document, DocumentSteps
-from semel.drive import Store, drive
+from semel.core.clock import Clock
+from semel.core.drive import Store, drive
+from semel.core.keys import check, prefix
+from semel.core.locks import Event
+from semel.core.parts import Part, Plan
+from semel.core.realm import Realm
+from semel.core.spans import DAY
 from semel.errors import InvalidOption, RecordCorrupt, StoreClosed, StoreError
-from semel.keys import check, prefix
-from semel.locks import Event
-from semel.parts import Part, Plan
-from semel.realm import Realm
-from semel.spans import DAY
+from semel.state.documents import Document, DocumentSteps
 from semel.tables import DOCUMENTS
 
 if TYPE_CHECKING:
-    from semel.commands import Applied, Steps
+    from semel.core.commands import Applied, Steps
 
 # In every scope of an environment alike.
 KEY = "semel:switches"

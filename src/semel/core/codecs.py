@@ -19,8 +19,8 @@ from typing import Any, Final, Literal, NoReturn, Protocol, TypeAlias, get_args
 
 import msgspec
 
+from semel.core.extras import require
 from semel.errors import InvalidOption, ResultNotKept, ResultUnreadable, UsageError
-from semel.extras import require
 
 # A ledger's row should stay a row: what is larger belongs into an overflow store. A store whose rows hold
 # less (DynamoDB: 400 KB) asks for less.

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 import msgspec
 
-from semel.commands import AllOf, Condition, Equals, OneOf, Past
+from semel.core.commands import AllOf, Condition, Equals, OneOf, Past
 
 
 class Status(StrEnum):

@@ -4,9 +4,10 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, TypeAlias
 
-from semel import errors, lifecycle
-from semel.codecs import Codec, Decoder
-from semel.commands import (
+from semel import errors
+from semel.core import lifecycle
+from semel.core.codecs import Codec, Decoder
+from semel.core.commands import (
     NOW,
     After,
     Applied,
@@ -21,12 +22,12 @@ from semel.commands import (
     resent,
     write,
 )
-from semel.events import What
-from semel.lifecycle import Move
+from semel.core.events import What
+from semel.core.lifecycle import Move
+from semel.core.parts import Part, Plan, Refusals, Verdict
+from semel.core.realm import Realm
+from semel.core.records import Details, RecordSteps, moved_on, was_made
 from semel.model import Claimed, Failure
-from semel.parts import Part, Plan, Refusals, Verdict
-from semel.realm import Realm
-from semel.records import Details, RecordSteps, moved_on, was_made
 from semel.tables import LEDGER
 
 Answers: TypeAlias = list[bool]

@@ -4,9 +4,9 @@ from contextvars import ContextVar
 from typing import Any
 
 from semel import errors
-from semel.clock import Clock
-from semel.codecs import check_details
-from semel.keys import is_step_of, step_of
+from semel.core.clock import Clock
+from semel.core.codecs import check_details
+from semel.core.keys import is_step_of, step_of
 from semel.model import MISSING, Claimed
 
 # A third leaves room for two more tries when one renewal is lost.

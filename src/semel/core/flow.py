@@ -11,15 +11,25 @@ from typing import Any, Final, cast
 import msgspec
 
 from semel import errors
-from semel.claims import Bid
-from semel.clock import Clock
-from semel.codecs import ANYTHING, PLAIN, Decoder
-from semel.commands import After, Call, Equals, Pause, Raised, Returned, Steps, Update, write
-from semel.drive import Glancing, Store, adrive, drive
-from semel.events import What
-from semel.failures import failed_before
-from semel.heartbeat import Heart, Pulse
-from semel.ledger import LedgerSteps
+from semel.core.claims import Bid
+from semel.core.clock import Clock
+from semel.core.codecs import ANYTHING, PLAIN, Decoder
+from semel.core.commands import After, Call, Equals, Pause, Raised, Returned, Steps, Update, write
+from semel.core.drive import Glancing, Store, adrive, drive
+from semel.core.events import What
+from semel.core.failures import failed_before
+from semel.core.heartbeat import Heart, Pulse
+from semel.core.ledger import LedgerSteps
+from semel.core.policy import Policy
+from semel.core.records import Terms, failure_of
+from semel.core.running import (
+    CURRENT,
+    Run,
+    refuse_reentry,
+    step_of_another_attempt,
+    subject_of_step,
+    unprotected,
+)
 from semel.model import (
     MISSING,
     RECORD_VERSION,
@@ -35,16 +45,6 @@ from semel.model import (
     Replay,
     Undecided,
     Unknown,
-)
-from semel.policy import Policy
-from semel.records import Terms, failure_of
-from semel.running import (
-    CURRENT,
-    Run,
-    refuse_reentry,
-    step_of_another_attempt,
-    subject_of_step,
-    unprotected,
 )
 from semel.tables import LEDGER
 

@@ -9,8 +9,8 @@ import threading
 from collections.abc import Awaitable, Callable, Generator
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
-from semel.clock import Clock
-from semel.commands import (
+from semel.core.clock import Clock
+from semel.core.commands import (
     Add,
     Applied,
     Batch,
@@ -44,7 +44,7 @@ from semel.tables import Table
 if TYPE_CHECKING:
     import asyncio
 
-    from semel.codecs import Overflow
+    from semel.core.codecs import Overflow
 
 S = TypeVar("S")
 T = TypeVar("T")

@@ -3,8 +3,8 @@
 import pytest
 
 from semel import errors
-from semel.clock import Clock
-from semel.commands import (
+from semel.core.clock import Clock
+from semel.core.commands import (
     ABSENT,
     Applied,
     Batch,
@@ -23,8 +23,7 @@ from semel.commands import (
 )
 from semel.stores.postgres.address import PostgresAddress
 from semel.stores.postgres.errors import translated
-from semel.stores.postgres.statements import ASK_TIME
-from semel.stores.postgres.steps import (
+from semel.stores.postgres.interpreter import (
     BEGIN,
     COMMIT,
     LIKELY_REFUSALS,
@@ -38,6 +37,7 @@ from semel.stores.postgres.steps import (
     RoundTrip,
     TransactionConflict,
 )
+from semel.stores.postgres.statements import ASK_TIME
 from semel.stores.postgres.within import StepsWithin
 from semel.stores.servertime import FRESH_SECONDS, ServerTime
 from semel.tables import Kind, Table

@@ -8,10 +8,11 @@ from typing import Any
 
 import msgspec
 
-from semel import errors, lifecycle
-from semel.claims import ClaimSteps, next_move
-from semel.codecs import Decoder, decoder_for, not_kept
-from semel.commands import (
+from semel import errors
+from semel.core import lifecycle
+from semel.core.claims import ClaimSteps, next_move
+from semel.core.codecs import Decoder, decoder_for, not_kept
+from semel.core.commands import (
     ABSENT,
     NOW,
     PRESENT,
@@ -38,10 +39,13 @@ from semel.commands import (
     write,
     write_each,
 )
-from semel.events import What
-from semel.holding import AWAY, Answers, judged
-from semel.keys import Key
-from semel.lifecycle import Status
+from semel.core.events import What
+from semel.core.holding import AWAY, Answers, judged
+from semel.core.keys import Key
+from semel.core.lifecycle import Status
+from semel.core.policy import check_word
+from semel.core.records import Terms, is_running, moved_on, opening, was_made
+from semel.core.spans import DAY, HOUR, LEASE, Seconds, lasting, seconds
 from semel.model import (
     Abandoned,
     Claimed,
@@ -54,9 +58,6 @@ from semel.model import (
     Record,
     Settlement,
 )
-from semel.policy import check_word
-from semel.records import Terms, is_running, moved_on, opening, was_made
-from semel.spans import DAY, HOUR, LEASE, Seconds, lasting, seconds
 from semel.tables import DOUBTS, LEDGER
 
 # A waiter looks again after the first figure, and then after twice as long each time, up to the second:

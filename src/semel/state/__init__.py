@@ -1,0 +1,1 @@
+"""What decides what may happen next: documents, journal, counters, mailboxes, switches, transactions."""
