@@ -11,7 +11,7 @@ import semel
 from bench import Contender, Effect, Pair, bare, new_order
 from bench.timing import Fresh, Row, Table, compare, tabulate
 from semel.core.commands import Batch, Put
-from semel.core.records import Terms, opening
+from semel.core.records import ClaimTerms, opening
 from semel.core.spans import DAY, LEASE
 from semel.tables import LEDGER
 
@@ -96,7 +96,7 @@ def batch_table(repeat: int) -> Table:
 def fill(s: semel.Semel, count: int, progress: Callable[[int], None]) -> None:
     """Write `count` finished records, in batches."""
     ledger = s.ledger.steps
-    item = opening(Terms(LEASE, DAY * 30, "f" * 64), "0" * 32)
+    item = opening(ClaimTerms(LEASE, DAY * 30, "f" * 64), "0" * 32)
     item |= {"status": "COMPLETED", "result": b'{"id":"ch_1"}', "encoding": "json"}
     for start in range(0, count, FILL):
         names = (ledger.name(f"charge:order-{number:x}") for number in range(start, min(start + FILL, count)))

@@ -12,7 +12,7 @@ from semel.core.codecs import COMPRESS_OVER, MAX_BYTES, Codec, Encryption, Overf
 from semel.core.drive import Limiting, Reporting, Store, StoreType, leave
 from semel.core.events import Events, Listener
 from semel.core.facades import AsyncLedger, Ledger
-from semel.core.flow import Service
+from semel.core.flow import FlowContext
 from semel.core.heartbeat import Heart
 from semel.core.keys import fingerprint
 from semel.core.ledger import LedgerSteps
@@ -283,7 +283,7 @@ class Semel:
         )
         self._realm = realm
         self.ledger = Ledger(steps, store)
-        service = Service(steps, store, shared.clock, shared.heart, shared.secret, shared.stopping.is_set)
+        service = FlowContext(steps, store, shared.clock, shared.heart, shared.secret, shared.stopping.is_set)
         self.once = Once(service)
         self.aio = AsyncSemel(self)
 

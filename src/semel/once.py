@@ -12,7 +12,7 @@ from semel.core.codecs import UNRESOLVED, decoder_for, returns_of
 from semel.core.commands import Call, Raised, Returned, Steps
 from semel.core.drive import aadvance, advance
 from semel.core.events import name_of
-from semel.core.flow import Flow, Service, Work
+from semel.core.flow import Flow, FlowContext, Work
 from semel.core.keys import Key, check, compile_binder, compile_template, fingerprint, skeleton
 from semel.core.ledger import LedgerSteps
 from semel.core.policy import Options, Policy, policy_of
@@ -28,7 +28,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 KeyMaker: TypeAlias = Callable[..., str]
-Payload: TypeAlias = "All | Iterable[str] | None"
+PayloadNames: TypeAlias = "All | Iterable[str] | None"
 Done: TypeAlias = Returned | Raised
 
 
@@ -51,13 +51,13 @@ class Answer(msgspec.Struct, Generic[T], frozen=True):
 class Once:
     """`s.once`: the decorator, the `with` block, and a call under a key of the caller's choice."""
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
+    def __init__(self, context: FlowContext) -> None:
+        self._context = context
         self._templates: dict[str, str] = {}
         """Whose each template is, by the function's module and name."""
 
     def __repr__(self) -> str:
-        return f"<Once on {self._service.store!r}>"
+        return f"<Once on {self._context.store!r}>"
 
     def __call__(
         self,
@@ -65,7 +65,7 @@ class Once:
         /,
         *,
         key: str | KeyMaker | None = None,
-        fingerprint: Payload = ALL,
+        fingerprint: PayloadNames = ALL,
         returns: Any = MISSING,
         shared: bool = False,
         **options: Unpack[Options],
@@ -85,11 +85,11 @@ class Once:
         if template is not None and key is not None:
             raise errors.InvalidOption("a key is made by a template or by key=..., not by both")
         made_by = key if template is None else template
-        policy = policy_of(options, self._service.ledger.horizon)
+        policy = policy_of(options, self._context.ledger.horizon)
 
         def protect(function: Callable[P, R]) -> Callable[P, R]:
             protected = Protected(
-                self._service, policy, function, made_by, payload=fingerprint, returns=returns
+                self._context, policy, function, made_by, payload=fingerprint, returns=returns
             )
             if isinstance(made_by, str) and not shared:
                 self._reserve(made_by, function)
@@ -131,7 +131,7 @@ class Once:
         """Run a function once under this key: by its own policy if it has one, else by the defaults."""
         protected = getattr(function, "__semel__", None)
         if protected is None:
-            protected = Protected(self._service, policy_of({}, self._service.ledger.horizon), function)
+            protected = Protected(self._context, policy_of({}, self._context.ledger.horizon), function)
         return cast("R", protected.under(key, _with_self(function, args), kwargs))
 
     def step(
@@ -150,8 +150,8 @@ class Once:
         if run.protected:
             # The work's own time to live has been held against its horizon already.
             options = {"lease": claim.lease, "ttl": claim.ttl, "horizon": claim.ttl}
-        policy = policy_of(options, self._service.ledger.horizon)
-        protected = Protected(self._service, policy, function)
+        policy = policy_of(options, self._context.ledger.horizon)
+        protected = Protected(self._context, policy, function)
         return cast("R", protected.under(key, args, kwargs))
 
     def running(
@@ -161,17 +161,17 @@ class Once:
         return self.block(returns=returns, **options).running(Key(*parts), fingerprint)
 
     def about(self, name: str) -> "Once":
-        """The same, whose events are about this: for blocks of work, as a function has a name of its own."""
-        return Once(self._service.about(name))
+        """This `once`, whose events are about this name: for blocks of work, since a function has its own."""
+        return Once(self._context.about(name))
 
     def block(self, *, returns: Any = Any, **options: Unpack[Options]) -> "Block":
         """Blocks of work that have their policy in common, which is checked here, once for all of them."""
-        policy = policy_of(options, self._service.ledger.horizon)
+        policy = policy_of(options, self._context.ledger.horizon)
         if policy.on_busy == "skip":
             raise errors.InvalidOption("a with block cannot be skipped: use on_busy='raise'")
         if policy.resolver is not None:
             raise errors.InvalidOption("a with block cannot be resolved: use on_lapsed='hold', or a function")
-        return Block(Flow(self._service, policy, decoder_for(returns)))
+        return Block(Flow(self._context, policy, decoder_for(returns)))
 
 
 class Protected:
@@ -179,34 +179,34 @@ class Protected:
 
     def __init__(
         self,
-        service: Service,
+        context: FlowContext,
         policy: Policy,
         function: Callable[..., Any],
         key: str | KeyMaker | None = None,
         *,
-        payload: Payload = ALL,
+        payload: PayloadNames = ALL,
         returns: Any = MISSING,
     ) -> None:
         import inspect
 
         _check_function(function)
         signature = inspect.signature(function)
-        service = service.about(name_of(function))
-        self._flow = Flow(service, policy, decoder_for(Any))
+        context = context.about(name_of(function))
+        self._flow = Flow(context, policy, decoder_for(Any))
         self._function = function
         self.is_async = inspect.iscoroutinefunction(function)
         self.name: str = getattr(function, "__qualname__", repr(function))
         if inspect.iscoroutinefunction(policy.resolver) and not self.is_async:
             raise errors.InvalidOption(f"{function.__qualname__} is no async function, and its resolver is")
-        self._name = service.ledger.name
-        self._prefix = service.ledger.prefix
+        self._name = context.ledger.name
+        self._prefix = context.ledger.prefix
         self._bind = compile_binder(function)
         self._render = compile_template(key, signature) if isinstance(key, str) else None
         self._key_maker = None if isinstance(key, str) else key
         self._template = key if isinstance(key, str) else ""
         self._subject = None if policy.subject is None else _namer(policy.subject, signature)
         self._hidden = policy.hide_key
-        self._print = _printer(_payload_names(payload, signature), signature, service.secret)
+        self._print = _printer(_payload_names(payload, signature), signature, context.secret)
         self._returns = returns
         self._typed = False
         if returns is not MISSING or returns_of(function) is not UNRESOLVED:
@@ -252,7 +252,7 @@ class Protected:
         if not self._typed:
             self._learn_type()
         flow = self._flow
-        id = self._name(_shown(key, flow.policy, flow.service.ledger))
+        id = self._name(_shown(key, flow.policy, flow.context.ledger))
         # Asked by the key itself: one that is hidden does not tell whose step it is.
         subject = self._person(args, kwargs) or subject_of_step(self._name(key))
         fingerprint = self._print(self._bind(*args, **kwargs))
@@ -283,7 +283,7 @@ class Protected:
         """What stands for the person a call is about."""
         if self._subject is None:
             return None
-        return self._flow.service.ledger.subject(self._subject(self._bind(*args, **kwargs)))
+        return self._flow.context.ledger.subject(self._subject(self._bind(*args, **kwargs)))
 
     def _identify(
         self, bound: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -297,7 +297,7 @@ class Protected:
             name = self.name
             raise errors.InvalidKey(f"{name} has no key of its own: call it with once.call(key, {name}, ...)")
         if self._hidden:
-            id = self._name(self._flow.service.ledger.subject(id.removeprefix(self._prefix)))
+            id = self._name(self._flow.context.ledger.subject(id.removeprefix(self._prefix)))
         if not self._typed:
             self._learn_type()
         return id, self._print(bound)
@@ -322,11 +322,11 @@ class Block:
         self.policy = flow.policy
 
     def lasting(self, lease: Seconds) -> "Block":
-        """The same with a lease that nothing renews, for work that is known to be over by then."""
+        """These blocks with a lease that nothing renews, for work that is known to be over by then."""
         flow = self._flow
         held, _ = lease_and_ttl(lease, flow.policy.ttl)
         policy = msgspec.structs.replace(flow.policy, lease=held, heartbeat=False)
-        return Block(Flow(flow.service, policy, flow.decoder))
+        return Block(Flow(flow.context, policy, flow.decoder))
 
     def running(self, key: str, fingerprint: str | None = None) -> "Running":
         """`with block.running(key) as run`: one of them, as a `with` block."""
@@ -344,7 +344,7 @@ class Block:
             return Raised(error, begun=False)
 
     async def arun(self, key: str, fingerprint: str | None, function: Callable[..., Any], *args: Any) -> Done:
-        """The same, awaitable."""
+        """One of them as an async function, and what came of it: an error is given, and not raised."""
         try:
             _, id, person = self._named(key)
             return await self._flow.arun(id, fingerprint, person, function, args, {})
@@ -357,7 +357,7 @@ class Block:
 
     def _named(self, key: str) -> tuple[str, str, str | None]:
         """The key as it is kept, its qualified name, and the person it is about."""
-        ledger, policy = self._flow.service.ledger, self.policy
+        ledger, policy = self._flow.context.ledger, self.policy
         id = ledger.name(key)
         person = subject_of_step(id) if policy.subject is None else ledger.subject(policy.subject)
         if not policy.hide_key:
@@ -372,7 +372,7 @@ class Running:
     def __init__(self, flow: Flow, key: str, id: str, subject: str | None, fingerprint: str | None) -> None:
         self._flow = flow
         self._key = key
-        self._store = flow.service.store
+        self._store = flow.context.store
         self._asked = id, fingerprint, subject
         self._steps: Steps[Done] = None  # type: ignore[assignment]  # until the block is entered
         self._run: Run = None  # type: ignore[assignment]
@@ -516,7 +516,7 @@ def _printer(
     return lambda bound: fingerprint({name: bound[name] for name in names}, secret)
 
 
-def _payload_names(payload: Payload, signature: "Signature") -> tuple[str, ...] | None:
+def _payload_names(payload: PayloadNames, signature: "Signature") -> tuple[str, ...] | None:
     names = tuple(signature.parameters)
     if payload is None:
         return None

@@ -13,7 +13,7 @@ import semel
 from semel import errors
 from semel.core import parts
 from semel.core.commands import PRESENT, Applied, Cancelled, Transact, Update
-from semel.core.parts import Part, Verdict
+from semel.core.parts import Part, PartVerdict
 from semel.errors import StoreOutcomeUnknown, StoreUnavailable
 from semel.state import counters, documents, journal
 from semel.stores.memory import MemoryStore
@@ -171,7 +171,7 @@ def without_mark(original):
 
         def judge(refusals):
             verdict = part.judge(refusals)
-            return Verdict.STALE if verdict is Verdict.MADE else verdict
+            return PartVerdict.STALE if verdict is PartVerdict.MADE else verdict
 
         return Part(part.writes, judge, part.result, part.marked)
 
@@ -214,7 +214,7 @@ GUARDS = {
     "own mark on an entry": (wrapped(journal.JournalSteps, "_adding", without_mark), {"visits"}),
     "room under the cap": (wrapped(counters.CounterSteps, "_charging", unguarded), {"the cap"}),
     "an ended claim tells of the rest": (
-        replaced(parts, "_was_made", lambda chosen, verdicts: Verdict.MADE in verdicts.values()),
+        replaced(parts, "_was_made", lambda chosen, verdicts: PartVerdict.MADE in verdicts.values()),
         {"all or none"},
     ),
     "what was made is recognised": (

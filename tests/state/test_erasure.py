@@ -13,7 +13,7 @@ from semel.connect import open_store
 from semel.core.clock import Clock
 from semel.core.codecs import Codec
 from semel.core.commands import Batch, Delete, Get, Put, Update
-from semel.core.records import Terms, opening
+from semel.core.records import ClaimTerms, opening
 from semel.errors import FailedBefore, ResultNotKept, TableMissing, UsageError
 from semel.model import MISSING, Busy, Failed, Happened, Mismatch, Replay
 from semel.provision.places import ProvisionTarget as Site
@@ -275,7 +275,7 @@ def test_it_finds_nothing_where_there_is_nothing(do):
 def test_it_goes_through_all_pages_and_tells_how_far_it_is(do, place):
     """More than a thousand records; where that takes long, somewhat more than a page of them."""
     many = 130 if isinstance(do, Async) or place.name == "ministack" else 1100
-    terms = Terms(30, 86400, subject=hash_of(do, ANN))
+    terms = ClaimTerms(30, 86400, subject=hash_of(do, ANN))
     done = opening(terms, "t") | {"status": "COMPLETED", "result": ANN.encode(), "encoding": "json"}
     rows = [Put(LEDGER, do.s.ledger.steps.name(f"k:{number}"), done) for number in range(many)]
     for start in range(0, many, 100):

@@ -3,7 +3,7 @@
 import pytest
 
 from semel.core.commands import ABSENT, Applied, Cancelled, Get, Put, Refused, Transact
-from semel.core.parts import TRIES, Part, Verdict, alone, commit, unrefusable
+from semel.core.parts import TRIES, Part, PartVerdict, alone, commit, unrefusable
 from semel.errors import (
     CapReached,
     StoreOutcomeUnknown,
@@ -91,14 +91,14 @@ def test_two_writes_to_one_item_are_refused_before_they_are_sent():
 
 
 def test_an_error_of_one_part_is_raised_and_nothing_more_is_sent():
-    for verdicts in ([FULL], [FULL, Verdict.STALE], [Verdict.STANDS, FULL]):
+    for verdicts in ([FULL], [FULL, PartVerdict.STALE], [PartVerdict.STANDS, FULL]):
         pieces = [Piece(f"p{place}", verdict) for place, verdict in enumerate(verdicts)] + [Piece("other")]
         with pytest.raises(CapReached):
             run(commit(pieces, "mark"), refused(*([True] * len(verdicts)), False))
 
 
 def test_what_stands_is_left_out_and_the_rest_is_sent_again():
-    done, rest, more = Piece("a", Verdict.STANDS), Piece("b"), Piece("c")
+    done, rest, more = Piece("a", PartVerdict.STANDS), Piece("b"), Piece("c")
     results, sent = run(commit([done, rest, more], "mark"), refused(True, False, False), MADE)
     assert results == ["a", "b", "c"]
     assert sent[1] == Transact((*rest.writes, *more.writes))
@@ -106,21 +106,21 @@ def test_what_stands_is_left_out_and_the_rest_is_sent_again():
 
 
 def test_what_is_stale_is_planned_anew_and_the_others_are_not():
-    stale, other = Piece("a", Verdict.STALE, Verdict.STALE), Piece("b")
+    stale, other = Piece("a", PartVerdict.STALE, PartVerdict.STALE), Piece("b")
     results, sent = run(commit([stale, other], "mark"), refused(True, False), refused(True, False), MADE)
     assert results == ["a", "b"]
     assert (stale.planned, other.planned, len(sent)) == (3, 1, 3)
 
 
 def test_what_is_overtaken_over_and_over_gives_up():
-    stale = Piece("a", *[Verdict.STALE] * TRIES)
+    stale = Piece("a", *[PartVerdict.STALE] * TRIES)
     with pytest.raises(StoreThrottled, match="try again later"):
         run(alone(stale, "mark"), *[Refused(NOW, None)] * TRIES)
     assert stale.planned == TRIES
 
 
 def test_a_lost_answer_is_asked_for_again_and_its_own_mark_says_that_it_was_made():
-    mine, other = Piece("a", Verdict.MADE), Piece("b", FULL)
+    mine, other = Piece("a", PartVerdict.MADE), Piece("b", FULL)
     results, sent = run(commit([mine, other], "mark"), LOST, refused(True, True))
     assert results == ["a", "b"]
     assert sent[0] is sent[1]
@@ -138,7 +138,7 @@ def test_whatever_a_second_try_says_the_first_may_have_been_made():
 def test_a_claim_that_was_ended_just_so_says_that_all_of_it_was_made():
     """Sent again, or asked for again after nobody could tell: both look alike, and neither makes it twice."""
     for answers in ([refused(True, False)], [LOST, refused(True, False)]):
-        ended, drawn = Piece("claim", Verdict.SAME, marked=True), Piece("drawn anew")
+        ended, drawn = Piece("claim", PartVerdict.SAME, marked=True), Piece("drawn anew")
         results, sent = run(commit([ended, drawn], "mark"), *answers)
         assert results == ["claim", "drawn anew"]
         assert len(sent) == len(answers)
@@ -147,23 +147,26 @@ def test_a_claim_that_was_ended_just_so_says_that_all_of_it_was_made():
 def test_unless_a_part_is_missing_that_would_be_there():
     """Then something else has ended it, and the rest is still to be made."""
     for answers in ([], [LOST]):
-        ended, charge = Piece("claim", Verdict.SAME, marked=True), Piece("charge", marked=True)
+        ended, charge = Piece("claim", PartVerdict.SAME, marked=True), Piece("charge", marked=True)
         results, sent = run(commit([ended, charge], "mark"), *answers, refused(True, False), MADE)
         assert results == ["claim", "charge"]
         assert sent[-1] == charge.writes[0]
 
 
 def test_what_stood_before_is_not_missing():
-    ended, charge = Piece("claim", Verdict.SAME, marked=True), Piece("charge", Verdict.STANDS, marked=True)
+    ended, charge = (
+        Piece("claim", PartVerdict.SAME, marked=True),
+        Piece("charge", PartVerdict.STANDS, marked=True),
+    )
     _, sent = run(commit([ended, charge, Piece("drawn anew")], "mark"), refused(True, True, False))
     assert len(sent) == 1
 
 
 def test_what_others_changed_since_is_not_missing_and_what_was_refused_is():
-    ended = Piece("claim", Verdict.SAME, marked=True)
+    ended = Piece("claim", PartVerdict.SAME, marked=True)
     changed = Piece("document", VersionConflict("d", 1, 2))
     assert run(commit([ended, changed], "mark"), refused(True, True))[0] == ["claim", "document"]
-    ended, full = Piece("claim", Verdict.SAME, marked=True), Piece("charge", FULL, marked=True)
+    ended, full = Piece("claim", PartVerdict.SAME, marked=True), Piece("charge", FULL, marked=True)
     with pytest.raises(CapReached):
         run(commit([ended, full], "mark"), refused(True, True))
 

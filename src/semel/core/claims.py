@@ -29,7 +29,7 @@ from semel.core.keys import Key
 from semel.core.lifecycle import Move, Status
 from semel.core.policy import check_limit, check_word
 from semel.core.realm import Realm
-from semel.core.records import Terms, doubt_end, is_running, moved_on, opening
+from semel.core.records import ClaimTerms, doubt_end, is_running, moved_on, opening
 from semel.core.spans import DAY, LEASE, Seconds, doubt_span, lease_and_ttl
 from semel.model import (
     Busy,
@@ -123,7 +123,7 @@ class ClaimSteps(HolderSteps):
         held, kept = lease_and_ttl(lease, ttl, self.horizon)
         person = None if subject is None else self.subject(subject)
         doubts = doubt_span(doubt_ttl, on_lapsed, held, self.horizon)
-        terms = Terms(held, kept, fingerprint, on_lapsed, max_attempts, person, doubts)
+        terms = ClaimTerms(held, kept, fingerprint, on_lapsed, max_attempts, person, doubts)
         bid = Bid()
         claiming = self.claim_on(self.name(key), terms, decoder_for(returns), bid)
         return (yield from self.guarded(claiming, bid))
@@ -153,12 +153,12 @@ class ClaimSteps(HolderSteps):
             return []
         held, kept = lease_and_ttl(lease, ttl, self.horizon)
         doubts = doubt_span(doubt_ttl, on_lapsed, held, self.horizon)
-        terms = Terms(held, kept, None, on_lapsed, max_attempts, None, doubts)
+        terms = ClaimTerms(held, kept, None, on_lapsed, max_attempts, None, doubts)
         bids = [Bid() for _ in names]
         return (yield from self.guarded(self._claimed_many(names, terms, decoder_for(returns), bids), *bids))
 
     def _claimed_many(
-        self, names: Sequence[str], terms: Terms, decoder: Decoder, bids: Sequence[Bid]
+        self, names: Sequence[str], terms: ClaimTerms, decoder: Decoder, bids: Sequence[Bid]
     ) -> Steps[Outcomes]:
         claiming = [self.claim_on(id, terms, decoder, bid) for id, bid in zip(names, bids, strict=True)]
         found = yield from side_by_side([_readably(each) for each in claiming])
@@ -170,7 +170,7 @@ class ClaimSteps(HolderSteps):
         return outcomes
 
     def claim_on(
-        self, id: str, terms: Terms, decoder: Decoder, bid: Bid, seen: Found | None = None
+        self, id: str, terms: ClaimTerms, decoder: Decoder, bid: Bid, seen: Found | None = None
     ) -> Steps[Outcome]:
         """Claim a qualified name on checked terms, starting from what was `seen` there, if anything."""
         reply: Applied | Refused | None = None
@@ -194,7 +194,13 @@ class ClaimSteps(HolderSteps):
             raise
 
     def _claimed(  # noqa: PLR0917 - they are one claim's
-        self, id: str, terms: Terms, decoder: Decoder, token: str, reply: Applied | Refused | None, bid: Bid
+        self,
+        id: str,
+        terms: ClaimTerms,
+        decoder: Decoder,
+        token: str,
+        reply: Applied | Refused | None,
+        bid: Bid,
     ) -> Steps[Outcome]:
         attempt, lapsed = 1, False
         while True:
@@ -230,7 +236,7 @@ class ClaimSteps(HolderSteps):
         lease, ttl, on_lapsed = terms.lease, terms.ttl, terms.on_lapsed
         return self._won(Claimed(id, token, attempt, lease, ttl, lapsed, on_lapsed, terms.doubt_ttl))
 
-    def _opening(self, terms: Terms, token: str, attempt: int = 1, before: Record | None = None) -> Item:
+    def _opening(self, terms: ClaimTerms, token: str, attempt: int = 1, before: Record | None = None) -> Item:
         """A record at the beginning of an attempt; one that may come to be in doubt can be found by that."""
         item = opening(terms, token, attempt, before)
         if terms.on_lapsed != "rerun":
@@ -252,7 +258,7 @@ class ClaimSteps(HolderSteps):
             self.events.emit(What.CLAIMED, claim.id, claim.attempt)
         return claim
 
-    def _outcome(self, record: Record, now: float, terms: Terms, decoder: Decoder) -> Steps[Outcome]:
+    def _outcome(self, record: Record, now: float, terms: ClaimTerms, decoder: Decoder) -> Steps[Outcome]:
         if _differs(record, terms):
             self.events.emit(What.MISMATCH, record.id, record.attempt)
             return Mismatch(record)
@@ -269,7 +275,7 @@ class ClaimSteps(HolderSteps):
         self.events.emit(What.BUSY, record.id, record.attempt)
         return Busy(record, max(0.0, record.lease_until - now))
 
-    def _give_up(self, record: Record, move: Move, terms: Terms) -> Steps[None]:
+    def _give_up(self, record: Record, move: Move, terms: ClaimTerms) -> Steps[None]:
         """Hold a vanished attempt, or fail one that had every chance."""
         change = moved_on({}, move, terms)
         if move.to is Status.FAILED:
@@ -309,12 +315,12 @@ def _owned(record: Record, token: str) -> bool:
     return record.token == token and record.status is Status.IN_PROGRESS
 
 
-def _differs(record: Record, terms: Terms) -> bool:
+def _differs(record: Record, terms: ClaimTerms) -> bool:
     known = record.fingerprint is not None and terms.fingerprint is not None
     return known and record.fingerprint != terms.fingerprint
 
 
-def next_move(record: Record, now: float, terms: Terms) -> Move | None:
+def next_move(record: Record, now: float, terms: ClaimTerms) -> Move | None:
     """The move that a claimant may make on a record it has found, or None."""
     if record.status is Status.COMPLETED or _differs(record, terms):
         return None

@@ -7,7 +7,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 from semel.core.commands import Steps
 from semel.core.drive import Store, adrive, drive, joined
 from semel.core.ledger import LedgerSteps
-from semel.core.parts import Plan, alone
+from semel.core.parts import PartPlan, alone
 from semel.core.realm import Realm
 from semel.model import check_claim
 
@@ -29,7 +29,7 @@ class Facade(Generic[S_co]):
         return f"<{type(self).__name__} on {self._store!r}>"
 
     def within(self, connection: Any) -> Self:
-        """The same, inside the transaction of a connection of yours: it stands or falls with your rows."""
+        """These methods in the transaction of a connection of yours: they stand or fall with your rows."""
         return type(self)(self.steps, joined(self._store, connection))
 
 
@@ -46,7 +46,7 @@ def driven(method: Callable[Concatenate[S, P], Steps[T]]) -> Callable[Concatenat
 def adriven(
     method: Callable[Concatenate[S, P], Steps[T]],
 ) -> Callable[Concatenate[Facade[S], P], Coroutine[Any, Any, T]]:
-    """The same, awaitable."""
+    """The method as async callers know it: its steps, driven by awaiting."""
 
     @functools.wraps(method)
     async def run(self: Facade[S], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -64,7 +64,7 @@ class Marking(Protocol):
 M = TypeVar("M", bound=Marking)
 
 
-def made(method: Callable[Concatenate[M, P], Plan[T]]) -> Callable[Concatenate[Facade[M], P], T]:
+def made(method: Callable[Concatenate[M, P], PartPlan[T]]) -> Callable[Concatenate[Facade[M], P], T]:
     """A method that contributes to a write, as callers know it: its write made at once, by itself."""
 
     @functools.wraps(method)
@@ -76,9 +76,9 @@ def made(method: Callable[Concatenate[M, P], Plan[T]]) -> Callable[Concatenate[F
 
 
 def amade(
-    method: Callable[Concatenate[M, P], Plan[T]],
+    method: Callable[Concatenate[M, P], PartPlan[T]],
 ) -> Callable[Concatenate[Facade[M], P], Coroutine[Any, Any, T]]:
-    """The same, awaitable."""
+    """A method that contributes to a write, as async callers know it: its write, awaited by itself."""
 
     @functools.wraps(method)
     async def run(self: Facade[M], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -100,7 +100,7 @@ def held(method: F) -> F:
 
 
 def held_many(method: F) -> F:
-    """The same for several claims."""
+    """The method, given claims and nothing that only looks like one."""
 
     @functools.wraps(method)
     def checked(self: Any, claims: Any, *args: Any, **kwargs: Any) -> Any:
@@ -141,7 +141,7 @@ class Ledger(Facade[LedgerSteps]):
 
 
 class AsyncLedger(Facade[LedgerSteps]):
-    """The same, awaitable."""
+    """What was seen, what is running, and what came of it, by methods that are awaited."""
 
     claim = adriven(LedgerSteps.claim)
     claim_many = adriven(LedgerSteps.claim_many)

@@ -21,7 +21,7 @@ from semel.core.failures import failed_before
 from semel.core.heartbeat import Heart, Pulse
 from semel.core.ledger import LedgerSteps
 from semel.core.policy import Policy
-from semel.core.records import Terms, failure_of
+from semel.core.records import ClaimTerms, failure_of
 from semel.core.running import (
     CURRENT,
     Run,
@@ -88,11 +88,11 @@ class Stake(Bid):
             self._flow.end(run)
             if run.begun:
                 run.interrupted = True
-                return self._flow.service.ledger.abandon(run.claim)
+                return self._flow.context.ledger.abandon(run.claim)
         return super().withdrawn()
 
 
-class Service(msgspec.Struct, frozen=True):
+class FlowContext(msgspec.Struct, frozen=True):
     """What every flow needs."""
 
     ledger: LedgerSteps
@@ -102,7 +102,7 @@ class Service(msgspec.Struct, frozen=True):
     secret: bytes | None
     draining: Callable[[], bool]
 
-    def about(self, name: str) -> "Service":
+    def about(self, name: str) -> "FlowContext":
         """What a flow needs whose events name the function that they are about."""
         return msgspec.structs.replace(self, ledger=self.ledger.about(name))
 
@@ -110,14 +110,14 @@ class Service(msgspec.Struct, frozen=True):
 class Flow:
     """One protected piece of work: its policy, and the steps of a call."""
 
-    def __init__(self, service: Service, policy: Policy, decoder: Decoder) -> None:
-        self.service = service
+    def __init__(self, context: FlowContext, policy: Policy, decoder: Decoder) -> None:
+        self.context = context
         self.policy = policy
         self.promise(decoder)
-        self._ledger = service.ledger
-        self._monotonic = service.clock.monotonic
-        self._draining = service.draining
-        self._heart, self._beats = service.heart, policy.heartbeat
+        self._ledger = context.ledger
+        self._monotonic = context.clock.monotonic
+        self._draining = context.draining
+        self._heart, self._beats = context.heart, policy.heartbeat
         self.replay = _replayer(self)
 
     def promise(self, decoder: Decoder) -> None:
@@ -136,7 +136,7 @@ class Flow:
     ) -> Returned | Raised:
         """Claim the key, do the work and keep what came of it; or give what came of it before."""
         work = Work(self.attempt, function, args, kwargs)
-        return drive(self.steps(id, fingerprint, work, subject), self.service.store)
+        return drive(self.steps(id, fingerprint, work, subject), self.context.store)
 
     async def arun(  # noqa: PLR0917
         self,
@@ -149,7 +149,7 @@ class Flow:
     ) -> Returned | Raised:
         """Claim the key, await the work and keep what came of it; or give what came of it before."""
         work = Work(self.aattempt, function, args, kwargs)
-        return await adrive(self.steps(id, fingerprint, work, subject), self.service.store)
+        return await adrive(self.steps(id, fingerprint, work, subject), self.context.store)
 
     def steps(
         self, id: str, fingerprint: str | None, work: Work, subject: str | None = None
@@ -164,7 +164,7 @@ class Flow:
         policy = self.policy
         refuse_reentry(id)
         subject = subject or subject_of_step(id)
-        terms = Terms(
+        terms = ClaimTerms(
             policy.lease,
             policy.ttl,
             fingerprint,
@@ -188,7 +188,7 @@ class Flow:
         if not isinstance(outcome, Claimed):
             yield from self._remember(outcome)
             return self._answer(outcome)
-        run = stake.run = Run(outcome, sent, self.service.clock)
+        run = stake.run = Run(outcome, sent, self.context.clock)
         run.subject = subject
         if outcome.lapsed and policy.resolver is not None and not self._stopped(run):
             settled = yield from self._resolve(run, work)
@@ -208,7 +208,9 @@ class Flow:
             return errors.ClaimLost(run.key, run.attempt, "begin")
         return errors.ShuttingDown("no new work is begun")
 
-    def _claim_next(self, id: str, terms: Terms, busy: Busy, stake: "Stake") -> Steps[tuple[Outcome, float]]:
+    def _claim_next(
+        self, id: str, terms: ClaimTerms, busy: Busy, stake: "Stake"
+    ) -> Steps[tuple[Outcome, float]]:
         """Claim the key when the one before has finished, or vanished; and when that was sent."""
         outcome: Outcome = busy
         patience, sent = self.policy.patience, 0.0
@@ -222,7 +224,7 @@ class Flow:
     def _run_open(self, id: str, work: Work, error: errors.StoreError) -> Steps[Returned | Raised]:
         """The store is down, and the caller said beforehand that the work matters more than doing it once."""
         self._ledger.events.warn(What.RAN_OPEN, id, detail=f"{type(error).__name__}: {error}")
-        done: Returned | Raised = yield work.call(Run(unprotected(id), 0, self.service.clock), work.function)
+        done: Returned | Raised = yield work.call(Run(unprotected(id), 0, self.context.clock), work.function)
         return done
 
     def _answer(self, outcome: Outcome) -> Returned | Raised:
@@ -425,11 +427,11 @@ def _replayer(flow: Flow) -> Callable[[str, str | None], Any]:
     It is the short cut of `Flow.steps` for the most common answer, and decides nothing else: what it passes
     over, the steps see.
     """
-    store = flow.service.store
+    store = flow.context.store
     if not hasattr(store, "glance"):
         return lambda _id, _fingerprint: MISSING
     glance = cast("Glancing", store).glance(LEDGER, ("fingerprint", "result"), REPLAYABLE)
-    events = flow.service.ledger.events
+    events = flow.context.ledger.events
     emit, listeners = events.emit, events.listeners
 
     def replay(id: str, fingerprint: str | None) -> Any:
@@ -461,7 +463,7 @@ def _refused(error: errors.SemelError) -> Raised:
 
 
 def _hastily(steps: Steps[None]) -> Steps[None]:
-    """The same steps, as far as they go without a pause."""
+    """These steps, as far as they go without a pause."""
     try:
         command = next(steps)
         while type(command) is not Pause:

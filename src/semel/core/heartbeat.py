@@ -59,7 +59,7 @@ class Heart:
         self._clock = clock
         self._shortest = float("inf")
         self.pulses = PerLoop(lambda: Pulses(store, clock), _nothing_to_wait_for, lambda _: None)
-        """The same for async work."""
+        """What renews the leases of async work, for each event loop."""
         self._forget()
         HEARTS.add(self)
 

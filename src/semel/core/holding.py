@@ -24,7 +24,7 @@ from semel.core.commands import (
 )
 from semel.core.events import What
 from semel.core.lifecycle import Move
-from semel.core.parts import Part, Plan, Refusals, Verdict
+from semel.core.parts import Part, PartPlan, PartRefusals, PartVerdict
 from semel.core.realm import Realm
 from semel.core.records import Details, RecordSteps, moved_on, was_made
 from semel.model import Claimed, Failure
@@ -66,14 +66,16 @@ class HolderSteps(RecordSteps):
 
     def completing(
         self, claim: Claimed, result: Any = None, details: Details = None, promised: Decoder | None = None
-    ) -> Plan[None]:
+    ) -> PartPlan[None]:
         """The effect happened, or happens in the same write; keep what came of it, and what is noted of it.
 
         What is `promised` reads it later; a result that it cannot read stays plain JSON.
         """
         return lambda _mark: self._concluding(claim, lifecycle.COMPLETE, result, details, promised)
 
-    def failing(self, claim: Claimed, error: BaseException | Failure, details: Details = None) -> Plan[None]:
+    def failing(
+        self, claim: Claimed, error: BaseException | Failure, details: Details = None
+    ) -> PartPlan[None]:
         """It failed, and is to stay failed."""
 
         def plan(_mark: str) -> "Steps[Part[None]]":
@@ -86,7 +88,7 @@ class HolderSteps(RecordSteps):
 
     def releasing(
         self, claim: Claimed, error: BaseException | Failure | None = None, *, counted: bool = True
-    ) -> Plan[None]:
+    ) -> PartPlan[None]:
         """It did not happen; let the next attempt run. This one counts, unless it was none at all."""
 
         def plan(_mark: str) -> "Steps[Part[None]]":
@@ -111,7 +113,7 @@ class HolderSteps(RecordSteps):
         """It did not happen; let the next attempt run. This one counts, unless it was none at all."""
         return self.ended(claim, self.releasing(claim, error, counted=counted))
 
-    def ended(self, claim: Claimed, plan: Plan[None]) -> Steps[None]:
+    def ended(self, claim: Claimed, plan: PartPlan[None]) -> Steps[None]:
         """End a claim by itself, where the store is away for as long as the lease lasts."""
         part = yield from plan(claim.token)
         judged(part, (yield from self._insist(part.writes[0], claim.lease)))
@@ -207,12 +209,12 @@ class HolderSteps(RecordSteps):
         return Part((write,), partial(self._judge, claim, move, change), tell, True)
 
     def _judge(
-        self, claim: Claimed, move: Move, change: Item, refusals: Refusals
-    ) -> Verdict | errors.SemelError:
+        self, claim: Claimed, move: Move, change: Item, refusals: PartRefusals
+    ) -> PartVerdict | errors.SemelError:
         """What it means that a move was refused: it was made before, or the claim is lost."""
         item = None if refusals[0] is None else refusals[0].item
         if was_made(item, claim.token, change):
-            return Verdict.SAME
+            return PartVerdict.SAME
         if move is not lifecycle.RENEW:  # a late renewal of finished work is no news
             self.events.warn(What.CLAIM_LOST, claim.id, claim.attempt, f"refused to {move.name}")
         return errors.ClaimLost(claim.key, claim.attempt, move.name)

@@ -44,7 +44,7 @@ from semel.core.holding import AWAY, Answers, judged
 from semel.core.keys import Key
 from semel.core.lifecycle import Status
 from semel.core.policy import check_word
-from semel.core.records import Terms, is_running, moved_on, opening, was_made
+from semel.core.records import ClaimTerms, is_running, moved_on, opening, was_made
 from semel.core.spans import DAY, HOUR, LEASE, Seconds, lasting, seconds
 from semel.model import (
     Abandoned,
@@ -82,7 +82,7 @@ class LedgerSteps(ClaimSteps):
         found = yield from read(Get(LEDGER, id))
         return self._record(id, found.item)
 
-    def peek(self, id: str, terms: Terms, decoder: Decoder) -> Steps[Outcome | None]:
+    def peek(self, id: str, terms: ClaimTerms, decoder: Decoder) -> Steps[Outcome | None]:
         """What a claim would find on a qualified name that is done; None where it is not."""
         found = yield from read(Get(LEDGER, id))
         record = self._record(id, found.item)
@@ -140,7 +140,7 @@ class LedgerSteps(ClaimSteps):
         id = self.name(key)
         found = yield from read(Get(LEDGER, id))
         record = self._record(id, found.item)
-        terms = Terms(0, seconds(ttl), on_lapsed="hold")
+        terms = ClaimTerms(0, seconds(ttl), on_lapsed="hold")
         if record is not None and next_move(record, found.now, terms) is lifecycle.HOLD:
             yield from self._give_up(record, lifecycle.HOLD, terms)
         elif record is None or record.status is not Status.UNKNOWN:
@@ -173,7 +173,7 @@ class LedgerSteps(ClaimSteps):
         return new
 
     def check_and_set_many(self, keys: Iterable[str | Key], ttl: Seconds = HOUR) -> Steps[Answers]:
-        """The same for many keys in one round trip; of equal keys in the batch the first one counts."""
+        """True for each new key, in one round trip; of equal keys in the batch the first one counts."""
         token = self.token()
         names = [self.name(key) for key in keys]
         span = lasting(ttl, self.horizon)
@@ -215,7 +215,9 @@ class LedgerSteps(ClaimSteps):
             elif is_running(record, reply.now):
                 raise errors.InProgress(record.key, record.lease_until - reply.now, record.attempt)
             elif record.status is Status.IN_PROGRESS:
-                yield from self._give_up(record, lifecycle.HOLD, Terms(0, seconds(ttl), on_lapsed="hold"))
+                yield from self._give_up(
+                    record, lifecycle.HOLD, ClaimTerms(0, seconds(ttl), on_lapsed="hold")
+                )
                 reply = yield from write(mark)
             else:
                 move = lifecycle.MARK
@@ -305,7 +307,7 @@ def _mark(id: str, ttl: float, token: str) -> Put:
 
 
 def _marked(ttl: float, token: str) -> Item:
-    return opening(Terms(0, ttl), token) | {"status": "COMPLETED", "encoding": MARK.encoding}
+    return opening(ClaimTerms(0, ttl), token) | {"status": "COMPLETED", "encoding": MARK.encoding}
 
 
 MARKABLE = AnyOf((ABSENT, Equals("status", "RELEASED")))

@@ -19,7 +19,7 @@ T = TypeVar("T")
 TRIES = 50
 
 
-class Verdict(Enum):
+class PartVerdict(Enum):
     """How a part reads a refusal, where it is no error."""
 
     MADE = auto()
@@ -32,8 +32,8 @@ class Verdict(Enum):
     """What the part was made from has changed: it is made again."""
 
 
-Refusals: TypeAlias = tuple[Refused | None, ...]
-Judge: TypeAlias = Callable[[Refusals], Verdict | SemelError]
+PartRefusals: TypeAlias = tuple[Refused | None, ...]
+Judge: TypeAlias = Callable[[PartRefusals], PartVerdict | SemelError]
 
 
 class Part(msgspec.Struct, Generic[T], frozen=True):
@@ -50,10 +50,10 @@ class Part(msgspec.Struct, Generic[T], frozen=True):
 
 # Makes a part, for a commit with this mark. Inner functions that are one quote their annotations, which would
 # else be evaluated at every call.
-Plan: TypeAlias = Callable[[str], Steps[Part[T]]]
+PartPlan: TypeAlias = Callable[[str], Steps[Part[T]]]
 
 
-def commit(plans: Sequence[Plan[Any]], mark: str) -> Steps[list[Any]]:
+def commit(plans: Sequence[PartPlan[Any]], mark: str) -> Steps[list[Any]]:
     """Make all parts in one write, or none of them: their results, or the error of one that is refused."""
     parts: list[Part[Any] | None] = [None] * len(plans)
     left = set(range(len(plans)))
@@ -72,7 +72,7 @@ def commit(plans: Sequence[Plan[Any]], mark: str) -> Steps[list[Any]]:
         for place, verdict in verdicts.items():
             if isinstance(verdict, SemelError):
                 raise verdict
-            if verdict is Verdict.STALE:
+            if verdict is PartVerdict.STALE:
                 parts[place] = None
             else:
                 results[place] = _part(parts, place).result(None)
@@ -80,16 +80,16 @@ def commit(plans: Sequence[Plan[Any]], mark: str) -> Steps[list[Any]]:
     raise StoreThrottled(f"other changes came in between {TRIES} times in a row; try again later")
 
 
-def _was_made(chosen: list[tuple[int, Part[Any]]], verdicts: dict[int, Verdict | SemelError]) -> bool:
+def _was_made(chosen: list[tuple[int, Part[Any]]], verdicts: dict[int, PartVerdict | SemelError]) -> bool:
     """Whether the refusals only say that all of it was made before, and the answer to that was lost."""
     # A claim is ended once. Where it was ended just so, these parts were made with it, whether they are sent
     # again or asked for again. But where one is missing that would be there, something else has ended it.
-    missing = any(part.marked and not isinstance(verdicts.get(place), Verdict) for place, part in chosen)
+    missing = any(part.marked and not isinstance(verdicts.get(place), PartVerdict) for place, part in chosen)
     said = verdicts.values()
-    return Verdict.MADE in said or (Verdict.SAME in said and not missing)
+    return PartVerdict.MADE in said or (PartVerdict.SAME in said and not missing)
 
 
-def alone(plan: Plan[T], mark: str) -> Steps[T]:
+def alone(plan: PartPlan[T], mark: str) -> Steps[T]:
     """Make one part."""
     [result] = yield from commit([plan], mark)
     return cast("T", result)
@@ -114,7 +114,7 @@ def _sent(writes: tuple[Write, ...]) -> Steps[Applied | Refused | Cancelled | No
 
 def _verdicts(
     chosen: list[tuple[int, Part[Any]]], reply: Applied | Refused | Cancelled | None
-) -> dict[int, Verdict | SemelError]:
+) -> dict[int, PartVerdict | SemelError]:
     """What the parts say that were refused."""
     if reply is None or isinstance(reply, Applied):
         return {}
@@ -128,6 +128,6 @@ def _verdicts(
     return verdicts
 
 
-def unrefusable(_refusals: Refusals) -> Verdict:
+def unrefusable(_refusals: PartRefusals) -> PartVerdict:
     """The judge of a part whose writes have no condition."""
     raise AssertionError("a write without a condition was refused")

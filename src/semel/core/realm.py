@@ -52,7 +52,7 @@ class Realm(msgspec.Struct, frozen=True, kw_only=True):
         return self.pseudonym(self.prefix + person)
 
     def subject_of(self, person: str | None) -> str | None:
-        """The same, where there may be none."""
+        """What stands for a person, where there may be none."""
         return None if person is None else self.subject(person)
 
     def pseudonym(self, value: str) -> str:

@@ -20,7 +20,7 @@ Details: TypeAlias = dict[str, Any] | None
 MAX_ERROR_TEXT = 1000
 
 
-class Terms(msgspec.Struct, frozen=True):
+class ClaimTerms(msgspec.Struct, frozen=True):
     """On what terms a key is claimed."""
 
     lease: float
@@ -148,7 +148,7 @@ def failure_of(error: BaseException | Failure, kept_as: str = "") -> Failure:
     return Failure(type(error).__qualname__, errors.words_of(error), kept_as)
 
 
-def opening(terms: Terms, token: str, attempt: int = 1, before: Record | None = None) -> Item:
+def opening(terms: ClaimTerms, token: str, attempt: int = 1, before: Record | None = None) -> Item:
     """A record at the beginning of an attempt."""
     item: Item = {
         "status": "IN_PROGRESS",
@@ -166,7 +166,7 @@ def opening(terms: Terms, token: str, attempt: int = 1, before: Record | None = 
     return item
 
 
-def moved_on(change: Item, move: Move, claim: Claimed | Terms) -> Item:
+def moved_on(change: Item, move: Move, claim: Claimed | ClaimTerms) -> Item:
     """Add what every move writes. Each sets the end of the record's life anew, so it outlives the lease.
 
     What may come to be in doubt does not end as other records do: by then somebody has to have settled it.

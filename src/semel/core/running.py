@@ -107,7 +107,7 @@ class Run:
         self.kept = True
 
     def promise(self, result: Any) -> None:
-        """The same in a transaction that somebody else has yet to end, in one way or the other."""
+        """A transaction completes the claim with this result, and somebody else has yet to end it."""
         self.result = result
         self.promised = True
 

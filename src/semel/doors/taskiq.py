@@ -16,7 +16,7 @@ from semel.core.extras import require
 from semel.core.policy import Options
 from semel.doors.tasks import FINAL, RETRYABLE, TaskQueue, retry_after
 from semel.model import MISSING
-from semel.once import ALL, All, KeyMaker, Payload
+from semel.once import ALL, All, KeyMaker, PayloadNames
 
 require("taskiq", "taskiq")  # which says how to install it
 
@@ -37,7 +37,7 @@ def once(
     s: Semel,
     key: str | KeyMaker,
     *,
-    fingerprint: Payload = ALL,
+    fingerprint: PayloadNames = ALL,
     returns: Any = MISSING,
     **options: Unpack[Options],
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:

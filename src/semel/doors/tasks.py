@@ -17,7 +17,7 @@ from semel import errors
 from semel.connect import Semel
 from semel.core.policy import Options
 from semel.model import MISSING, OnBusy
-from semel.once import ALL, KeyMaker, Payload
+from semel.once import ALL, KeyMaker, PayloadNames
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -66,7 +66,7 @@ class TaskQueue(msgspec.Struct, frozen=True):
         s: Semel,
         key: str | KeyMaker,
         *,
-        fingerprint: Payload = ALL,
+        fingerprint: PayloadNames = ALL,
         returns: Any = MISSING,
         **options: Unpack[Options],
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:

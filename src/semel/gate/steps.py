@@ -24,9 +24,9 @@ from semel.core.commands import (
 )
 from semel.core.events import What
 from semel.core.keys import Key, check
-from semel.core.parts import Part, Plan, Refusals, Verdict, commit
+from semel.core.parts import Part, PartPlan, PartRefusals, PartVerdict, commit
 from semel.core.realm import Moment, moment_of
-from semel.core.records import Terms, opening
+from semel.core.records import ClaimTerms, opening
 from semel.core.spans import DAY, Seconds, lasting
 from semel.gate.rules import (
     RULES,
@@ -301,22 +301,22 @@ class GateSteps:
     def _id(self, key: str | Key) -> str:
         return self.realm.name(check(key) + RECORD)
 
-    def _recording(self, decision: GateDecision, when: Condition, person: str | None) -> Plan[None]:
+    def _recording(self, decision: GateDecision, when: Condition, person: str | None) -> PartPlan[None]:
         """The decision as the outcome of its action's key."""
         id = self._id(decision.key)
 
         def plan(mark: str) -> "Steps[Part[None]]":
             yield from ()
             body = self._rules.ledger.codec.encode(decision, id).body
-            item = opening(Terms(0, self._ttl, subject=person), mark)
+            item = opening(ClaimTerms(0, self._ttl, subject=person), mark)
             item |= {"status": "COMPLETED", "result": body.data, "encoding": body.encoding}
 
-            def judge(refusals: Refusals) -> "Verdict | errors.SemelError":
+            def judge(refusals: PartRefusals) -> "PartVerdict | errors.SemelError":
                 there = None if refusals[0] is None else refusals[0].item
                 # One of mine that somebody else has given back meanwhile is no decision any more.
                 if there is None or there.get("token") != mark or _taken_back(there):
                     return _Decided(there)
-                return Verdict.MADE
+                return PartVerdict.MADE
 
             return Part((Put(LEDGER, id, item, when),), judge, lambda _: None, marked=True)
 
@@ -332,19 +332,19 @@ class GateSteps:
 
     # Taking back
 
-    def _taking_back(self, decision: Allowed) -> Plan[None]:
+    def _taking_back(self, decision: Allowed) -> PartPlan[None]:
         """The record of the decision is given back, so that it is decided anew."""
         move = lifecycle.TAKE_BACK
         change: Item = {"status": move.status, "result": None, "encoding": None, "updated_at": NOW}
         write = Update(LEDGER, self._id(decision.key), change, move.condition(decision.token))
 
-        def judge(refusals: Refusals) -> "Verdict | errors.SemelError":
+        def judge(refusals: PartRefusals) -> "PartVerdict | errors.SemelError":
             there = (None if refusals[0] is None else refusals[0].item) or {}
             return _TakenBack(given=there.get("token") == decision.token)
 
         return _planned(Part((write,), judge, lambda _: None))
 
-    def _giving(self, taken: Taken, decision: Allowed) -> Plan[None]:
+    def _giving(self, taken: Taken, decision: Allowed) -> PartPlan[None]:
         """What was taken is given back, if it is still there."""
         kind = self._kinds.get(taken.kind)
         if kind is None or not issubclass(kind, Charging):
@@ -356,11 +356,11 @@ class GateSteps:
                 f"this was counted in {taken.table}: give it back by a gate whose cap counts there"
             )
         write = kind.give_back(taken, decision.token, self._tables[taken.table], self.realm)
-        return _planned(Part((write,), lambda _: Verdict.STANDS, lambda _: None))
+        return _planned(Part((write,), lambda _: PartVerdict.STANDS, lambda _: None))
 
 
-def _charging(rule: Charging, context: RuleContext, write: Write) -> Plan[None]:
-    def judge(refusals: Refusals) -> "Verdict | errors.SemelError":
+def _charging(rule: Charging, context: RuleContext, write: Write) -> PartPlan[None]:
+    def judge(refusals: PartRefusals) -> "PartVerdict | errors.SemelError":
         [refused] = refusals
         item, now = (None, context.now) if refused is None else (refused.item, refused.now)
         return _Stopped(rule.refused(context, item, now))
@@ -379,7 +379,7 @@ def _over(item: Item | None) -> Condition:
     return AllOf((Equals("token", item["token"]), Equals("status", item["status"])))
 
 
-def _planned(part: Part[None]) -> Plan[None]:
+def _planned(part: Part[None]) -> PartPlan[None]:
     def plan(_mark: str) -> "Steps[Part[None]]":
         yield from ()
         return part

@@ -28,7 +28,7 @@ from semel.core.commands import (
     read,
 )
 from semel.core.keys import Key, check
-from semel.core.parts import Part, Plan, Refusals, Verdict
+from semel.core.parts import Part, PartPlan, PartRefusals, PartVerdict
 from semel.core.realm import Moment, Realm, moment_of
 from semel.core.spans import DAY, Seconds, lasting, seconds
 from semel.periods import Day, Period, Span
@@ -92,7 +92,7 @@ class CounterSteps:
         per: Period = Day(),  # noqa: B008 - a frozen value
         keep: Seconds = KEEP,
         at: Moment | None = None,
-    ) -> Plan[Charged]:
+    ) -> PartPlan[Charged]:
         """Count this much under a token if the period has room for it; else it is refused with `CapReached`.
 
         The same token again counts nothing more, whenever it comes, and gives the charge that was made.
@@ -132,20 +132,20 @@ class CounterSteps:
             msgspec.structs.replace(total, when=room),
         )
 
-        def judge(refusals: Refusals) -> "Verdict | errors.SemelError":
+        def judge(refusals: PartRefusals) -> "PartVerdict | errors.SemelError":
             nonlocal known
             there, full = refusals
             if there is not None:
                 if (charged := before.learn(made, there.item)) is None:
-                    return Verdict.STALE
+                    return PartVerdict.STALE
                 known = charged
-                return Verdict.MADE if known.id == made.id else Verdict.STANDS
+                return PartVerdict.MADE if known.id == made.id else PartVerdict.STANDS
             used = 0 if full is None or full.item is None else full.item["count"]
             return errors.CapReached(made.counter, used, cap, made.resets_at)
 
         return Part(writes, judge, lambda _: known, marked=True)
 
-    def refund(self, charge: Charged) -> Plan[bool]:
+    def refund(self, charge: Charged) -> PartPlan[bool]:
         """Give a charge back, once; False where it is not there any more."""
         name, entry = self.realm.name(charge.counter), CHARGED + charge.token
         self._own()
@@ -165,12 +165,12 @@ class CounterSteps:
             Add(self._table, name, "count", -charge.by, {"updated_at": NOW}, {}, PRESENT, charge.period),
         )
 
-        def judge(refusals: Refusals) -> Verdict:
+        def judge(refusals: PartRefusals) -> PartVerdict:
             nonlocal given
             item = (None if refusals[0] is None else refusals[0].item) or {}
             given = item.get("state") == "refunded" and all(item.get(field) == made[field] for field in made)
             # By whoever: a charge is given back once. Where only its total is gone, so is its period.
-            return Verdict.STANDS
+            return PartVerdict.STANDS
 
         return Part(writes, judge, lambda _: given, marked=True)
 

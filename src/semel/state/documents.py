@@ -36,7 +36,7 @@ from semel.core.commands import (
     write,
 )
 from semel.core.keys import Key
-from semel.core.parts import Part, Plan, Refusals, Verdict
+from semel.core.parts import Part, PartPlan, PartRefusals, PartVerdict
 from semel.core.realm import Realm, copied, plain
 from semel.core.spans import DAY, Seconds, seconds
 from semel.tables import DOCUMENTS, Kind, Table
@@ -205,7 +205,7 @@ class DocumentSteps(Generic[T]):
         version: int | None = None,
         ttl: Seconds = TTL,
         subject: str | None = None,
-    ) -> Plan[int]:
+    ) -> PartPlan[int]:
         """Write the whole document, and give its new version.
 
         With a `version` only if that is the one it has (0: only if there is none), else `VersionConflict`.
@@ -234,7 +234,7 @@ class DocumentSteps(Generic[T]):
         *,
         ttl: Seconds = TTL,
         subject: str | None = None,
-    ) -> Plan[Document[T]]:
+    ) -> PartPlan[Document[T]]:
         """Read the document, let the function make the new one of it (of None where there is none), write it.
 
         Where somebody else was quicker the function is called again, with what that one wrote: it must do
@@ -264,7 +264,7 @@ class DocumentSteps(Generic[T]):
         ends: Mapping[str, Seconds] | None = None,
         ttl: Seconds = TTL,
         subject: str | None = None,
-    ) -> Plan[Document[T]]:
+    ) -> PartPlan[Document[T]]:
         """Set these fields and leave the others as they are; None removes one, a document is made if need be.
 
         `ends` says how long some of them last, where that is shorter than the document's `ttl`.
@@ -369,10 +369,10 @@ class DocumentSteps(Generic[T]):
         made = Document(key, self._checked(fields), before + 1, end, ends)
         sent = False
 
-        def judge(refusals: Refusals) -> Verdict:
+        def judge(refusals: PartRefusals) -> PartVerdict:
             nonlocal sent
             sent = True
-            return Verdict.MADE if _mine(refusals[0], mark) else Verdict.STALE
+            return PartVerdict.MADE if _mine(refusals[0], mark) else PartVerdict.STALE
 
         def result(reply: Applied | None) -> "Document[T]":
             if reply is not None or sent or found.item is None:
@@ -386,9 +386,9 @@ class DocumentSteps(Generic[T]):
     def _writing(self, key: str, id: str, change: Item, version: int) -> Part[int]:
         """Write it over one version."""
 
-        def judge(refusals: Refusals) -> "Verdict | errors.SemelError":
+        def judge(refusals: PartRefusals) -> "PartVerdict | errors.SemelError":
             if _mine(refusals[0], change.get("token")):
-                return Verdict.MADE
+                return PartVerdict.MADE
             item = refusals[0].item if refusals[0] else None
             return errors.VersionConflict(key, version, 0 if item is None else _version(item))
 

@@ -25,7 +25,7 @@ from semel.core.commands import (
     read,
 )
 from semel.core.keys import Key, check
-from semel.core.parts import Part, Plan, Refusals, Verdict, unrefusable
+from semel.core.parts import Part, PartPlan, PartRefusals, PartVerdict, unrefusable
 from semel.core.realm import Moment, Realm, copied, moment_of, plain
 from semel.core.spans import DAY, Seconds, seconds
 from semel.core.ulids import Ulids
@@ -148,7 +148,7 @@ class JournalSteps:
         id: int | None = None,
         ttl: Seconds = TTL,
         subject: str | None = None,
-    ) -> Plan[Entry]:
+    ) -> PartPlan[Entry]:
         """Add an entry about something that happened at a moment of its own (else: now), and give it.
 
         The same `key` again adds nothing and gives the entry that is there.
@@ -235,20 +235,20 @@ class JournalSteps:
             memory = {at: value for at, value in memory.items() if at not in ("actor", "at", "subject")}
             writes = (Put(self._table, name, memory, ABSENT, USED + entry.key), *writes)
 
-        def judge(refusals: Refusals) -> Verdict:
+        def judge(refusals: PartRefusals) -> PartVerdict:
             nonlocal known
             there = next(refused for refused in refusals if refused is not None).item or {}
             drawn = self._book.ids == "ulid" and entry.key is None
             if there.get("token") == mark or (drawn and not self._book.remembers):
-                return Verdict.MADE
+                return PartVerdict.MADE
             if drawn:
-                return Verdict.STALE  # another process has drawn the same id; it is drawn again
+                return PartVerdict.STALE  # another process has drawn the same id; it is drawn again
             if "entry" in (there.get("body") or {}) and self._book.remembers:
                 first = there["body"]
                 before.append(msgspec.structs.replace(entry, id=first["entry"], at=first["at"]))
-                return Verdict.STALE  # it is looked up
+                return PartVerdict.STALE  # it is looked up
             known = self._entry(entry.owner, there)
-            return Verdict.STANDS
+            return PartVerdict.STANDS
 
         # An id that was drawn is drawn anew when it is asked for again, and a time is another one by then.
         named = entry.key is not None if self._book.remembers else self._book.ids == "own"

@@ -16,7 +16,7 @@ from semel.core.clock import Clock
 from semel.core.drive import Store, drive
 from semel.core.keys import check, prefix
 from semel.core.locks import Event
-from semel.core.parts import Part, Plan
+from semel.core.parts import Part, PartPlan
 from semel.core.realm import Realm
 from semel.core.spans import DAY
 from semel.errors import InvalidOption, RecordCorrupt, StoreClosed, StoreError
@@ -128,7 +128,7 @@ class SwitchSteps:
         self._board = board
         self._clock = clock
 
-    def turn(self, name: str, *, on: bool, reason: str = "") -> Plan[Document[dict[str, Any]]]:
+    def turn(self, name: str, *, on: bool, reason: str = "") -> PartPlan[Document[dict[str, Any]]]:
         """Turn a switch on or off, for every worker of this environment."""
         check(name)
         if not isinstance(on, bool):

@@ -9,7 +9,7 @@ from semel import errors
 from semel.core.commands import Steps
 from semel.core.drive import Store, adrive, drive, joined
 from semel.core.ledger import LedgerSteps
-from semel.core.parts import Plan, commit
+from semel.core.parts import PartPlan, commit
 from semel.core.running import CURRENT, Run
 from semel.model import MISSING, Claimed, Failure, check_claim
 from semel.state.counters import CounterSteps
@@ -45,13 +45,13 @@ class Gathered:
     def __init__(self, token: Callable[[], str], *, joined: bool = False) -> None:
         self._token = token
         self._joined = joined
-        self._plans: list[Plan[Any]] = []
+        self._plans: list[PartPlan[Any]] = []
         self._pending: list[Pending[Any]] = []
         self._ended: list[Claimed] = []
         self._completed: list[tuple[Claimed | Run, Any]] = []
         self._over = False
 
-    def add(self, plan: Plan[T]) -> Pending[T]:
+    def add(self, plan: PartPlan[T]) -> Pending[T]:
         """One call more."""
         if self._over:
             raise errors.UsageError("this transaction is over: nobody would write that any more")
@@ -60,13 +60,13 @@ class Gathered:
         self._pending.append(pending)
         return pending
 
-    def end(self, claim: Claimed, plan: Plan[None]) -> Pending[None]:
+    def end(self, claim: Claimed, plan: PartPlan[None]) -> Pending[None]:
         """The end of a claim: its token marks the whole, which can then be made only once."""
         self._ended.append(claim)
         return self.add(plan)
 
-    def complete(self, holder: Claimed | Run, result: Any, plan: Plan[None]) -> Pending[None]:
-        """The same where it ends with a result, which its run is told of."""
+    def complete(self, holder: Claimed | Run, result: Any, plan: PartPlan[None]) -> Pending[None]:
+        """The end of a claim with a result, which its run is told of."""
         self._completed.append((holder, result))
         return self.end(_claim(holder), plan)
 
@@ -119,13 +119,13 @@ class Gathering(Generic[S]):
         self._gathered = gathered
 
     def on(self, *where: Any) -> Self:
-        """The same in another table."""
+        """These methods on another table."""
         steps: Any = self._steps
         return type(self)(steps.on(*where), self._gathered)
 
 
 def gathered(
-    method: Callable[Concatenate[S, P], Plan[T]],
+    method: Callable[Concatenate[S, P], PartPlan[T]],
 ) -> Callable[Concatenate[Gathering[S], P], Pending[T]]:
     """The method inside a transaction: what it would write is gathered."""
     import functools
@@ -168,7 +168,7 @@ class GatheredDocuments(Gathering[DocumentSteps[Any]]):
     change = gathered(DocumentSteps[Any].change)
 
     def of(self, *kind: Any, **ends: Any) -> Self:
-        """The same with documents of a class."""
+        """These methods with documents of a class."""
         return type(self)(self._steps.of(*kind, **ends), self._gathered)
 
 

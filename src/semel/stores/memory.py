@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from semel.core.codecs import Overflow
 
 # What tells an item from the others of its table: its key, and where the table has a sort key, that too.
-Spot: TypeAlias = str | tuple[str, Sort]
+ItemKey: TypeAlias = str | tuple[str, Sort]
 
 # Expiry is kept by the minute: few buckets, and an item goes at most a minute after its time.
 BUCKET_SECONDS = 60
@@ -73,10 +73,10 @@ class MemoryStore:
         self._now = self._clock.steady
         self._lock = threading.RLock()
         self._owned: Callable[[], bool] = self._lock._is_owned  # type: ignore[attr-defined]  # as Condition asks it
-        self._tables: dict[str, dict[Spot, Item]] = {}
+        self._tables: dict[str, dict[ItemKey, Item]] = {}
         # Where the items of a partition are, of tables with a sort key: there it has many.
-        self._partitions: dict[tuple[str, str], dict[Spot, None]] = {}
-        self._buckets: dict[float, list[tuple[str, Spot]]] = {}
+        self._partitions: dict[tuple[str, str], dict[ItemKey, None]] = {}
+        self._buckets: dict[float, list[tuple[str, ItemKey]]] = {}
         self._due: list[float] = [float("inf")]
         self._expires: dict[str, str] = {}
         self._room = WaitingRoom(self._clock)
@@ -146,7 +146,7 @@ class MemoryStore:
     def __len__(self) -> int:
         return sum(map(len, self._tables.values()))
 
-    def _table(self, table: Table) -> dict[Spot, Item]:
+    def _table(self, table: Table) -> dict[ItemKey, Item]:
         try:
             return self._tables[table.name]
         except KeyError:
@@ -225,7 +225,7 @@ class MemoryStore:
             self._announce(command, spot, after)
         return functools.partial(items.__setitem__, spot, after)
 
-    def _announce(self, command: Write, spot: Spot, item: Item) -> None:
+    def _announce(self, command: Write, spot: ItemKey, item: Item) -> None:
         """What helps to find or to remove an item that is about to be there."""
         table = command.table
         self._schedule(table.name, spot, item[table.expires])
@@ -233,7 +233,7 @@ class MemoryStore:
         if table.sort is not None:
             self._partitions.setdefault((table.name, command.key), {})[spot] = None
 
-    def _remove(self, name: str, spot: Spot) -> None:
+    def _remove(self, name: str, spot: ItemKey) -> None:
         self._tables[name].pop(spot, None)
         if isinstance(spot, tuple):
             partition = self._partitions.get((name, spot[0]), {})
@@ -241,7 +241,7 @@ class MemoryStore:
             if not partition:
                 self._partitions.pop((name, spot[0]), None)
 
-    def _schedule(self, name: str, spot: Spot, moment: float) -> None:
+    def _schedule(self, name: str, spot: ItemKey, moment: float) -> None:
         """Look at this one when its time may be up; until then it may be written as often as it likes."""
         bucket = moment // BUCKET_SECONDS * BUCKET_SECONDS + BUCKET_SECONDS
         try:
@@ -295,7 +295,7 @@ class MemoryStore:
             return [items[spot] for spot in spots if spot in items]
 
 
-def _spot(command: Get | Watch | Write) -> Spot:
+def _spot(command: Get | Watch | Write) -> ItemKey:
     return command.key if command.table.sort is None else (command.key, command.sort)
 
 

@@ -274,7 +274,7 @@ class CommandTests(Harness):
             runner.ask(Delete(THINGS, "key"))
 
     def test_tables_do_not_share_keys(self, runner: Runner, clock: FakeClock) -> None:
-        """The same key in another table is another item."""
+        """A key in another table is another item."""
         put(runner, "key", thing(clock, text="thing"))
         put(runner, "key", thing(clock, text="note"), NOTES, "1")
         assert get(runner, "key")["text"] == "thing"  # type: ignore[index]

@@ -63,7 +63,7 @@ class FaultTests(Harness):
     def test_a_holders_write_is_recognised(
         self, runner: Runner, ledger: LedgerSteps, store: Faulty, name: str, lost: int
     ) -> None:
-        """The same token and the same outcome: it was made, and that is success."""
+        """With its token and its outcome there, it was made, and that is success."""
         operation, _, leads_to = OPERATIONS[name]
         claim = claimed(runner.run(ledger.claim("key")))
         store.lose_reply(lost)

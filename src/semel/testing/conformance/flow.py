@@ -9,7 +9,7 @@ import pytest
 from semel import errors
 from semel.core.codecs import decoder_for
 from semel.core.commands import TRIES, Raised, Returned, Steps
-from semel.core.flow import Flow, Service
+from semel.core.flow import Flow, FlowContext
 from semel.core.heartbeat import Heart
 from semel.core.ledger import LedgerSteps
 from semel.core.policy import policy_of
@@ -42,7 +42,7 @@ class FlowTests(Harness):
         self, runner: Runner, store: Faulty, ledger: LedgerSteps, clock: FakeClock
     ) -> Callable[..., Steps[Any]]:
         """Makes the steps of a call on the key."""
-        service = Service(ledger, store, clock, Heart(store, clock), None, lambda: False)
+        service = FlowContext(ledger, store, clock, Heart(store, clock), None, lambda: False)
 
         def make(effect: Effect, **options: Any) -> Steps[Returned | Raised]:
             flow = Flow(service, policy_of(options), decoder_for(Any))  # type: ignore[arg-type]

@@ -265,7 +265,7 @@ class RecordTests(Harness):
         assert raw(runner, ledger, "key") == before
 
     def test_environments_and_scopes_do_not_meet(self, runner: Runner, ledger: LedgerSteps) -> None:
-        """The same key elsewhere is another record."""
+        """A key elsewhere is another record."""
         claimed(runner.run(ledger.claim("key")))
         for env, scope in (("test", "tenant"), ("tes", "t"), ("other", ""), ("TEST", "")):
             other = LedgerSteps(Realm(env=env, scope=scope))

@@ -13,7 +13,7 @@ import msgspec
 from semel import errors
 from semel.core.codecs import decoder_for
 from semel.core.commands import Raised, Returned, Steps
-from semel.core.flow import Flow, Service
+from semel.core.flow import Flow, FlowContext
 from semel.core.heartbeat import Heart
 from semel.core.policy import Policy
 from semel.model import MISSING, Abandoned, Happened, NotHappened, Settlement
@@ -59,7 +59,7 @@ class World(SimulatedWork):
             worker = SimulatedWorker(
                 f"w{number + 1}", rng.upto(1, settings.calls), settings.worker_policy(rng)
             )
-            service = Service(self.ledger, self.store, self.clock, self._heart, None, worker.is_draining)
+            service = FlowContext(self.ledger, self.store, self.clock, self._heart, None, worker.is_draining)
             worker.flow = Flow(service, worker.policy, DECODER)
             self.later(rng.between(0, 0.5) * self.lease, self._next_call, worker)
         for _ in range(settings.operations):
@@ -172,7 +172,7 @@ class World(SimulatedWork):
         life = self.model.current(id)
         payload = life.fingerprint if life is not None and life.fingerprint else "p"
         policy = self.settings.policy("wait", 1000.0)
-        service = Service(self.ledger, self.store, self.clock, self._heart, None, lambda: False)
+        service = FlowContext(self.ledger, self.store, self.clock, self._heart, None, lambda: False)
         flow = Flow(service, policy, DECODER)
         operations = [self._operation("last", "call", id, policy, payload) for _ in range(callers)]
         for operation in operations:
