@@ -14,7 +14,7 @@ import msgspec
 
 from semel.core.clock import Clock
 from semel.core.drive import Store, drive
-from semel.core.keys import check, prefix
+from semel.core.keys import check
 from semel.core.locks import Event
 from semel.core.parts import Part, PartPlan
 from semel.core.realm import Realm
@@ -121,7 +121,7 @@ class SwitchSteps:
     """The rules of switches, as generators of commands."""
 
     def __init__(self, realm: Realm, board: Board, clock: Clock) -> None:
-        everywhere = msgspec.structs.replace(realm, prefix=prefix(realm.env, ""))
+        everywhere = msgspec.structs.replace(realm, scope="")
         self.realm = everywhere
         # Whoever has no key can read and turn them all the same; only the reasons are sealed.
         self._documents: DocumentSteps[dict[str, Any]] = DocumentSteps(everywhere, sealed=False)
