@@ -54,7 +54,6 @@ def bars(done: list[Table]) -> list[Bar]:
     many, few = done[-2].rows[1].name, done[-2].rows[0].name
     batch, singles = done[-3].rows[0].name, done[-3].rows[1].name
     found = [
-        Bar("first call in memory", median("first, in memory", ours.MEMORY.name), 20, "us"),
         Bar("replay in memory", median("replay, in memory", ours.MEMORY.name), 10, "us"),
         Bar(
             "first call on SQLite to the bare statements",
