@@ -827,6 +827,15 @@ def test_stop_ends_a_worker_that_is_idle(inbox):
         pass
 
 
+def test_stop_while_it_looks_ends_a_worker_that_finds_nothing(inbox, monkeypatch):
+    """It would wait for the next look, and nobody notifies it a second time."""
+    worker = inbox.worker(Diary(), poll=NEVER)
+    look = worker.look
+    monkeypatch.setattr(worker, "look", lambda: (look(), worker.stop()))
+    worker.run()
+    assert inbox.survey().waiting == 0
+
+
 def test_stop_before_run_begins_nothing(inbox):
     inbox.put(Message("x", 0))
     worker = inbox.worker(nobody)

@@ -185,10 +185,11 @@ class Worker:
 
     def _looking(self) -> ConsumerLoop:
         while not self._state.stopping:
-            if self._has_room and self._look_at <= self._monotonic():
-                yield BlockingCall(self.look)
             if self.lanes.wake(self._monotonic()):
                 self._state.changed = True
+            if self._has_room and self._look_at <= self._monotonic():
+                yield BlockingCall(self.look)
+                continue  # it may have been stopped meanwhile, and nobody notifies it twice
             pause = self._pause()
             if pause > 0:
                 yield Wait(pause)
