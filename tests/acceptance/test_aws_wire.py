@@ -1010,7 +1010,7 @@ def test_a_large_result_is_kept_as_an_object_until_it_is_deleted(overflow, bucke
     ref, other = objects.put("prod/mail:ada@example.com", data), objects.put("prod/mail:ada@example.com", b"")
     assert ref != other
     assert ref.startswith(prefix)
-    assert "ada" not in ref
+    assert "mail" not in ref
     assert (objects.get(ref), objects.get(other)) == (data, b"")
     objects.delete(ref)
     objects.delete(ref)
