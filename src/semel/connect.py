@@ -283,8 +283,8 @@ class Semel:
         )
         self._realm = realm
         self.ledger = Ledger(steps, store)
-        service = FlowContext(steps, store, shared.clock, shared.heart, shared.secret, shared.stopping.is_set)
-        self.once = Once(service)
+        context = FlowContext(steps, store, shared.clock, shared.heart, shared.secret, shared.stopping.is_set)
+        self.once = Once(context)
         self.aio = AsyncSemel(self)
 
     def __repr__(self) -> str:  # neither its secret nor what its store's URL tells besides

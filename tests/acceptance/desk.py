@@ -18,7 +18,7 @@ from semel.cli import main
 from semel.service import sample_data
 from semel.service.app import create_app
 from semel.service.runtime import Runtime
-from semel.service.workers import WorkerThreads
+from semel.service.workers import AppWorkers
 from tests.places import CREDENTIALS
 from tests.servers.absence import served
 from tests.servers.dynamodb import dynoxide, ministack
@@ -111,7 +111,7 @@ def deliver(client: TestClient, *apps: str) -> list[sample_data.Paste]:
 
 def work_off(runtime: Runtime) -> None:
     """Have the workers handle everything that waits."""
-    workers = WorkerThreads(runtime)
+    workers = AppWorkers(runtime)
     workers.start()
     try:
         assert until(lambda: not any(one.inbox.waiting() for one in runtime.apps if one.works))

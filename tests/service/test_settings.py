@@ -18,7 +18,7 @@ from semel.apps.settings import from_environment
 from semel.errors import InvalidOption, StoreUnavailable
 from semel.service.runtime import Runtime
 from semel.service.settings import ServiceSettings, settings
-from semel.service.workers import WorkerThreads
+from semel.service.workers import AppWorkers
 from tests.service import echo
 from tests.service.kit import opened, register, served, told
 
@@ -230,7 +230,7 @@ def test_options_of_an_inbox_that_cannot_work_are_refused_before_anything_begins
 ) -> None:
     register(monkeypatch)
     with opened(text, tmp_path) as runtime, pytest.raises(InvalidOption) as error:
-        WorkerThreads(runtime)
+        AppWorkers(runtime)
     assert str(error.value).startswith(message)
 
 

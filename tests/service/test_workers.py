@@ -10,7 +10,7 @@ import pytest
 
 from semel.errors import TableMissing
 from semel.service import workers as module
-from semel.service.workers import WorkerThreads
+from semel.service.workers import AppWorkers
 from semel.testing import FakeClock
 from tests.servers.running import until
 from tests.service.kit import opened, register
@@ -32,7 +32,7 @@ class Worker:
 
 def workers_of(
     runs: list[Callable[[Worker], None]], folder: Path, patch: pytest.MonkeyPatch
-) -> tuple[WorkerThreads, dict[str, Any]]:
+) -> tuple[AppWorkers, dict[str, Any]]:
     """Worker threads whose worker runs in these ways, one after the other, and what it was made with."""
     register(patch)
     made: dict[str, Any] = {"workers": []}
@@ -47,7 +47,7 @@ def workers_of(
         "[service]\nworkers = 3\n[apps.echo]\n[inbox.echo]\nlease = 7\npoll = 0.1", folder
     ) as runtime:
         patch.setattr(runtime.apps[0].inbox, "worker", worker)
-        return WorkerThreads(runtime), made
+        return AppWorkers(runtime), made
 
 
 def test_an_apps_options_stand_unless_the_settings_say_otherwise(

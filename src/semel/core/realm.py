@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from datetime import datetime
+from functools import cached_property
 from math import isfinite
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -22,13 +23,11 @@ if TYPE_CHECKING:
 Moment: TypeAlias = float | datetime
 
 
-class Realm(msgspec.Struct, frozen=True, kw_only=True):
+class Realm(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Where keys are named, persons are hidden, bodies are sealed and tokens are drawn."""
 
     env: str = "dev"
     scope: str = ""
-    prefix: str = ""
-    """What stands before every key; it is made of the environment and the scope."""
     events: Events = msgspec.field(default_factory=Events)
     horizon: float = 0.0
     secret: bytes | None = None
@@ -36,8 +35,10 @@ class Realm(msgspec.Struct, frozen=True, kw_only=True):
     sealing: Sealing = Sealing()
     token: Callable[[], str] = random_token
 
-    def __post_init__(self) -> None:
-        msgspec.structs.force_setattr(self, "prefix", prefix(self.env, self.scope))
+    @cached_property
+    def prefix(self) -> str:
+        """What stands before every key."""
+        return prefix(self.env, self.scope)
 
     def name(self, key: str | Key) -> str:
         """The key's qualified name: environment, scope, key."""

@@ -13,7 +13,7 @@ from semel.redact import Redactor
 from semel.service import logs
 from semel.service.runtime import Runtime
 from semel.service.settings import settings
-from semel.service.workers import WorkerThreads
+from semel.service.workers import AppWorkers
 
 logger: Final = logging.getLogger("semel.service")
 
@@ -46,7 +46,7 @@ def work(runtime: Runtime, say: Callable[[str], None]) -> None:
 
 
 @contextmanager
-def working(runtime: Runtime) -> Iterator[WorkerThreads]:
+def working(runtime: Runtime) -> Iterator[AppWorkers]:
     """The worker threads of a runtime, if there is anything for them to do."""
     with running_workers(runtime) as workers:
         if not workers.names:
@@ -55,10 +55,10 @@ def working(runtime: Runtime) -> Iterator[WorkerThreads]:
 
 
 @contextmanager
-def running_workers(runtime: Runtime) -> Iterator[WorkerThreads]:
+def running_workers(runtime: Runtime) -> Iterator[AppWorkers]:
     """The worker threads of a runtime; at the end what runs is finished, and the runtime is closed."""
     with closing(runtime):
-        workers = WorkerThreads(runtime)
+        workers = AppWorkers(runtime)
         try:
             yield workers
         finally:

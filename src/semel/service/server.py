@@ -16,7 +16,7 @@ from semel.service.header_limits import MAX_HEAD_BYTES
 from semel.service.middleware import RequestMiddleware
 from semel.service.run import STOP, running_workers, working
 from semel.service.runtime import Runtime
-from semel.service.workers import WorkerThreads
+from semel.service.workers import AppWorkers
 
 # As many connections may wait to be accepted as a burst of webhooks brings.
 BACKLOG: Final = 2048
@@ -66,7 +66,7 @@ def work(runtime: Runtime, port: int, say: Callable[[str], None]) -> None:
 class _Server(uvicorn.Server):
     """uvicorn, which lets the worker threads know too."""
 
-    def __init__(self, config: uvicorn.Config, workers: WorkerThreads) -> None:
+    def __init__(self, config: uvicorn.Config, workers: AppWorkers) -> None:
         super().__init__(config)
         self._workers = workers
 
@@ -79,7 +79,7 @@ class _Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
-def _server(runtime: Runtime, middleware: RequestMiddleware, workers: WorkerThreads) -> _Server:
+def _server(runtime: Runtime, middleware: RequestMiddleware, workers: AppWorkers) -> _Server:
     server = _Server(_config(runtime, middleware), workers)
     for one in STOP:
         # uvicorn gives a signal on to whoever had it before; stopping in order is no death by a signal.
@@ -142,7 +142,7 @@ def _address(runtime: Runtime, listening: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def _tell(runtime: Runtime, workers: WorkerThreads, address: str, say: Callable[[str], None]) -> None:
+def _tell(runtime: Runtime, workers: AppWorkers, address: str, say: Callable[[str], None]) -> None:
     say(f"semel: {address}  (docs at {address}/docs)")
     for path in runtime.hooks():
         say(f"semel: takes webhooks at {address}{path}")

@@ -20,7 +20,7 @@ LONGEST_PAUSE: Final = 30.0
 OPTIONS: Final = ("workers", "max_attempts", "lease", "ttl", "poll")
 
 
-class WorkerThreads:
+class AppWorkers:
     """A worker for each app that handles messages."""
 
     def __init__(self, runtime: Runtime, clock: Clock | None = None) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 import msgspec
 
 from semel.apps.client import AnswerLost, RequestRefused
-from semel.apps.quill.backlog import LATER, Backlog, ClaimTerms, PendingFact, pending_in
+from semel.apps.quill.backlog import LATER, Backlog, FactTerms, PendingFact, pending_in
 from semel.apps.quill.powerbi import PowerBI
 from semel.apps.quill.report import Received, Unreadable, report_of
 from semel.apps.quill.schema import Fact, StarSchema
@@ -202,7 +202,7 @@ class Quill:
         if late and run.attempt == 1 and self._on_lapsed == "hold":
             raise Forgotten("it may have been posted, and nobody remembers: settle it")
         self.sink.check()
-        terms = ClaimTerms(min(self.settings.lease, run.claim.lease), self.settings.ttl, self._on_lapsed)
+        terms = FactTerms(min(self.settings.lease, run.claim.lease), self.settings.ttl, self._on_lapsed)
         along = self._backlog.along(message, pending.fact.table, terms)
         try:
             self._post_now([pending.fact, *along.facts], along.until)

@@ -48,7 +48,7 @@ class TakenFact(NamedTuple):
     others: list[Other]
 
 
-class ClaimTerms(NamedTuple):
+class FactTerms(NamedTuple):
     """On which terms keys are claimed."""
 
     lease: float
@@ -59,7 +59,7 @@ class ClaimTerms(NamedTuple):
 class Along:
     """Facts that go with another one, until it is known what became of them."""
 
-    def __init__(self, s: Semel, inbox: Inbox, terms: ClaimTerms, until: float) -> None:
+    def __init__(self, s: Semel, inbox: Inbox, terms: FactTerms, until: float) -> None:
         self._s, self._inbox, self._terms = s, inbox, terms
         self.until = until
         """They are claimed until then, on the local clock."""
@@ -154,7 +154,7 @@ class Backlog:
         self._size = most
         """So many facts go together, by what came of the last request."""
 
-    def along(self, message: Message, table: str, terms: ClaimTerms) -> Along:
+    def along(self, message: Message, table: str, terms: FactTerms) -> Along:
         """Claim what else waits for the same table, as much as may go with this message."""
         begun = self._s.clock.monotonic()
         along = Along(self._s, self._inbox, terms, begun + terms.lease)
