@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
-from tests.servers import rabbitmq, redis
+from tests.servers import chromium, rabbitmq, redis
 from tests.servers.dynamodb import BINARY, PACKAGE, SERVERS, VERSION
 from tests.servers.running import Unavailable
 
@@ -94,13 +94,17 @@ def install(*packages: str) -> bool:
 
 
 def install_server(package: str, advice: str) -> bool:
-    if not may_install():
-        say(advice)
-        return False
-    done = install(package)
+    done = install_program(package, advice)
     if done and SYSTEMD.exists():  # or the next boot starts it
         run("systemctl", "disable", package)
     return done
+
+
+def install_program(package: str, advice: str) -> bool:
+    if not may_install():
+        say(advice)
+        return False
+    return install(package)
 
 
 def install_proton() -> bool:
@@ -126,6 +130,8 @@ def main() -> None:
         )
     if not has(rabbitmq.binary):
         install_server("rabbitmq-server", "RabbitMQ is not here: install your system's rabbitmq-server.")
+    if not has(chromium.binary):
+        install_program("chromium", "Chromium is not here: install your system's chromium, or Chrome.")
     if find_spec("proton") is None:
         install_proton()
 
