@@ -29,6 +29,7 @@ SemelError
 │   ├── TableMissing        the table, or the database, is not there
 │   ├── QueueMissing        there is no queue at that URL
 │   ├── WrongSchema         the table is there, and is not as it should be
+│   ├── NotProvisioned      what a later semel has added to the store is not there yet, or not complete
 │   ├── WrongReply          the store answered what no store may answer to that command
 │   ├── NotPermitted        the store knows the caller, and does not let it do that
 │   ├── WrongEnvironment    the store belongs to another environment
@@ -96,7 +97,7 @@ class MessageRefused(UsageError):
 
 
 class Reentered(UsageError):
-    """The same key was claimed again from inside its own run."""
+    """A key was claimed again from inside its own run."""
 
     def __init__(self, key: str) -> None:
         super().__init__(
@@ -271,6 +272,18 @@ class QueueMissing(StoreError):
 
 class WrongSchema(StoreError):
     """The table is there, and is not as it should be."""
+
+
+class NotProvisioned(StoreError):
+    """What a later semel has added to the store is not there yet, or not complete; all else works."""
+
+    def __init__(self, serves: str, table: str, index: str, command: str) -> None:
+        super().__init__(
+            f"{serves} is not available yet: index {index!r} of table {table} is not there, or lacks what is "
+            f"older than it; run: {command}"
+        )
+        self.table = table
+        self.index = index
 
 
 class WrongReply(StoreError):

@@ -5,6 +5,7 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from semel import errors
+from semel.core.keys import key_of
 from semel.core.lifecycle import Status
 
 
@@ -37,6 +38,20 @@ class Failure(msgspec.Struct, frozen=True):
     """The type that the policy named, so that the same `except` clause catches it on replay."""
 
 
+class HistoryEntry(msgspec.Struct, frozen=True, array_like=True):
+    """Something that ended on a key before what its record now says: an attempt, or what somebody did."""
+
+    attempt: int
+    who: str
+    """The worker that was at it, or whoever acted."""
+    began: float
+    ended: float
+    how: str
+    """How it ended: released, lapsed, held, failed, completed; or what was done, such as settled."""
+    note: str = ""
+    """The error that ended it, or the reason that was given."""
+
+
 class Record(msgspec.Struct, frozen=True):
     """What the ledger knows about one key. Moments are seconds since the epoch, by the store's clock."""
 
@@ -60,6 +75,12 @@ class Record(msgspec.Struct, frozen=True):
     """What the work noted about itself."""
     doubt_since: float | None = None
     """When the attempt began of which nobody may know what became of it; None where that is known."""
+    worker: str | None = None
+    """Who holds it, or held it last: the host and process, and the function; None where it is not kept."""
+    began_at: float | None = None
+    """When the present attempt began; None for the first, which began when the record was made."""
+    history: str | None = None
+    """What came before, as JSON; see `past`."""
 
     def __repr__(self) -> str:  # the token is its holder's, and a result may be personal
         return f"Record({self.id!r}, {self.status.value}, attempt={self.attempt})"
@@ -67,7 +88,7 @@ class Record(msgspec.Struct, frozen=True):
     @property
     def key(self) -> str:
         """The key as its caller wrote it."""
-        return self.id.split("/", 2)[2]
+        return key_of(self.id)
 
     @property
     def failure(self) -> Failure | None:
@@ -78,6 +99,19 @@ class Record(msgspec.Struct, frozen=True):
             return msgspec.json.decode(self.error, type=Failure)
         except msgspec.DecodeError:
             return Failure("Unreadable", self.error)
+
+    @property
+    def past(self) -> tuple[HistoryEntry, ...]:
+        """The last few of what came before what the record now says, oldest first."""
+        try:
+            return msgspec.json.decode(self.history or "[]", type=tuple[HistoryEntry, ...])
+        except msgspec.DecodeError:
+            return ()
+
+    @property
+    def began(self) -> float:
+        """When the present attempt began."""
+        return self.created_at if self.began_at is None else self.began_at
 
     @property
     def tombstone(self) -> bool:
@@ -94,6 +128,47 @@ class Listing(msgspec.Struct, frozen=True):
     """The keys of records that cannot be read; `forget` removes one for good."""
     now: float = 0.0
     """What time it was for the store."""
+    read: int = 0
+    """How many items the store has read to find these."""
+
+
+class ScanCost(msgspec.Struct, frozen=True, kw_only=True):
+    """What it takes to read all of a table, where keys lie in no order."""
+
+    items: int
+    """How many items it has, as far as the store tells: it may be some hours behind, and count others too."""
+    requests: int
+    bytes: int | None = None
+    billed: bool = False
+    """Reading costs money."""
+    dollars: float | None = None
+    """How much it costs; None where nothing is billed, or where that is not known."""
+    note: str = ""
+    """How that is known."""
+
+
+# So many are counted one by one at most: that takes a few milliseconds, however many there are.
+COUNTED = 10_000
+
+
+class TableSize(msgspec.Struct, frozen=True, kw_only=True):
+    """How large a table is, as far as its store tells without reading all of it.
+
+    A number that is `COUNTED` may be larger: no more are counted, where the store has no figure of its own.
+    """
+
+    table: str
+    """Its name; "" where the figures are those of all tables together."""
+    items: int
+    bytes: int | None = None
+    by_status: dict[str, int] = {}
+    """How many records have each status, of all environments and scopes in the table."""
+    indexes: dict[str, int] = {}
+    """How many items are in each index, such as `doubts` and `failures`."""
+    expired: int | None = None
+    """How many have expired and wait to be removed; None where the store removes them by itself, unseen."""
+    how: str
+    """How that is known, and as of when."""
 
 
 # What is said of whatever `semel provision` makes.
@@ -105,6 +180,8 @@ class Problem(msgspec.Struct, frozen=True):
 
     what: str
     remedy: str
+    optional: bool = False
+    """Everything works but what it names."""
 
 
 # What a claim can find.
@@ -131,7 +208,7 @@ class Claimed(msgspec.Struct, frozen=True, gc=False):
     @property
     def key(self) -> str:
         """The key as its caller wrote it."""
-        return self.id.split("/", 2)[2]
+        return key_of(self.id)
 
 
 class Replay(msgspec.Struct, frozen=True):

@@ -1,4 +1,6 @@
-"""`once`: run a function at most once for a key, and give everybody the same answer."""
+"""`once`: run a function at most once for a key, and return the same result to every caller."""
+
+from __future__ import annotations
 
 import functools
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
@@ -111,10 +113,10 @@ class Once:
     @overload
     def answer(  # type: ignore[overload-overlap]  # what is to be awaited is asked about first
         self, function: Callable[P, Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs
-    ) -> "Coroutine[Any, Any, Answer[R]]": ...
+    ) -> Coroutine[Any, Any, Answer[R]]: ...
 
     @overload
-    def answer(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> "Answer[R]": ...
+    def answer(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Answer[R]: ...
 
     def answer(self, function: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Call a protected function, and learn whether it ran or was answered from the record.
@@ -156,15 +158,15 @@ class Once:
 
     def running(
         self, *parts: Any, fingerprint: str | None = None, returns: Any = Any, **options: Unpack[Options]
-    ) -> "Running":
+    ) -> Running:
         """A block of work under a key made of these parts; `AlreadyDone` is raised where it is done."""
         return self.block(returns=returns, **options).running(Key(*parts), fingerprint)
 
-    def about(self, name: str) -> "Once":
+    def about(self, name: str) -> Once:
         """This `once`, whose events are about this name: for blocks of work, since a function has its own."""
         return Once(self._context.about(name))
 
-    def block(self, *, returns: Any = Any, **options: Unpack[Options]) -> "Block":
+    def block(self, *, returns: Any = Any, **options: Unpack[Options]) -> Block:
         """Blocks of work that have their policy in common, which is checked here, once for all of them."""
         policy = policy_of(options, self._context.ledger.horizon)
         if policy.on_busy == "skip":
@@ -321,32 +323,47 @@ class Block:
         self._flow = flow
         self.policy = flow.policy
 
-    def lasting(self, lease: Seconds) -> "Block":
+    def lasting(self, lease: Seconds) -> Block:
         """These blocks with a lease that nothing renews, for work that is known to be over by then."""
         flow = self._flow
         held, _ = lease_and_ttl(lease, flow.policy.ttl)
         policy = msgspec.structs.replace(flow.policy, lease=held, heartbeat=False)
         return Block(Flow(flow.context, policy, flow.decoder))
 
-    def running(self, key: str, fingerprint: str | None = None) -> "Running":
+    def running(self, key: str, fingerprint: str | None = None) -> Running:
         """`with block.running(key) as run`: one of them, as a `with` block."""
         return Running(self._flow, *self._named(key), fingerprint)
 
-    def run(self, key: str, fingerprint: str | None, function: Callable[..., Any], *args: Any) -> Done:
+    def run(
+        self,
+        key: str,
+        fingerprint: str | None,
+        function: Callable[..., Any],
+        *args: Any,
+        subject: str | None = None,
+    ) -> Done:
         """One of them as a function, and what came of it: an error is given, and not raised.
 
         `Returned.record` is there where it was done before, and `Raised.begun` where the function has run.
+        `subject` is whom it is about.
         """
         try:
-            _, id, person = self._named(key)
+            _, id, person = self._named(key, subject)
             return self._flow.run(id, fingerprint, person, function, args, {})
         except errors.SemelError as error:
             return Raised(error, begun=False)
 
-    async def arun(self, key: str, fingerprint: str | None, function: Callable[..., Any], *args: Any) -> Done:
+    async def arun(
+        self,
+        key: str,
+        fingerprint: str | None,
+        function: Callable[..., Any],
+        *args: Any,
+        subject: str | None = None,
+    ) -> Done:
         """One of them as an async function, and what came of it: an error is given, and not raised."""
         try:
-            _, id, person = self._named(key)
+            _, id, person = self._named(key, subject)
             return await self._flow.arun(id, fingerprint, person, function, args, {})
         except errors.SemelError as error:
             return Raised(error, begun=False)
@@ -355,11 +372,11 @@ class Block:
         """A key as it is kept: hidden where the policy says so."""
         return self._named(key)[0]
 
-    def _named(self, key: str) -> tuple[str, str, str | None]:
+    def _named(self, key: str, subject: str | None = None) -> tuple[str, str, str | None]:
         """The key as it is kept, its qualified name, and the person it is about."""
         ledger, policy = self._flow.context.ledger, self.policy
-        id = ledger.name(key)
-        person = subject_of_step(id) if policy.subject is None else ledger.subject(policy.subject)
+        id, about = ledger.name(key), subject or policy.subject
+        person = subject_of_step(id) if about is None else ledger.subject(about)
         if not policy.hide_key:
             return key, id, person
         shown = _shown(key, policy, ledger)
@@ -456,7 +473,7 @@ def _shown(key: str, policy: Policy, ledger: LedgerSteps) -> str:
     return ledger.subject(check(key)) if policy.hide_key else key
 
 
-def _namer(template: str, signature: "Signature") -> Callable[[Mapping[str, Any]], str]:
+def _namer(template: str, signature: Signature) -> Callable[[Mapping[str, Any]], str]:
     """What makes of a call's arguments the person it is about.
 
     Of several fields a key is made. One alone is the person, whom `forget_subject` is given as he is.
@@ -506,7 +523,7 @@ def _check_function(function: Any) -> None:
 
 
 def _printer(
-    names: tuple[str, ...] | None, signature: "Signature", secret: bytes | None
+    names: tuple[str, ...] | None, signature: Signature, secret: bytes | None
 ) -> Callable[[dict[str, Any]], str | None]:
     """What makes a fingerprint of a call's arguments."""
     if names is None:
@@ -516,7 +533,7 @@ def _printer(
     return lambda bound: fingerprint({name: bound[name] for name in names}, secret)
 
 
-def _payload_names(payload: PayloadNames, signature: "Signature") -> tuple[str, ...] | None:
+def _payload_names(payload: PayloadNames, signature: Signature) -> tuple[str, ...] | None:
     names = tuple(signature.parameters)
     if payload is None:
         return None

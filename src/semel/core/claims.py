@@ -1,4 +1,6 @@
-"""Claims: how a key is claimed, and what a claimant finds that does not get it."""
+"""Claims: how a key is claimed, and the outcome of a claim that does not get it."""
+
+from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Self, TypeAlias, TypeVar
@@ -119,9 +121,9 @@ class ClaimSteps(HolderSteps):
     ) -> Steps[Outcome]:
         """Claim a key, or learn what is in the way: one conditional write, answered with the record."""
         check_word("on_lapsed", on_lapsed, OnLapsed)
-        check_limit(max_attempts)
+        check_limit("max_attempts", max_attempts)
         held, kept = lease_and_ttl(lease, ttl, self.horizon)
-        person = None if subject is None else self.subject(subject)
+        person = self.realm.subject_of(subject)
         doubts = doubt_span(doubt_ttl, on_lapsed, held, self.horizon)
         terms = ClaimTerms(held, kept, fingerprint, on_lapsed, max_attempts, person, doubts)
         bid = Bid()
@@ -137,15 +139,16 @@ class ClaimSteps(HolderSteps):
         on_lapsed: OnLapsed = "rerun",
         max_attempts: int | None = None,
         doubt_ttl: Seconds | None = None,
+        subjects: Sequence[str | None] | None = None,
         returns: Any = Any,
     ) -> Steps[Outcomes]:
         """Claim several keys, in one round trip where none was used before; each outcome is its key's own.
 
         Those that were given back take one more for all of them. Where one of them cannot be read, none is
-        claimed.
+        claimed. `subjects` says of each whom it is about.
         """
         check_word("on_lapsed", on_lapsed, OnLapsed)
-        check_limit(max_attempts)
+        check_limit("max_attempts", max_attempts)
         names = [self.name(key) for key in keys]
         if len(set(names)) < len(names):
             raise errors.UsageError("a key is claimed once in a batch: drop its duplicates first")
@@ -153,14 +156,16 @@ class ClaimSteps(HolderSteps):
             return []
         held, kept = lease_and_ttl(lease, ttl, self.horizon)
         doubts = doubt_span(doubt_ttl, on_lapsed, held, self.horizon)
-        terms = ClaimTerms(held, kept, None, on_lapsed, max_attempts, None, doubts)
+        persons = map(self.realm.subject_of, subjects or [None] * len(names))
+        terms = [ClaimTerms(held, kept, None, on_lapsed, max_attempts, one, doubts) for one in persons]
         bids = [Bid() for _ in names]
         return (yield from self.guarded(self._claimed_many(names, terms, decoder_for(returns), bids), *bids))
 
     def _claimed_many(
-        self, names: Sequence[str], terms: ClaimTerms, decoder: Decoder, bids: Sequence[Bid]
+        self, names: Sequence[str], terms: Sequence[ClaimTerms], decoder: Decoder, bids: Sequence[Bid]
     ) -> Steps[Outcomes]:
-        claiming = [self.claim_on(id, terms, decoder, bid) for id, bid in zip(names, bids, strict=True)]
+        asked = zip(names, terms, bids, strict=True)
+        claiming = [self.claim_on(id, its_terms, decoder, bid) for id, its_terms, bid in asked]
         found = yield from side_by_side([_readably(each) for each in claiming])
         outcomes = [one for one in found if not isinstance(one, errors.SemelError)]
         if len(outcomes) < len(found):
@@ -238,7 +243,12 @@ class ClaimSteps(HolderSteps):
 
     def _opening(self, terms: ClaimTerms, token: str, attempt: int = 1, before: Record | None = None) -> Item:
         """A record at the beginning of an attempt; one that may come to be in doubt can be found by that."""
-        item = opening(terms, token, attempt, before)
+        item = opening(terms, token, self.worker(), attempt, before)
+        if before is not None:
+            lapsed = before.status is Status.IN_PROGRESS
+            ended = before.lease_until if lapsed else before.updated_at
+            item["history"] = self.history(before, "lapsed" if lapsed else "released", ended)
+            item["began_at"] = NOW
         if terms.on_lapsed != "rerun":
             item["doubt"] = self.prefix
             item["doubt_since"] = NOW
@@ -248,7 +258,7 @@ class ClaimSteps(HolderSteps):
     def abandon(self, claim: Claimed) -> Steps[None]:
         """The caller was interrupted at its work: end the lease if it can be, for the next one's policy."""
         move = lifecycle.LAPSE
-        change = moved_on({"lease_until": NOW}, move, claim)
+        change = moved_on({"lease_until": NOW}, move, claim, self.prefix)
         yield from _attempted(Update(LEDGER, claim.id, change, move.condition(claim.token)))
 
     def _won(self, claim: Claimed) -> Claimed:
@@ -277,7 +287,7 @@ class ClaimSteps(HolderSteps):
 
     def _give_up(self, record: Record, move: Move, terms: ClaimTerms) -> Steps[None]:
         """Hold a vanished attempt, or fail one that had every chance."""
-        change = moved_on({}, move, terms)
+        change = moved_on({}, move, terms, self.prefix)
         if move.to is Status.FAILED:
             failure = Failure("AttemptsExhausted", f"given up after {record.attempt} attempts")
             # An error that is there stays as it is kept.

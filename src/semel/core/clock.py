@@ -1,4 +1,4 @@
-"""The time: one small object, so that tests can move it instead of sleeping."""
+"""The clock: one small object, so that tests can move the time instead of sleeping."""
 
 import time
 from typing import TYPE_CHECKING, Protocol

@@ -19,7 +19,6 @@ from typing import Any, Final, Literal, NoReturn, Protocol, TypeAlias, get_args
 
 import msgspec
 
-from semel.core.extras import require
 from semel.errors import InvalidOption, ResultNotKept, ResultUnreadable, UsageError
 
 # A ledger's row should stay a row: what is larger belongs into an overflow store. A store whose rows hold
@@ -45,7 +44,7 @@ Reason: TypeAlias = Literal["too-large", "not-serialisable", "overflow-failed", 
 PLAIN: Final = "json"
 """The encoding of a body that is JSON and nothing else."""
 UNTYPED: Final = "any"
-"""The same for a value that is not of the type that was promised."""
+"""The encoding of a body that is JSON of a value which is not of the type that was promised."""
 
 Decoder: TypeAlias = msgspec.json.Decoder[Any]
 
@@ -109,6 +108,8 @@ class Encryption:
             raise InvalidOption(f"the active key {active!r} is not among the keys: {', '.join(sorted(keys))}")
         for name, key in keys.items():
             _check_key(name, key)
+        from semel.core.extras import require
+
         # Imported here and not at the first use, which would be after the effect has happened.
         cipher = require("cryptography.hazmat.primitives.ciphers.aead", "crypto").AESGCM
         self.active = active
@@ -411,7 +412,7 @@ def check_names(value: Any) -> None:
 
 
 def check_details(details: dict[str, Any]) -> None:
-    """The same for what work tells about itself."""
+    """Refuse what work tells about itself where two names in it are one in JSON."""
     try:
         check_names(details)
     except ValueError as error:

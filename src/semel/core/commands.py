@@ -1,4 +1,4 @@
-"""What the logic asks of a store, and what a store answers: values, and nothing else.
+"""The commands that the rules send to a store, and its replies: frozen values.
 
 The rules of the house yield a command and receive its reply. A store interprets commands; it knows no
 rule. Two things hold for every command on every store:
@@ -166,6 +166,9 @@ class Query(msgspec.Struct, frozen=True):
     With an `index`, `key` is a value of its partition and the order is that of its sort attribute; among
     equals it is the store's own. An index may lag behind, so nothing is decided by it; and of an item it
     gives its key and what it `carries`. `only` names the attributes that are wanted: others may be left out.
+
+    A store that has to read many items to find those that are wanted ends a page after it has read about
+    `most` of them, however few it has found; 0 lets it go on until the page is full.
     """
 
     table: Table
@@ -178,6 +181,7 @@ class Query(msgspec.Struct, frozen=True):
     after: str | None = None
     index: str = ""
     only: tuple[str, ...] = ()
+    most: int = 0
 
     def __post_init__(self) -> None:
         if self.limit < 1:
@@ -302,6 +306,8 @@ class Page(msgspec.Struct, frozen=True):
     now: float
     items: tuple[Item, ...]
     after: str | None
+    read: int = 0
+    """How many items the store has read for it, where that is more than it gives; else 0."""
 
 
 class Returned(msgspec.Struct, frozen=True, gc=False):

@@ -1,12 +1,11 @@
-"""The only fork between sync and async: two ways to run the same steps.
+"""The drivers: run the same steps in sync and in async code.
 
 Everything that decides is a generator of commands (see `commands`). `drive` answers each command at once;
 `adrive` awaits the answers, and sees to it that a cancellation never tears a write in two. Beneath them,
 where a store asks its server, `run_sync` and `run_async` do the same for steps of any kind.
 """
 
-import threading
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from semel.core.clock import Clock
@@ -39,6 +38,7 @@ from semel.core.commands import (
     allowed,
 )
 from semel.errors import StoreError, UsageError, WrongReply
+from semel.model import ScanCost, TableSize
 from semel.tables import Table
 
 if TYPE_CHECKING:
@@ -54,7 +54,8 @@ class Store(Protocol):
     """An interpreter of commands: what every store has.
 
     What only some stores have is in the protocols after this one, each a capability by itself: `Leaving`,
-    `Reaping`, `Joining`, `Glancing`, `Limiting`, `FileBacked`. A store has one by having its members.
+    `Reaping`, `Scanning`, `Measuring`, `Joining`, `Glancing`, `Limiting`, `FileBacked`. A store has one by
+    having its members.
     """
 
     overflow: "Overflow | None"
@@ -117,6 +118,24 @@ class Reaping(Protocol):
 
     def reap(self, limit: int = 500) -> int:
         """Remove up to so many expired items of the tables in use, and say how many it were."""
+        ...
+
+
+@runtime_checkable
+class Scanning(Protocol):
+    """A store whose keys lie in no order: what no index leads to is found by reading all of a table."""
+
+    def scan_cost(self, table: Table) -> ScanCost:
+        """What that takes, as far as the store can tell."""
+        ...
+
+
+@runtime_checkable
+class Measuring(Protocol):
+    """A store that tells how large its tables are, at a cost that does not grow with them."""
+
+    def measure(self, tables: Sequence[Table]) -> list[TableSize]:
+        """The sizes of those tables that are there, or of all of them together."""
         ...
 
 
@@ -204,7 +223,10 @@ SETTLED: dict[type, type] = {kind: REPLIES[kind][0] for kind in (Get, Watch, Tim
 
 def checked(store: Store, command: Stored, reply: Any) -> Any:
     """The answer of a store, if it is one that a store may give to this command."""
-    if type(reply) is SETTLED.get(type(command)):
+    kind = type(reply)
+    if kind is SETTLED.get(type(command)):
+        return reply
+    if kind is Refused and reply.item is not None and kind in REPLIES[type(command)]:  # as to every replay
         return reply
     problem = _problem(command, reply)
     if problem is not None:
@@ -437,6 +459,8 @@ async def _apaused(pause: Pause) -> float:
 def _outside(command: Any, store: Store) -> Any:
     """What needs no store: a pause, and the overflow."""
     if type(command) is Pause:
+        import threading
+
         clock: Clock = command.clock or MACHINE
         clock.wait(threading.Event(), command.seconds)
         return clock.monotonic()

@@ -1,6 +1,6 @@
 """What happened, as values; listeners carry them to logs and telemetry.
 
-An event names its key by a digest, never by the key itself, which may hold personal data.
+An event names its key by a digest: the key itself may hold personal data, and is told where that is allowed.
 """
 
 from collections.abc import Callable
@@ -56,6 +56,10 @@ class Event(msgspec.Struct, frozen=True):
     """Whether semel has logged it by itself, as something to be looked at."""
     name: str = ""
     """The function that it is about, such as "shop.billing.charge"; empty where none is known."""
+    scope: str = ""
+    """The tenant whose ledger it is about; empty for the ledger that belongs to none."""
+    key: str = ""
+    """The key itself, redacted where the ledger redacts; empty unless `connect(log_keys=True)` allows it."""
 
     @property
     def title(self) -> str:
@@ -79,8 +83,11 @@ class Events:
         """Who is told; where there is nobody, an event need not be made."""
         self._door = ""
         self._name = ""
+        self._scope = ""
         self.scrub = scrub
         """Takes what is personal out of a text that people will read."""
+        self.tells_keys = False
+        """Whether events tell keys beside their digests."""
         self.seldom: Callable[[str], int | None] | None = None
         """Says of a cause how many warnings of it were left out, and None where one more is; see `Seldom`."""
 
@@ -90,18 +97,26 @@ class Events:
             self.listeners.append(listener)
 
     def through(self, door: str) -> "Events":
-        """The same listeners, told also where a thing came in."""
-        return self._like(door, self._name)
+        """Events that go to these listeners, and say where a thing came in."""
+        return self._like(_door=door)
 
     def about(self, name: str) -> "Events":
-        """The same listeners, told also which function it is about."""
-        return self._like(self._door, name)
+        """Events that go to these listeners, and say which function they are about."""
+        return self._like(_name=name)
 
-    def _like(self, door: str, name: str) -> "Events":
-        other = Events(self.scrub)
-        other.listeners, other.seldom = self.listeners, self.seldom
-        other._door, other._name = door, name
+    def within(self, scope: str) -> "Events":
+        """Events that go to these listeners, and say whose ledger they are about."""
+        return self._like(_scope=scope)
+
+    def _like(self, **changed: str) -> "Events":
+        other = object.__new__(Events)
+        other.__dict__.update(self.__dict__, **changed)
         return other
+
+    @property
+    def task(self) -> str:
+        """The function that these events are about, or else the door that they came through."""
+        return self._name or self._door
 
     def scrubbed(self, text: str, most: int | None = None) -> str:
         """A text without what is personal, in at most so many characters; where that cannot be told, nothing.
@@ -123,15 +138,14 @@ class Events:
     def emit(self, what: What, id: str, attempt: int = 0, detail: str = "") -> None:
         """Tell the listeners; an error of theirs is logged and goes no further."""
         if self.listeners:
-            detail = self.scrubbed(detail)
-            self._tell(Event(what, digest(id), attempt, detail, self._door, name=self._name))
+            self._tell(self._event(what, id, attempt, detail, warned=False))
 
     def warn(self, what: What, id: str, attempt: int = 0, detail: str = "", *, cause: str = "") -> None:
-        """The same for what somebody should look at: it is logged even when nobody listens.
+        """Tell the listeners of what somebody should look at, and log it even when nobody listens.
 
         What has a `cause` is logged once a minute, with the number of those that were left out since.
         """
-        event = Event(what, digest(id), attempt, self.scrubbed(detail), self._door, True, self._name)
+        event = self._event(what, id, attempt, detail, warned=True)
         left_out = self.seldom(f"{what.value} {cause}") if cause and self.seldom is not None else 0
         if left_out is not None:
             text, args = words(event)
@@ -139,6 +153,12 @@ class Events:
                 text, args = f"{text} (and %d more of these since the last such line)", (*args, left_out)
             _logger().warning(text, *args, extra=fields(event))
         self._tell(event)
+
+    def _event(self, what: What, id: str, attempt: int, detail: str, *, warned: bool) -> Event:
+        told = self.scrubbed(detail)
+        # Its environment and its scope stand before it.
+        key = self.scrubbed(id.split("/", 2)[-1]) if self.tells_keys and id else ""
+        return Event(what, digest(id), attempt, told, self._door, warned, self._name, self._scope, key)
 
     def failed(self, error: StoreError, id: str) -> None:
         """Tell that the store did not do as asked; the error itself goes to whoever called."""
@@ -168,6 +188,8 @@ def fields(event: Event) -> dict[str, str | int]:
     told: dict[str, str | int] = {"semel_event": event.what.value}
     if event.key_digest:
         told |= {"semel_key_digest": event.key_digest, "semel_attempt": event.attempt}
+    if event.key:
+        told["semel_key"] = event.key
     return told | {"semel_door": event.door, "semel_name": event.name, "semel_detail": event.detail}
 
 
@@ -175,7 +197,8 @@ def words(event: Event) -> tuple[str, tuple[Any, ...]]:
     """An event as the text of a log record and what is put into it; its key only where it is about one."""
     text, args = "%s", tuple[Any, ...]((event.title,))
     if event.key_digest:
-        text, args = f"{text}: key %s, attempt %d", (*args, event.key_digest, event.attempt)
+        key = f"{event.key_digest} ({event.key})" if event.key else event.key_digest
+        text, args = f"{text}: key %s, attempt %d", (*args, key, event.attempt)
     if event.detail:
         text, args = f"{text}{'.' if event.key_digest else ':'} %s", (*args, event.detail)
     return text, args

@@ -1,12 +1,14 @@
-"""The main path: claim the key, do the work, keep what came of it.
+"""The main path: claim the key, do the work, store the result.
 
 `Flow.steps` is the same for `def` and `async def`, for the decorator and the `with` block, and in the
 simulation.
 """
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Callable
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
@@ -17,8 +19,6 @@ from semel.core.codecs import ANYTHING, PLAIN, Decoder
 from semel.core.commands import After, Call, Equals, Pause, Raised, Returned, Steps, Update, write
 from semel.core.drive import Glancing, Store, adrive, drive
 from semel.core.events import What
-from semel.core.failures import failed_before
-from semel.core.heartbeat import Heart, Pulse
 from semel.core.ledger import LedgerSteps
 from semel.core.policy import Policy
 from semel.core.records import ClaimTerms, failure_of
@@ -47,6 +47,9 @@ from semel.model import (
     Unknown,
 )
 from semel.tables import LEDGER
+
+if TYPE_CHECKING:
+    from semel.core.heartbeat import Heart, Pulse
 
 
 class Skipped(msgspec.Struct, frozen=True):
@@ -78,7 +81,7 @@ class Stake(Bid):
 
     run: Run | None = None
 
-    def __init__(self, flow: "Flow") -> None:
+    def __init__(self, flow: Flow) -> None:
         self._flow = flow
 
     def withdrawn(self) -> Steps[None]:
@@ -102,7 +105,7 @@ class FlowContext(msgspec.Struct, frozen=True):
     secret: bytes | None
     draining: Callable[[], bool]
 
-    def about(self, name: str) -> "FlowContext":
+    def about(self, name: str) -> FlowContext:
         """What a flow needs whose events name the function that they are about."""
         return msgspec.structs.replace(self, ledger=self.ledger.about(name))
 
@@ -159,7 +162,7 @@ class Flow:
         return self._ledger.guarded(self._steps(id, fingerprint, work, subject, stake), stake)
 
     def _steps(
-        self, id: str, fingerprint: str | None, work: Work, subject: str | None, stake: "Stake"
+        self, id: str, fingerprint: str | None, work: Work, subject: str | None, stake: Stake
     ) -> Steps[Returned | Raised]:
         policy = self.policy
         refuse_reentry(id)
@@ -209,7 +212,7 @@ class Flow:
         return errors.ShuttingDown("no new work is begun")
 
     def _claim_next(
-        self, id: str, terms: ClaimTerms, busy: Busy, stake: "Stake"
+        self, id: str, terms: ClaimTerms, busy: Busy, stake: Stake
     ) -> Steps[tuple[Outcome, float]]:
         """Claim the key when the one before has finished, or vanished; and when that was sent."""
         outcome: Outcome = busy
@@ -240,6 +243,8 @@ class Flow:
                     return Returned(SKIPPED)
                 return _refused(errors.InProgress(record.key, retry_after, record.attempt))
             case Failed(record, failure):
+                from semel.core.failures import failed_before
+
                 kind = self.policy.kind_of(failure.kept_as)
                 return _refused(
                     failed_before(kind, record.key, failure.type, failure.message, record.attempt)
@@ -407,7 +412,7 @@ class Flow:
         run.begun = True
         if not (self._beats and run.claim.attempt):
             return None
-        return Pulse(run, self._ledger, self._heart.pulses.here())
+        return self._heart.pulse(run, self._ledger)
 
     def aend(self, run: Run, pulse: Pulse | None, error: BaseException | None) -> errors.ClaimLost | None:
         """Async work is over; what to raise instead where it was cancelled for a lost claim."""

@@ -83,6 +83,10 @@ class Heart:
         """The work is over."""
         self._live.pop(run, None)
 
+    def pulse(self, run: Run, ledger: LedgerSteps) -> "Pulse":
+        """Keep this lease of async work alive from now on, on the running event loop."""
+        return Pulse(run, ledger, self.pulses.here())
+
     def rescue(self, steps: Steps[None]) -> None:
         """Take these steps in the place of a caller that was torn away."""
         self._left.append(steps)

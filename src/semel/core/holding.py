@@ -1,5 +1,7 @@
 """What the holder of a claim does with it: complete, fail, release, renew, or doubt."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, TypeAlias
@@ -24,7 +26,7 @@ from semel.core.commands import (
 )
 from semel.core.events import What
 from semel.core.lifecycle import Move
-from semel.core.parts import Part, PartPlan, PartRefusals, PartVerdict
+from semel.core.parts import Part, PartPlan, PartRefusals, PartVerdict, planned
 from semel.core.realm import Realm
 from semel.core.records import Details, RecordSteps, moved_on, was_made
 from semel.model import Claimed, Failure
@@ -78,26 +80,24 @@ class HolderSteps(RecordSteps):
     ) -> PartPlan[None]:
         """It failed, and is to stay failed."""
 
-        def plan(_mark: str) -> "Steps[Part[None]]":
-            yield from ()
+        def part(_mark: str) -> Part[None]:
             failure = self._kept(error)
             change = self._noted(claim.id, {"error": self._sealed_text(claim.id, failure)}, details)
             return self._moving(claim, lifecycle.FAIL, change, partial(self._tell_failure, claim, failure))
 
-        return plan
+        return planned(part)
 
     def releasing(
         self, claim: Claimed, error: BaseException | Failure | None = None, *, counted: bool = True
     ) -> PartPlan[None]:
         """It did not happen; let the next attempt run. This one counts, unless it was none at all."""
 
-        def plan(_mark: str) -> "Steps[Part[None]]":
-            yield from ()
+        def part(_mark: str) -> Part[None]:
             kept = None if error is None else self._kept(error)
             tell = partial(self._tell, What.RELEASED, claim)
             return self._moving(claim, lifecycle.RELEASE, self._given_back(claim, kept, counted), tell)
 
-        return plan
+        return planned(part)
 
     def complete(self, claim: Claimed, result: Any = None, *, details: Details = None) -> Steps[None]:
         """The effect happened; keep what came of it, and what is to be known about it besides."""
@@ -147,7 +147,7 @@ class HolderSteps(RecordSteps):
         if not moves:
             return []
         updates = [
-            Update(LEDGER, claim.id, moved_on(change, move, claim), move.condition(claim.token))
+            Update(LEDGER, claim.id, moved_on(change, move, claim, self.prefix), move.condition(claim.token))
             for claim, change in moves
         ]
         many: Many = yield from self._insist(Batch(tuple(updates)), max(claim.lease for claim, _ in moves))
@@ -173,16 +173,16 @@ class HolderSteps(RecordSteps):
     def doubt(self, claim: Claimed) -> Steps[None]:
         """The holder cannot tell whether the effect happened; somebody else has to."""
         tell = partial(self._tell_doubt, claim)
-        return self._move(claim, lifecycle.DOUBT, self._found_by(claim), tell)
+        return self._move(claim, lifecycle.DOUBT, self._found_by(), tell)
 
     def doubt_many(self, claims: Iterable[Claimed]) -> Steps[Answers]:
         """The holder of several claims cannot tell whether their effects happened; False for each lost."""
-        moves = [(claim, self._found_by(claim)) for claim in claims]
+        moves = [(claim, self._found_by()) for claim in claims]
         return self._move_many(moves, lifecycle.DOUBT, What.HELD)
 
-    def _found_by(self, claim: Claimed) -> Item:
-        """What a doubt is listed by; one that may come to be in doubt has it already."""
-        return {"doubt": self.prefix, "doubt_since": NOW} if claim.on_lapsed == "rerun" else {}
+    def _found_by(self) -> Item:
+        """What a doubt is listed by; a claim that was made before there was such a list has none yet."""
+        return {"doubt": self.prefix, "doubt_since": NOW}
 
     def _concluding(
         self,
@@ -191,6 +191,8 @@ class HolderSteps(RecordSteps):
         result: Any,
         details: Details = None,
         promised: Decoder | None = None,
+        *,
+        beside: Item | None = None,
     ) -> Steps[Part[None]]:
         """What ends a claim with a result, which goes into the overflow where its row cannot hold it."""
         encoded = self.codec.encode(result, claim.id, promised)
@@ -199,12 +201,13 @@ class HolderSteps(RecordSteps):
         body = encoded.body
         if encoded.problem is not None:
             body = yield from self._overflow(claim, encoded)
-        change = self._noted(claim.id, {"result": body.data, "encoding": body.encoding}, details)
+        change: Item = {"result": body.data, "encoding": body.encoding} | (beside or {})
+        change = self._noted(claim.id, change, details)
         return self._moving(claim, move, change, partial(self._tell, What.COMPLETED, claim))
 
     def _moving(self, claim: Claimed, move: Move, change: Item, tell: Telling = _untold) -> Part[None]:
         """A holder's move as a part of an atomic write."""
-        moved_on(change, move, claim)
+        moved_on(change, move, claim, self.prefix)
         write = Update(LEDGER, claim.id, change, move.condition(claim.token))
         return Part((write,), partial(self._judge, claim, move, change), tell, True)
 

@@ -107,6 +107,11 @@ def prefix(env: str, scope: str) -> str:
     return f"{_name(env, 'an environment')}/{_name(scope, 'a scope')}/"
 
 
+def key_of(id: str) -> str:
+    """The key in a qualified name, as its caller wrote it."""
+    return id.split("/", 2)[2]
+
+
 def owned(scope: str, owner: str) -> str:
     """The scope of an owner inside a scope, either of which may be empty; no two others have the same.
 

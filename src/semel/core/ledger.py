@@ -1,9 +1,11 @@
-"""The ledger: every rule about a key's life, as steps that any store can carry out.
+"""The ledger: every rule about the life of a record, as steps that any store can execute.
 
 Callers know these methods as `Ledger` and `AsyncLedger`, which drive them (see `facades`).
 """
 
-from collections.abc import Iterable
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -41,16 +43,19 @@ from semel.core.commands import (
 )
 from semel.core.events import What
 from semel.core.holding import AWAY, Answers, judged
-from semel.core.keys import Key
-from semel.core.lifecycle import Status
-from semel.core.policy import check_word
-from semel.core.records import ClaimTerms, is_running, moved_on, opening, was_made
-from semel.core.spans import DAY, HOUR, LEASE, Seconds, lasting, seconds
+from semel.core.keys import Key, key_of
+from semel.core.lifecycle import Move, Status
+from semel.core.parts import Part, PartPlan
+from semel.core.policy import check_limit, check_word
+from semel.core.records import MAX_NOTE, ClaimTerms, is_running, moved_on, opening, was_made
+from semel.core.spans import HOUR, LEASE, SETTLED, Seconds, lasting, seconds
+from semel.core.workers import LONGEST_NAME
 from semel.model import (
     Abandoned,
     Claimed,
     Failure,
     Happened,
+    HistoryEntry,
     Listing,
     NotHappened,
     OnStoreError,
@@ -58,7 +63,7 @@ from semel.model import (
     Record,
     Settlement,
 )
-from semel.tables import DOUBTS, LEDGER
+from semel.tables import DOUBTS, FAILURES, FOREVER, LEDGER, Index
 
 # A waiter looks again after the first figure, and then after twice as long each time, up to the second:
 # quick work is noticed quickly, and slow work is not asked after ten times a second.
@@ -66,6 +71,26 @@ FIRST_LOOK = 0.02
 SLOWEST_LOOK = 0.5
 # What is left of a wait, or of a lease, may be less than any clock can tell.
 SHORTEST_LOOK = 0.001
+
+# The moves by which a doubt is settled, and those by which an operator overrides what a record says.
+SETTLE: dict[type, Move] = {
+    Happened: lifecycle.SETTLE_DONE,
+    NotHappened: lifecycle.SETTLE_UNDONE,
+    Abandoned: lifecycle.SETTLE_FAILED,
+}
+OVERRIDE: dict[type, Move] = {
+    Happened: lifecycle.OVERRIDE_DONE,
+    NotHappened: lifecycle.OVERRIDE_UNDONE,
+    Abandoned: lifecycle.OVERRIDE_FAILED,
+}
+OVERRIDDEN: dict[type, str] = {
+    Happened: "completed by hand",
+    NotHappened: "released by hand",
+    Abandoned: "failed by hand",
+}
+
+# How an attempt has ended, by what its record says.
+ENDED = {Status.COMPLETED: "completed", Status.FAILED: "failed", Status.RELEASED: "released"}
 
 MARK = not_kept("mark")
 DROPPED = not_kept("dropped")
@@ -131,8 +156,19 @@ class LedgerSteps(ClaimSteps):
 
     # Settling, marking, forgetting
 
-    def resolve(self, key: str | Key, settlement: Settlement, *, ttl: Seconds = DAY) -> Steps[None]:
-        """Settle what became of an attempt that vanished."""
+    def resolve(
+        self,
+        key: str | Key,
+        settlement: Settlement,
+        *,
+        ttl: Seconds | None = None,
+        by: str = "",
+        why: str = "",
+    ) -> Steps[None]:
+        """Settle what became of an attempt that vanished; the record keeps who found out, and why.
+
+        Without a `ttl` it is kept for as long as it had left, and for 30 days at least.
+        """
         if not isinstance(settlement, Happened | NotHappened | Abandoned):
             raise errors.InvalidOption(
                 f"{settlement!r} settles nothing: give Happened(result), NotHappened() or Abandoned(reason)"
@@ -140,33 +176,66 @@ class LedgerSteps(ClaimSteps):
         id = self.name(key)
         found = yield from read(Get(LEDGER, id))
         record = self._record(id, found.item)
-        terms = ClaimTerms(0, seconds(ttl), on_lapsed="hold")
+        terms = ClaimTerms(0, SETTLED if ttl is None else seconds(ttl), on_lapsed="hold")
         if record is not None and next_move(record, found.now, terms) is lifecycle.HOLD:
             yield from self._give_up(record, lifecycle.HOLD, terms)
         elif record is None or record.status is not Status.UNKNOWN:
             state = "absent" if record is None else record.status.value
-            raise errors.Refused(
-                id.split("/", 2)[2], f"is {state}; only what is UNKNOWN, or lapsed, is settled"
-            )
-        claim = Claimed(id, record.token, record.attempt, 0, terms.ttl, on_lapsed="hold")
-        yield from self._settle(claim, settlement)
+            raise errors.Refused(key_of(id), f"is {state}; only what is UNKNOWN, or lapsed, is settled")
+        span = kept_for(record, found.now) if ttl is None else terms.ttl
+        claim = Claimed(id, record.token, record.attempt, 0, span, on_lapsed="hold")
+        history = self.acted(record, "settled", found.now, by, why)
+        part = yield from self._settling(claim, settlement, SETTLE, {"history": history})
+        judged(part, (yield from write(part.writes[0])))
 
-    def _settle(self, claim: Claimed, settlement: Settlement) -> Steps[None]:
+    def override(
+        self, record: Record, settlement: Settlement, *, now: float, ttl: float, by: str, why: str
+    ) -> PartPlan[None]:
+        """An operator decides what became of a key, whatever its record said, if that is still as it was."""
+        move, done = OVERRIDE[type(settlement)], OVERRIDDEN[type(settlement)]
+        seen = msgspec.structs.replace(move, start=(record.status,))
+        claim = Claimed(record.id, record.token, record.attempt, 0, ttl, on_lapsed="hold")
+
+        def plan(_mark: str) -> Steps[Part[None]]:
+            told = {"error": None, "history": self.acted(record, done, now, by, why)}
+            return (yield from self._settling(claim, settlement, {type(settlement): seen}, told))
+
+        return plan
+
+    def acted(self, record: Record, how: str, now: float, by: str, why: str) -> str:
+        """The history of a record once somebody has done this to it."""
+        note = self.events.scrubbed(why, MAX_NOTE)
+        act = HistoryEntry(record.attempt, by[:LONGEST_NAME] or self.worker(), now, now, how, note)
+        if record.status in ENDED:
+            return self.history(record, ENDED[record.status], record.updated_at, act)
+        return self.history(record, "lapsed", min(record.lease_until, record.updated_at), act)
+
+    def _settling(
+        self, claim: Claimed, settlement: Settlement, moves: Mapping[type, Move], told: Item
+    ) -> Steps[Part[None]]:
+        move = moves[type(settlement)]
         match settlement:
             case Happened(result):
-                part = yield from self._concluding(claim, lifecycle.SETTLE_DONE, result)
-                judged(part, (yield from write(part.writes[0])))
-            case NotHappened():
-                yield from self._move(claim, lifecycle.SETTLE_UNDONE, {})
+                return (yield from self._concluding(claim, move, result, beside=told))
             case Abandoned(reason):
                 text = self._kept_text(claim.id, Failure("Abandoned", reason))
-                yield from self._move(claim, lifecycle.SETTLE_FAILED, {"error": text})
+                return self._moving(claim, move, told | {"error": text})
+            case _:
+                return self._moving(claim, move, told)
 
     def check_and_set(self, key: str | Key, ttl: Seconds = HOUR) -> Steps[bool]:
         """True the first time, False while that time is remembered: one atomic write."""
         token, id = self.token(), self.name(key)
-        reply = yield from write(_mark(id, lasting(ttl, self.horizon), token))
+        reply = yield from write(self._mark(id, lasting(ttl, self.horizon), token))
         return self._seen(id, _new(reply, token))
+
+    def _mark(self, id: str, ttl: float, token: str) -> Put:
+        """Write a record that is done from the start, unless one is there that may be done or doing."""
+        return Put(LEDGER, id, self._marked(ttl, token), MARKABLE)
+
+    def _marked(self, ttl: float, token: str) -> Item:
+        done = {"status": "COMPLETED", "encoding": MARK.encoding}
+        return opening(ClaimTerms(0, ttl), token, self.worker()) | done
 
     def _seen(self, id: str, new: bool) -> bool:
         self.events.emit(What.CLAIMED if new else What.REPLAYED, id)
@@ -177,7 +246,7 @@ class LedgerSteps(ClaimSteps):
         token = self.token()
         names = [self.name(key) for key in keys]
         span = lasting(ttl, self.horizon)
-        item = _marked(span, token)
+        item = self._marked(span, token)
         marks = tuple([Put(LEDGER, id, item, MARKABLE) for id in dict.fromkeys(names)])
         if not marks:
             return []
@@ -204,7 +273,7 @@ class LedgerSteps(ClaimSteps):
     def mark_processed(self, key: str | Key, ttl: Seconds = HOUR) -> Steps[None]:
         """Record that the key is done, whatever became of earlier attempts; a running one is left alone."""
         token = self.token()
-        mark = _mark(self.name(key), lasting(ttl, self.horizon), token)
+        mark = self._mark(self.name(key), lasting(ttl, self.horizon), token)
         reply = yield from write(mark)
         while not _new(reply, token):
             record = self._record(mark.key, reply.item)
@@ -222,15 +291,17 @@ class LedgerSteps(ClaimSteps):
             else:
                 move = lifecycle.MARK
                 settled = Claimed(mark.key, record.token, record.attempt, 0, seconds(ttl), on_lapsed="hold")
-                change = moved_on({"result": None, "encoding": MARK.encoding}, move, settled)
+                change = moved_on({"result": None, "encoding": MARK.encoding}, move, settled, self.prefix)
                 reply = yield from write(Update(LEDGER, mark.key, change, move.condition(record.token)))
 
     def drop_result(self, key: str | Key) -> Steps[bool]:
         """Let the result go and keep the fact, so that duplicates are still known; False if there is none."""
-        record = yield from self.get(key)
+        found = yield from read(Get(LEDGER, self.name(key)))
+        record = self._record(self.name(key), found.item)
         if record is None or record.status is not Status.COMPLETED:
             return False
-        change: Item = {"result": None, "encoding": DROPPED.encoding, "updated_at": NOW}
+        history = self.acted(record, "dropped", found.now, "", "")
+        change: Item = {"result": None, "encoding": DROPPED.encoding, "updated_at": NOW, "history": history}
         condition = lifecycle.DROP.condition(record.token)
         reply = yield from write(Update(LEDGER, record.id, change, condition))
         if isinstance(reply, Refused) and not was_made(reply.item, record.token, change):
@@ -255,24 +326,33 @@ class LedgerSteps(ClaimSteps):
         return first is not None
 
     def list(
-        self, *, status: Status | str | None = None, limit: int = 100, after: str | None = None
+        self,
+        *,
+        status: Status | str | None = None,
+        prefix: str = "",
+        limit: int = 100,
+        after: str | None = None,
+        most: int = 0,
     ) -> Steps[Listing]:
-        """A page of this environment's and scope's records, those of one status if asked."""
-        where: Condition = Begins(LEDGER.partition, self.prefix)
+        """A page of this environment's and scope's records: those of one status, of keys that begin so.
+
+        Where keys lie in no order, a page ends after about `most` records were read; 0 fills it.
+        """
+        where: Condition = Begins(LEDGER.partition, self.prefix + prefix)
         if status is not None:
             if status not in set(Status):
                 raise errors.InvalidOption(f"status={status!r}: it is one of {', '.join(Status)}")
             where = AllOf((where, Equals("status", str(status))))
-        if limit < 1:
-            raise errors.InvalidOption(f"limit must be at least 1, not {limit}")
-        page: Page = yield Query(LEDGER, where=where, limit=limit, after=after)
+        check_limit("limit", limit)
+        page: Page = yield Query(LEDGER, where=where, limit=limit, after=after, most=most)
         records, unreadable = [], []
         for item in page.items:
             try:
                 records.append(self._readable(item[LEDGER.partition], item))
             except errors.RecordCorrupt as error:
                 unreadable.append(error.key)
-        return Listing(tuple(records), page.after, tuple(unreadable), page.now)
+        looked = max(page.read, len(page.items))
+        return Listing(tuple(records), page.after, tuple(unreadable), page.now, looked)
 
     def doubts(self, *, limit: int = 100, after: str | None = None) -> Steps[Listing]:
         """What waits for somebody to find out what became of it, oldest first.
@@ -280,13 +360,32 @@ class LedgerSteps(ClaimSteps):
         That is what is UNKNOWN, and what lapsed where the policy is to hold it or to ask. It comes from an
         index; on a table that was there first and has none, all of it is looked through, a page at a time.
         """
-        if limit < 1:
-            raise errors.InvalidOption(f"limit must be at least 1, not {limit}")
+        return (yield from self._listed(DOUBTS, in_doubt, limit, after))
+
+    def failures(
+        self, *, reverse: bool = False, limit: int = 100, after: str | None = None
+    ) -> Steps[Listing]:
+        """What failed for good, oldest first or, in `reverse`, newest first; from an index, as doubts are."""
+        return (yield from self._listed(FAILURES, _failed, limit, after, reverse))
+
+    def _listed(
+        self,
+        index: Index,
+        wanted: Callable[[Record, float], bool],
+        limit: int,
+        after: str | None,
+        reverse: bool = False,
+    ) -> Steps[Listing]:
+        """A page of the records that an index leads to; it may lag behind, so each is read."""
+        check_limit("limit", limit)
         records: list[Record] = []
         unreadable: list[str] = []
+        looked = 0
         while True:
             left = limit - len(records)
-            page: Page = yield Query(LEDGER, self.prefix, index=DOUBTS.name, limit=left, after=after)
+            page: Page = yield Query(
+                LEDGER, self.prefix, reverse=reverse, index=index.name, limit=left, after=after
+            )
             for item in page.items:
                 found = yield from read(Get(LEDGER, item[LEDGER.partition]))
                 try:
@@ -294,20 +393,15 @@ class LedgerSteps(ClaimSteps):
                 except errors.RecordCorrupt as error:
                     unreadable.append(error.key)
                     continue
-                if record is not None and _in_doubt(record, found.now):
+                if record is not None and wanted(record, found.now):
                     records.append(record)
-            after = page.after
+            after, looked = page.after, looked + max(page.read, len(page.items))
             if after is None or len(records) >= limit:
-                return Listing(tuple(records), after, tuple(unreadable), page.now)
+                return Listing(tuple(records), after, tuple(unreadable), page.now, looked)
 
 
-def _mark(id: str, ttl: float, token: str) -> Put:
-    """Write a record that is done from the start, unless one is there that may be done or doing."""
-    return Put(LEDGER, id, _marked(ttl, token), MARKABLE)
-
-
-def _marked(ttl: float, token: str) -> Item:
-    return opening(ClaimTerms(0, ttl), token) | {"status": "COMPLETED", "encoding": MARK.encoding}
+def _failed(record: Record, _now: float) -> bool:
+    return record.status is Status.FAILED
 
 
 MARKABLE = AnyOf((ABSENT, Equals("status", "RELEASED")))
@@ -317,7 +411,13 @@ def _new(reply: Applied | Refused, token: str) -> bool:
     return type(reply) is Applied or (reply.item is not None and reply.item.get("token") == token)
 
 
-def _in_doubt(record: Record, now: float) -> bool:
+def kept_for(record: Record, now: float) -> float:
+    """For how long a record is kept that somebody has settled; a doubt has no end of its own."""
+    left = record.expires_at - now
+    return max(SETTLED, left) if left < FOREVER else SETTLED
+
+
+def in_doubt(record: Record, now: float) -> bool:
     """Whether somebody has to find out what became of it."""
     if record.status is Status.UNKNOWN:
         return True

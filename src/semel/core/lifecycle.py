@@ -20,18 +20,15 @@ class Status(StrEnum):
     RELEASED = "RELEASED"
 
 
-class Move(msgspec.Struct, frozen=True, kw_only=True):
-    """One arrow: where it starts, what it asks of the record, where it leads."""
+class Move(msgspec.Struct, frozen=True):
+    """One arrow: where it starts and where it leads, while the record has the token that the mover knows."""
 
     name: str
     start: tuple[Status, ...]
     to: Status
-    token: bool = True
-    """Only while the record still carries the token that the mover holds, or saw."""
+    note: str
     lapsed: bool = False
     """Only once the lease has run out."""
-    note: str
-
     status: str = ""
     fixed: tuple[Condition, ...] = ()
 
@@ -44,7 +41,7 @@ class Move(msgspec.Struct, frozen=True, kw_only=True):
 
     def condition(self, token: str) -> Condition:
         """The condition under which a store makes this move."""
-        return AllOf((Equals("token", token), *self.fixed)) if self.token else AllOf(self.fixed)
+        return AllOf((Equals("token", token), *self.fixed))
 
 
 RUNNING = (Status.IN_PROGRESS,)
@@ -52,93 +49,60 @@ RUNNING = (Status.IN_PROGRESS,)
 HELD = (Status.IN_PROGRESS, Status.UNKNOWN)
 
 TAKE_OVER = Move(
-    name="take over",
-    start=RUNNING,
-    to=Status.IN_PROGRESS,
-    lapsed=True,
-    note="the lease ran out; the policy is to run again",
+    "take over", RUNNING, Status.IN_PROGRESS, "the lease ran out; the policy is to run again", lapsed=True
 )
-RECLAIM = Move(
-    name="reclaim", start=(Status.RELEASED,), to=Status.IN_PROGRESS, note="an earlier attempt gave it back"
-)
-RENEW = Move(name="renew", start=RUNNING, to=Status.IN_PROGRESS, note="the holder is still at work")
+RECLAIM = Move("reclaim", (Status.RELEASED,), Status.IN_PROGRESS, "an earlier attempt released it")
+RENEW = Move("renew", RUNNING, Status.IN_PROGRESS, "the holder is still at work")
 LAPSE = Move(
-    name="lapse",
-    start=RUNNING,
-    to=Status.IN_PROGRESS,
-    note="the holder was interrupted: its lease ends now, as after a crash",
+    "lapse", RUNNING, Status.IN_PROGRESS, "the holder was interrupted: its lease ends now, as after a crash"
 )
-COMPLETE = Move(name="complete", start=HELD, to=Status.COMPLETED, note="the effect happened")
-FAIL = Move(name="fail", start=HELD, to=Status.FAILED, note="it failed, and is to stay failed")
-RELEASE = Move(name="release", start=HELD, to=Status.RELEASED, note="it did not happen; a retry may run")
-DOUBT = Move(
-    name="doubt", start=RUNNING, to=Status.UNKNOWN, note="the holder asked the other side, and it cannot tell"
-)
-HOLD = Move(
-    name="hold",
-    start=RUNNING,
-    to=Status.UNKNOWN,
-    lapsed=True,
-    note="the lease ran out; the policy is to ask somebody",
-)
-EXHAUST = Move(
-    name="exhaust",
-    start=(Status.RELEASED,),
-    to=Status.FAILED,
-    note="given back as often as the limit allows",
-)
-EXHAUST_LAPSED = Move(
-    name="exhaust",
-    start=RUNNING,
-    to=Status.FAILED,
-    lapsed=True,
-    note="vanished as often as the limit allows",
-)
-SETTLE_DONE = Move(
-    name="settle", start=(Status.UNKNOWN,), to=Status.COMPLETED, note="somebody found that it happened"
-)
-SETTLE_UNDONE = Move(
-    name="settle", start=(Status.UNKNOWN,), to=Status.RELEASED, note="somebody found that it did not"
-)
-SETTLE_FAILED = Move(name="settle", start=(Status.UNKNOWN,), to=Status.FAILED, note="somebody gave it up")
+COMPLETE = Move("complete", HELD, Status.COMPLETED, "the effect happened")
+FAIL = Move("fail", HELD, Status.FAILED, "it failed, and the failure is final")
+RELEASE = Move("release", HELD, Status.RELEASED, "it did not happen; a retry may run")
+DOUBT = Move("doubt", RUNNING, Status.UNKNOWN, "the remote system does not know either")
+HOLD = Move("hold", RUNNING, Status.UNKNOWN, "the lease ran out; the policy is to ask a person", lapsed=True)
+EXHAUST = Move("exhaust", (Status.RELEASED,), Status.FAILED, "released as often as the limit allows")
+EXHAUST_LAPSED = Move("exhaust", RUNNING, Status.FAILED, "vanished as often as the limit allows", lapsed=True)
+SETTLE_DONE = Move("settle", (Status.UNKNOWN,), Status.COMPLETED, "somebody found that it happened")
+SETTLE_UNDONE = Move("settle", (Status.UNKNOWN,), Status.RELEASED, "somebody found that it did not")
+SETTLE_FAILED = Move("settle", (Status.UNKNOWN,), Status.FAILED, "somebody abandoned it")
 MARK = Move(
-    name="mark",
-    start=(Status.RELEASED, Status.FAILED, Status.UNKNOWN),
-    to=Status.COMPLETED,
-    note="it is known from elsewhere that it happened",
+    "mark",
+    (Status.RELEASED, Status.FAILED, Status.UNKNOWN),
+    Status.COMPLETED,
+    "it is known from elsewhere that it happened",
 )
 DROP = Move(
-    name="drop the result",
-    start=(Status.COMPLETED,),
-    to=Status.COMPLETED,
-    note="the result goes, the fact stays",
+    "drop the result", (Status.COMPLETED,), Status.COMPLETED, "the result is deleted, the record stays"
 )
 TAKE_BACK = Move(
-    name="take back",
-    start=(Status.COMPLETED,),
-    to=Status.RELEASED,
-    note="a decision allowed what then failed; it is decided anew",
+    "take back",
+    (Status.COMPLETED,),
+    Status.RELEASED,
+    "an allowed action failed; it is decided again",
+)
+# What an operator does by hand, to the record that he has seen.
+OVERRIDE_DONE = Move(
+    "complete by hand",
+    (Status.IN_PROGRESS, Status.UNKNOWN, Status.FAILED, Status.RELEASED),
+    Status.COMPLETED,
+    "an operator knows that it happened",
+)
+OVERRIDE_UNDONE = Move(
+    "release by hand",
+    (Status.IN_PROGRESS, Status.UNKNOWN, Status.FAILED),
+    Status.RELEASED,
+    "an operator lets it run again",
+)
+OVERRIDE_FAILED = Move(
+    "fail by hand",
+    (Status.IN_PROGRESS, Status.UNKNOWN, Status.RELEASED),
+    Status.FAILED,
+    "an operator gives it up",
 )
 
-MOVES = (
-    TAKE_OVER,
-    RECLAIM,
-    RENEW,
-    LAPSE,
-    COMPLETE,
-    FAIL,
-    RELEASE,
-    DOUBT,
-    HOLD,
-    EXHAUST,
-    EXHAUST_LAPSED,
-    SETTLE_DONE,
-    SETTLE_UNDONE,
-    SETTLE_FAILED,
-    MARK,
-    DROP,
-    TAKE_BACK,
-)
+# In the order in which they stand here.
+MOVES = tuple(move for move in list(globals().values()) if isinstance(move, Move))
 
 
 def diagram() -> str:

@@ -1,4 +1,4 @@
-"""What threads share, made so that an exception out of a signal handler leaves nothing locked.
+"""Locks for threads that an exception from a signal handler leaves unlocked.
 
 Python runs signal handlers in the main thread, between any two calls there, and what one raises goes on from
 that place: from between `lock.acquire()` and its `try`, or out of the midst of `threading.Condition`, on

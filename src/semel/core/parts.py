@@ -1,8 +1,10 @@
-"""One atomic write, put together from what several calls ask for.
+"""One atomic write, built from the writes of several calls.
 
 Each call contributes a `Part`: its writes, and how it reads their refusal. A part that stands alone is one
 write or one small transaction; several in a `with s.transaction()` are one `Transact`.
 """
+
+from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
@@ -51,6 +53,16 @@ class Part(msgspec.Struct, Generic[T], frozen=True):
 # Makes a part, for a commit with this mark. Inner functions that are one quote their annotations, which would
 # else be evaluated at every call.
 PartPlan: TypeAlias = Callable[[str], Steps[Part[T]]]
+
+
+def planned(make: Callable[[str], Part[T]]) -> PartPlan[T]:
+    """The plan of a part for which nothing has to be asked."""
+
+    def plan(mark: str) -> Steps[Part[T]]:
+        yield from ()
+        return make(mark)
+
+    return plan
 
 
 def commit(plans: Sequence[PartPlan[Any]], mark: str) -> Steps[list[Any]]:

@@ -1,4 +1,4 @@
-"""The words in which a caller says what is to happen in each situation."""
+"""The options of protected work, checked and turned into a policy."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeAlias, TypedDict, get_args
@@ -18,17 +18,17 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
     lease: float
     ttl: float
-    on_busy: OnBusy
+    on_busy: OnBusy = "wait"
     patience: float
-    on_lapsed: OnLapsed
-    resolver: Callable[..., Any] | None
+    on_lapsed: OnLapsed = "rerun"
+    resolver: Callable[..., Any] | None = None
     on_error: dict[type[Exception], Keep]
-    on_store_error: OnStoreError
-    max_attempts: int | None
+    on_store_error: OnStoreError = "closed"
+    max_attempts: int | None = None
     doubt_ttl: float | None
-    heartbeat: bool
-    subject: str | None
-    hide_key: bool
+    heartbeat: bool = True
+    subject: str | None = None
+    hide_key: bool = False
 
     def is_final(self, error: BaseException, attempt: int) -> bool:
         """Whether work that raised this at that attempt is to stay failed."""
@@ -61,7 +61,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Options(TypedDict, total=False):
-    """What can be said about a protected piece of work; `policy_of` has the defaults."""
+    """What can be said about a protected piece of work; `Policy` and `policy_of` have the defaults."""
 
     lease: Seconds
     """How long an attempt may be silent before it is taken for dead. 30 seconds; renewed while work runs."""
@@ -100,10 +100,10 @@ def check_word(option: str, word: Any, words: Any) -> None:
         raise errors.InvalidOption(f"{option}={word!r}: it is one of {', '.join(get_args(words))}")
 
 
-def check_limit(max_attempts: int | None) -> None:
-    """Refuse a limit that would allow no attempt at all."""
-    if max_attempts is not None and max_attempts < 1:
-        raise errors.InvalidOption(f"max_attempts must be at least 1, not {max_attempts}")
+def check_limit(option: str, limit: int | None) -> None:
+    """Refuse a limit that would allow nothing at all."""
+    if limit is not None and limit < 1:
+        raise errors.InvalidOption(f"{option} must be at least 1, not {limit}")
 
 
 def policy_of(options: Options, horizon: float = 0) -> Policy:
@@ -115,26 +115,20 @@ def policy_of(options: Options, horizon: float = 0) -> Policy:
     lease, ttl = lease_and_ttl(options.get("lease", LEASE), options.get("ttl", max(DAY, horizon)), horizon)
     on_lapsed = options.get("on_lapsed", "rerun")
     check_word("on_lapsed", on_lapsed, OnLapsed)
-    policy = Policy(
-        lease=lease,
-        ttl=ttl,
-        on_busy=options.get("on_busy", "wait"),
-        patience=seconds(options.get("wait", LEASE)),
-        on_lapsed=on_lapsed,
-        resolver=options.get("resolver"),
-        on_error=_by_type(options.get("on_error", "release")),
-        on_store_error=options.get("on_store_error", "closed"),
-        max_attempts=options.get("max_attempts"),
-        doubt_ttl=doubt_span(options.get("doubt_ttl"), on_lapsed, lease, horizon),
-        heartbeat=options.get("heartbeat", True),
-        subject=options.get("subject"),
-        hide_key=options.get("hide_key", False),
-    )
+    made: dict[str, Any] = {
+        "lease": lease,
+        "ttl": ttl,
+        "patience": seconds(options.get("wait", LEASE)),
+        "on_error": _by_type(options.get("on_error", "release")),
+        "doubt_ttl": doubt_span(options.get("doubt_ttl"), on_lapsed, lease, horizon),
+    }
+    as_given: dict[str, Any] = {name: one for name, one in options.items() if name not in ("horizon", "wait")}
+    policy = Policy(**as_given | made)
     check_word("on_busy", policy.on_busy, OnBusy)
     check_word("on_store_error", policy.on_store_error, OnStoreError)
     if (policy.on_lapsed == "resolve") != (policy.resolver is not None):
         raise errors.InvalidOption('on_lapsed="resolve" and resolver=... go together')
-    check_limit(policy.max_attempts)
+    check_limit("max_attempts", policy.max_attempts)
     return policy
 
 

@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 Moment: TypeAlias = float | datetime
 
 
+class SubjectHash(str):
+    """The keyed hash of a person, which stands for it as it is."""
+
+    __slots__ = ()
+
+
 class Realm(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Where keys are named, persons are hidden, bodies are sealed and tokens are drawn."""
 
@@ -34,6 +40,8 @@ class Realm(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     redactor: "Redactor | None" = None
     sealing: Sealing = Sealing()
     token: Callable[[], str] = random_token
+    worker: str = ""
+    """The name that the caller gave to whoever is at work here; "" for the host and the process."""
 
     @cached_property
     def prefix(self) -> str:
@@ -46,6 +54,8 @@ class Realm(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     def subject(self, person: str) -> str:
         """What stands for a person in rows that are to be found again when he asks to be forgotten."""
+        if isinstance(person, SubjectHash):
+            return str.__str__(person)
         if not isinstance(person, str) or not person.strip():
             # Whatever it is, it is not shown: it may well be somebody's.
             raise UsageError(f"a person is named by a text that says something, not by a {_kind(person)}")

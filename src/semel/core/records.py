@@ -1,4 +1,4 @@
-"""A record of the ledger: what is put into it, and what is read out of it again."""
+"""Records of the ledger: how they are written to items and read from them."""
 
 from typing import Any, TypeAlias
 
@@ -8,16 +8,25 @@ from semel import errors
 from semel.core.codecs import Body, Codec, Decoder, Encoded, check_details, not_kept
 from semel.core.commands import NOW, After, Discard, Fetch, Item, Stash, Steps
 from semel.core.events import What
+from semel.core.keys import key_of
 from semel.core.lifecycle import Move, Status
 from semel.core.realm import Realm
 from semel.core.sealing import SEALED
-from semel.model import MISSING, RECORD_VERSION, Claimed, Failure, OnLapsed, Record
+from semel.core.workers import worker_name
+from semel.model import MISSING, RECORD_VERSION, Claimed, Failure, HistoryEntry, OnLapsed, Record
 from semel.tables import LEDGER
 
 Details: TypeAlias = dict[str, Any] | None
 
 # An error's message is kept for a person to read; it is no place for data.
 MAX_ERROR_TEXT = 1000
+
+# So much of what came before is kept in a record: the last entries, and of each the beginning of its note.
+MAX_HISTORY = 8
+MAX_NOTE = 200
+
+# What somebody does to a record whose attempt is over.
+BY_HAND = frozenset({"settled", "dropped", "completed by hand", "released by hand", "failed by hand"})
 
 
 class ClaimTerms(msgspec.Struct, frozen=True):
@@ -92,6 +101,9 @@ class RecordSteps:
             message = self.realm.sealing.opened_text(failure.message, LEDGER.name, record.id, "error")
             failure = msgspec.structs.replace(failure, message=message)
             record = msgspec.structs.replace(record, error=msgspec.json.encode(failure).decode())
+        if record.history is not None and SEALED in record.history:
+            history = self.realm.sealing.opened_text(record.history, LEDGER.name, record.id, "history")
+            record = msgspec.structs.replace(record, history=history)
         if record.details is not None and not self.clear_details:
             details = self._opened_details(record.id, record.details)
             record = msgspec.structs.replace(record, details=details)
@@ -102,6 +114,21 @@ class RecordSteps:
             return self.realm.sealing.opened(kept, LEDGER.name, id, "details")  # type: ignore[no-any-return]
         except ValueError as error:
             return {"unreadable": str(error)}
+
+    def worker(self) -> str:
+        """Who is at work here, as a record keeps it."""
+        return worker_name(self.realm.worker, self.events.task)
+
+    def history(self, record: Record, how: str, ended: float, *acts: HistoryEntry) -> str:
+        """What a record says of its past once the present attempt is past, and whatever was done then."""
+        past = record.past
+        # What was done by hand comes after the attempt that it ended.
+        if not (past and past[-1].how in BY_HAND and past[-1].attempt == record.attempt):
+            note = "" if record.failure is None else f"{record.failure.type}: {record.failure.message}"
+            who, began = record.worker or "", record.began
+            past = (*past, HistoryEntry(record.attempt, who, began, ended, how, note[:MAX_NOTE]))
+        text = msgspec.json.encode((*past, *acts)[-MAX_HISTORY:]).decode()
+        return self.realm.sealing.text(text, LEDGER.name, record.id, "history", steady=True)
 
     def _result(self, record: Record, decoder: Decoder) -> Steps[Any]:
         if record.result is None:
@@ -137,8 +164,9 @@ class RecordSteps:
                 raise errors.SchemaTooNew(record.version, RECORD_VERSION)
         except (msgspec.ValidationError, errors.SchemaTooNew) as error:
             self.events.warn(What.CORRUPT, id, detail=str(error))
-            raise errors.RecordCorrupt(id.split("/", 2)[2], str(error)) from error
-        return record if record.error is None and record.details is None else self._opened(record)
+            raise errors.RecordCorrupt(key_of(id), str(error)) from error
+        kept = record.error is not None or record.details is not None or record.history is not None
+        return self._opened(record) if kept else record
 
 
 def failure_of(error: BaseException | Failure, kept_as: str = "") -> Failure:
@@ -148,7 +176,9 @@ def failure_of(error: BaseException | Failure, kept_as: str = "") -> Failure:
     return Failure(type(error).__qualname__, errors.words_of(error), kept_as)
 
 
-def opening(terms: ClaimTerms, token: str, attempt: int = 1, before: Record | None = None) -> Item:
+def opening(
+    terms: ClaimTerms, token: str, worker: str, attempt: int = 1, before: Record | None = None
+) -> Item:
     """A record at the beginning of an attempt."""
     item: Item = {
         "status": "IN_PROGRESS",
@@ -160,13 +190,14 @@ def opening(terms: ClaimTerms, token: str, attempt: int = 1, before: Record | No
         "lease_until": After(terms.lease),
         "expires_at": After(terms.ttl),
         "version": RECORD_VERSION,
+        "worker": worker,
     }
     if subject := terms.subject if before is None else before.subject or terms.subject:
         item["subject"] = subject
     return item
 
 
-def moved_on(change: Item, move: Move, claim: Claimed | ClaimTerms) -> Item:
+def moved_on(change: Item, move: Move, claim: Claimed | ClaimTerms, prefix: str) -> Item:
     """Add what every move writes. Each sets the end of the record's life anew, so it outlives the lease.
 
     What may come to be in doubt does not end as other records do: by then somebody has to have settled it.
@@ -180,6 +211,10 @@ def moved_on(change: Item, move: Move, claim: Claimed | ClaimTerms) -> Item:
     change["expires_at"] = After(claim.ttl)
     if not reruns:
         change["doubt"] = change["doubt_since"] = None
+    if move.to is Status.FAILED:
+        change |= {"failed": prefix, "failed_at": NOW}
+    elif Status.FAILED in move.start:
+        change["failed"] = change["failed_at"] = None
     return change
 
 
@@ -199,8 +234,8 @@ def was_made(item: Item | None, token: str, change: Item) -> bool:
     )
 
 
-# When a record ends, and what it is found by, do not tell what became of it.
-BESIDE = frozenset({"expires_at", "doubt", "doubt_since"})
+# When a record ends, what it is found by and what came before do not tell what became of it.
+BESIDE = frozenset({"expires_at", "doubt", "doubt_since", "history", "failed", "failed_at"})
 
 
 def is_running(record: Record, now: float) -> bool:

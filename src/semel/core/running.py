@@ -1,4 +1,4 @@
-"""The running attempt: what a function can know about itself while it runs."""
+"""The running attempt: what a function can find out about itself while it runs."""
 
 from contextvars import ContextVar
 from typing import Any

@@ -1,10 +1,9 @@
-"""What stands in a store beside results: encrypted where results are, and bound to its place as they are.
+"""Encrypts stored data other than results in the same way, each value bound to its place.
 
 A sealed object is `{"semel:sealed": "json+aesgcm=KEY:BASE64"}`, and a sealed text the same in one text. What
 looks so by itself, without being sealed, is written with a word that says it is clear.
 """
 
-from binascii import a2b_base64, b2a_base64
 from typing import Any, Final
 
 import msgspec
@@ -59,11 +58,15 @@ class Sealing:
 
     @staticmethod
     def _sealed(encryption: Encryption, value: Any, place: tuple[str, ...], steady: bool) -> str:
+        from binascii import b2a_base64
+
         data = msgspec.json.encode(value)
         data, encoding = packed(data, _identity(place), encryption, COMPRESS_OVER, steady=steady)
         return f"{encoding}:{b2a_base64(data, newline=False).decode()}"
 
     def _unsealed(self, text: Any, place: tuple[str, ...]) -> Any:
+        from binascii import a2b_base64
+
         encoding, _, written = str(text).partition(":")
         data = unpacked(a2b_base64(written, strict_mode=True), encoding, _identity(place), self._encryption)
         try:

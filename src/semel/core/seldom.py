@@ -1,4 +1,4 @@
-"""Saying something seldom: what has one cause is said once a minute, and counted in between."""
+"""Limits log lines: those with one cause are logged once a minute, and counted in between."""
 
 from math import inf
 from threading import RLock

@@ -1,4 +1,4 @@
-"""How long the other side is waited for, and whether it has something to say."""
+"""Timeouts of sockets, and whether a socket has data to read."""
 
 import select
 from collections.abc import Callable

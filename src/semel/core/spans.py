@@ -1,4 +1,4 @@
-"""Lengths of time: leases, times to live, and how long a doubt may wait."""
+"""Durations: leases, times to live, and how long a doubt may wait."""
 
 from datetime import timedelta
 from typing import TypeAlias
@@ -12,6 +12,8 @@ LEASE = 30.0
 # For retries and replays; an hour is enough where events are frequent and their retries quick.
 DAY = 86400.0
 HOUR = 3600.0
+# What somebody has settled or put right is kept for so long at least: forgotten early, it would happen again.
+SETTLED = 30 * DAY
 
 
 def seconds(span: Seconds) -> float:

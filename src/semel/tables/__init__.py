@@ -1,8 +1,9 @@
-"""A table is data: its keys, its attributes, the attribute that ends an item's life, and how it is laid out.
+"""A table is data: its keys, its attributes, its expiry attribute, and its layout in DynamoDB.
 
 From one such value come the statements that stores send, and the text that provisions the table.
 """
 
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Any
 
@@ -68,6 +69,43 @@ class Index(msgspec.Struct, frozen=True, kw_only=True):
     carries: tuple[str, ...] | None = None
     """What of an item it gives besides its key and its end; None for everything."""
 
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The attributes that it finds items by."""
+        return (self.partition,) if self.sort is None else (self.partition, self.sort)
+
+
+def attributes_of(listed: str) -> dict[str, Kind]:
+    """Attributes out of a list of their names and kinds, such as `status text, attempt number`."""
+    return {name: Kind(kind) for name, kind in map(str.split, listed.split(","))}
+
+
+def defaults(**values: Any) -> dict[str, Column]:
+    """Columns that are named as in the ledger, with what an item means that lacks them."""
+    return {name: Column(name=name, default=value) for name, value in values.items()}
+
+
+class Addition(msgspec.Struct, frozen=True, kw_only=True):
+    """What a table may lack that an earlier semel made, until it is provisioned; all else works meanwhile.
+
+    A store passes over attributes that it has no place for, and reads an index only once `older` items are
+    in it: until then whoever asks for it is refused with `NotProvisioned`.
+    """
+
+    serves: str
+    """What is not available until then."""
+    attributes: tuple[str, ...] = ()
+    index: str = ""
+    among: tuple[str, tuple[str, ...]] = ("", ())
+    """An attribute, and the values of it that items have which may belong into the index.
+
+    They are looked for in this order: one that an item may change to comes after the one that it had.
+    """
+    decided_by: tuple[str, ...] = ()
+    """What of an item decides where it belongs: while that is the same, it may be entered."""
+    older: Callable[[dict[str, Any]], dict[str, Any]] = lambda _: {}
+    """The attributes that an older item is given; none where it does not belong into the index."""
+
 
 class Table(msgspec.Struct, frozen=True, kw_only=True):
     """A table that stores keep.
@@ -87,11 +125,15 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     listed_by: tuple[str, ...] = ()
     """Attributes that operators list by: an index where that costs no second write."""
     indexes: tuple[Index, ...] = ()
+    later: tuple[Addition, ...] = ()
+    """What was added since the table was first made, and is optional until it is provisioned."""
 
     title: str = "semel-{env}-{name}"
     """The table's name in DynamoDB."""
     titled_by: str = ""
     """The environment variable that names it, where one is set."""
+    located_by: tuple[str, str] = ("", "")
+    """The environment variables that tell its region and its endpoint, where no URL does."""
     longest: float | None = None
     """How many seconds an item stays that would stay for ever, where its owner's code looks for an end."""
     holds: "Table | None" = None
@@ -140,7 +182,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
         return dict.fromkeys(self.key, Kind.TEXT) | {self.expires: Kind.NUMBER} | self.attributes
 
     def titled(self, title: str) -> "Table":
-        """The same under another name in DynamoDB, whatever the environment says."""
+        """The table under another name in DynamoDB, whatever the environment says."""
         return msgspec.structs.replace(self, title=title, titled_by="")
 
     def index(self, name: str) -> Index | None:
@@ -152,6 +194,20 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
                 return index
         known = ", ".join(index.name for index in self.indexes) or "none"
         raise UsageError(f"table {self.name} has no index {name!r}; it has {known}")
+
+    def mark(self, index: str) -> str:
+        """What a store notes of an index that was added later once it is complete."""
+        return f"complete {self.name}/{index}"
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """The marks of all its indexes that were added later; a new table has them from the start."""
+        return tuple(self.mark(each.index) for each in self.later if each.index)
+
+    @property
+    def optional(self) -> dict[str, Addition]:
+        """The attributes that it may lack, with what they were added for."""
+        return {name: each for each in self.later for name in each.attributes}
 
     def column(self, attribute: str) -> Column:
         """How an attribute is written here."""
@@ -166,49 +222,84 @@ YEAR = 365 * 86400.0
 # held or asked after if they vanished. Others are not in it, and cost nothing.
 DOUBTS = Index(name="doubts", partition="doubt", sort="doubt_since", carries=())
 
+# What failed for good, by environment and scope, in the order of when it did. Others cost nothing.
+FAILURES = Index(name="failures", partition="failed", sort="failed_at", carries=())
+
 # Every row of a person, for whoever has to forget it. Rows that name nobody are not in it, and cost nothing.
 SUBJECT = Index(name="subject", partition="subject", carries=())
+
+
+def _older_doubt(item: dict[str, Any]) -> dict[str, Any]:
+    """What an older record is found by: one that is UNKNOWN, or that has no end while it is worked on.
+
+    That is how one begins which is to be held, or asked after, for however long that takes.
+    """
+    held = item.get("status") == "UNKNOWN" or item.get("expires_at") in (None, FOREVER)
+    return _entered(item, DOUBTS) if held else {}
+
+
+def _older_failure(item: dict[str, Any]) -> dict[str, Any]:
+    """What an older record is found by that failed for good."""
+    return _entered(item, FAILURES) if item.get("status") == "FAILED" else {}
+
+
+def _entered(item: dict[str, Any], index: Index) -> dict[str, Any]:
+    """The attributes by which an older record is in an index, at the moment of its last change."""
+    id, updated = item["id"].split("/", 2), item.get("updated_at")
+    if item.get(index.sort or "") is not None or len(id) < 3:
+        return {}
+    # One that cannot be read is listed first, as such.
+    since = updated if isinstance(updated, int | float) else 0
+    return {index.partition: f"{id[0]}/{id[1]}/", str(index.sort): since}
+
+
+# Whom a row is about, in tables where that is looked for by going through all of them.
+PERSONS = Addition(serves="erasing a person from it", attributes=("subject",))
+
+# Who held a record and what came before. A table that was there first has no place for it.
+HISTORY = Addition(serves="the history of a record", attributes=("worker", "began_at", "history"))
 
 LEDGER = Table(
     name="ledger",
     partition="id",
-    attributes={
-        "status": Kind.TEXT,
-        "token": Kind.TEXT,
-        "attempt": Kind.NUMBER,
-        "fingerprint": Kind.TEXT,
-        "created_at": Kind.NUMBER,
-        "updated_at": Kind.NUMBER,
-        "lease_until": Kind.NUMBER,
-        "expires_at": Kind.NUMBER,
-        "result": Kind.BYTES,
-        "encoding": Kind.TEXT,
-        "error": Kind.TEXT,
-        "version": Kind.NUMBER,
-        "subject": Kind.TEXT,
-        "details": Kind.OBJECT,
-        "doubt": Kind.TEXT,
-        "doubt_since": Kind.NUMBER,
-    },
+    attributes=attributes_of(
+        "status text, token text, attempt number, fingerprint text, created_at number, updated_at number, "
+        "lease_until number, expires_at number, result bytes, encoding text, error text, version number, "
+        "subject text, details object, doubt text, doubt_since number, worker text, began_at number, "
+        "history text, failed text, failed_at number"
+    ),
     expires="expires_at",
     forever="what is in doubt stays until somebody settles it",
     listed_by=("status",),
-    indexes=(SUBJECT, DOUBTS),
+    indexes=(SUBJECT, DOUBTS, FAILURES),
+    later=(
+        Addition(
+            serves="the list of what is in doubt",
+            attributes=("doubt", "doubt_since"),
+            index=DOUBTS.name,
+            among=("status", ("IN_PROGRESS", "UNKNOWN")),
+            decided_by=("status", "token"),
+            older=_older_doubt,
+        ),
+        Addition(
+            serves="the list of what failed",
+            attributes=("failed", "failed_at"),
+            index=FAILURES.name,
+            among=("status", ("FAILED",)),
+            decided_by=("status", "token"),
+            older=_older_failure,
+        ),
+        HISTORY,
+    ),
 )
 
 DOCUMENTS = Table(
     name="documents",
     partition="id",
-    attributes={
-        "body": Kind.OBJECT,
-        "ends": Kind.OBJECT,
-        "version": Kind.NUMBER,
-        "token": Kind.TEXT,
-        "created_at": Kind.NUMBER,
-        "updated_at": Kind.NUMBER,
-        "expires_at": Kind.NUMBER,
-        "subject": Kind.TEXT,
-    },
+    attributes=attributes_of(
+        "body object, ends object, version number, token text, created_at number, updated_at number, "
+        "expires_at number, subject text"
+    ),
     expires="expires_at",
     indexes=(SUBJECT,),
 )
@@ -217,15 +308,9 @@ JOURNAL = Table(
     name="journal",
     partition="owner",
     sort="entry",
-    attributes={
-        "key": Kind.TEXT,
-        "actor": Kind.TEXT,
-        "at": Kind.NUMBER,
-        "body": Kind.OBJECT,
-        "token": Kind.TEXT,
-        "expires_at": Kind.NUMBER,
-        "subject": Kind.TEXT,
-    },
+    attributes=attributes_of(
+        "key text, actor text, at number, body object, token text, expires_at number, subject text"
+    ),
     expires="expires_at",
     indexes=(Index(name="actor-at", partition="actor", sort="at"), SUBJECT),
 )
@@ -235,15 +320,9 @@ COUNTERS = Table(
     name="counters",
     partition="counter",
     sort="entry",
-    attributes={
-        "count": Kind.NUMBER,
-        "by": Kind.NUMBER,
-        "period": Kind.TEXT,
-        "token": Kind.TEXT,
-        "state": Kind.TEXT,
-        "updated_at": Kind.NUMBER,
-        "expires_at": Kind.NUMBER,
-    },
+    attributes=attributes_of(
+        "count number, by number, period text, token text, state text, updated_at number, expires_at number"
+    ),
     expires="expires_at",
 )
 
@@ -252,18 +331,12 @@ INBOX = Table(
     name="inbox",
     partition="inbox",
     sort="entry",
-    attributes={
-        "key": Kind.TEXT,
-        "group": Kind.TEXT,
-        "body": Kind.BYTES,
-        "encoding": Kind.TEXT,
-        "attempts": Kind.NUMBER,
-        "not_before": Kind.NUMBER,
-        "error": Kind.TEXT,
-        "at": Kind.NUMBER,
-        "expires_at": Kind.NUMBER,
-    },
+    attributes=attributes_of(
+        "key text, group text, body bytes, encoding text, attempts number, not_before number, error text, "
+        "at number, expires_at number, subject text"
+    ),
     expires="expires_at",
+    later=(PERSONS,),
 )
 
 OWN = (LEDGER, DOCUMENTS, JOURNAL, COUNTERS, INBOX)

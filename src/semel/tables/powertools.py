@@ -5,39 +5,30 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from semel.tables import LEDGER, YEAR, Column, Form, Kind, Same, Table
+from semel.tables import LEDGER, YEAR, Column, Form, Same, Table, attributes_of, defaults
 
 POWERTOOLS = Table(
     name="powertools",
     title="IdempotencyTable",
     holds=LEDGER,
     partition="id",
-    attributes={
-        "status": Kind.TEXT,
-        "expiration": Kind.NUMBER,
-        "in_progress_expiration": Kind.NUMBER,
-        "data": Kind.TEXT,
-        "validation": Kind.TEXT,
-    },
+    attributes=attributes_of(
+        "status text, expiration number, in_progress_expiration number, data text, validation text"
+    ),
     expires="expiration",
     ttl="expiration",
     bare_keys=True,
     longest=YEAR,
-    columns={
+    columns=defaults(token="", attempt=1, created_at=0, updated_at=0, encoding="json", version=1)
+    | {
         "status": Column(name="status", spelled={"IN_PROGRESS": "INPROGRESS"}),
-        "token": Column(name="token", default=""),
-        "attempt": Column(name="attempt", default=1),
         "fingerprint": Column(name="validation"),
-        "created_at": Column(name="created_at", default=0),
-        "updated_at": Column(name="updated_at", default=0),
         # Powertools lets nobody in before the record's end where it did not say when its run would time out.
         "lease_until": Column(
             name="in_progress_expiration", form=Form.MILLISECONDS, default=Same("expires_at")
         ),
         "expires_at": Column(name="expiration", form=Form.SECONDS),
         "result": Column(name="data", form=Form.JSON),
-        "encoding": Column(name="encoding", default="json"),
-        "version": Column(name="version", default=1),
     },
 )
 

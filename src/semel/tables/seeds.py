@@ -1,33 +1,26 @@
-"""Tables that five systems made before semel, as they are: it works on them, beside what is in them."""
+"""Tables that five systems made before semel, as they are; semel uses them beside those systems."""
 
-from semel.tables import LEDGER, YEAR, Column, Form, Index, Kind, Table
+from functools import partial
 
-MARKED = {
-    # An item that somebody else wrote is a mark: it was seen, and nothing else is known.
-    "status": Column(name="status", default="COMPLETED"),
-    "token": Column(name="token", default=""),
-    "attempt": Column(name="attempt", default=1),
-    "lease_until": Column(name="lease_until", default=0),
-    "encoding": Column(name="encoding", default="none:mark"),
-    "version": Column(name="version", default=1),
-}
+from semel.tables import LEDGER, PERSONS, YEAR, Column, Form, Index, Table, attributes_of, defaults
 
-QUILL = Table(
+# What is true of every table that stands for the ledger.
+ledger_layout = partial(Table, holds=LEDGER, bare_keys=True, longest=YEAR)
+
+# An item that somebody else wrote is a mark: it was seen, and nothing else is known.
+MARKED = defaults(
+    status="COMPLETED", token="", attempt=1, updated_at=0, lease_until=0, encoding="none:mark", version=1
+)
+
+QUILL = ledger_layout(
     name="quill",
     title="QuillIdempotencyLedger",
     titled_by="DYNAMO_TABLE_NAME",
-    holds=LEDGER,
+    located_by=("DYNAMO_REGION", "DYNAMO_ENDPOINT"),
     partition="pk",
-    attributes={
-        "seenAt": Kind.TEXT,
-        "expiresAt": Kind.NUMBER,
-        "source": Kind.TEXT,
-        "notes": Kind.TEXT,
-    },
+    attributes=attributes_of("seenAt text, expiresAt number, source text, notes text"),
     expires="expiresAt",
     ttl="expiresAt",
-    bare_keys=True,
-    longest=YEAR,
     parts=("source", ""),
     spread={"details": ("notes",)},
     columns=MARKED
@@ -38,63 +31,36 @@ QUILL = Table(
     },
 )
 
-ALCHEMISER = Table(
+ALCHEMISER = ledger_layout(
     name="alchemiser",
     title="alchemiser-idempotency-keys",
     titled_by="IDEMPOTENCY_TABLE_NAME",
-    holds=LEDGER,
     partition="idempotency_key",
-    attributes={"created_at": Kind.NUMBER, "expiry_time": Kind.NUMBER},
+    attributes=attributes_of("created_at number, expiry_time number"),
     expires="expiry_time",
     ttl="expiry_time",
-    bare_keys=True,
-    longest=YEAR,
     columns=MARKED
     | {
         "created_at": Column(name="created_at", form=Form.SECONDS, default=0),
-        "updated_at": Column(name="updated_at", default=0),
         "expires_at": Column(name="expiry_time", form=Form.SECONDS),
     },
     tags={"Purpose": "Idempotency"},
 )
 
-SUPPORT_EVENTS = Table(
+EVENT_DETAILS = attributes_of(
+    "received_at text, mode text, conversation_id text, safe_mode flag, automation_enabled flag, "
+    "source_message_id text, payload_sha256 text, payload_bytes number, intent text"
+)
+
+SUPPORT_EVENTS = ledger_layout(
     name="support-events",
     title="rp_mw_idempotency_{env}",
-    holds=LEDGER,
     partition="event_id",
-    attributes={
-        "created_at": Kind.TEXT,
-        "last_processed_at": Kind.TEXT,
-        "received_at": Kind.TEXT,
-        "expires_at": Kind.NUMBER,
-        "status": Kind.TEXT,
-        "mode": Kind.TEXT,
-        "conversation_id": Kind.TEXT,
-        "safe_mode": Kind.FLAG,
-        "automation_enabled": Kind.FLAG,
-        "source_message_id": Kind.TEXT,
-        "payload_sha256": Kind.TEXT,
-        "payload_bytes": Kind.NUMBER,
-        "intent": Kind.TEXT,
-    },
+    attributes=attributes_of("created_at text, last_processed_at text, expires_at number, status text")
+    | EVENT_DETAILS,
     expires="expires_at",
     ttl="expires_at",
-    bare_keys=True,
-    longest=YEAR,
-    spread={
-        "details": (
-            "received_at",
-            "mode",
-            "conversation_id",
-            "safe_mode",
-            "automation_enabled",
-            "source_message_id",
-            "payload_sha256",
-            "payload_bytes",
-            "intent",
-        )
-    },
+    spread={"details": tuple(EVENT_DETAILS)},
     columns=MARKED
     | {
         "status": Column(name="status", spelled={"COMPLETED": "processed"}, default="COMPLETED"),
@@ -110,22 +76,13 @@ SUPPORT_STATE = Table(
     title="rp_mw_conversation_state_{env}",
     bare_keys=True,
     partition="conversation_id",
-    attributes={
-        "updated_at": Kind.NUMBER,
-        "expires_at": Kind.NUMBER,
-        "last_processed_at": Kind.TEXT,
-        "last_processed_message_id": Kind.TEXT,
-        "last_routed_team": Kind.TEXT,
-        "last_routing_confidence": Kind.NUMBER,
-        "last_intent": Kind.TEXT,
-        "risk_flags": Kind.SET,
-        "pending_flow": Kind.OBJECT,
-        "last_auto_reply": Kind.OBJECT,
-        "version": Kind.NUMBER,
-        "token": Kind.TEXT,
-        "ends": Kind.OBJECT,
-    },
+    attributes=attributes_of(
+        "updated_at number, expires_at number, last_processed_at text, last_processed_message_id text, "
+        "last_routed_team text, last_routing_confidence number, last_intent text, risk_flags set, "
+        "pending_flow object, last_auto_reply object, version number, token text, ends object, subject text"
+    ),
     expires="expires_at",
+    later=(PERSONS,),
     ttl="expires_at",
     columns={
         "expires_at": Column(name="expires_at", form=Form.SECONDS),
@@ -139,14 +96,12 @@ SUPPORT_AUDIT = Table(
     bare_keys=True,
     partition="conversation_id",
     sort="ts_action_id",
-    attributes={
-        "action_type": Kind.TEXT,
-        "action_payload_redacted": Kind.TEXT,
-        "idempotency_key": Kind.TEXT,
-        "result": Kind.TEXT,
-        "expires_at": Kind.NUMBER,
-    },
+    attributes=attributes_of(
+        "action_type text, action_payload_redacted text, idempotency_key text, result text, "
+        "expires_at number, subject text"
+    ),
     expires="expires_at",
+    later=(PERSONS,),
     ttl="expires_at",
     columns={"expires_at": Column(name="expires_at", form=Form.SECONDS)},
 )
@@ -158,19 +113,13 @@ ACTIVITIES = Table(
     bare_keys=True,
     partition="chatId",
     sort="activityId",
-    attributes={
-        "userId": Kind.NUMBER,
-        "timestamp": Kind.NUMBER,
-        "messageId": Kind.NUMBER,
-        "type": Kind.TEXT,
-        "activity": Kind.TEXT,
-        "effort": Kind.TEXT,
-        "confidence": Kind.NUMBER,
-        # What an entry tells besides; an item that the household's own writer made has none.
-        "body": Kind.OBJECT,
-        "expires_at": Kind.NUMBER,
-    },
+    # `body` is what an entry tells besides; an item that the household's own writer made has none.
+    attributes=attributes_of(
+        "userId number, timestamp number, messageId number, type text, activity text, effort text, "
+        "confidence number, body object, expires_at number, subject text"
+    ),
     expires="expires_at",
+    later=(PERSONS,),
     ttl="",
     forever="a household's activities are its history",
     indexes=(Index(name="userId-timestamp-index", partition="userId", sort="timestamp"),),
@@ -184,7 +133,7 @@ RESPONSE_COUNTERS = Table(
     bare_keys=True,
     partition="chatId",
     sort="date",
-    attributes={"count": Kind.NUMBER, "updatedAt": Kind.NUMBER, "ttl": Kind.NUMBER},
+    attributes=attributes_of("count number, updatedAt number, ttl number"),
     expires="ttl",
     columns={
         "ttl": Column(name="ttl", form=Form.SECONDS),
@@ -199,51 +148,35 @@ MESSAGES = Table(
     bare_keys=True,
     partition="chatId",
     sort="messageId",
-    attributes={
-        "messageId": Kind.NUMBER,
-        "userId": Kind.NUMBER,
-        "timestamp": Kind.NUMBER,
-        "text": Kind.TEXT,
-        "expires_at": Kind.NUMBER,
-    },
+    attributes=attributes_of(
+        "messageId number, userId number, timestamp number, text text, expires_at number, subject text"
+    ),
     expires="expires_at",
+    later=(PERSONS,),
     # Named as in the household's other table; its own writer gives a message no end, and such a one has none.
     columns={"expires_at": Column(name="ttl", form=Form.SECONDS)},
 )
 
-PROBE = Table(
+PROBE = ledger_layout(
     name="probe",
     title="mq-probe-idempotency",
-    holds=LEDGER,
     partition="pk",
-    attributes={
-        "operationType": Kind.TEXT,
-        "idempotencyKey": Kind.TEXT,
-        "status": Kind.TEXT,
-        "requestHash": Kind.TEXT,
-        "responsePayload": Kind.TEXT,
-        "createdAt": Kind.TEXT,
-        "updatedAt": Kind.TEXT,
-        "expiresAt": Kind.TEXT,
-        "ttl": Kind.NUMBER,
-    },
+    attributes=attributes_of(
+        "operationType text, idempotencyKey text, status text, requestHash text, responsePayload text, "
+        "createdAt text, updatedAt text, expiresAt text, ttl number"
+    ),
     expires="ttl",
-    bare_keys=True,
-    longest=YEAR,
     parts=("operationType", "idempotencyKey"),
     separator="#",
     copies={"expiresAt": ("expires_at", Form.ISO)},
-    columns={
-        "token": Column(name="token", default=""),
-        "attempt": Column(name="attempt", default=1),
+    columns=defaults(token="", attempt=1, encoding="json", version=1)
+    | {
         "fingerprint": Column(name="requestHash"),
         "created_at": Column(name="createdAt", form=Form.ISO, default=0),
         "updated_at": Column(name="updatedAt", form=Form.ISO, default=0),
         "lease_until": Column(name="leaseUntil", default=0),
         "expires_at": Column(name="ttl", form=Form.SECONDS),
         "result": Column(name="responsePayload", form=Form.JSON),
-        "encoding": Column(name="encoding", default="json"),
-        "version": Column(name="version", default=1),
     },
 )
 
