@@ -633,8 +633,6 @@ def test_what_the_seeds_table_has_no_attribute_for_is_refused(do):
     for fields in ({"mood": "good"}, {"risk_flags": "vip"}, {"risk_flags": {1, 2}}):
         with pytest.raises(errors.UsageError):
             do(lambda s, f=fields: s.documents.on(SUPPORT_STATE).put("c-1", f))
-    with pytest.raises(errors.UsageError, match="no attribute 'subject'"):
-        do(lambda s: s.documents.on(SUPPORT_STATE).put("c-1", {"last_intent": "x"}, subject="ann"))
     assert do(lambda s: s.documents.on(SUPPORT_STATE).get("c-1")) is None
 
 

@@ -20,9 +20,10 @@ from semel.provision.places import ProvisionTarget as Site
 from semel.provision.places import opened as building
 from semel.state import erasure
 from semel.state.erasure import Erasure
+from semel.state.journal import Book
 from semel.stores.memory import MemoryStore
-from semel.tables import DOCUMENTS, LEDGER
-from semel.tables.seeds import QUILL, SUPPORT_AUDIT, SUPPORT_STATE
+from semel.tables import DOCUMENTS, LEDGER, Kind, Table
+from semel.tables.seeds import QUILL
 from semel.testing import FakeClock, Faulty
 from tests.places import Forgetful, open_place
 from tests.state import raw
@@ -95,10 +96,12 @@ def test_without_a_secret_nothing_is_written_about_a_person(way, place, clock):
 @pytest.mark.parametrize("house", ["memory", "sqlite"], indirect=True)
 def test_a_table_without_room_for_a_person_is_refused(do):
     """What could not be found again is not written."""
-    with pytest.raises(UsageError, match="support-state has no attribute 'subject'"):
-        do(lambda s: s.documents.on(SUPPORT_STATE).change("c", {"last_intent": "x"}, subject=ANN))
-    with pytest.raises(UsageError, match="support-audit has no attribute for a subject"):
-        do(lambda s: s.journal.on(SUPPORT_AUDIT).append("c", {}, key="k", subject=ANN))
+    states = Table(name="states", partition="id", attributes={"city": Kind.TEXT}, expires="ends_at")
+    book = Book(table=Table(name="book", partition="id", sort="at", attributes={}, expires="ends_at"))
+    with pytest.raises(UsageError, match="states has no attribute 'subject'"):
+        do(lambda s: s.documents.on(states).change("c", {"city": "x"}, subject=ANN))
+    with pytest.raises(UsageError, match="book has no attribute for a subject"):
+        do(lambda s: s.journal.on(book).append("c", {}, subject=ANN))
 
 
 def test_scopes_do_not_find_each_others_rows(do, way, place, clock):
@@ -276,7 +279,7 @@ def test_it_goes_through_all_pages_and_tells_how_far_it_is(do, place):
     """More than a thousand records; where that takes long, somewhat more than a page of them."""
     many = 130 if isinstance(do, Async) or place.name == "ministack" else 1100
     terms = ClaimTerms(30, 86400, subject=hash_of(do, ANN))
-    done = opening(terms, "t") | {"status": "COMPLETED", "result": ANN.encode(), "encoding": "json"}
+    done = opening(terms, "t", "w") | {"status": "COMPLETED", "result": ANN.encode(), "encoding": "json"}
     rows = [Put(LEDGER, do.s.ledger.steps.name(f"k:{number}"), done) for number in range(many)]
     for start in range(0, many, 100):
         do.s.store.execute(Batch(tuple(rows[start : start + 100])))

@@ -267,7 +267,6 @@ def test_what_cannot_be_kept_is_refused_and_nothing_is_written(do):
         lambda s: s.journal.on(MESSAGES).by_actor(7),
         lambda s: s.journal.on(SUPPORT_AUDIT).append("c-1", {"result": "ok"}),
         lambda s: s.journal.on(SUPPORT_AUDIT).append("c-1", {"result": "ok"}, key="k", actor="ann"),
-        lambda s: s.journal.on(SUPPORT_AUDIT).append("c-1", {"result": "ok"}, key="k", subject="ann"),
     ):
         with pytest.raises(errors.UsageError):
             do(wrong)

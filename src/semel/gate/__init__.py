@@ -1,4 +1,4 @@
-"""The gate: may this happen now? One decision weighs all rules, and is written down with its reason.
+"""The gate: may this happen now? One decision applies all rules, and is recorded with its reason.
 
     gate = s.gate(QuietHours("22:00", "07:00", "Europe/Stockholm"), Cap("replies:{chat}", 3))
     decision = gate.decide("reply:42:7", chat=42)

@@ -1,24 +1,22 @@
-"""The gate as callers know it, sync and async."""
+"""The gate's public methods, sync and async."""
 
-from semel.core.facades import Facade, adriven, driven
+from semel.core.facades import AsyncFacade, Driven, Facade, SyncFacade
 from semel.gate.steps import GateSteps
 
 
-class Gate(Facade[GateSteps]):
+class GateMethods(Facade[GateSteps]):
+    """The methods of `Gate` and `AsyncGate`."""
+
+    decide = Driven(GateSteps.decide)
+    reconsider = Driven(GateSteps.reconsider)
+    explain = Driven(GateSteps.explain)
+    recorded = Driven(GateSteps.recorded)
+    refund = Driven(GateSteps.refund)
+
+
+class Gate(GateMethods, SyncFacade):
     """May this happen now?"""
 
-    decide = driven(GateSteps.decide)
-    reconsider = driven(GateSteps.reconsider)
-    explain = driven(GateSteps.explain)
-    recorded = driven(GateSteps.recorded)
-    refund = driven(GateSteps.refund)
 
-
-class AsyncGate(Facade[GateSteps]):
+class AsyncGate(GateMethods, AsyncFacade):
     """May this happen now? For `await`."""
-
-    decide = adriven(GateSteps.decide)
-    reconsider = adriven(GateSteps.reconsider)
-    explain = adriven(GateSteps.explain)
-    recorded = adriven(GateSteps.recorded)
-    refund = adriven(GateSteps.refund)

@@ -1,4 +1,4 @@
-"""The rules of a gate: what each sees, what an action takes from it, and how that is given back.
+"""The rules of a gate: what each reads, what an action uses up, and how that is refunded.
 
 `RULES` has all of them by their words, for whoever names one: settings, the HTTP API, a recorded decision.
 """

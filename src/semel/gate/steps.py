@@ -1,4 +1,4 @@
-"""How a decision is come by, written down and taken back."""
+"""How a decision is made, recorded and refunded."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, TypeAlias, cast
@@ -24,7 +24,7 @@ from semel.core.commands import (
 )
 from semel.core.events import What
 from semel.core.keys import Key, check
-from semel.core.parts import Part, PartPlan, PartRefusals, PartVerdict, commit
+from semel.core.parts import Part, PartPlan, PartRefusals, PartVerdict, commit, planned
 from semel.core.realm import Moment, moment_of
 from semel.core.records import ClaimTerms, opening
 from semel.core.spans import DAY, Seconds, lasting
@@ -305,10 +305,9 @@ class GateSteps:
         """The decision as the outcome of its action's key."""
         id = self._id(decision.key)
 
-        def plan(mark: str) -> "Steps[Part[None]]":
-            yield from ()
+        def part(mark: str) -> "Part[None]":
             body = self._rules.ledger.codec.encode(decision, id).body
-            item = opening(ClaimTerms(0, self._ttl, subject=person), mark)
+            item = opening(ClaimTerms(0, self._ttl, subject=person), mark, self._rules.ledger.worker())
             item |= {"status": "COMPLETED", "result": body.data, "encoding": body.encoding}
 
             def judge(refusals: PartRefusals) -> "PartVerdict | errors.SemelError":
@@ -320,7 +319,7 @@ class GateSteps:
 
             return Part((Put(LEDGER, id, item, when),), judge, lambda _: None, marked=True)
 
-        return plan
+        return planned(part)
 
     def _read(self, key: str, item: Item, now: float) -> GateDecision:
         """A recorded decision; one whose text was dropped is no permission any more."""
@@ -342,7 +341,7 @@ class GateSteps:
             there = (None if refusals[0] is None else refusals[0].item) or {}
             return _TakenBack(given=there.get("token") == decision.token)
 
-        return _planned(Part((write,), judge, lambda _: None))
+        return planned(lambda _mark: Part((write,), judge, lambda _: None))
 
     def _giving(self, taken: Taken, decision: Allowed) -> PartPlan[None]:
         """What was taken is given back, if it is still there."""
@@ -356,7 +355,7 @@ class GateSteps:
                 f"this was counted in {taken.table}: give it back by a gate whose cap counts there"
             )
         write = kind.give_back(taken, decision.token, self._tables[taken.table], self.realm)
-        return _planned(Part((write,), lambda _: PartVerdict.STANDS, lambda _: None))
+        return planned(lambda _mark: Part((write,), lambda _: PartVerdict.STANDS, lambda _: None))
 
 
 def _charging(rule: Charging, context: RuleContext, write: Write) -> PartPlan[None]:
@@ -365,7 +364,7 @@ def _charging(rule: Charging, context: RuleContext, write: Write) -> PartPlan[No
         item, now = (None, context.now) if refused is None else (refused.item, refused.now)
         return _Stopped(rule.refused(context, item, now))
 
-    return _planned(Part((write,), judge, lambda _: None))
+    return planned(lambda _mark: Part((write,), judge, lambda _: None))
 
 
 def _taken_back(item: Item) -> bool:
@@ -377,14 +376,6 @@ def _over(item: Item | None) -> Condition:
     if item is None:
         return ABSENT
     return AllOf((Equals("token", item["token"]), Equals("status", item["status"])))
-
-
-def _planned(part: Part[None]) -> PartPlan[None]:
-    def plan(_mark: str) -> "Steps[Part[None]]":
-        yield from ()
-        return part
-
-    return plan
 
 
 def _refusal(seen: Sequence[Sight]) -> Sight | None:

@@ -1,4 +1,4 @@
-"""Counters: so many in a day, an hour, a week or a month of some time zone; counted once, given back once.
+"""Counters per hour, day, week or month of a time zone, with a cap; counted once, refunded once.
 
 A charge names a token (a message's id, say). However often it is tried again, it counts once.
 """
@@ -28,7 +28,7 @@ from semel.core.commands import (
     read,
 )
 from semel.core.keys import Key, check
-from semel.core.parts import Part, PartPlan, PartRefusals, PartVerdict
+from semel.core.parts import Part, PartPlan, PartRefusals, PartVerdict, planned
 from semel.core.realm import Moment, Realm, moment_of
 from semel.core.spans import DAY, Seconds, lasting, seconds
 from semel.periods import Day, Period, Span
@@ -77,7 +77,7 @@ class CounterSteps:
         self._updated = _updated(table)
 
     def on(self, table: Table) -> "CounterSteps":
-        """The same on another table of totals by period; only `add` and `look` are for such a one."""
+        """The rules on another table of totals by period; only `add` and `look` are for such a one."""
         return CounterSteps(self.realm, table)
 
     # Counting once
@@ -149,12 +149,7 @@ class CounterSteps:
         """Give a charge back, once; False where it is not there any more."""
         name, entry = self.realm.name(charge.counter), CHARGED + charge.token
         self._own()
-
-        def plan(_mark: str) -> "Steps[Part[bool]]":
-            yield from ()
-            return self._refunding(charge, name, entry)
-
-        return plan
+        return planned(lambda _mark: self._refunding(charge, name, entry))
 
     def _refunding(self, charge: Charged, name: str, entry: str) -> Part[bool]:
         given = True

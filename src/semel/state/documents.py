@@ -128,11 +128,11 @@ class DocumentSteps(Generic[T]):
         self._sets = frozenset(name for name, held in table.attributes.items() if held is Kind.SET)
 
     def on(self, table: Table) -> "DocumentSteps[T]":
-        """The same in another table, whose attributes are the fields of its documents."""
+        """The rules in another table, whose attributes are the fields of its documents."""
         return DocumentSteps(self.realm, table, self._kind, self._spans)
 
     def of(self, kind: type[D], *, ends: Mapping[str, Seconds] | None = None) -> "DocumentSteps[D]":
-        """The same with documents that are objects of a dataclass or a `msgspec.Struct`.
+        """The rules for documents that are objects of a dataclass or a `msgspec.Struct`.
 
         `ends` says how long a field lasts that is to go before the document does, counted from when it was
         last changed.

@@ -1,13 +1,15 @@
-"""The state that decides, as callers know it: documents, journal, counters, mailboxes and switches."""
+"""The public methods of documents, journal, counters, mailboxes and switches, sync and async."""
 
-from collections.abc import Mapping
-from typing import Generic, TypeVar
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
 
-from semel.core.facades import Facade, adriven, amade, driven, made
+from semel.core.commands import Steps
+from semel.core.facades import AsyncFacade, Driven, Facade, SyncFacade
+from semel.core.parts import PartPlan, alone
 from semel.core.spans import Seconds
 from semel.state.counters import CounterSteps
 from semel.state.documents import DocumentSteps
-from semel.state.erasure import ErasureSteps
 from semel.state.journal import Book, JournalSteps
 from semel.state.mailbox import MailboxSteps
 from semel.state.switches import SwitchSteps
@@ -15,159 +17,130 @@ from semel.tables import Table
 
 T = TypeVar("T")
 D = TypeVar("D")
+P = ParamSpec("P")
 
 
-class Documents(Facade[DocumentSteps[T]], Generic[T]):
+def made(method: Callable[Concatenate[Any, P], PartPlan[T]]) -> Callable[Concatenate[Any, P], Steps[T]]:
+    """A method that contributes to a write, as one that makes its write at once, by itself."""
+
+    @functools.wraps(method)
+    def steps(self: Any, *args: P.args, **kwargs: P.kwargs) -> Steps[T]:
+        return alone(method(self, *args, **kwargs), self.realm.token())
+
+    return cast("Callable[Concatenate[Any, P], Steps[T]]", steps)
+
+
+class DocumentMethods(Facade[DocumentSteps[T]], Generic[T]):
+    """The methods of `Documents` and `AsyncDocuments`."""
+
+    get = Driven(DocumentSteps[T].get)
+    put = Driven(made(DocumentSteps[T].put))
+    update = Driven(made(DocumentSteps[T].update))
+    change = Driven(made(DocumentSteps[T].change))
+    delete = Driven(DocumentSteps[T].delete)
+    prune = Driven(DocumentSteps[T].prune)
+
+    def on(self, table: Table) -> Self:
+        """The documents of another table, whose attributes are their fields."""
+        return type(self)(self.steps.on(table), self._store)
+
+
+class Documents(DocumentMethods[T], SyncFacade):
     """Versioned state."""
 
-    get = driven(DocumentSteps[T].get)
-    put = made(DocumentSteps[T].put)
-    update = made(DocumentSteps[T].update)
-    change = made(DocumentSteps[T].change)
-    delete = driven(DocumentSteps[T].delete)
-    prune = driven(DocumentSteps[T].prune)
-
-    def on(self, table: Table) -> "Documents[T]":
-        """The same in another table, whose attributes are the fields of its documents."""
-        return Documents(self.steps.on(table), self._store)
-
     def of(self, kind: type[D], *, ends: Mapping[str, Seconds] | None = None) -> "Documents[D]":
-        """The same with documents that are objects of a dataclass or a `msgspec.Struct`."""
+        """Documents that are objects of a dataclass or a `msgspec.Struct`."""
         return Documents(self.steps.of(kind, ends=ends), self._store)
 
 
-class AsyncDocuments(Facade[DocumentSteps[T]], Generic[T]):
-    """The same, awaitable."""
-
-    get = adriven(DocumentSteps[T].get)
-    put = amade(DocumentSteps[T].put)
-    update = amade(DocumentSteps[T].update)
-    change = amade(DocumentSteps[T].change)
-    delete = adriven(DocumentSteps[T].delete)
-    prune = adriven(DocumentSteps[T].prune)
-
-    def on(self, table: Table) -> "AsyncDocuments[T]":
-        """The same in another table, whose attributes are the fields of its documents."""
-        return AsyncDocuments(self.steps.on(table), self._store)
+class AsyncDocuments(DocumentMethods[T], AsyncFacade):
+    """Versioned state, by methods that are awaited."""
 
     def of(self, kind: type[D], *, ends: Mapping[str, Seconds] | None = None) -> "AsyncDocuments[D]":
-        """The same with documents that are objects of a dataclass or a `msgspec.Struct`."""
+        """Documents that are objects of a dataclass or a `msgspec.Struct`."""
         return AsyncDocuments(self.steps.of(kind, ends=ends), self._store)
 
 
-class Journal(Facade[JournalSteps]):
+class JournalMethods(Facade[JournalSteps]):
+    """The methods of `Journal` and `AsyncJournal`."""
+
+    append = Driven(made(JournalSteps.append))
+    get = Driven(JournalSteps.get)
+    list = Driven(JournalSteps.list)
+    by_actor = Driven(JournalSteps.by_actor)
+
+    def on(self, table: Table | Book) -> Self:
+        """The journal in another table."""
+        return type(self)(self.steps.on(table), self._store)
+
+
+class Journal(JournalMethods, SyncFacade):
     """Entries in the order of time."""
 
-    append = made(JournalSteps.append)
-    get = driven(JournalSteps.get)
-    list = driven(JournalSteps.list)
-    by_actor = driven(JournalSteps.by_actor)
 
-    def on(self, table: Table | Book) -> "Journal":
-        """The same in another table."""
-        return Journal(self.steps.on(table), self._store)
+class AsyncJournal(JournalMethods, AsyncFacade):
+    """Entries in the order of time, by methods that are awaited."""
 
 
-class AsyncJournal(Facade[JournalSteps]):
-    """The same, awaitable."""
+class CounterMethods(Facade[CounterSteps]):
+    """The methods of `Counters` and `AsyncCounters`."""
 
-    append = amade(JournalSteps.append)
-    get = adriven(JournalSteps.get)
-    list = adriven(JournalSteps.list)
-    by_actor = adriven(JournalSteps.by_actor)
+    charge = Driven(made(CounterSteps.charge))
+    refund = Driven(made(CounterSteps.refund))
+    add = Driven(CounterSteps.add)
+    look = Driven(CounterSteps.look)
 
-    def on(self, table: Table | Book) -> "AsyncJournal":
-        """The same in another table."""
-        return AsyncJournal(self.steps.on(table), self._store)
+    def on(self, table: Table) -> Self:
+        """The counters of another table, which keeps totals by period."""
+        return type(self)(self.steps.on(table), self._store)
 
 
-class Counters(Facade[CounterSteps]):
+class Counters(CounterMethods, SyncFacade):
     """So many in a period."""
 
-    charge = made(CounterSteps.charge)
-    refund = made(CounterSteps.refund)
-    add = driven(CounterSteps.add)
-    look = driven(CounterSteps.look)
 
-    def on(self, table: Table) -> "Counters":
-        """The same on another table of totals by period."""
-        return Counters(self.steps.on(table), self._store)
+class AsyncCounters(CounterMethods, AsyncFacade):
+    """So many in a period, by methods that are awaited."""
 
 
-class AsyncCounters(Facade[CounterSteps]):
-    """The same, awaitable."""
+class SwitchMethods(Facade[SwitchSteps]):
+    """The methods of `Switches` and `AsyncSwitches`."""
 
-    charge = amade(CounterSteps.charge)
-    refund = amade(CounterSteps.refund)
-    add = adriven(CounterSteps.add)
-    look = adriven(CounterSteps.look)
-
-    def on(self, table: Table) -> "AsyncCounters":
-        """The same on another table of totals by period."""
-        return AsyncCounters(self.steps.on(table), self._store)
+    turn = Driven(made(SwitchSteps.turn))
+    list = Driven(SwitchSteps.read)
 
 
-class Switches(Facade[SwitchSteps]):
+class Switches(SwitchMethods, SyncFacade):
     """What stops work at once, everywhere."""
 
-    turn = made(SwitchSteps.turn)
-    list = driven(SwitchSteps.read)
+
+class AsyncSwitches(SwitchMethods, AsyncFacade):
+    """What stops work at once, everywhere, by methods that are awaited."""
 
 
-class AsyncSwitches(Facade[SwitchSteps]):
-    """The same, awaitable."""
+class MailboxMethods(Facade[MailboxSteps]):
+    """The methods of `Mailbox` and `AsyncMailbox`."""
 
-    turn = amade(SwitchSteps.turn)
-    list = adriven(SwitchSteps.read)
+    put = Driven(MailboxSteps.put)
+    look = Driven(MailboxSteps.look)
+    letters = Driven(MailboxSteps.letters)
+    alone = Driven(MailboxSteps.alone)
+    survey = Driven(MailboxSteps.survey)
+    count = Driven(MailboxSteps.count)
+    enter = Driven(MailboxSteps.enter)
+    stay = Driven(MailboxSteps.stay)
+    leave = Driven(MailboxSteps.leave)
+    put_off = Driven(MailboxSteps.put_off)
+    bury = Driven(MailboxSteps.bury)
+    dead = Driven(MailboxSteps.dead)
+    dead_letter = Driven(MailboxSteps.dead_letter)
+    redrive = Driven(MailboxSteps.redrive)
+    forget = Driven(MailboxSteps.forget)
 
 
-class Eraser(Facade[ErasureSteps]):
-    """Forgets persons."""
-
-    forget_subject = driven(ErasureSteps.forget_subject)
-
-
-class AsyncEraser(Facade[ErasureSteps]):
-    """The same, awaitable."""
-
-    forget_subject = adriven(ErasureSteps.forget_subject)
-
-
-class Mailbox(Facade[MailboxSteps]):
+class Mailbox(MailboxMethods, SyncFacade):
     """Messages that were accepted and wait to be handled; `semel.doors.inbox` has the workers."""
 
-    put = driven(MailboxSteps.put)
-    look = driven(MailboxSteps.look)
-    letters = driven(MailboxSteps.letters)
-    alone = driven(MailboxSteps.alone)
-    survey = driven(MailboxSteps.survey)
-    count = driven(MailboxSteps.count)
-    enter = driven(MailboxSteps.enter)
-    stay = driven(MailboxSteps.stay)
-    leave = driven(MailboxSteps.leave)
-    put_off = driven(MailboxSteps.put_off)
-    bury = driven(MailboxSteps.bury)
-    dead = driven(MailboxSteps.dead)
-    dead_letter = driven(MailboxSteps.dead_letter)
-    redrive = driven(MailboxSteps.redrive)
-    forget = driven(MailboxSteps.forget)
 
-
-class AsyncMailbox(Facade[MailboxSteps]):
-    """The same, awaitable."""
-
-    put = adriven(MailboxSteps.put)
-    look = adriven(MailboxSteps.look)
-    letters = adriven(MailboxSteps.letters)
-    alone = adriven(MailboxSteps.alone)
-    survey = adriven(MailboxSteps.survey)
-    count = adriven(MailboxSteps.count)
-    enter = adriven(MailboxSteps.enter)
-    stay = adriven(MailboxSteps.stay)
-    leave = adriven(MailboxSteps.leave)
-    put_off = adriven(MailboxSteps.put_off)
-    bury = adriven(MailboxSteps.bury)
-    dead = adriven(MailboxSteps.dead)
-    dead_letter = adriven(MailboxSteps.dead_letter)
-    redrive = adriven(MailboxSteps.redrive)
-    forget = adriven(MailboxSteps.forget)
+class AsyncMailbox(MailboxMethods, AsyncFacade):
+    """Messages that were accepted and wait to be handled, by methods that are awaited."""

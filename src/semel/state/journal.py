@@ -1,4 +1,4 @@
-"""The journal: entries that are added and never changed, in the order of the times of what they tell.
+"""The journal: entries that are appended and never changed, sorted by the time of what they describe.
 
 An entry belongs to an owner (a conversation, a chat) and is found again by its time, or by who did it.
 """
@@ -26,6 +26,7 @@ from semel.core.commands import (
 )
 from semel.core.keys import Key, check
 from semel.core.parts import Part, PartPlan, PartRefusals, PartVerdict, unrefusable
+from semel.core.policy import check_limit
 from semel.core.realm import Moment, Realm, copied, moment_of, plain
 from semel.core.spans import DAY, Seconds, seconds
 from semel.core.ulids import Ulids
@@ -129,7 +130,7 @@ class JournalSteps:
         self._sealing = realm.sealing if book is OWN else None
 
     def on(self, table: Table | Book) -> "JournalSteps":
-        """The same in another table: one of the seeds', or one of yours that a `Book` describes."""
+        """The rules in another table: one of the seeds', or one of yours that a `Book` describes."""
         book = table if isinstance(table, Book) else BOOKS.get(table.name)
         if book is None:
             raise errors.UsageError(f"how table {table!r} keeps entries is not known: describe it by a Book")
@@ -275,6 +276,7 @@ class JournalSteps:
         after: str | None = None,
     ) -> Steps[Entries]:
         """A page of an owner's entries in the order of their times; both moments are included."""
+        check_limit("limit", limit)
         low, high = self._bounds(since, until)
         page: Page = yield Query(
             self._table,
@@ -282,7 +284,7 @@ class JournalSteps:
             low,
             high,
             reverse=reverse,
-            limit=_page(limit),
+            limit=limit,
             after=after,
         )
         return Entries(tuple(self._entry(str(owner), item) for item in page.items), page.after)
@@ -301,6 +303,7 @@ class JournalSteps:
 
         It comes from an index, which may lag a moment behind.
         """
+        check_limit("limit", limit)
         if not self._book.index:
             raise errors.UsageError(f"table {self._table.name} has no index by who did it")
         low, high = (None if at is None else self._book.time(moment_of(at)) for at in (since, until))
@@ -310,7 +313,7 @@ class JournalSteps:
             low,
             high,
             reverse=reverse,
-            limit=_page(limit),
+            limit=limit,
             after=after,
             index=self._book.index,
         )
@@ -400,9 +403,3 @@ def _moment(id: str) -> float | None:
         return datetime.fromisoformat(id.partition("#")[0]).timestamp()
     except ValueError:  # somebody else writes it otherwise
         return None
-
-
-def _page(limit: int) -> int:
-    if limit < 1:
-        raise errors.InvalidOption(f"limit must be at least 1, not {limit}")
-    return limit

@@ -1,4 +1,4 @@
-"""Messages that were accepted and wait to be handled: where they wait, and what becomes of them.
+"""Messages that were accepted and wait to be handled: lanes, retries and dead letters.
 
 They wait in lanes. A group has a lane, in which its messages stand in the order of their ids, and these are
 made from the store's time; a message of no group has a lane of its own, which it shares with its duplicates.
@@ -44,7 +44,7 @@ from semel.core.commands import (
 from semel.core.keys import check
 from semel.core.ledger import LedgerSteps
 from semel.core.lifecycle import Status
-from semel.core.realm import Realm
+from semel.core.realm import Realm, SubjectHash
 from semel.core.spans import DAY, Seconds, seconds
 from semel.core.ulids import Ulids
 from semel.tables import INBOX
@@ -84,6 +84,8 @@ class Message(msgspec.Struct, frozen=True):
     """Messages of one group are handled in their order, one at a time; those of none in any."""
     attempt: int = 1
     """Which delivery this is, for whoever handles it."""
+    subject: str | None = None
+    """Whom it is about. It is kept as a keyed hash; whoever handles it is given that, and may pass it on."""
 
     @property
     def lane(self) -> str:
@@ -108,6 +110,8 @@ class Letter(msgspec.Struct, frozen=True):
     error: str
     """Why it failed last."""
     body: Body
+    subject: str | None = None
+    """The keyed hash of whom it is about."""
 
     @property
     def place(self) -> str:
@@ -169,9 +173,9 @@ class Counted(msgspec.Struct, frozen=True):
 
 
 def checked(message: Message) -> Message:
-    """The same with a key and a group that are plain texts; `InvalidKey` where one cannot be that."""
+    """A message with its key and its group as plain texts; `InvalidKey` where one cannot be that."""
     group = None if message.group is None else check(message.group)
-    return Message(check(message.key), message.body, group)
+    return Message(check(message.key), message.body, group, subject=message.subject)
 
 
 def lane_of(key: str, group: str | None) -> str:
@@ -213,7 +217,8 @@ class MailboxSteps:
 
     def _put(self, message: Message, body: Body, now: float) -> Put:
         at, id = self._named(now)
-        item = _kept(message.key, message.group, body) | {"at": at, "expires_at": After(self.ttl)}
+        person = self._realm.subject_of(message.subject)
+        item = _kept(message.key, message.group, body, person) | {"at": at, "expires_at": After(self.ttl)}
         return Put(INBOX, self._name, item, sort=f"{message.lane}.{id}")
 
     def _named(self, now: float) -> tuple[float, str]:
@@ -271,14 +276,14 @@ class MailboxSteps:
         page: Page = yield Query(INBOX, self._name, low, high, limit=limit, after=after)
         return Letters(tuple(map(_letter, page.items)), page.now, page.after)
 
-    def survey(self, most: int = 10_000) -> Steps[Survey]:
+    def survey(self, most: int = COUNTED) -> Steps[Survey]:
         """How much waits, counted up to a limit."""
         waiting, oldest, after, now = 0, None, None, 0.0
         lanes: dict[str, float] = {}
         entered: set[str] = set()
         while waiting < most:
             wanted = ("at", "not_before", "expires_at")
-            room = min(1000, most - waiting)
+            room = min(COUNTED_PAGE, most - waiting)
             page: Page = yield Query(INBOX, self._name, low=GROUP, limit=room, after=after, only=wanted)
             now, after = page.now, page.after
             for item in page.items:
@@ -310,6 +315,21 @@ class MailboxSteps:
             if after is None:
                 break
         return Counted(number, None if oldest == inf else oldest, now, after)
+
+    def find(self, key: str) -> Steps[tuple[Letter, bool] | None]:
+        """The letter of a key, without its body, and whether it was put aside; None where none is seen.
+
+        It makes three requests at most: of those put aside, and of those that wait in groups, the first so
+        many are looked at.
+        """
+        lane = lane_of(key, None)
+        wanted = ("key", "group", "attempts", "not_before", "error", "at")
+        for low, high in ((f"{lane}.", f"{lane}{BEYOND}"), (f"{DEAD}.", f"{DEAD}{BEYOND}"), (GROUP, ALONE)):
+            page: Page = yield Query(INBOX, self._name, low, high, limit=COUNTED_PAGE, only=wanted)
+            for item in page.items:
+                if item.get("key") == key and "." in item["entry"]:
+                    return self._letter(item), item["entry"].startswith(DEAD)
+        return None
 
     # Being in a lane
 
@@ -377,7 +397,8 @@ class MailboxSteps:
             yield from self._ledger.forget(key)
 
     def _move(self, letter: Letter, start: str, to: str, more: Item) -> Steps[bool]:
-        item = _kept(letter.key, letter.group, letter.body) | more | {"expires_at": After(self.ttl)}
+        kept = _kept(letter.key, letter.group, letter.body, letter.subject)
+        item = kept | more | {"expires_at": After(self.ttl)}
         move = Transact((Delete(INBOX, self._name, sort=start), Put(INBOX, self._name, item, sort=to)))
         try:
             reply: Applied | Cancelled = yield move
@@ -403,7 +424,8 @@ class MailboxSteps:
     def open(self, letter: Letter) -> Message:
         """What a letter says."""
         body = self.unsealed(letter.key, letter.body)
-        return Message(letter.key, body, letter.group, letter.attempts + 1)
+        person = None if letter.subject is None else SubjectHash(letter.subject)
+        return Message(letter.key, body, letter.group, letter.attempts + 1, person)
 
 
 def _in_turn(puts: Iterable[tuple[str | None, Put]]) -> Iterator[list[Put]]:
@@ -423,14 +445,15 @@ def _in_turn(puts: Iterable[tuple[str | None, Put]]) -> Iterator[list[Put]]:
     return iter(turns)
 
 
-def _kept(key: str, group: str | None, body: Body) -> Item:
-    return {
+def _kept(key: str, group: str | None, body: Body, person: str | None) -> Item:
+    item: Item = {
         "key": key,
         "group": group,
         "body": body.data,
         "encoding": body.encoding,
         "attempts": 0,
     }
+    return item if person is None else item | {"subject": person}
 
 
 def _letter(item: Item) -> Letter:
@@ -446,4 +469,5 @@ def _letter(item: Item) -> Letter:
         at=item.get("at") or 0.0,
         error=item.get("error") or "",
         body=Body(item.get("body"), item.get("encoding") or ""),
+        subject=item.get("subject"),
     )

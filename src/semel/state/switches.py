@@ -1,4 +1,4 @@
-"""Switches that stop work at once, everywhere: one document that every process keeps an eye on.
+"""Switches that stop work at once on every worker: one document that every process polls.
 
 While a process asks for them, a thread looks twice a second; so whoever decides need not look, and knows of a
 change within a second. Where the thread has not looked lately, as in a process that was frozen between
@@ -19,6 +19,7 @@ from semel.core.locks import Event
 from semel.core.parts import Part, PartPlan
 from semel.core.realm import Realm
 from semel.core.spans import DAY
+from semel.core.workers import LONGEST_NAME
 from semel.errors import InvalidOption, RecordCorrupt, StoreClosed, StoreError
 from semel.state.documents import Document, DocumentSteps
 from semel.tables import DOCUMENTS
@@ -44,6 +45,8 @@ class Switch(msgspec.Struct, frozen=True):
     on: bool
     since: float
     reason: str = ""
+    by: str = ""
+    """Who turned it, where that was said."""
 
 
 class Board:
@@ -128,8 +131,10 @@ class SwitchSteps:
         self._board = board
         self._clock = clock
 
-    def turn(self, name: str, *, on: bool, reason: str = "") -> PartPlan[Document[dict[str, Any]]]:
-        """Turn a switch on or off, for every worker of this environment."""
+    def turn(
+        self, name: str, *, on: bool, reason: str = "", by: str = ""
+    ) -> PartPlan[Document[dict[str, Any]]]:
+        """Turn a switch on or off, for every worker of this environment; `by` is who wants it."""
         check(name)
         if not isinstance(on, bool):
             raise InvalidOption(f"a switch is on or off: on=True or on=False, not {on!r}")
@@ -138,6 +143,8 @@ class SwitchSteps:
             as_of = self._clock.monotonic()
             told = self.realm.sealing.text(self.realm.redacted(reason), *self._place(name))
             switch = {"on": on, "since": (yield from self.realm.now()), "reason": told}
+            if by:
+                switch["by"] = by[:LONGEST_NAME]
             part = yield from self._documents.change(KEY, {name: switch}, ttl=TTL)(mark)
 
             def result(reply: "Applied | None") -> "Document[dict[str, Any]]":

@@ -1,4 +1,4 @@
-"""`with s.transaction() as tx`: what the block asks for is written at its end, all of it or nothing."""
+"""`with s.transaction() as tx`: the writes of the block are made at its end, all or none."""
 
 from collections.abc import Callable
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
