@@ -78,7 +78,7 @@ def name(admin):
     """A name for a schema of the test's own."""
     name = f"t{uuid.uuid4().hex[:12]}"
     yield name
-    admin.execute(f"DROP SCHEMA IF EXISTS {name} CASCADE")
+    servers.drop(admin, name)
 
 
 @pytest.fixture
@@ -318,6 +318,7 @@ def test_a_newer_schema_is_refused_and_left_alone(url, name, admin):
     ],
 )
 def test_a_table_that_is_otherwise_is_refused(url, name, admin, change, message):
+    """One that lacks a column which every record needs, or has it with another type."""
     admin.execute(f"ALTER TABLE {name}.semel_ledger {change}")
     with closing(PostgresStore(url, env="test")) as store, pytest.raises(errors.WrongSchema, match=message):
         store.execute(Get(LEDGER, "key"))
@@ -443,7 +444,7 @@ def everything_in(admin, name):
 
 def test_the_text_makes_what_migrate_makes(url, name, admin):
     made = everything_in(admin, name)
-    admin.execute(f"DROP SCHEMA {name} CASCADE")
+    servers.drop(admin, name)
     for _ in range(2):  # running it again changes nothing
         admin.execute(ddl(TABLES, "test", schema=name))
         assert everything_in(admin, name) == made

@@ -1410,7 +1410,8 @@ def test_what_a_newer_semel_has_stamped_is_left_alone(here: str, prefix: str, cl
 def test_a_redis_is_stamped_once(here: str, prefix: str, client: redis.Redis) -> None:
     assert provision(here, "prod") == [f"stamped prefix {prefix!r} for environment 'prod'"]
     assert provision(here, "prod") == []
-    assert client.hgetall(f"{prefix}:meta") == {b"environment": b"prod", b"schema": b"1"}
+    marks = {mark.encode(): b"yes" for mark in LEDGER.marks}
+    assert client.hgetall(f"{prefix}:meta") == {b"environment": b"prod", b"schema": b"1"} | marks
     with pytest.raises(errors.WrongEnvironment):
         provision(here, "dev")
 
@@ -1488,3 +1489,22 @@ def test_tls(certificate: Path, through: str) -> None:
             pytest.raises(errors.StoreUnavailable, match="certificate"),
         ):
             asked(store, through, mark("c"))
+
+
+def test_a_page_ends_however_many_keys_of_others_it_goes_over(
+    here: str, client: redis.Redis, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the pages after it find what is there."""
+    monkeypatch.setattr("semel.stores.redis.scan.LAST_STEP", 100)
+    client.mset({f"{prefix}-other:{number}": "x" for number in range(3000)})
+    with closing(RedisStore(here)) as store:
+        store.execute(mark("mine"))
+        after, pages = None, 0
+        found: list[Item] = []
+        while pages == 0 or after is not None:
+            page = store.execute(Query(THINGS, after=after, most=20))
+            pages, after, found = pages + 1, page.after, [*found, *page.items]
+            assert page.read <= 20 + 100 // 20
+    assert [item[THINGS.partition] for item in found] == ["mine"]
+    assert pages > 3
+    client.delete(*client.scan_iter(f"{prefix}-other:*", count=1000))

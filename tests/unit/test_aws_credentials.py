@@ -56,7 +56,7 @@ def issuer(time):
 
 @pytest.fixture
 def keyring(issuer, time):
-    return Keyring(issuer, time)
+    return Keyring(issuer, time.signing)
 
 
 def renewed(keyring):
@@ -207,7 +207,7 @@ def test_there_are_none_until_they_are_loaded_and_then_they_are_at_hand(keyring)
 
 
 def test_credentials_that_do_not_expire_are_loaded_once(time):
-    keyring = Keyring(lambda _: Credentials("id", "s"), time)
+    keyring = Keyring(lambda _: Credentials("id", "s"), time.signing)
     keyring.load()
     time.now += 1e9
     assert keyring.current() == Credentials("id", "s")

@@ -7,8 +7,10 @@ import msgspec
 import pytest
 
 from semel.aws.credentials import Credentials, Keyring
+from semel.aws.endpoint import ServiceEndpoint
 from semel.aws.errors import ErrorKind, NoResponse, ServiceError
 from semel.aws.http1 import HttpResponse
+from semel.aws.mocked import Mock
 from semel.aws.retry import RetryPolicy
 from semel.aws.roundtrip import AwsSession, round_trip
 from semel.aws.sign import JsonSigner
@@ -42,7 +44,7 @@ class Noted(Keyring):
     """Credentials that keep note of how they are loaded."""
 
     def __init__(self, source, time):
-        super().__init__(source, time)
+        super().__init__(source, time.signing)
         self.loads: list[Any] = []
 
     def load(self, instead_of=None):
@@ -56,8 +58,9 @@ class Play:
     def __init__(self, source=None, request: Any = None, *, write=True):
         self.clock = MachineClock()
         time = ServiceTime(self.clock)
+        mock = Mock("dynamodb", "eu-north-1", ServiceEndpoint("http", "h", 1), clock=self.clock, time=time)
         keyring = Noted(source or (lambda _: Credentials("id", "s")), time)
-        self.session = AwsSession("dynamodb at h:1", self.clock, time, keyring, RetryPolicy())
+        self.session = AwsSession("dynamodb at h:1", self.clock, time, keyring, RetryPolicy(), mock)
         request = {"a": 1} if request is None else request
         self.request = JsonRequest(
             JsonSigner("dynamodb", "eu-north-1", "h"), "POST\r\n", "T.Op", request, write

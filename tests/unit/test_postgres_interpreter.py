@@ -32,6 +32,7 @@ from semel.stores.postgres.interpreter import (
     SNAPSHOT,
     TRIES,
     ConditionFailed,
+    PostgresPlans,
     PostgresSteps,
     RefusalCounts,
     RoundTrip,
@@ -52,7 +53,7 @@ NOT_MADE = (NOW, None, None)
 
 @pytest.fixture
 def steps():
-    return PostgresSteps(None, lambda: NOW)
+    return PostgresSteps(PostgresPlans(None), lambda: NOW)
 
 
 def row(table=THINGS, **attributes):
@@ -210,7 +211,7 @@ def test_a_transaction_is_one_trip_and_writes_in_one_order(steps):
 
 def test_its_time_is_that_of_its_beginning(steps):
     """Every write of it has the same, which the server knows without being told."""
-    for sql, _ in next(PostgresSteps(None, lambda: None).of(BOTH)).statements[1:-1]:
+    for sql, _ in next(PostgresSteps(PostgresPlans(None), lambda: None).of(BOTH)).statements[1:-1]:
         assert b"transaction_timestamp()" in sql
         assert b"clock_timestamp()" not in sql
 

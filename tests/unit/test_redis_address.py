@@ -8,11 +8,12 @@ from semel.stores.redis.address import Node, RedisAddress, parse
 
 
 def test_a_url_says_where_and_how():
-    assert parse("redis://cache") == RedisAddress(home=Node("cache", 6379))
-    full = parse(
-        "rediss://me:s%40fe@[::1]:7000?prefix=a:b&cluster=yes&timeout=9"
+    assert parse("redis://cache") == RedisAddress(home=Node("cache", 6379), shown="redis://cache")
+    place = (
+        "[::1]:7000?prefix=a:b&cluster=yes&timeout=9"
         "&wait_replicas=2&wait_timeout=3&ssl_cert_reqs=none&ssl_check_hostname=no"
     )
+    full = parse(f"rediss://me:s%40fe@{place}")
     assert full == RedisAddress(
         home=Node("::1", 7000),
         username="me",
@@ -23,6 +24,7 @@ def test_a_url_says_where_and_how():
         timeout=9,
         wait_replicas=2,
         wait_seconds=3,
+        shown=f"rediss://{place}",
     )
     assert [parse(f"redis://h{word}").scoped for word in ("", "?slots=partition", "?slots=scope")] == [
         False,

@@ -1,4 +1,4 @@
-"""The thin wire to AWS: signing, credentials, retries, the service's time, and HTTP with nothing to spare.
+"""The HTTP client for AWS: signing, credentials, retries, the server's time and connections.
 
     transport    what a store asks of either wire
     wire         ours; `boto`, a caller's own boto3 client

@@ -1,9 +1,7 @@
 """Connections for event loops: asyncio's transports that are kept open; each loop has its own."""
 
 import asyncio
-import os
 import ssl
-import weakref
 from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from typing import Any
@@ -14,6 +12,7 @@ from semel.aws.http1 import CLOSED, HttpResponse, MalformedResponse, Reader
 from semel.aws.pool import IDLE_SECONDS, AwsRoute, IdleConnections, refusal
 from semel.aws.transport import WireStep
 from semel.core.commands import Pause
+from semel.core.forks import FORKING
 from semel.core.loops import PerLoop, close_after_loop
 from semel.core.sockets import ear
 from semel.errors import StoreClosed
@@ -244,15 +243,16 @@ class AsyncHttpPool:
         self._route = route
         self._closed = False
         self._begin()
-        _pools.add(self)
+        FORKING.add(self)
 
     def _begin(self) -> None:
         self._loops = PerLoop(lambda: LoopPool(self._route), LoopPool.close, LoopPool.drop)
 
-    def begin_anew(self) -> None:
+    def begin_anew(self) -> PerLoop[LoopPool]:
         """In a forked child: touching the parent's transports would meddle with the parent's event loop."""
-        _of_the_parent.append(self._loops)
+        inherited = self._loops
         self._begin()
+        return inherited
 
     async def perform(self, step: WireStep) -> Any:
         """Carry out one step of a round trip in this task."""
@@ -276,16 +276,3 @@ class AsyncHttpPool:
         """Hang up every connection there still is."""
         self._closed = True
         self._loops.drop_all()
-
-
-_pools: weakref.WeakSet[AsyncHttpPool] = weakref.WeakSet()
-_of_the_parent: list[PerLoop[LoopPool]] = []
-
-
-def _after_fork() -> None:
-    for pool in _pools:
-        pool.begin_anew()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

@@ -1,4 +1,4 @@
-"""The other wire: a caller's own boto3 client, session or mock, taken as it is."""
+"""The other transport: a caller's own boto3 client, session or mock, used as it is."""
 
 import re
 import sys

@@ -2,14 +2,14 @@
 
 import os
 import threading
-import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from semel.core.extras import require
+from semel.core.forks import FORKING
 from semel.errors import InvalidOption, MissingExtra, StoreUnavailable
 
 # botocore itself renews what has less than a quarter of an hour left.
@@ -101,24 +101,19 @@ class Chain:
         return found
 
 
-class RealTime(Protocol):
-    """What tells when credentials expire."""
-
-    def signing(self) -> float:
-        """Seconds since the epoch."""
-        ...
-
-
 class Keyring:
-    """The credentials in use: handed out at once while they are good, renewed by one at a time."""
+    """The credentials in use: handed out at once while they are good, renewed by one at a time.
 
-    def __init__(self, source: CredentialSource, time: RealTime) -> None:
+    `now` tells the service's time, by which they expire.
+    """
+
+    def __init__(self, source: CredentialSource, now: Callable[[], float]) -> None:
         self._source = source
-        self._time = time
+        self._now = now
         self._held: Credentials | None = None
         self._not_before = 0.0
         self.begin_anew()
-        _keyrings.add(self)
+        FORKING.add(self)
 
     def begin_anew(self) -> None:
         """In a forked child: the parent's thread is not here to give the lock back."""
@@ -129,7 +124,7 @@ class Keyring:
         held = self._held
         if held is None or held.expires is None:
             return held
-        now = self._time.signing()
+        now = self._now()
         if held.expires - now < LEAST_LIFE:
             return None
         if held.expires - now < RENEW_AHEAD and now >= self._not_before:
@@ -146,7 +141,7 @@ class Keyring:
             return held
 
     def _is_over(self, held: Credentials) -> bool:
-        return held.expires is not None and held.expires - self._time.signing() < LEAST_LIFE
+        return held.expires is not None and held.expires - self._now() < LEAST_LIFE
 
     def _renew_behind(self, now: float) -> None:
         self._not_before = now + RETRY_AFTER
@@ -162,15 +157,3 @@ class Keyring:
                 self._held = self._source(self._held)
         finally:
             self._lock.release()
-
-
-_keyrings: weakref.WeakSet[Keyring] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for keyring in _keyrings:
-        keyring.begin_anew()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

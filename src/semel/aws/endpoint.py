@@ -80,14 +80,17 @@ def find_endpoint(
     service: str, region: str, endpoint: str | None, environ: Mapping[str, str] = os.environ
 ) -> ServiceEndpoint:
     """The endpoint: as given, or the environment's, or AWS's own for the region."""
-    name = service.upper().replace("-", "_").replace(" ", "_")
-    url = endpoint or environ.get(f"AWS_ENDPOINT_URL_{name}") or environ.get("AWS_ENDPOINT_URL")
-    if url:
+    if url := endpoint or endpoint_url(service, environ):
         return ServiceEndpoint.from_url(url)
     for regions, domain in DOMAINS:
         if regions.fullmatch(region):
             return ServiceEndpoint("https", f"{service}.{region}.{domain}", 443, standard=True)
     return ServiceEndpoint("https", _tabled_host(service, region), 443, standard=True)
+
+
+def endpoint_url(service: str, environ: Mapping[str, str] = os.environ) -> str | None:
+    """Where the environment says that a service is."""
+    return environ.get(f"AWS_ENDPOINT_URL_{service.upper()}") or environ.get("AWS_ENDPOINT_URL")
 
 
 def _profile_region() -> str | None:

@@ -1,4 +1,4 @@
-"""What a service answers instead of a result, and what that means for whoever asked."""
+"""Translates the error responses of a service into semel's errors."""
 
 import re
 from enum import Enum
@@ -58,6 +58,24 @@ KINDS = {
 # These two are for wrong keys as well; the message tells.
 SIGNATURE = frozenset({"InvalidSignatureException", "SignatureDoesNotMatch"})
 MISTIMED = re.compile(r"signature (expired|not yet current)", re.IGNORECASE)
+
+# Who is not known is not permitted either; each service has names of its own for it.
+DENIED = frozenset(
+    {
+        "AccessDenied",
+        "AccessDeniedException",
+        "IncompleteSignature",
+        "IncompleteSignatureException",
+        "InvalidClientTokenId",
+        "InvalidSecurity",
+        "InvalidSignatureException",
+        "KmsAccessDenied",
+        "MissingAuthenticationToken",
+        "MissingAuthenticationTokenException",
+        "SignatureDoesNotMatch",
+        "UnrecognizedClientException",
+    }
+)
 
 # Why a transaction was cancelled though nothing spoke against it.
 PASSING = frozenset(

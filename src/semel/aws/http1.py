@@ -1,10 +1,9 @@
-"""HTTP/1.1 as far as AWS speaks it: an answer is put together from the bytes as they come.
+"""HTTP/1.1 as far as AWS uses it: parses a response from the bytes as they arrive.
 
 There is no I/O in here. A thread's socket and an event loop's transport feed the same `Reader`.
 """
 
 import re
-from typing import Protocol
 
 import msgspec
 
@@ -36,24 +35,25 @@ class HttpResponse(msgspec.Struct):
     received: float = 0.0
 
 
-class BodyReader(Protocol):
+class BodyReader:
     """How the end of an answer is found."""
 
-    # Whether more came than the answer has.
-    extra: bool
+    extra = False
+    """Whether more came than the answer has."""
 
     def feed(self, data: bytes) -> bytes | None:
         """Take what has come; the whole, once it is there."""
+        raise NotImplementedError
 
     def end(self) -> bytes | None:
-        """The whole, if it is one now that no more will come."""
+        """The whole, if it is one now that no more will come; most are cut off then."""
+        return None
 
 
-class Sized:
+class Sized(BodyReader):
     """So many bytes, as Content-Length says."""
 
     def __init__(self, size: int) -> None:
-        self.extra = False
         self._missing = size
         self._parts: list[bytes] = []
 
@@ -68,12 +68,8 @@ class Sized:
         self._parts.append(data)
         return None if self._missing else b"".join(self._parts)
 
-    def end(self) -> bytes | None:
-        """Nothing: it was cut off."""
-        return None
 
-
-class Endless:
+class Endless(BodyReader):
     """Everything up to the end of the connection."""
 
     extra = True
@@ -92,11 +88,10 @@ class Endless:
         return bytes(self._data)
 
 
-class Chunked:
+class Chunked(BodyReader):
     """Pieces, each with its size before it, and an empty one at the end."""
 
     def __init__(self) -> None:
-        self.extra = False
         self._data = bytearray()
         self._whole = bytearray()
         self._size: int | None = None
@@ -108,10 +103,6 @@ class Chunked:
             if not self._next_piece():
                 return None
         return self._after_trailers()
-
-    def end(self) -> bytes | None:
-        """Nothing: it was cut off."""
-        return None
 
     def _next_piece(self) -> bool:
         if self._size is None:

@@ -1,9 +1,7 @@
-"""Connections for threads: sockets that are kept open, and closed when anything about them was odd."""
+"""Connections for threads: sockets that are kept open, and closed after anything unexpected."""
 
-import os
 import socket
 import ssl
-import weakref
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,6 +14,7 @@ from semel.aws.errors import ErrorKind, NoResponse
 from semel.aws.http1 import HttpResponse, MalformedResponse, Reader
 from semel.aws.transport import WireStep
 from semel.core.commands import Pause
+from semel.core.forks import FORKING
 from semel.core.locks import Event, Places, Ticket
 from semel.core.sockets import ANSWER_SECONDS, ear
 from semel.errors import StoreClosed
@@ -170,7 +169,7 @@ class HttpPool:
         self._closed = False
         self._context: ssl.SSLContext | None = None
         self._begin()
-        _pools.add(self)
+        FORKING.add(self)
 
     def _begin(self) -> None:
         self._places = Places(self._route.limits.connections)
@@ -257,15 +256,3 @@ class HttpPool:
         answer = HttpConnection(connected).ask(proxy.request(self._route.endpoint), Reader(tunnel=True))
         if (problem := refusal(answer)) is not None:
             raise problem
-
-
-_pools: weakref.WeakSet[HttpPool] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for pool in _pools:
-        pool.begin_anew()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

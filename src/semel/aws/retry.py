@@ -1,4 +1,4 @@
-"""What is tried again, how often and after how long: it depends on what was certainly not applied."""
+"""Which requests are retried, how often and when; it depends on what was certainly not applied."""
 
 import math
 import random

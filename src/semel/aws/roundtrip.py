@@ -1,4 +1,4 @@
-"""One call from its request to its response, as steps: whoever carries them out decides nothing."""
+"""One call from its request to its response, as steps that a sync or async driver executes."""
 
 from functools import partial
 from typing import Protocol, TypeVar
@@ -9,7 +9,7 @@ from semel.aws.credentials import Chain, Credentials, CredentialSource, Keyring
 from semel.aws.endpoint import ServiceEndpoint
 from semel.aws.errors import ErrorKind, NoResponse, ServiceError, kind
 from semel.aws.http1 import HttpResponse
-from semel.aws.mocked import genuine
+from semel.aws.mocked import Mock, genuine
 from semel.aws.retry import RetryPolicy, Tries
 from semel.aws.time import ServiceTime
 from semel.aws.transport import ThreadCall, WireSteps
@@ -43,14 +43,17 @@ class AwsSession(msgspec.Struct, frozen=True):
     time: ServiceTime
     keyring: Keyring
     policy: RetryPolicy
+    mock: Mock
 
 
 def open_session(
     service: str,
+    region: str,
     endpoint: ServiceEndpoint,
-    credentials: Credentials | None,
     clock: Clock,
     policy: RetryPolicy,
+    *,
+    credentials: Credentials | None,
 ) -> AwsSession:
     """The session of a service, with the credentials given or else the environment's or botocore's."""
     time = ServiceTime(clock)
@@ -58,7 +61,8 @@ def open_session(
     if endpoint.amazon:
         source = genuine(source)
     place = f"{service} at {endpoint.host}:{endpoint.port}"
-    return AwsSession(place, clock, time, Keyring(source, time), policy)
+    mock = Mock(service, region, endpoint, clock=clock, time=time, credentials=credentials)
+    return AwsSession(place, clock, time, Keyring(source, time.signing), policy, mock)
 
 
 def round_trip(session: AwsSession, request: AwsRequest[T]) -> WireSteps[T]:

@@ -11,7 +11,6 @@ from semel.aws.credentials import Credentials
 from semel.aws.endpoint import ServiceEndpoint, find_endpoint, find_region
 from semel.aws.errors import ServiceError, object_error
 from semel.aws.http1 import HttpResponse
-from semel.aws.mocked import Mock
 from semel.aws.pool import AwsRoute, ConnectionLimits, HttpPool
 from semel.aws.retry import RetryPolicy
 from semel.aws.roundtrip import open_session, round_trip
@@ -54,16 +53,12 @@ class S3Overflow:
         if not _BUCKET.fullmatch(bucket):
             raise InvalidOption(f"{bucket!r} is no name of an S3 bucket")
         region = find_region(region)
-        found = find_endpoint("s3", region, endpoint)
-        place, self._root = addressed(bucket, found)
+        place, self._root = addressed(bucket, find_endpoint("s3", region, endpoint))
         self._bucket = bucket
         self._prefix = prefix
         self._host = place.authority
         self._signer = ObjectSigner(region, place.authority)
-        self._session = open_session("s3", place, credentials, clock or Clock(), policy)
-        self._mock = Mock(
-            "s3", region, found, clock=self._session.clock, time=self._session.time, credentials=credentials
-        )
+        self._session = open_session("s3", region, place, clock or Clock(), policy, credentials=credentials)
         self._pool = HttpPool(AwsRoute(place, limits, self._session.time.monotonic))
 
     def put(self, name: str, data: bytes) -> str:
@@ -88,12 +83,12 @@ class S3Overflow:
     def close(self) -> None:
         """Let go of every connection; calls from here on are refused."""
         self._pool.close()
-        self._mock.close()
+        self._session.mock.close()
 
     def _ask(self, method: str, ref: str, data: bytes = b"") -> bytes:
         if not _REFERENCE.fullmatch(ref):
             raise UsageError(f"{ref[:80]!r} is not a reference that this overflow store gave out")
-        if (mock := self._mock.wire()) is not None:
+        if (mock := self._session.mock.wire()) is not None:
             named = {"Bucket": self._bucket, "Key": ref} | ({"Body": data} if method == "PUT" else {})
             answer = mock.call(OPERATIONS[method], named, write=False)
             return answer["Body"].read() if method == "GET" else b""

@@ -56,6 +56,14 @@ class Signer:
         return key
 
 
+def token_headers(credentials: Credentials) -> tuple[str, str, str]:
+    """The header of a session's token: its name among those signed, and it as signed and as sent."""
+    if not credentials.token:
+        return "", "", ""
+    name = "x-amz-security-token"
+    return f";{name}", f"{name}:{credentials.token}\n", f"X-Amz-Security-Token: {credentials.token}\r\n"
+
+
 class JsonSigner(Signer):
     """Signs the POST requests of a JSON service at one host."""
 
@@ -66,12 +74,8 @@ class JsonSigner(Signer):
     def headers(self, target: str, body: bytes, credentials: Credentials, moment: float) -> str:
         """The header lines that depend on the request and on the time, the signature among them."""
         stamp = self.stamp(moment)
-        token = sent = also = ""
-        if credentials.token:
-            also = "x-amz-security-token;"
-            token = f"x-amz-security-token:{credentials.token}\n"
-            sent = f"X-Amz-Security-Token: {credentials.token}\r\n"
-        signed = f"content-type;host;x-amz-date;{also}x-amz-target"
+        also, token, sent = token_headers(credentials)
+        signed = f"content-type;host;x-amz-date{also};x-amz-target"
         hashed = sha256(body).hexdigest()
         canonical = f"{self._canonical}{stamp}\n{token}x-amz-target:{target}\n\n{signed}\n{hashed}"
         proof = self.authorization(credentials, stamp, canonical, signed)
@@ -89,11 +93,7 @@ class ObjectSigner(Signer):
         """The header lines that depend on the request and on the time; the path is encoded already."""
         stamp = self.stamp(moment)
         hashed = sha256(body).hexdigest() if body else EMPTY_HASH
-        token = sent = also = ""
-        if credentials.token:
-            also = ";x-amz-security-token"
-            token = f"x-amz-security-token:{credentials.token}\n"
-            sent = f"X-Amz-Security-Token: {credentials.token}\r\n"
+        also, token, sent = token_headers(credentials)
         signed = f"host;x-amz-content-sha256;x-amz-date{also}"
         canonical = (
             f"{method}\n{path}\n\nhost:{self._host}\nx-amz-content-sha256:{hashed}\nx-amz-date:{stamp}\n"

@@ -1,4 +1,4 @@
-"""One queue of SQS: what is sent to it, and how it is asked."""
+"""One SQS queue: its requests and their responses."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,7 +10,8 @@ import msgspec
 
 from semel import errors
 from semel.aws.credentials import Credentials
-from semel.aws.errors import ServiceError
+from semel.aws.endpoint import endpoint_url
+from semel.aws.errors import DENIED, ServiceError
 from semel.aws.pool import ConnectionLimits
 from semel.aws.wire import Wire
 
@@ -26,20 +27,6 @@ MAX_BYTES = 1024 * 1024
 REGION = re.compile(r"(?:^|\.)(?:sqs\.([a-z0-9-]+)|([a-z0-9-]+)\.queue)\.(?:vpce\.)?amazonaws\.com")
 
 GONE = frozenset({"NonExistentQueue", "AWS.SimpleQueueService.NonExistentQueue", "QueueDoesNotExist"})
-DENIED = frozenset(
-    {
-        "AccessDenied",
-        "AccessDeniedException",
-        "IncompleteSignature",
-        "InvalidClientTokenId",
-        "InvalidSecurity",
-        "InvalidSignatureException",
-        "KmsAccessDenied",
-        "MissingAuthenticationToken",
-        "SignatureDoesNotMatch",
-        "UnrecognizedClientException",
-    }
-)
 # Too many messages are in flight: it passes when some of them are deleted.
 CROWDED = "OverLimit"
 WRONG = frozenset(
@@ -175,7 +162,7 @@ class Queue:
         region = region or _region(host)
         where: dict[str, Any] = {
             "region": region,
-            "endpoint": endpoint or _elsewhere() or origin,
+            "endpoint": endpoint or endpoint_url("sqs") or origin,
             "credentials": credentials,
         }
         self._wire = Wire("sqs", **where)
@@ -262,12 +249,6 @@ def _parted(url: str) -> tuple[str, str, str]:
 def _region(host: str) -> str | None:
     found = REGION.search(host)
     return (found[1] or found[2]) if found else None
-
-
-def _elsewhere() -> str | None:
-    import os
-
-    return os.environ.get("AWS_ENDPOINT_URL_SQS") or os.environ.get("AWS_ENDPOINT_URL")
 
 
 def batches(messages: Iterable[Outgoing]) -> Iterator[list[Outgoing]]:

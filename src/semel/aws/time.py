@@ -1,4 +1,4 @@
-"""The server's time, as far as the Date headers of its answers tell, against the machine's own clocks."""
+"""The server's time, estimated from the Date headers of its responses and the machine's own clocks."""
 
 import re
 

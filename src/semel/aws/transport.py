@@ -1,4 +1,4 @@
-"""What a store asks of the way to its service."""
+"""The protocol of a transport, which a store uses to reach its service."""
 
 from collections.abc import Callable, Generator
 from typing import Any, Protocol, TypeAlias, TypeVar
@@ -31,6 +31,8 @@ class Transport(Protocol):
     """Carries requests to one service and brings back its responses."""
 
     time: ServiceTime
+    perform: Callable[[WireStep], Any]
+    """Carry out one step in this thread."""
 
     def exchange(self, operation: str, request: WireRequest, *, write: bool) -> WireSteps[dict[str, Any]]:
         """The steps to the response of an operation such as `PutItem`.
@@ -38,10 +40,6 @@ class Transport(Protocol):
         Whatever was certainly not applied is tried again, for a while; what may have been applied only if it
         is no `write`. ServiceError is for the caller to decide on.
         """
-        ...
-
-    def perform(self, step: WireStep) -> Any:
-        """Carry out one step in this thread."""
         ...
 
     async def aperform(self, step: WireStep) -> Any:

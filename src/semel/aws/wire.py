@@ -1,4 +1,4 @@
-"""Our own wire to a JSON service: one request, one round trip, and little else."""
+"""semel's own transport for a JSON service: one request is one round trip."""
 
 import threading
 from typing import TYPE_CHECKING, Any
@@ -10,7 +10,6 @@ from semel.aws.credentials import Credentials
 from semel.aws.endpoint import find_endpoint, find_region
 from semel.aws.errors import ErrorKind, NoResponse, ServiceError, service_error
 from semel.aws.http1 import HttpResponse
-from semel.aws.mocked import Mock
 from semel.aws.pool import AwsRoute, ConnectionLimits, HttpPool
 from semel.aws.retry import RetryPolicy
 from semel.aws.roundtrip import open_session, round_trip
@@ -49,13 +48,9 @@ class Wire(Transport):
             )
         region = find_region(region)
         self.endpoint = find_endpoint(service, region, endpoint)
-        self._session = open_session(
-            service, self.endpoint, credentials, clock or Clock(), policy or RetryPolicy()
-        )
+        clock, policy = clock or Clock(), policy or RetryPolicy()
+        self._session = open_session(service, region, self.endpoint, clock, policy, credentials=credentials)
         self.time = self._session.time
-        self._mock = Mock(
-            service, region, self.endpoint, clock=self._session.clock, time=self.time, credentials=credentials
-        )
         self._prefix = TARGETS[service]
         self._signer = JsonSigner(service, region, self.endpoint.authority)
         self._head = (
@@ -64,20 +59,17 @@ class Wire(Transport):
         )
         self._route = AwsRoute(self.endpoint, limits or ConnectionLimits(), self.time.monotonic)
         self._pool = HttpPool(self._route)
+        self.perform = self._pool.perform
         self._async_pool: AsyncHttpPool | None = None
         self._opening = threading.RLock()
         self._closed = False
 
     def exchange(self, operation: str, request: WireRequest, *, write: bool) -> WireSteps[dict[str, Any]]:
         """The steps to the response of an operation such as `PutItem`."""
-        if (mock := self._mock.wire()) is not None:
+        if (mock := self._session.mock.wire()) is not None:
             return mock.exchange(operation, request, write=write)
         target = self._prefix + operation
         return round_trip(self._session, JsonRequest(self._signer, self._head, target, request, write))
-
-    def perform(self, step: WireStep) -> Any:
-        """Carry out one step in this thread."""
-        return self._pool.perform(step)
 
     async def aperform(self, step: WireStep) -> Any:
         """Carry out one step in this task."""
@@ -102,7 +94,7 @@ class Wire(Transport):
         """Let go of every connection; calls from here on are refused."""
         self._closed = True
         self._pool.close()
-        self._mock.close()
+        self._session.mock.close()
         if self._async_pool is not None:
             self._async_pool.close()
 

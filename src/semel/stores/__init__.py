@@ -1,1 +1,1 @@
-"""Interpreters of commands, one for each place that can remember."""
+"""The stores, which execute commands: memory, SQLite, DynamoDB, PostgreSQL and Redis."""

@@ -1,4 +1,4 @@
-"""The server's time, told without asking: as it was heard with an answer, and what has passed since."""
+"""The server's time without a request: that of the last response, plus the time passed since."""
 
 from typing import Any
 

@@ -1,11 +1,10 @@
-"""What stores have in common: values, places, what was written, and a fork."""
+"""What stores have in common: values, places, and what was written."""
 
-import os
-import weakref
-from collections.abc import Iterable
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from semel.core.commands import Applied, Batch, Get, Sort, Transact, Watch, Write
+from semel.errors import UsageError
 from semel.stores.waiting import WaitingRoom
 from semel.tables import Kind, Table
 
@@ -19,6 +18,29 @@ PYTHON_TYPES: dict[Kind, tuple[type, ...]] = {
     Kind.OBJECT: (dict,),
     Kind.SET: (set, frozenset),
 }
+
+
+P = TypeVar("P")
+
+
+class Plans(Generic[P]):
+    """A store's plans, each made when a command first asks for its table."""
+
+    def __init__(self, make: Callable[[Table], P]) -> None:
+        self._make = make
+        self._by_name: dict[str, tuple[Table, P]] = {}
+
+    def of(self, table: Table) -> P:
+        """The plan of a table."""
+        known = self._by_name.get(table.name)
+        if known is None:
+            known = self._by_name.setdefault(table.name, (table, self._make(table)))
+        if known[0] is not table and known[0] != table:
+            raise UsageError(f"this store has another table named {table.name!r}")
+        return known[1]
+
+    def __iter__(self) -> Iterator[P]:
+        return iter([plan for _, plan in list(self._by_name.values())])
 
 
 def place_named(command: Get | Watch | Write) -> ItemId:
@@ -48,26 +70,3 @@ def wake(room: WaitingRoom, command: Any, reply: Any) -> None:
     """Wake whoever waits in this process for what was written."""
     for write in made(command, reply):
         room.ring(place_named(write))
-
-
-class Forking(Protocol):
-    """A store with connections, which are its process's own."""
-
-    def begin_anew(self) -> Any:
-        """In a forked child: have nothing of the parent's; what it had is given back, to be kept."""
-        ...
-
-
-STORES: "weakref.WeakSet[Forking]" = weakref.WeakSet()
-
-# What a child inherits is its parent's: to close it would speak on connections, or change selectors, that the
-# parent still uses. So it is kept, and never touched.
-INHERITED: list[Any] = []
-
-
-def _after_fork_in_child() -> None:
-    INHERITED.extend([store.begin_anew() for store in list(STORES)])
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,4 +1,4 @@
-"""The waiting room: who waits for a key in this process shares one look at it, and is woken by a bell."""
+"""The waiting room: waiters for a key in this process share one read of it, and are woken by a signal."""
 
 import random
 import threading

@@ -1,4 +1,4 @@
-"""Threads of a store's own.
+"""A store's own threads.
 
 An executor's locks could be left behind by what a signal handler raises, and whoever gives it work after that
 would wait for ever. A `SimpleQueue` has none.

@@ -5,21 +5,11 @@ import shlex
 from collections.abc import Iterable
 
 from semel import errors
-from semel.aws.errors import ServiceError
+from semel.aws.errors import DENIED, ServiceError
 from semel.stores.dynamodb.layout import title as titled
 from semel.stores.dynamodb.plan import too_large
 from semel.tables import OWN, Table
 
-# Who is not known is not permitted either.
-DENIED = frozenset(
-    {
-        "AccessDeniedException",
-        "IncompleteSignatureException",
-        "InvalidSignatureException",
-        "MissingAuthenticationTokenException",
-        "UnrecognizedClientException",
-    }
-)
 ACTION = re.compile(r"dynamodb:\w+")
 KEYS = re.compile(
     r"key element|missing the key|number of (conditions on the keys|key)|type mismatch for (index )?key",
@@ -38,7 +28,7 @@ class ErrorTranslator:
 
     def __init__(self, url: str, env: str) -> None:
         self._env = env
-        self._provision = f"semel provision --url {shlex.quote(url)} --env {shlex.quote(env)}"
+        self._command = f"semel provision --url {shlex.quote(url)} --env {shlex.quote(env)}"
 
     def translated(
         self, error: ServiceError, operation: str, title: str, tables: Iterable[Table] = ()
@@ -52,13 +42,13 @@ class ErrorTranslator:
         if code == "ItemCollectionSizeLimitExceededException" or TOO_LARGE.search(message):
             return too_large(f"an item of {title}")
         if code == "ValidationException" and NO_INDEX.search(message):
-            return errors.WrongSchema(f"{title}: {message}; run: {self._making(tables)}")
+            return errors.WrongSchema(f"{title}: {message}; run: {self.provision(tables)}")
         if code == "ValidationException" and FILLING.search(message):
             return errors.StoreUnavailable(f"{title}: {message}; it can be read once it is ACTIVE")
         if code == "ValidationException" and KEYS.search(message):
             return errors.WrongSchema(
                 f"{title} has another key than it should have ({message}); compare it with what this prints: "
-                f"{self._provision} --print cloudformation"
+                f"{self._command} --print cloudformation"
             )
         if code in ("ValidationException", "SerializationException"):
             return errors.UsageError(f"DynamoDB refuses this {operation} on {title}: {message}")
@@ -70,18 +60,18 @@ class ErrorTranslator:
         named = [table.titled_by for table in listed if table.titled_by and titled(table, self._env) == title]
         other = f"name one that you have with {' or '.join(named)}, or " if named else ""
         every = "(or, for every table that a service needs, semel provision beside its semel.toml)"
-        return f"{other}run: {self._making(listed)} {every}"
+        return f"{other}run: {self.provision(listed)} {every}"
 
-    def _making(self, tables: Iterable[Table]) -> str:
+    def provision(self, tables: Iterable[Table]) -> str:
         """The command that makes these tables; semel's own it makes unasked."""
         own = {table.name for table in OWN}
         named = dict.fromkeys(table.name for table in tables if table.name not in own)
-        return self._provision + "".join(f" --table {name}" for name in named)
+        return self._command + "".join(f" --table {name}" for name in named)
 
     def _denied(self, error: ServiceError, operation: str, title: str) -> errors.NotPermitted:
         named = ACTION.search(error.message)
         action = named[0] if named else f"dynamodb:{operation}"
         return errors.NotPermitted(
             f"these credentials may not do {action} on {title} ({error.code}: {error.message}); "
-            f"allow it as this prints it: {self._provision} --print iam"
+            f"allow it as this prints it: {self._command} --print iam"
         )

@@ -5,6 +5,7 @@ Steps are those of the transport on the way to a response, and `Concurrently`, s
 
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterable
+from itertools import chain
 from typing import Any, TypeAlias, TypeVar
 
 from semel import errors
@@ -34,7 +35,8 @@ from semel.core.commands import (
     holds,
 )
 from semel.core.tokens import random_token
-from semel.stores.dynamodb.layout import SCHEMA
+from semel.stores.backfill import incomplete, refuse_incomplete
+from semel.stores.dynamodb.layout import COMPLETE, SCHEMA
 from semel.stores.dynamodb.plan import DynamoPlan, RequestBody, afresh, check_count, check_sizes
 from semel.stores.dynamodb.read_first import RefusalRate
 from semel.stores.dynamodb.time import ClockReading, Timekeeper
@@ -57,6 +59,14 @@ RESEND_SECONDS = 300.0
 UNSETTLED = 100
 
 Make: TypeAlias = Callable[[ClockReading], RequestBody]
+
+# What a transaction calls each write, and how its request is made.
+ACTIONS: dict[type, tuple[str, Callable[[DynamoPlan, Any, ClockReading], RequestBody]]] = {
+    Put: ("Put", DynamoPlan.put),
+    Update: ("Update", DynamoPlan.update),
+    Delete: ("Delete", DynamoPlan.delete),
+    Add: ("Update", DynamoPlan.add),
+}
 
 
 class DynamoRequest:
@@ -120,19 +130,22 @@ class DynamoOperations:
         time: Timekeeper,
         plan_of: Callable[[Table], DynamoPlan],
         refusals: RefusalRate,
+        provision: Callable[[Iterable[Table]], str],
     ) -> None:
         self._transport = transport
         self._time = time
         self._plan_of = plan_of
         self._refusal_rate = refusals
+        self._provision = provision
+        self._marks: dict[str, list[str]] = {}
         self._returns_items = False
         self._unsettled: OrderedDict[int, tuple[Transact, DynamoRequest, set[int]]] = OrderedDict()
         self.by_command: dict[type, Callable[[Any], DynamoSteps[Any]]] = {
             Get: self.get,
             Watch: self.get,
             Put: self.put,
-            Update: self.update,
-            Delete: self.delete,
+            Update: self.change,
+            Delete: self.change,
             Add: self.add,
             Query: self.query,
             Transact: self.transact,
@@ -147,6 +160,10 @@ class DynamoOperations:
     def _write_request(self, operation: str, plan: DynamoPlan, make: Make) -> DynamoRequest:
         return DynamoRequest(operation, plan.title, make, self._time.read, write=True)
 
+    def _request(self, plan: DynamoPlan, command: Put | Update | Delete) -> DynamoRequest:
+        action, make = ACTIONS[type(command)]
+        return self._write_request(f"{action}Item", plan, lambda reading: make(plan, command, reading))
+
     def _send(self, request: DynamoRequest) -> DynamoSteps[RequestBody]:
         """The response to a request; an error says which request it is about."""
         try:
@@ -158,8 +175,7 @@ class DynamoOperations:
 
     def open(self, plan: DynamoPlan, env: str) -> DynamoSteps[bool]:
         """Look at a table's stamp: is it there, may it be read, whose is it; and what time is it."""
-        answer = yield from self._read("GetItem", plan, plan.stamp())
-        stamp = answer.get("Item") or {}
+        stamp = yield from self._stamp(plan)
         stamped = stamp.get("environment", {}).get("S", env)
         if stamped != env:
             raise errors.WrongEnvironment(stamped, env)
@@ -167,6 +183,13 @@ class DynamoOperations:
         if schema > SCHEMA:
             raise errors.SchemaTooNew(schema, SCHEMA)
         return True
+
+    def _stamp(self, plan: DynamoPlan) -> DynamoSteps[RequestBody]:
+        """Read a table's stamp, and learn which of the indexes that were added later are complete."""
+        answer = yield from self._read("GetItem", plan, plan.stamp())
+        stamp: RequestBody = answer.get("Item") or {}
+        self._marks[plan.title] = stamp.get(COMPLETE, {}).get("SS", [])
+        return stamp
 
     def hear(self, plan: DynamoPlan, env: str) -> DynamoSteps[bool]:
         """Look at a table's stamp to learn the time, which a refusal tells as well; whether it was seen."""
@@ -188,7 +211,7 @@ class DynamoOperations:
     def put(self, command: Put) -> DynamoSteps[Applied | Refused]:
         """Write an item; where refusals are many, look first."""
         plan = self._plan_of(command.table)
-        request = self._write_request("PutItem", plan, lambda reading: plan.put(command, reading))
+        request = self._request(plan, command)
         if not self._refusal_rate.counts(command.when):
             return self._write(plan, command, request)
         return self._claimed(plan, command, request)
@@ -208,17 +231,10 @@ class DynamoOperations:
             return None
         return Refused(found.now, found.item)
 
-    def update(self, command: Update) -> DynamoSteps[Applied | Refused]:
-        """Change an item that is there."""
+    def change(self, command: Update | Delete) -> DynamoSteps[Applied | Refused]:
+        """Change or remove an item that is there."""
         plan = self._plan_of(command.table)
-        request = self._write_request("UpdateItem", plan, lambda reading: plan.update(command, reading))
-        return self._write(plan, command, request)
-
-    def delete(self, command: Delete) -> DynamoSteps[Applied | Refused]:
-        """Remove an item that is there."""
-        plan = self._plan_of(command.table)
-        request = self._write_request("DeleteItem", plan, lambda reading: plan.delete(command, reading))
-        return self._write(plan, command, request)
+        return self._write(plan, command, self._request(plan, command))
 
     def _write(
         self, plan: DynamoPlan, command: Write, request: DynamoRequest
@@ -280,7 +296,7 @@ class DynamoOperations:
             if returned is not None or not come_since:
                 if not _begins_anew(plan, command, item, request.reading):
                     return Refused(request.reading.earliest, item)
-                first = self._write_request("PutItem", plan, lambda reading: plan.put(anew, reading))
+                first = self._request(plan, anew)
                 if type((yield from self._write(plan, anew, first))) is Applied:
                     return Applied(first.reading.earliest, plan.layout.read(first.body["Item"]))
             request = self._addition(plan, command)
@@ -290,28 +306,45 @@ class DynamoOperations:
 
     def query(self, command: Query) -> DynamoSteps[Page]:
         """Look until there are as many as were asked for, or no more."""
-        plan, reading = self._plan_of(command.table), self._time.read()
-        search = plan.search(command)
+        plan = self._plan_of(command.table)
+        if command.index and not plan.layout.guest:
+            yield from self._completed(plan, command)
+        reading, search = self._time.read(), plan.search(command)
         request, start = search.request(reading), search.start()
         look = max(command.limit + 1, FIRST_LOOK if search.sifts else 0)
+        look = min(look, command.most) if search.bounded else look
         found: list[Item] = []
+        seen = 0
         while request is not None:
             begin = {} if start is None else {"ExclusiveStartKey": start}
             answer = yield from self._read(search.operation, plan, request | {"Limit": look} | begin)
+            seen += answer.get("ScannedCount", len(answer["Items"]))
             living = [plan.layout.living(item, reading) for item in answer["Items"]]
             found += [item for item in living if item is not None and search.wants(item, reading)]
             start = answer.get("LastEvaluatedKey")
             if start is None or len(found) >= command.limit:
                 break
-            look *= MORE
+            if search.bounded and seen >= command.most:
+                return Page(reading.earliest, search.page(found), search.after(start), seen)
+            look = min(look * MORE, command.most - seen) if search.bounded else look * MORE
         page = found[: command.limit]
         last = not page or (start is None and len(found) == len(page))
-        return Page(reading.earliest, search.page(page), None if last else search.cursor(page[-1]))
+        return Page(reading.earliest, search.page(page), None if last else search.cursor(page[-1]), seen)
+
+    def _completed(self, plan: DynamoPlan, command: Query) -> DynamoSteps[None]:
+        """Refuse to ask an index that lacks older items; one that did may have them by now."""
+        if incomplete(command, self._marks.get(plan.title, ())):
+            yield from self._stamp(plan)
+            refuse_incomplete(command, self._marks[plan.title], self._provision([plan.table]))
 
     def time(self, _: Time) -> DynamoSteps[Found]:
         """What time it is, as far as the latest answers have told."""
         yield from ()
         return Found(self._time.read().earliest, None)
+
+    def described(self, plan: DynamoPlan) -> DynamoSteps[RequestBody]:
+        """What DynamoDB tells of a table: its size among other things."""
+        return self._read("DescribeTable", plan, {"TableName": plan.title})
 
     def reap(self, plan: DynamoPlan, limit: int) -> DynamoSteps[int]:
         """Remove what has expired, which DynamoDB does by itself and local engines do not."""
@@ -350,7 +383,7 @@ class DynamoOperations:
         failed = [row[-1] for row in answers if isinstance(row[-1], Exception)]
         if failed:
             raise _of_a_batch(failed, any(len(row) > 1 or row[-1] not in failed for row in answers))
-        replies = dict(zip(_flat(rows.values()), _flat(answers), strict=True))
+        replies = dict(zip(chain(*rows.values()), chain(*answers), strict=True))
         return Many(tuple(replies[place] for place in range(len(command.writes))))
 
     # Transactions
@@ -466,21 +499,9 @@ def _begins_anew(plan: DynamoPlan, command: Add, item: Item | None, reading: Clo
 
 def _action(plan: DynamoPlan, command: Write, reading: ClockReading, *, anew: bool) -> RequestBody:
     """One write of a transaction."""
-    match command:
-        case Put():
-            return {"Put": plan.put(command, reading)}
-        case Update():
-            return {"Update": plan.update(command, reading)}
-        case Delete():
-            return {"Delete": plan.delete(command, reading)}
-        case Add():
-            if anew:
-                return {"Put": plan.put(afresh(command), reading)}
-            return {"Update": plan.add(command, reading)}
-
-
-def _flat(rows: Iterable[list[T]]) -> list[T]:
-    return [each for row in rows for each in row]
+    write = afresh(command) if anew and isinstance(command, Add) else command
+    action, make = ACTIONS[type(write)]
+    return {action: make(plan, write, reading)}
 
 
 def _of_a_batch(failed: list[Exception], some_made: bool) -> Exception:

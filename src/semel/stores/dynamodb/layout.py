@@ -22,11 +22,13 @@ from semel.stores.dynamodb.values import (
     restored,
     text_value,
 )
-from semel.tables import FOREVER, Column, Form, Kind, Table
+from semel.tables import FOREVER, HISTORY, Column, Form, Kind, Table
 
 # The item that says which environment a table belongs to; no key of a caller begins so.
 STAMP = "semel:environment"
 STAMP_SORT = "semel"
+# What it has of the marks of indexes that were added later.
+COMPLETE = "complete"
 # Rises when an older semel could no longer work on a table.
 SCHEMA = 1
 
@@ -136,6 +138,8 @@ class DynamoLayout:
         self._gathered = {
             field.name: (whole, field) for whole, parts in self._spread.items() for field in parts
         }
+        # Those who had the table first do not find in it what they have no use for.
+        self._left_out = frozenset(HISTORY.attributes) - kept.columns.keys() if self.guest else frozenset()
         self._defaults = [field for field in self._read.values() if field.default is not None]
         self._bodies = [field for field in self._read.values() if field.form is Form.JSON]
 
@@ -217,8 +221,8 @@ class DynamoLayout:
             field = fields.get(attribute)
             if field is None:
                 raise self.unknown(attribute)
-            if attribute in keys:
-                continue  # the command says where
+            if attribute in keys or attribute in self._left_out:
+                continue  # the command says where, or there is no place for it
             if attribute in self._spread:
                 written |= self._apart(attribute, value or {})
                 continue

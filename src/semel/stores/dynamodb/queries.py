@@ -87,6 +87,11 @@ class Search:
         """Whether many items may have to be looked at to find one."""
         return self._command.where is not None or self._path.astray
 
+    @property
+    def bounded(self) -> bool:
+        """Whether a page ends after so many items were read; where an index is missing, none does."""
+        return self._command.most > 0 and not self._path.astray
+
     def _check(self) -> None:
         """Refuse to ask an index for what it does not carry: items would seem to lack it."""
         index, table = self._path.asked, self._layout.asked
@@ -194,6 +199,10 @@ class Search:
     def cursor(self, item: Item) -> str:
         """Where the page after this item begins."""
         return cursor(self._layout.asked, item, self._path.asked)
+
+    def after(self, key: dict[str, Value]) -> str:
+        """Where the page after the item of this key begins, whether or not that one was wanted."""
+        return self.cursor(self._layout.read(key))
 
 
 def mentioned(condition: Condition | None) -> Iterator[str]:

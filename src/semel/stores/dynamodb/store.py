@@ -1,7 +1,8 @@
 """The store in DynamoDB."""
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from semel.aws.errors import ServiceError
@@ -9,15 +10,18 @@ from semel.aws.transport import Transport
 from semel.core.clock import Clock
 from semel.core.commands import Found, Stored, Time, Watch
 from semel.core.drive import run_async, run_sync
+from semel.core.forks import FORKING
 from semel.core.loops import PerLoop
-from semel.errors import SemelError, StoreClosed, UsageError
+from semel.errors import NotPermitted, SemelError, StoreClosed, TableMissing, UsageError
+from semel.model import ScanCost, TableSize
 from semel.stores.dynamodb.address import DynamoAddress, parse
 from semel.stores.dynamodb.errors import ErrorTranslator
 from semel.stores.dynamodb.interpreter import Concurrently, DynamoOperations, DynamoStep, DynamoSteps
 from semel.stores.dynamodb.plan import DynamoPlan
+from semel.stores.dynamodb.prices import UNTOLD, scan_cost, table_size
 from semel.stores.dynamodb.read_first import ReadFirst, RefusalRate
 from semel.stores.dynamodb.time import Timekeeper
-from semel.stores.shared import STORES, place_named, tables_of, wake
+from semel.stores.shared import Plans, place_named, tables_of, wake
 from semel.stores.waiting import WaitingRoom
 from semel.stores.workers import WorkerThreads
 from semel.tables import LEDGER, Form, Table
@@ -56,18 +60,21 @@ class DynamoDBStore:
         self.overflow = overflow
         self._env = env
         self._clock = clock or Clock()
-        self._tables = {name: table for table in tables for name in (table.name, (table.holds or table).name)}
-        self._plans: dict[str, DynamoPlan] = {}
+        kept = {name: table for table in tables for name in (table.name, (table.holds or table).name)}
+        self._plans = Plans(lambda table: DynamoPlan(table, kept.get(table.name, table), env))
+        self._plan = self._plans.of
         self._open: set[str] = set()
         self._closed = False
         self._errors = ErrorTranslator(url, env)
         self._plan(LEDGER)
         self._transport = transport or _transport(client, self._clock)
         self._time = Timekeeper(self._transport.time, self._clock, margin)
-        self._operations = DynamoOperations(self._transport, self._time, self._plan, RefusalRate(read_first))
+        self._operations = DynamoOperations(
+            self._transport, self._time, self._plan, RefusalRate(read_first), self._errors.provision
+        )
         self._own_overflow: Any = None
         self.begin_anew()
-        STORES.add(self)
+        FORKING.add(self)
 
     def begin_anew(self) -> None:
         """With nothing that threads share: a forked child must not wait for its parent's."""
@@ -153,11 +160,28 @@ class DynamoDBStore:
 
     def reap(self, limit: int = 500) -> int:
         """Remove up to so many expired items of the tables in use; DynamoDB does that by itself, for free."""
-        plans = {plan.title: plan for plan in list(self._plans.values()) if plan.title in self._open}
+        plans = {plan.title: plan for plan in self._plans if plan.title in self._open}
         reaped = 0
         for plan in plans.values():
             reaped += self._run(self._operations.reap(plan, limit - reaped)) if reaped < limit else 0
         return reaped
+
+    def scan_cost(self, table: Table) -> ScanCost:
+        """What it takes to read a whole table, as DynamoDB last counted it."""
+        try:
+            described = self._run(self._operations.described(self._plan(table)))
+        except NotPermitted:
+            return UNTOLD
+        return scan_cost(described["Table"])
+
+    def measure(self, tables: Sequence[Table]) -> list[TableSize]:
+        """The sizes of the tables that are there, as DynamoDB last counted them."""
+        sizes = []
+        for table in tables:
+            with suppress(TableMissing):
+                described = self._run(self._operations.described(self._plan(table)))
+                sizes.append(table_size(table.name, described["Table"]))
+        return sizes
 
     async def leave(self) -> None:
         """Let go of the running loop's connections."""
@@ -171,18 +195,9 @@ class DynamoDBStore:
         self._transport.close()
         if self._own_overflow is not None:
             self._own_overflow.close()
-        STORES.discard(self)
+        FORKING.discard(self)
 
     # Tables
-
-    def _plan(self, table: Table) -> DynamoPlan:
-        plan = self._plans.get(table.name)
-        if plan is None:
-            kept = self._tables.get(table.name, table)
-            plan = self._plans.setdefault(table.name, DynamoPlan(table, kept, self._env))
-        if plan.table is not table and plan.table != table:
-            raise UsageError(f"this store has another table named {table.name!r}")
-        return plan
 
     def _shut(self, command: Any) -> list[DynamoPlan]:
         """The tables of a command that have to be looked at before it."""
@@ -196,7 +211,7 @@ class DynamoDBStore:
 
     def _some_plan(self) -> DynamoPlan:
         """A table to hear the time from: one that is in use, or else the ledger, even if there is none."""
-        used = [plan for plan in list(self._plans.values()) if plan.title in self._open]
+        used = [plan for plan in self._plans if plan.title in self._open]
         return used[0] if used else self._plan(LEDGER)
 
     def _look(self, command: Any, plan: DynamoPlan) -> DynamoSteps[bool]:
@@ -280,7 +295,7 @@ class DynamoDBStore:
             return UsageError(f"text with half a character in it cannot be written: {error.object!r:.80}")
         request = error.request
         titles = request.title.split(", ")
-        tables = [plan.table for plan in list(self._plans.values()) if plan.title in titles]
+        tables = [plan.table for plan in self._plans if plan.title in titles]
         return self._errors.translated(error, request.operation, request.title, tables)
 
 

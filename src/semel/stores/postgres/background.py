@@ -23,7 +23,7 @@ from semel.stores.postgres.errors import DRIVER_ERRORS
 from semel.stores.postgres.interpreter import RoundTrips
 from semel.stores.postgres.pool import PostgresSession, run
 from semel.stores.postgres.statements import channel
-from semel.stores.postgres.values import quoted
+from semel.stores.sql import quoted
 
 # How long after a lost connection another one is tried; whoever waits looks by himself meanwhile.
 RETRY_SECONDS = 1.0

@@ -16,17 +16,13 @@ from semel.core.commands import (
     Present,
 )
 from semel.errors import UsageError
-from semel.stores.postgres.values import WHEN, Parameters, quoted
+from semel.stores.postgres.values import WHEN, Parameters
 from semel.stores.shared import PYTHON_TYPES
+from semel.stores.sql import UNUSUAL, USUAL, quoted
 from semel.tables import Kind
 
 StatementShape: TypeAlias = tuple[Any, ...]
 Values: TypeAlias = list[Any]
-
-# Nearly every record ends with this value, and nobody lists those by it: its index leaves them out. A query
-# that wants to use such an index has to repeat these words, as its values are not known when it is planned.
-USUAL = {"status": "COMPLETED"}
-UNUSUAL = {name: f"{quoted(name)} <> '{value}'" for name, value in USUAL.items()}
 
 
 def shape_of(condition: Condition, values: Values) -> StatementShape:

@@ -8,7 +8,7 @@ from semel import errors
 from semel.stores.postgres.address import PostgresAddress, connect_seconds
 from semel.stores.postgres.connection import AnswerTimeout
 from semel.stores.postgres.interpreter import ConditionFailed, RoundTrip, TransactionConflict
-from semel.stores.postgres.statements import PREFIX
+from semel.stores.sql import PREFIX
 
 # What reaches the server by way of a connection.
 DRIVER_ERRORS = (psycopg.Error, OSError)

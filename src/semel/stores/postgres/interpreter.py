@@ -1,7 +1,7 @@
 """Which statements carry a command out, in which round trips: generators that do no I/O themselves."""
 
 from collections import defaultdict
-from collections.abc import Callable, Generator, Hashable, Iterable
+from collections.abc import Callable, Generator, Hashable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from semel.core.commands import (
@@ -12,6 +12,7 @@ from semel.core.commands import (
     Delete,
     Found,
     Get,
+    Item,
     Many,
     Page,
     Put,
@@ -25,8 +26,10 @@ from semel.core.commands import (
     alive,
 )
 from semel.errors import StoreError, StoreThrottled, UsageError
-from semel.stores.postgres.plan import PostgresPlan, PostgresRow, PostgresRows
-from semel.stores.postgres.statements import ASK_TIME, PostgresStatement, StatementTemplate
+from semel.model import COUNTED, TableSize
+from semel.stores.postgres.plan import PostgresPlan, PostgresRows
+from semel.stores.postgres.statements import ASK_TIME, TIME, PostgresStatement, StatementTemplate, qualified
+from semel.stores.sql import PREFIX, countings, sized
 from semel.tables import Table
 
 T = TypeVar("T")
@@ -39,6 +42,13 @@ ROWS = 2000
 LIKELY_REFUSALS = 2
 # Then all counts are forgotten, and found out anew.
 MOST_COUNTS = 1000
+
+
+# How many rows a table has, as ANALYZE last saw it, and how many bytes it takes with its indexes.
+RELATION = (
+    b"SELECT greatest(c.reltuples, 0)::float8, pg_total_relation_size(c.oid)::float8 "
+    b"FROM pg_class c WHERE c.oid = to_regclass($1::text)"
+)
 
 
 class RoundTrip(NamedTuple):
@@ -62,9 +72,11 @@ class ConditionFailed(StoreError):
 
 
 # By table and key.
-RowsByKey: TypeAlias = dict[tuple[Any, ...], PostgresRow]
+ItemsByKey: TypeAlias = dict[tuple[Any, ...], Item | None]
 # The answer to a round trip is the rows of each of its statements.
 RoundTrips: TypeAlias = Generator[RoundTrip, list[PostgresRows], T]
+# Each with the plan of its table.
+WritesByTable: TypeAlias = list[tuple[PostgresPlan, list[Write]]]
 
 
 class BatchWrite(NamedTuple):
@@ -115,13 +127,46 @@ SNAPSHOT: PostgresStatement = b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 COMMIT: PostgresStatement = b"COMMIT", None
 
 
-class PostgresSteps:
-    """Knows the tables, and turns commands into round trips."""
+class PostgresPlans:
+    """The plans of the tables, made anew where it shows that a table has other columns than was known."""
 
-    def __init__(self, schema: str | None, imposed: Callable[[], float | None]) -> None:
+    def __init__(self, schema: str | None) -> None:
         self._schema = schema
-        self._imposed = imposed
         self._plans: dict[str, PostgresPlan] = {}
+        self._absent: dict[str, frozenset[str]] = {}
+
+    def of(self, table: Table) -> PostgresPlan:
+        """The plan of a table."""
+        plans = self._plans
+        plan = plans.get(table.name)
+        if plan is None:
+            absent = self._absent.get(table.name, frozenset())
+            plan = plans.setdefault(table.name, PostgresPlan(table, self._schema, absent))
+        if plan.table is not table and plan.table != table:
+            raise UsageError(f"this store has another table named {table.name!r}")
+        return plan
+
+    def lack(self, absent: dict[str, frozenset[str]]) -> None:
+        """Do without these optional attributes, by the names of their tables."""
+        if absent != self._absent:
+            # In this order: whoever makes a plan meanwhile adds it to those that are given up.
+            self._absent = absent
+            self._plans = {}
+
+
+class PostgresSteps:
+    """Turns commands into round trips; `completed` are those that refuse an index that is not complete."""
+
+    def __init__(
+        self,
+        plans: PostgresPlans,
+        imposed: Callable[[], float | None],
+        completed: "Callable[[Query], RoundTrips[None]] | None" = None,
+    ) -> None:
+        self.plan = plans.of
+        self._plans = plans
+        self._imposed = imposed
+        self._completed = completed
         self._refusal_counts = RefusalCounts()
         self._steps: dict[type, Callable[[Any], RoundTrips[Any]]] = {
             Get: self.read,
@@ -138,15 +183,6 @@ class PostgresSteps:
     def of(self, command: Any) -> RoundTrips[Any]:
         """The round trips that carry a command out; the value of the generator is its reply."""
         return self._steps[type(command)](command)
-
-    def plan(self, table: Table) -> PostgresPlan:
-        """The plan of a table."""
-        plan = self._plans.get(table.name)
-        if plan is None:
-            plan = self._plans.setdefault(table.name, PostgresPlan(table, self._schema))
-        if plan.table is not table and plan.table != table:
-            raise UsageError(f"this store has another table named {table.name!r}")
-        return plan
 
     # Reading
 
@@ -165,6 +201,8 @@ class PostgresSteps:
         return Found(row[0], plan.item(row[1:]))
 
     def _query(self, command: Query) -> RoundTrips[Page]:
+        if command.index and self._completed is not None:
+            yield from self._completed(command)
         plan = self.plan(command.table)
         [rows] = yield RoundTrip([plan.query(command, self._imposed())], commits=False)
         return plan.page(command, rows)
@@ -191,8 +229,10 @@ class PostgresSteps:
 
     def _batch(self, command: Batch) -> RoundTrips[Many]:
         replies: list[Any] = [None] * len(command.writes)
+        # What was written by one plan is read by it, though there may be another one by then.
+        plans = {write.table.name: self.plan(write.table) for write in command.writes}
         waiting = [
-            BatchWrite(place, write, *self.plan(write.table).write(write))
+            BatchWrite(place, write, *plans[write.table.name].write(write))
             for place, write in enumerate(command.writes)
         ]
         partial = False
@@ -207,7 +247,7 @@ class PostgresSteps:
                 continue
             partial = True
             for (_, batch), rows in zip(batches, answers, strict=True):
-                plan = self.plan(batch[0].write.table)
+                plan = plans[batch[0].write.table.name]
                 for each, row in zip(batch, plan.answers([e.write for e in batch], rows), strict=True):
                     replies[each.place] = plan.reply(each.write, row)
             waiting = [each for each in first if replies[each.place] is None] + later
@@ -264,11 +304,11 @@ class PostgresSteps:
 
     def _refusals(self, command: Transact) -> RoundTrips[tuple[float, tuple[Refused | None, ...]]]:
         """The time, and what refuses each of the writes, as it was at that moment."""
-        tables = by_table(command.writes)
-        rows = [self.plan(several[0].table).rows(several) for several in tables.values()]
+        tables = self._by_table(command.writes)
+        rows = [plan.rows(several) for plan, several in tables]
         time: PostgresStatement = ASK_TIME, [self._imposed()]
         _, [[now]], *answers, _ = yield RoundTrip([SNAPSHOT, time, *rows, COMMIT], commits=False)
-        return now, self._check_conditions(command, self._rows_by_key(tables, answers), now)
+        return now, self._check_conditions(command, items_by_key(tables, answers), now)
 
     def _in_order(self, command: Transact) -> list[tuple[Write, StatementTemplate, list[Any]]]:
         """The writes with their statements, in the order of their places.
@@ -279,22 +319,20 @@ class PostgresSteps:
         prepared.sort(key=lambda each: _place(each[0]))
         return prepared
 
-    def _rows_by_key(self, tables: Iterable[str], answers: list[PostgresRows]) -> RowsByKey:
-        return {
-            (name, *self._plans[name].place(row)): row
-            for name, rows in zip(tables, answers, strict=True)
-            for row in rows
-        }
+    def _by_table(self, writes: Iterable[Write]) -> WritesByTable:
+        tables: dict[str, list[Write]] = defaultdict(list)
+        for write in writes:
+            tables[write.table.name].append(write)
+        return [(self.plan(several[0].table), several) for several in tables.values()]
 
     def _check_conditions(
-        self, command: Transact, found: RowsByKey, now: float
+        self, command: Transact, found: ItemsByKey, now: float
     ) -> tuple[Refused | None, ...]:
-        return tuple(self._refusal(write, found.get(_place(write)), now) for write in command.writes)
-
-    def _refusal(self, write: Write, row: PostgresRow | None, now: float) -> Refused | None:
-        plan = self.plan(write.table)
-        item = None if row is None else alive(write.table, plan.item(row), now)
-        return plan.refusal(write, item, now)
+        items = [alive(write.table, found.get(_place(write)), now) for write in command.writes]
+        return tuple(
+            self.plan(write.table).refusal(write, item, now)
+            for write, item in zip(command.writes, items, strict=True)
+        )
 
     # Reaping
 
@@ -306,6 +344,24 @@ class PostgresSteps:
             [[[count]]] = yield RoundTrip([statement], commits=True)
             reaped += count
         return reaped
+
+    def measure(self, tables: Sequence[Table], schema: str | None) -> RoundTrips[list[TableSize]]:
+        """The sizes of the tables that are there: by the planner's figures, and counted up to a bound."""
+        sizes, imposed = [], self._imposed()
+        for table in tables:
+            name = qualified(PREFIX + table.name, schema)
+            [known] = yield RoundTrip([(RELATION, [name])], commits=False)
+            if not known:
+                continue
+            [[rows, size]] = known
+            # Read once, so that it can be looked up in an index.
+            now = f"(SELECT {TIME.replace('$1', 'NULL')})" if imposed is None else repr(imposed)
+            statements = countings(name, table, now)
+            replies = yield RoundTrip([(sql.encode(), None) for sql in statements.values()], commits=False)
+            counts = {key: int(reply[0][0]) for key, reply in zip(statements, replies, strict=True)}
+            how = f"items as ANALYZE last saw them; the rest counted up to {COUNTED:,}"
+            sizes.append(sized(table, counts, how, int(size), int(rows)))
+        return sizes
 
 
 def _first_of_each_key(writes: list[BatchWrite]) -> tuple[list[BatchWrite], list[BatchWrite]]:
@@ -326,12 +382,13 @@ def _place(write: Write) -> tuple[Any, ...]:
     return write.table.name, write.key, write.sort
 
 
-def by_table(writes: Iterable[Write]) -> dict[str, list[Write]]:
-    """The writes by the names of their tables."""
-    tables: dict[str, list[Write]] = defaultdict(list)
-    for write in writes:
-        tables[write.table.name].append(write)
-    return tables
+def items_by_key(tables: WritesByTable, answers: list[PostgresRows]) -> ItemsByKey:
+    """The items that were read for writes, expired ones too."""
+    return {
+        (plan.table.name, *plan.place(row)): plan.item(row)
+        for (plan, _), rows in zip(tables, answers, strict=True)
+        for row in rows
+    }
 
 
 def contended() -> StoreThrottled:

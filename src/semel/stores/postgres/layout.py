@@ -1,14 +1,15 @@
 """How a table is laid out: its definition, its indexes, and what to do where some of it is missing."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from semel.errors import WrongSchema
-from semel.stores.postgres.conditions import UNUSUAL
-from semel.stores.postgres.statements import BELL, PREFIX
-from semel.stores.postgres.values import COLUMN_TYPES, quoted
-from semel.tables import Table
+from semel.stores.postgres.statements import BELL
+from semel.stores.postgres.values import COLUMN_TYPES
+from semel.stores.sql import PREFIX, UNUSUAL, listed, literal, quoted
+from semel.tables import Addition, Table
 
+META = PREFIX + "meta"
 # PostgreSQL cuts longer names.
 LONGEST_NAME = 63
 
@@ -27,9 +28,6 @@ class Catalog(NamedTuple):
     indexes: set[str]
 
 
-NOTHING = Catalog({}, set())
-
-
 class PostgresLayout:
     """One table."""
 
@@ -45,12 +43,20 @@ class PostgresLayout:
         return types | {BELL: "smallint"}
 
     def definition(self) -> str:
-        """The statement that makes the table where there is none."""
+        """What makes the table where there is none; every index of a new one is complete."""
+        marks = [f"({literal(mark)}, 'yes')" for mark in self.table.marks]
+        mark = (
+            f"INSERT INTO {META} (name, value) SELECT * FROM (VALUES {', '.join(marks)}) AS marks\n"
+            f"WHERE to_regclass({literal(quoted(self.title))}) IS NULL ON CONFLICT DO NOTHING;\n\n"
+        )
+        return (mark if marks else "") + self._definition()
+
+    def _definition(self) -> str:
         lines = [
             f"{quoted(name)} {kind}{' NOT NULL' if name in self._needed else ''}"
             for name, kind in self._types.items()
         ]
-        lines += [f"{BELL} smallint NOT NULL DEFAULT 0", f"PRIMARY KEY ({_listed(self.table.key)})"]
+        lines += [f"{BELL} smallint NOT NULL DEFAULT 0", f"PRIMARY KEY ({listed(self.table.key)})"]
         body = ",\n    ".join(lines)
         return f"CREATE TABLE IF NOT EXISTS {quoted(self.title)} (\n    {body}\n);"
 
@@ -62,23 +68,41 @@ class PostgresLayout:
             unusual = [UNUSUAL[name]] if name in UNUSUAL else []
             made.append(self._index("_".join((name, *table.key)), (name, *table.key), unusual))
         for index in table.indexes:
-            names = [name for name in (index.partition, index.sort) if name is not None]
             # Who lacks one of them is not in it: such a row costs nothing.
-            there = [f"{quoted(name)} IS NOT NULL" for name in names if name not in self._needed]
-            made.append(self._index(index.name, (*names, *table.key), there))
+            there = [f"{quoted(name)} IS NOT NULL" for name in index.key if name not in self._needed]
+            made.append(self._index(index.name, (*index.key, *table.key), there))
         return dict(made)
+
+    def index_title(self, name: str) -> str:
+        """What an index of this name is called in the database."""
+        return f"{self.title}_{name}".encode()[:LONGEST_NAME].decode(errors="ignore")
 
     def _index(self, name: str, columns: tuple[str, ...], only: Sequence[str] = ()) -> tuple[str, str]:
         """The name of an index, and its statement. With the key at its end it has the order of pages."""
-        title = f"{self.title}_{name}".encode()[:LONGEST_NAME].decode(errors="ignore")
+        title = self.index_title(name)
         where = f" WHERE {' AND '.join(only)}" if only else ""
-        on = f"{quoted(self.title)} ({_listed(tuple(dict.fromkeys(columns)))}){where}"
+        on = f"{quoted(self.title)} ({listed(tuple(dict.fromkeys(columns)))}){where}"
         return title, f"CREATE INDEX IF NOT EXISTS {quoted(title)} ON {on};"
 
     def missing(self, found: Catalog) -> list[str]:
         """The columns that are not there."""
         there = found.columns.get(self.title, {})
         return [name for name in self.columns() if name not in there]
+
+    def absent(self, found: Catalog) -> frozenset[str]:
+        """The optional columns that are not there."""
+        return frozenset(self.missing(found)) & self.table.optional.keys()
+
+    def lacking(self, addition: Addition, found: Catalog, marks: Collection[str]) -> str:
+        """What is not there of an addition, in words; nothing where it is all there."""
+        missing = self.missing(found)
+        columns = [f"column {name}" for name in addition.attributes if name in missing]
+        index, mark = self.index_title(addition.index), self.table.mark(addition.index)
+        if addition.index and index not in found.indexes:
+            columns.append(f"index {index}")
+        if columns:
+            return f"table {self.title} has no {', no '.join(columns)}"
+        return f"index {index} lacks older rows" if addition.index and mark not in marks else ""
 
     def mistaken(self, found: Catalog) -> dict[str, str]:
         """The columns that are there with another type than they should have, and that type."""
@@ -96,12 +120,13 @@ class PostgresLayout:
             if index not in found.indexes:
                 yield SchemaChange(f"made index {index}", statement)
 
+    def script(self) -> list[str]:
+        """All of it as statements, also for a table that is there and lacks what was added later."""
+        added = [self._addition(name) for name in self.table.optional]
+        return [self.definition(), *added, *self.indexes().values()]
+
     def _addition(self, name: str) -> str:
         kind = self._types.get(name, "smallint NOT NULL DEFAULT 0")
         if name in self._needed:
             raise WrongSchema(f"table {self.title} has no column {name}: it is not a table of semel's")
         return f"ALTER TABLE {quoted(self.title)} ADD COLUMN IF NOT EXISTS {quoted(name)} {kind};"
-
-
-def _listed(names: tuple[str, ...]) -> str:
-    return ", ".join(map(quoted, names))

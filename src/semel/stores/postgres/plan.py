@@ -1,6 +1,6 @@
 """The pure half: commands as statements with their parameters, rows as items and replies."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, TypeAlias
 
 from semel.core.commands import (
@@ -23,8 +23,9 @@ from semel.core.commands import (
 from semel.stores.postgres.conditions import StatementShape, Values, shape_of
 from semel.stores.postgres.reads import ReadStatements
 from semel.stores.postgres.statements import PostgresStatement, StatementTemplate
-from semel.stores.postgres.values import UNPACK, check_kind
-from semel.stores.postgres.writes import WriteStatements, endless
+from semel.stores.postgres.values import UNPACK
+from semel.stores.postgres.writes import WriteStatements
+from semel.stores.sql import check_kind, lacks
 from semel.tables import Kind, Table
 
 PostgresRow: TypeAlias = tuple[Any, ...]
@@ -38,17 +39,17 @@ BEFORE = 3
 class PostgresPlan:
     """Everything about one table that does not change from command to command."""
 
-    def __init__(self, table: Table, schema: str | None = None) -> None:
+    def __init__(self, table: Table, schema: str | None = None, absent: Collection[str] = ()) -> None:
         self.table = table
-        self._kinds = table.kinds
+        self._reads = reads = ReadStatements(table, schema, absent)
+        self._kinds = reads.kinds
         self._columns = tuple(self._kinds)
         self._numbers = tuple(name for name, kind in self._kinds.items() if kind is Kind.NUMBER)
         self._unpacked = tuple((name, UNPACK[kind]) for name, kind in self._kinds.items() if kind in UNPACK)
-        self._reads = reads = ReadStatements(table, schema)
         self._get, self._subscribe = reads.get(), reads.subscribe()
         self._rows, self._lock = reads.rows(), reads.lock()
         self._reap = reads.reap()
-        writes = WriteStatements(table, schema)
+        writes = WriteStatements(table, schema, absent)
         self._make: dict[type, Callable[[Any, StatementShape], StatementTemplate]] = {
             Put: writes.put,
             Update: writes.update,
@@ -116,7 +117,7 @@ class PostgresPlan:
         if not allowed(command, item, now):
             return Refused(now, item)
         if type(command) is Add and item is None and not self._ends(command):
-            raise endless(self.table)
+            raise lacks(self.table, self.table.expires)
         return None
 
     def answers(self, writes: list[Write], rows: list[PostgresRow]) -> list[PostgresRow]:

@@ -230,7 +230,8 @@ def run(
     """Make round trips, from the first one on, which may have been asked for already.
 
     One that only reads is made once more where its connection turns out to be broken and `renew` gives the
-    session another.
+    session another. It is not run by `core.drive.run_sync`, which would cost a replay 1.2 % more processor
+    time: it takes a generator around the steps, for what follows from an error.
     """
     round_trip = round_trip or next(steps)
     while True:

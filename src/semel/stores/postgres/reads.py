@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from semel.core.commands import Bound, Query, ordering
 from semel.stores.postgres.conditions import Clauses, StatementShape
 from semel.stores.postgres.statements import BELL, StatementTemplate, TableSQL
-from semel.stores.postgres.values import HEAD, Parameters, check_kind, quoted
+from semel.stores.postgres.values import HEAD, Parameters
+from semel.stores.sql import check_kind, quoted
 from semel.tables import Index
 
 

@@ -1,27 +1,35 @@
 """The schema in the database: made by `migrate` or the text of `ddl`, and checked by the first command."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from importlib.resources import files
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import psycopg
 from psycopg import RawCursor
 
 from semel import errors
 from semel.core.clock import Clock
+from semel.core.commands import Query
+from semel.core.drive import run_sync
 from semel.model import PROVISION, Problem
+from semel.stores.backfill import backfill, incomplete, optional, progress_of, refuse_incomplete
 from semel.stores.postgres.address import PostgresAddress
 from semel.stores.postgres.errors import DRIVER_ERRORS, translated, unreachable
-from semel.stores.postgres.interpreter import RoundTrip, RoundTrips
-from semel.stores.postgres.layout import NOTHING, Catalog, PostgresLayout
+from semel.stores.postgres.interpreter import PostgresPlans, PostgresSteps, RoundTrip, RoundTrips
+from semel.stores.postgres.layout import META, Catalog, PostgresLayout
 from semel.stores.postgres.pool import PostgresSession, run
-from semel.stores.postgres.statements import PREFIX, PostgresStatement, qualified
-from semel.stores.postgres.values import literal, quoted
-from semel.tables import OWN, Table
+from semel.stores.postgres.statements import PostgresStatement, qualified
+from semel.stores.sql import literal, quoted
+from semel.tables import OWN, Addition, Table
 
-META = PREFIX + "meta"
+T = TypeVar("T")
+
+# A store that lacks columns looks so often whether they were added. Whoever has added some waits for twice as
+# long, as a statement may be under way for a while: from then on nobody writes a row without them.
+LOOK_SECONDS = 5.0
 
 _FOLDER = files(__package__) / "schema"
 
@@ -59,6 +67,13 @@ class SchemaState(NamedTuple):
     def environment(self) -> str | None:
         """The environment it belongs to."""
         return (self.meta or {}).get("environment")
+
+    def lacking(self, layout: PostgresLayout) -> Iterator[tuple[Addition, str]]:
+        """What was added to a table later that it lacks, each with what exactly that is."""
+        if layout.title in self.found.columns:
+            for addition in layout.table.later:
+                if what := layout.lacking(addition, self.found, self.meta or {}):
+                    yield addition, what
 
 
 def inspect(layouts: Sequence[PostgresLayout], schema: str | None) -> RoundTrips[SchemaState]:
@@ -98,12 +113,15 @@ def check(state: SchemaState, layouts: Sequence[PostgresLayout], env: str, addre
     if state.environment not in (None, env):
         raise errors.WrongEnvironment(state.environment, env)
     missing = [layout.title for layout in layouts if layout.title not in state.found.columns]
-    remedy = _provision(address, env, layouts)
+    remedy = f"run: {_provision(address, env, layouts)}"
     if state.environment is None or missing:
         lacking = ", ".join(missing) or META
         raise errors.TableMissing(f"PostgreSQL at {address.place} has no {lacking}; {remedy}")
     wrong = [
-        problem.what for layout in layouts for problem in _misfits(layout, state, remedy, address.schema)
+        problem.what
+        for layout in layouts
+        for problem in _misfits(layout, state, remedy, address.schema)
+        if not problem.optional
     ]
     if wrong or state.version < len(MIGRATIONS):
         reasons = "; ".join(wrong) or f"schema {state.version} is older than {len(MIGRATIONS)}"
@@ -114,7 +132,46 @@ def _provision(address: PostgresAddress, env: str, layouts: Iterable[PostgresLay
     """The command that makes these tables; semel's own it makes unasked."""
     named = [layout.table.name for layout in layouts if layout.table not in OWN]
     tables = "".join(f" --table {name}" for name in named)
-    return f"run: semel provision --url {literal(address.shown)} --env {env}{tables}"
+    return f"semel provision --url {literal(address.shown)} --env {env}{tables}"
+
+
+class SchemaCheck:
+    """What a store knows of its database: looked at once, and again while something optional is missing."""
+
+    def __init__(
+        self, layouts: Sequence[PostgresLayout], env: str, address: PostgresAddress, clock: Clock
+    ) -> None:
+        self.plans = PostgresPlans(address.schema)
+        self.whole = False
+        """Everything is there that may be, for good."""
+        self._layouts = layouts
+        self._env = env
+        self._address = address
+        self._clock = clock
+        self._due_at = float("-inf")
+        self._marks: Collection[str] = ()
+
+    def due(self) -> bool:
+        """Whether to look before the next command."""
+        return not self.whole and self._clock.monotonic() >= self._due_at
+
+    def look(self) -> RoundTrips[None]:
+        """Look at the database, and refuse one that is not as it has to be."""
+        asked_at = self._clock.monotonic()
+        state = yield from inspect(self._layouts, self._address.schema)
+        check(state, self._layouts, self._env, self._address)
+        absent = {layout.table.name: layout.absent(state.found) for layout in self._layouts}
+        self.plans.lack({name: names for name, names in absent.items() if names})
+        lacking = [(layout, each) for layout in self._layouts for each, _ in state.lacking(layout)]
+        self._marks = {*(state.meta or {})} - {layout.table.mark(each.index) for layout, each in lacking}
+        self.whole = not any(absent.values())
+        self._due_at = asked_at + LOOK_SECONDS
+
+    def completed(self, query: Query) -> RoundTrips[None]:
+        """Refuse to ask an index that lacks older rows; one that did may have them by now."""
+        if incomplete(query, self._marks):
+            yield from self.look()
+            refuse_incomplete(query, self._marks, _provision(self._address, self._env, self._layouts))
 
 
 # Findings
@@ -125,7 +182,7 @@ def problems(url: str, env: str, tables: Iterable[Table] = ()) -> list[Problem]:
     address = PostgresAddress.from_url(url)
     layouts = layouts_of(tables)
     with _connected(address) as connection:
-        state = _inspected(connection, layouts, address, address.schema)
+        state = SchemaMigration(connection, env, layouts, address, address.schema).state()
     return list(_problems(state, layouts, env, address))
 
 
@@ -146,8 +203,9 @@ def _problems(
         )
     for layout in layouts:
         yield from _misfits(layout, state, PROVISION, address.schema)
+        later = {layout.index_title(each.index) for each in layout.table.later}
         for index in layout.indexes():
-            if index not in state.found.indexes:
+            if index not in state.found.indexes and index not in later:
                 yield Problem(f"index {index} is missing", PROVISION)
     for title, privilege in state.forbidden:
         role = quoted(address.role) if address.role else "that role"
@@ -163,7 +221,10 @@ def _misfits(
         yield Problem(f"table {layout.title} is missing", remedy)
         return
     for name in layout.missing(state.found):
-        yield Problem(f"table {layout.title} has no column {name}", remedy)
+        if name not in layout.table.optional:
+            yield Problem(f"table {layout.title} has no column {name}", remedy)
+    for addition, what in state.lacking(layout):
+        yield optional(what, addition)
     for name, kind in layout.mistaken(state.found).items():
         right = layout.columns()[name]
         yield Problem(
@@ -184,59 +245,93 @@ def _misencoded(state: SchemaState) -> Problem:
 
 
 def migrate(
-    target: "str | psycopg.Connection[Any]", env: str, tables: Iterable[Table] = (), schema: str | None = None
+    target: "str | psycopg.Connection[Any]",
+    env: str,
+    tables: Iterable[Table] = (),
+    schema: str | None = None,
+    say: Callable[[str], None] = lambda _: None,
 ) -> list[str]:
     """Bring a database to the newest schema, and say what was done.
 
     `target` is a URL, whose `schema=` counts, or a connection. Others may be doing the same at the same time.
+    What takes its time is told to `say` meanwhile.
     """
     if isinstance(target, str):
         address = PostgresAddress.from_url(target)
         with _connected(address) as connection:
-            return _migrated(connection, env, layouts_of(tables), address, address.schema)
+            return SchemaMigration(connection, env, layouts_of(tables), address, address.schema).made(say)
     address = PostgresAddress("", f"{target.info.host}:{target.info.port}/{target.info.dbname}")
-    return _migrated(target, env, layouts_of(tables), address, schema)
+    return SchemaMigration(target, env, layouts_of(tables), address, schema).made(say)
 
 
-def _migrated(
-    connection: "psycopg.Connection[Any]",
-    env: str,
-    layouts: Sequence[PostgresLayout],
-    address: PostgresAddress,
-    schema: str | None,
-) -> list[str]:
-    try:
-        return list(_migrations_made(connection, env, layouts, address, schema))
-    except DRIVER_ERRORS as error:
-        raise translated(error, address) from error
+class SchemaMigration(NamedTuple):
+    """A database on its way to the newest schema."""
 
+    connection: "psycopg.Connection[Any]"
+    env: str
+    layouts: Sequence[PostgresLayout]
+    address: PostgresAddress
+    schema: str | None
 
-def _migrations_made(
-    connection: "psycopg.Connection[Any]",
-    env: str,
-    layouts: Sequence[PostgresLayout],
-    address: PostgresAddress,
-    schema: str | None,
-) -> Iterator[str]:
-    if schema is not None:
-        with _alone(connection, None):
-            if not _asked(connection, "namespace", [quoted(schema)]):
-                _run(connection, f"CREATE SCHEMA {quoted(schema)}")
-                yield f"made schema {schema}"
-    for number, migration in enumerate(MIGRATIONS, 1):
-        with _alone(connection, schema):
-            state = _inspected(connection, layouts, address, schema)
-            _check_stamp(state, env)
-            if state.version < number:
-                _run(connection, migration)
-                _asked(connection, "stamp", [str(number), env])
-                yield f"brought the schema to version {number}, for environment {env!r}"
-    for layout in layouts:
-        with _alone(connection, schema):
-            state = _inspected(connection, layouts, address, schema)
-            for change in layout.changes(state.found):
-                _run(connection, change.sql)
-                yield change.what
+    def made(self, say: Callable[[str], None]) -> list[str]:
+        """Make everything that is missing, and say what that was."""
+        try:
+            return [*self._namespace(), *self._migrations(), *self._tables(), *self._completed(say)]
+        except DRIVER_ERRORS as error:
+            raise translated(error, self.address) from error
+
+    def _namespace(self) -> Iterator[str]:
+        if self.schema is None:
+            return
+        with _alone(self.connection, None):
+            if not _asked(self.connection, "namespace", [quoted(self.schema)]):
+                _run(self.connection, f"CREATE SCHEMA {quoted(self.schema)}")
+                yield f"made schema {self.schema}"
+
+    def _migrations(self) -> Iterator[str]:
+        for number, migration in enumerate(MIGRATIONS, 1):
+            with _alone(self.connection, self.schema):
+                state = self.state()
+                _check_stamp(state, self.env)
+                if state.version < number:
+                    _run(self.connection, migration)
+                    _asked(self.connection, "stamp", [str(number), self.env])
+                    yield f"brought the schema to version {number}, for environment {self.env!r}"
+
+    def _tables(self) -> Iterator[str]:
+        for layout in self.layouts:
+            with _alone(self.connection, self.schema):
+                for change in layout.changes(self.state().found):
+                    _run(self.connection, change.sql)
+                    yield change.what
+
+    def _completed(self, say: Callable[[str], None]) -> Iterator[str]:
+        """Bring older rows into indexes that were added later."""
+        state, steps = self.state(), PostgresSteps(PostgresPlans(self.schema), Clock().imposed)
+        lacking = [(layout, addition) for layout in self.layouts for addition, _ in state.lacking(layout)]
+        if lacking:
+            say(f"Waiting for {2 * LOOK_SECONDS:g} s, until everybody writes to the new columns ...")
+            Clock().wait(threading.Event(), 2 * LOOK_SECONDS)
+        for layout, addition in lacking:
+            index = layout.index_title(addition.index)
+            progress = progress_of(f"index {index}", say)
+            filled = run_sync(
+                backfill(layout.table, addition, progress), lambda command: self._committed(steps.of(command))
+            )
+            with _alone(self.connection, self.schema):
+                _asked(self.connection, "mark", [layout.table.mark(addition.index)])
+            yield f"completed index {index}, with {filled:,} older rows"
+
+    def _committed(self, steps: RoundTrips[T]) -> T:
+        with self.connection.transaction():
+            return self._run(steps)
+
+    def state(self) -> SchemaState:
+        """What is there now."""
+        return self._run(inspect(self.layouts, self.schema))
+
+    def _run(self, steps: RoundTrips[T]) -> T:
+        return run(PostgresSession(self.connection, Clock()), steps, self.address)
 
 
 def _check_stamp(state: SchemaState, env: str) -> None:
@@ -271,15 +366,6 @@ def _asked(connection: "psycopg.Connection[Any]", name: str, values: list[Any]) 
     return RawCursor(connection).execute(QUERIES[name].encode(), values).rowcount
 
 
-def _inspected(
-    connection: "psycopg.Connection[Any]",
-    layouts: Sequence[PostgresLayout],
-    address: PostgresAddress,
-    schema: str | None,
-) -> SchemaState:
-    return run(PostgresSession(connection, Clock()), inspect(layouts, schema), address)
-
-
 @contextmanager
 def _connected(address: PostgresAddress) -> "Iterator[psycopg.Connection[Any]]":
     try:
@@ -292,17 +378,13 @@ def _connected(address: PostgresAddress) -> "Iterator[psycopg.Connection[Any]]":
 
 def ddl(tables: Iterable[Table], env: str, schema: str | None = None) -> str:
     """The whole schema as SQL, for whoever runs it instead of `migrate`; running it again changes nothing."""
-    lines = ["BEGIN;", *_settings(None), _statement("alone")]
+    lines = ["BEGIN;", *_settings(None), QUERIES["alone"] + ";"]
     if schema is not None:
         lines += [f"CREATE SCHEMA IF NOT EXISTS {quoted(schema)};", _settings(schema)[-1]]
     lines += [migration.strip() for migration in MIGRATIONS]
-    lines += [change.sql for layout in layouts_of(tables) for change in layout.changes(NOTHING)]
+    lines += [statement for layout in layouts_of(tables) for statement in layout.script()]
     stamp = QUERIES["stamp"].replace("$1", literal(str(len(MIGRATIONS)))).replace("$2", literal(env))
     return "\n\n".join([*lines, stamp + ";", "COMMIT;"]) + "\n"
-
-
-def _statement(name: str) -> str:
-    return QUERIES[name] + ";"
 
 
 def layouts_of(tables: Iterable[Table]) -> list[PostgresLayout]:

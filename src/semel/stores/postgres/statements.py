@@ -4,17 +4,16 @@ Each begins with `n`, which reads the time, and `v`, which has the values of one
 same shape. `o` is always a row of the table.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cached_property
 from typing import Any, TypeAlias
 
-from semel.stores.postgres.values import Parameters, quoted
+from semel.stores.postgres.values import Parameters
+from semel.stores.sql import PREFIX, quoted
 from semel.tables import Kind, Table
 
 PostgresStatement: TypeAlias = tuple[bytes, list[Any] | None]
 
-# The schema may be the caller's own, with tables of his own.
-PREFIX = "semel_"
 # Whether anybody waits for an item: 0 nobody, 1 somebody, 2 the last write has notified them.
 BELL = "_bell"
 
@@ -71,9 +70,11 @@ def _whole(values: str, body: str, time: str = TIME) -> bytes:
 class TableSQL:
     """One table, as clauses know it."""
 
-    def __init__(self, table: Table, schema: str | None) -> None:
+    def __init__(self, table: Table, schema: str | None, absent: Collection[str] = ()) -> None:
         self.table = table
-        self.kinds = table.kinds
+        self.absent = absent
+        """The optional attributes that it has no column for."""
+        self.kinds = {name: kind for name, kind in table.kinds.items() if name not in absent}
         self.name = qualified(PREFIX + table.name, schema)
         self.keyed = len(table.key)
         self.expires = quoted(table.expires)

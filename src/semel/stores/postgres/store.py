@@ -1,23 +1,25 @@
 """The store in a PostgreSQL database."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
 
 from semel.core.clock import Clock
 from semel.core.commands import Found, Get, Query, Stored, Time, Watch
+from semel.core.forks import FORKING
 from semel.core.locks import Ticket
 from semel.core.loops import PerLoop
 from semel.errors import StoreClosed
+from semel.model import TableSize
 from semel.stores.postgres.address import PostgresAddress
 from semel.stores.postgres.background import BackgroundWorker
 from semel.stores.postgres.interpreter import PostgresSteps, RoundTrips
 from semel.stores.postgres.pool import AsyncPostgresPool, PostgresPool, arun, run
-from semel.stores.postgres.schema import check, inspect, layouts_of
+from semel.stores.postgres.schema import SchemaCheck, layouts_of
 from semel.stores.postgres.within import PostgresWithin, StepsWithin
 from semel.stores.servertime import ServerTime
-from semel.stores.shared import STORES, made, place_named
+from semel.stores.shared import made, place_named
 from semel.stores.waiting import WaitingRoom
 from semel.tables import Table
 
@@ -47,13 +49,12 @@ class PostgresStore:
         self.overflow = overflow
         self._clock = clock or Clock()
         self._address = address if isinstance(address, PostgresAddress) else PostgresAddress.from_url(address)
-        self._env = env
         self._layouts = layouts_of(tables)
-        self._steps = PostgresSteps(self._address.schema, self._clock.imposed)
+        self._schema = SchemaCheck(self._layouts, env, self._address, self._clock)
+        self._steps = PostgresSteps(self._schema.plans, self._clock.imposed, self._schema.completed)
         self._time = ServerTime(self._clock)
-        self._checked = False
         self._connect()
-        STORES.add(self)
+        FORKING.add(self)
 
     def _connect(self) -> None:
         self._room = WaitingRoom(self._clock)
@@ -109,6 +110,10 @@ class PostgresStore:
         """Remove up to so many expired items now; it is done in the background too, as more is written."""
         return self._run(self._reap(limit))
 
+    def measure(self, tables: Sequence[Table]) -> list[TableSize]:
+        """The sizes of the tables that the database has."""
+        return self._run(self._steps.measure(tables, self._address.schema))
+
     async def leave(self) -> None:
         """Close the connections of the running loop."""
         await self._pools.leave()
@@ -118,7 +123,7 @@ class PostgresStore:
         self._background.stop()
         self._pool.close()
         self._pools.drop_all()
-        STORES.discard(self)
+        FORKING.discard(self)
 
     def _new_pool(self) -> AsyncPostgresPool:
         if self._pool.closed:
@@ -128,7 +133,7 @@ class PostgresStore:
     # Round trips
 
     def _run(self, steps: RoundTrips[T]) -> T:
-        steps = steps if self._checked else self._checking(steps)
+        steps = steps if self._schema.whole else self._checking(steps)
         first = next(steps)  # what is wrong with a command is raised before anything is sent
         ticket = Ticket()
         with ticket.held:
@@ -139,7 +144,7 @@ class PostgresStore:
                 pool.give(session)
 
     async def _arun(self, steps: RoundTrips[T]) -> T:
-        steps = steps if self._checked else self._checking(steps)
+        steps = steps if self._schema.whole else self._checking(steps)
         first = next(steps)
         session = await (pool := self._pools.here()).take()
         try:
@@ -148,11 +153,9 @@ class PostgresStore:
             pool.give(session)
 
     def _checking(self, steps: RoundTrips[T]) -> RoundTrips[T]:
-        """Round trips that begin with a check of the database, which is made once."""
-        if not self._checked:
-            state = yield from inspect(self._layouts, self._address.schema)
-            check(state, self._layouts, self._env, self._address)
-            self._checked = True
+        """Round trips that begin with a check of the database, where one is due."""
+        if self._schema.due():
+            yield from self._schema.look()
         return (yield from steps)
 
     # Answers, waiting and reaping

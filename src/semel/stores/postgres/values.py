@@ -5,9 +5,8 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from semel.core.commands import After, Item
+from semel.core.commands import After
 from semel.errors import UsageError
-from semel.stores.shared import PYTHON_TYPES
 from semel.tables import Kind
 
 Convert: TypeAlias = Callable[[Any], Any]
@@ -91,21 +90,6 @@ CONVERSIONS: dict[Kind, Convert] = {
 UNPACK: dict[Kind, Convert] = {Kind.OBJECT: msgspec.json.decode, Kind.SET: set}
 
 
-def check(table: str, kinds: dict[str, Kind], item: Item) -> None:
-    """Refuse attributes that a table does not have, and values of another kind than theirs."""
-    for name, value in item.items():
-        if name not in kinds:
-            raise UsageError(f"table {table} has no attribute {name!r}; it has {', '.join(kinds)}")
-        if value is not None and not (type(value) is After and kinds[name] is Kind.NUMBER):
-            check_kind(name, kinds[name], value)
-
-
-def check_kind(name: str, kind: Kind, value: Any) -> None:
-    """Refuse a value of another kind."""
-    if not isinstance(value, PYTHON_TYPES[kind]):
-        raise UsageError(f"{name!r} holds {kind}, not {type(value).__name__}")
-
-
 # The parts of a command that values come from: its key and single numbers, its items, and its condition.
 HEAD, ITEM, ONCE, WHEN = range(4)
 
@@ -153,13 +137,3 @@ class Parameters:
             f"v AS MATERIALIZED (SELECT {', '.join(parameters)} "
             f"FROM unnest({', '.join(lists)}) AS x({row}) ORDER BY {', '.join(order)})"
         )
-
-
-def quoted(name: str) -> str:
-    """A name as SQL has it."""
-    return '"' + name.replace('"', '""') + '"'
-
-
-def literal(text: str) -> str:
-    """A text as SQL has it."""
-    return "'" + text.replace("'", "''") + "'"

@@ -12,12 +12,12 @@ from semel.errors import UsageError
 from semel.stores.postgres.address import PostgresAddress
 from semel.stores.postgres.interpreter import (
     TRIES,
+    ItemsByKey,
     PostgresSteps,
     RoundTrip,
     RoundTrips,
-    RowsByKey,
-    by_table,
     contended,
+    items_by_key,
 )
 from semel.stores.postgres.pool import PostgresSession, arun, run
 from semel.stores.postgres.statements import ASK_TIME, PostgresStatement
@@ -42,8 +42,7 @@ class StepsWithin(PostgresSteps):
     """
 
     def __init__(self, outside: PostgresSteps) -> None:
-        super().__init__(outside._schema, outside._imposed)
-        self._plans = outside._plans
+        super().__init__(outside._plans, outside._imposed, outside._completed)
 
     def _transact(self, command: Transact) -> RoundTrips[Applied | Cancelled]:
         prepared = self._in_order(command)
@@ -63,13 +62,13 @@ class StepsWithin(PostgresSteps):
             yield RoundTrip([UNDO], commits=False)
         raise contended()
 
-    def _locked(self, writes: list[Write]) -> RoundTrips[tuple[float, RowsByKey]]:
-        """The time, and the rows that the writes are about, which nobody else changes from now on."""
-        tables = by_table(writes)
-        locks = [self.plan(several[0].table).lock(several) for several in tables.values()]
+    def _locked(self, writes: list[Write]) -> RoundTrips[tuple[float, ItemsByKey]]:
+        """The time, and the items that the writes are about, which nobody else changes from now on."""
+        tables = self._by_table(writes)
+        locks = [plan.lock(several) for plan, several in tables]
         time: PostgresStatement = ASK_TIME, [self._imposed()]
         _, *answers, [[now]] = yield RoundTrip([SAVEPOINT, *locks, time], commits=False)
-        return now, self._rows_by_key(tables, answers)
+        return now, items_by_key(tables, answers)
 
 
 class PostgresWithin:

@@ -5,14 +5,15 @@ either has written. What was in the way is read only where nothing was written. 
 what it reads has therefore written nothing, locked nothing, and waited for nobody.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TypeAlias
 
 from semel.core.commands import Add, Delete, Item, Put, Update, Write, holds
 from semel.errors import UsageError
 from semel.stores.postgres.conditions import Clauses, StatementShape
 from semel.stores.postgres.statements import BELL, StatementTemplate, TableSQL, channel
-from semel.stores.postgres.values import HEAD, ITEM, ONCE, Parameters, check, check_kind, literal, quoted
+from semel.stores.postgres.values import HEAD, ITEM, ONCE, Parameters
+from semel.stores.sql import check, check_kind, lacks, literal, quoted
 from semel.tables import Kind, Table
 
 # What is written to each column, as SQL.
@@ -38,8 +39,8 @@ class WriteStatements(TableSQL):
     nothing was, and with whether they were notified; then come the columns of an item.
     """
 
-    def __init__(self, table: Table, schema: str | None) -> None:
-        super().__init__(table, schema)
+    def __init__(self, table: Table, schema: str | None, absent: Collection[str] = ()) -> None:
+        super().__init__(table, schema, absent)
         self._channel = literal(channel(schema))
 
     def put(self, command: Put, when: StatementShape) -> StatementTemplate:
@@ -55,7 +56,7 @@ class WriteStatements(TableSQL):
         return self._template(parameters, allowing, step, self._inserting(changes) if fresh else None)
 
     def update(self, command: Update, when: StatementShape) -> StatementTemplate:
-        """ColumnChanges attributes of an item."""
+        """Changes attributes of an item."""
         parameters = self._key(command)
         changes = self._changes(parameters, ITEM, command.set)
         allowing = self._allowing(parameters, when)
@@ -105,10 +106,10 @@ class WriteStatements(TableSQL):
 
     def _changes(self, parameters: Parameters, part: int, item: Item) -> ColumnChanges:
         """What an item says of each column; the key is the command's own."""
-        check(self.table.name, self.kinds, item)
+        check(self.table.name, self.table.kinds, item)
         changes: ColumnChanges = {}
         for name, value in item.items():
-            if name in self.table.key:
+            if name in self.table.key or name in self.absent:
                 continue
             if value is not None:
                 changes[name] = parameters.value(self.kinds[name], type(value), part, name)
@@ -136,7 +137,7 @@ class WriteStatements(TableSQL):
     def _end(self) -> str:
         """When an item ends that is given no end."""
         if not self.table.forever:
-            raise endless(self.table)
+            raise lacks(self.table, self.table.expires)
         return FOREVER
 
     # Steps
@@ -208,7 +209,7 @@ class WriteStatements(TableSQL):
         return f", l AS MATERIALIZED (SELECT v.* FROM n, v CROSS JOIN LATERAL ({row}) x)"
 
     def _answers(self, whole: bool) -> str:
-        """PostgresRows of what was there, of what was made, and one of nothing, which tells the time.
+        """Rows of what was there, of what was made, and one of nothing, which tells the time.
 
         They are not joined here: taking them for few, the server would compare each with each.
         """
@@ -238,8 +239,3 @@ class WriteStatements(TableSQL):
 def _fresh(command: Put | Add) -> bool:
     """Whether a write may make an item where none is."""
     return command.when is None or holds(command.when, None, 0)
-
-
-def endless(table: Table) -> UsageError:
-    """What is wrong with an item that has no end."""
-    return UsageError(f"an item of table {table.name} needs the attribute {table.expires!r}")

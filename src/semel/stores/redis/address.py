@@ -18,15 +18,7 @@ WAIT_SECONDS = 1.0
 # A prefix stands before the braces of every key, so it may have none itself.
 PREFIX = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 TLS = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs", "ssl_check_hostname")
-KNOWN = (
-    "cluster",
-    "prefix",
-    "slots",
-    "timeout",
-    "wait_replicas",
-    "wait_timeout",
-    *TLS,
-)
+KNOWN = ("cluster", "prefix", "slots", "timeout", "wait_replicas", "wait_timeout", *TLS)
 
 
 class Node(msgspec.Struct, frozen=True):
@@ -55,6 +47,8 @@ class RedisAddress(msgspec.Struct, frozen=True, kw_only=True):
     """How long a connection, and each answer, is waited for."""
     wait_replicas: int = 0
     wait_seconds: float = WAIT_SECONDS
+    shown: str = ""
+    """The URL without who may come in."""
 
     def __repr__(self) -> str:  # the password is nobody's business
         return f"RedisAddress({self.home}/{self.db}, prefix={self.prefix!r})"
@@ -93,6 +87,7 @@ def parse(url: str) -> RedisAddress:
         timeout=_seconds(given, "timeout", ANSWER_SECONDS),
         wait_replicas=_count(given, "wait_replicas"),
         wait_seconds=_seconds(given, "wait_timeout", WAIT_SECONDS),
+        shown=parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl(),
     )
     _check(address, given)
     return address

@@ -15,7 +15,6 @@ time, counted in that of the same script by `Redis.execute_command` (redis-py 8.
     the same, by `redis.ConnectionPool`                   0.7           2.0            1.9
 """
 
-import contextlib
 import socket
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +23,7 @@ import redis.asyncio
 from redis._parsers import BaseParser
 from redis.exceptions import ResponseError
 
+from semel.core.loops import close_after_loop
 from semel.core.sockets import ear
 from semel.stores.redis.address import Node, RedisAddress
 from semel.stores.redis.protocol import ErrorReply, RedisRequest, read
@@ -56,7 +56,7 @@ class RedisConnection:
         link, data, start = self.socket, b"", 0
         link.sendall(request.data)
         while len(replies) < request.count:
-            parsed = read(data, start)
+            parsed = read(data, start) if data else None
             if parsed is None:
                 more = link.recv(CHUNK)
                 if not more:
@@ -111,7 +111,7 @@ class AsyncRedisConnection:
         try:
             loop.call_soon_threadsafe(_abort, writer)
         except RuntimeError:  # it is closed
-            _close_transport(writer.transport)
+            close_after_loop(writer.transport)
 
 
 def server_error(text: str) -> Exception:
@@ -131,13 +131,3 @@ def _driver_connection(driver: Any, address: RedisAddress, node: Node, timeout: 
 def _abort(writer: Any) -> None:
     # The writer itself has to live until now, or it would complain that nobody closed it.
     writer.transport.abort()
-
-
-def _close_transport(transport: Any) -> None:
-    """Close what a closed loop has left open, for which asyncio has no other way."""
-    with contextlib.suppress(RuntimeError):
-        transport.abort()
-    beneath = getattr(getattr(transport, "_ssl_protocol", None), "_transport", None) or transport
-    # The socket is closed whatever else fails; another kind of loop has its own ways.
-    with contextlib.suppress(AttributeError, RuntimeError):
-        beneath._call_connection_lost(None)

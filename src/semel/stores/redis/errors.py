@@ -18,18 +18,19 @@ FULL = (
     "its memory is full, and nothing was written: raise maxmemory, or let records expire sooner. Leave "
     "maxmemory-policy at noeviction, or what semel remembers is forgotten"
 )
+NODE = (errors.InvalidOption, "it is a node of a cluster: add cluster=yes to the URL")
 # What a server refuses in these words it has not begun.
 REFUSALS: dict[str, tuple[type[errors.SemelError], str]] = {
-    "ASK": (errors.InvalidOption, "it is a node of a cluster: add cluster=yes to the URL"),
+    "ASK": NODE,
     "BUSY": (errors.StoreUnavailable, "a script of somebody's runs there without end; SCRIPT KILL ends it"),
     "CLUSTERDOWN": (errors.StoreUnavailable, "part of the cluster is down; see CLUSTER INFO"),
-    "CROSSSLOT": (errors.InvalidOption, "it is a node of a cluster: add cluster=yes to the URL"),
+    "CROSSSLOT": NODE,
     "DENIED": (errors.NotPermitted, "it lets nobody in without a password (protected mode)"),
     "LATE": (errors.StoreUnavailable, "it was not made, and may be sent again"),
     "LOADING": (errors.StoreUnavailable, "it is still reading its data; try again when it has"),
     "MASTERDOWN": (errors.StoreUnavailable, "it is a replica without its primary"),
     "MISCONF": (errors.StoreUnavailable, "it cannot save to its disk; see its log"),
-    "MOVED": (errors.InvalidOption, "it is a node of a cluster: add cluster=yes to the URL"),
+    "MOVED": NODE,
     "NOAUTH": (errors.NotPermitted, "it wants a password: redis://user:password@host"),
     "NOEND": (errors.UsageError, "give it one with set= or once=, which say when its life ends"),
     "NOPERM": (errors.NotPermitted, "its user may not do that; give it the commands, keys and channels"),

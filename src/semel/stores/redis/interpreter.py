@@ -1,6 +1,9 @@
 """The interpreter of commands: what is sent for each, and in what order, as generators that do no I/O."""
 
+import re
+import shlex
 from collections.abc import Callable, Iterable, Sequence
+from math import ceil
 from typing import Any, NoReturn, TypeAlias
 
 from semel.core.clock import Clock
@@ -23,7 +26,6 @@ from semel.core.commands import (
     Update,
     Watch,
     Write,
-    holds,
 )
 from semel.errors import (
     SchemaTooNew,
@@ -35,18 +37,31 @@ from semel.errors import (
     WrongEnvironment,
     WrongSchema,
 )
+from semel.model import ScanCost, TableSize
+from semel.stores.backfill import incomplete, refuse_incomplete
 from semel.stores.redis.address import RedisAddress
 from semel.stores.redis.cluster import Requests, Router, key_slot
 from semel.stores.redis.indexes import LATE_SECONDS, IndexEntry, RedisIndex
 from semel.stores.redis.plan import PlannedWrite, RedisPlan
 from semel.stores.redis.protocol import RedisCommand
-from semel.stores.redis.scan import ScanCursor, TableScan, count_to_read, page_of, parse_cursor, wanted
+from semel.stores.redis.scan import (
+    LAST_STEP,
+    ScanCursor,
+    TableScan,
+    count_to_read,
+    page_of,
+    parse_cursor,
+    wanted,
+)
 from semel.stores.redis.scripts import OPEN, ScriptOutcome, WriteSettings, outcomes
 from semel.stores.redis.writes import index_commands, write_command
 from semel.stores.servertime import ServerTime
-from semel.tables import Table
+from semel.stores.shared import Plans
+from semel.tables import OWN
 
 SCHEMA = 1
+# What a stamp has beside environment, schema and slots.
+MARKS = tuple(mark.encode() for table in OWN for mark in table.marks)
 
 # So many writes of a batch are one call of the script: others' commands wait for no more than that at a time.
 WRITES_PER_CALL = 50
@@ -66,16 +81,14 @@ class Interpreter(Router):
         self._imposed = clock.imposed
         self.time = ServerTime(clock)
         self._open = False
-        self._plans: dict[str, RedisPlan] = {}
+        self._marks: set[str] = set()
+        self.plan = Plans(lambda table: RedisPlan(table, address.prefix, address.scoped)).of
         publish = "SPUBLISH" if address.cluster else "PUBLISH"
         self._settings = WriteSettings(publish, address.wait_replicas > 0, address.cluster)
         self._perform: dict[type, Callable[[Any], Requests[Any]]] = {
             Get: self._get,
             Watch: self._get,
-            Put: self._write,
-            Update: self._write,
-            Add: self._write,
-            Delete: self._write,
+            **dict.fromkeys((Put, Update, Add, Delete), self._write),
             Query: self._query,
             Transact: self._transact,
             Batch: self._batch,
@@ -101,17 +114,6 @@ class Interpreter(Router):
             self.time.hear(known)
         return known
 
-    def plan(self, table: Table) -> RedisPlan:
-        """The plan of a table."""
-        plan = self._plans.get(table.name)
-        if plan is None:
-            plan = self._plans.setdefault(
-                table.name, RedisPlan(table, self.address.prefix, self.address.scoped)
-            )
-        if plan.table is not table and plan.table != table:
-            raise UsageError(f"this store has another table named {table.name!r}")
-        return plan
-
     # Opening
 
     @property
@@ -122,16 +124,15 @@ class Interpreter(Router):
     def open(self) -> Requests[None]:
         """Stamp what is new; refuse what is another environment's, or a newer semel's."""
         slots = b"scope" if self.address.scoped else b""
-        stamping = RedisCommand(
-            self.stamp, (b"1", self.stamp, self._env.encode(), b"%d" % SCHEMA, slots), OPEN
-        )
-        [found] = yield from self.send([stamping])
+        words = (b"1", self.stamp, self._env.encode(), b"%d" % SCHEMA, slots)
+        [found] = yield from self.send([RedisCommand(self.stamp, (*words, *MARKS), OPEN)])
         self.check(found)
+        self._marks = marked(found)
         self._open = True
 
     def check(self, stamped: list[bytes | None]) -> None:
         """Refuse a stamp that is not this store's."""
-        environment, schema, slots = stamped
+        environment, schema, slots, *_ = stamped
         if environment is None or schema is None or not schema.isdigit():
             raise WrongSchema(f"{self.stamp.decode()!r} is no stamp of semel's: choose another ?prefix=...")
         if int(schema) > SCHEMA:
@@ -306,8 +307,8 @@ class Interpreter(Router):
         if plan.sorted:
             return (yield from self._partition(plan, query, query.key))
         found = yield from self._get(Get(query.table, query.key))
-        wanted = found.item is not None and (query.where is None or holds(query.where, found.item, found.now))
-        return Page(found.now, (found.item,) if wanted and found.item is not None else (), None)
+        item = found.item or {}
+        return Page(found.now, (item,) if wanted(plan, query, item, found.now) else (), None)
 
     def _partition(self, plan: RedisPlan, query: Query, key: str) -> Requests[Page]:
         index, bounds = plan.partition(key), plan.bounds(query)
@@ -326,6 +327,10 @@ class Interpreter(Router):
 
     def _by_index(self, plan: RedisPlan, query: Query) -> Requests[Page]:
         """Read entries, and the items that they lead to; those that lead nowhere are reported."""
+        if incomplete(query, self._marks):
+            yield from self.open()  # it may have been completed since
+            command = f"semel provision --url {shlex.quote(self.address.shown)} --env {self._env}"
+            refuse_incomplete(query, self._marks, command)
         index = plan.indexes.named(query.index)
         key, bounds = index.key(query.key), index.bounds(query)
         items: list[Item] = []
@@ -374,14 +379,36 @@ class Interpreter(Router):
                 if scan.keys:
                     commands, reads = scan.reading(self._imposed())
                     scan.read(reads, (yield from self.on(nodes[place], commands)), now)
-                    if len(scan.items) >= query.limit:
-                        more = bool(scan.keys) or scan.cursor is not None or place + 1 < len(nodes)
-                        return scan.page(now, names[place] if more else None)
                 else:
                     [reply] = yield from self.on(nodes[place], [scan.scan()])
                     scan.scanned(reply)
+                if scan.is_full:
+                    more = bool(scan.keys) or scan.cursor is not None or place + 1 < len(nodes)
+                    return scan.page(now, names[place] if more else None)
             scan.cursor = 0
         return scan.page(now, None)
+
+    def scan_cost(self) -> Requests[ScanCost]:
+        """How many keys all servers have, of this ledger and of whatever else is there."""
+        if not self._open:
+            yield from self.open()
+        keys = 0
+        for node in (yield from self.nodes()):
+            [count] = yield from self.on(node, [RedisCommand(b"", (b"DBSIZE",))])
+            keys += int(count)
+        note = "SCAN goes over all keys of the server, in steps that hold nobody up"
+        return ScanCost(items=keys, requests=max(1, ceil(keys / LAST_STEP)), note=note)
+
+    def measure(self) -> Requests[TableSize]:
+        """How many keys all servers have, and how much memory they use."""
+        cost = yield from self.scan_cost()
+        used = 0
+        for node in (yield from self.nodes()):
+            [told] = yield from self.on(node, [RedisCommand(b"", (b"INFO", b"memory"))])
+            found = re.search(rb"used_memory:(\d+)", bytes(told))
+            used += int(found[1]) if found else 0
+        how = "all keys and all memory of the server, of whatever else is there too"
+        return TableSize(table="", items=cost.items, bytes=used, how=how)
 
     def _now(self) -> Requests[float]:
         imposed = self._imposed()
@@ -390,6 +417,11 @@ class Interpreter(Router):
         # Any node would do; there is always one that has the stamp.
         [(seconds, microseconds)] = yield from self.send([RedisCommand(self.stamp, (b"TIME",))])
         return int(seconds) + int(microseconds) / 1e6
+
+
+def marked(stamped: Sequence[bytes | None]) -> set[str]:
+    """The marks of a stamp: which of the indexes that were added later are complete."""
+    return {mark.decode() for mark, value in zip(MARKS, stamped[3:], strict=True) if value is not None}
 
 
 def _answered(plan: RedisPlan, command: Write, now: float, outcome: ScriptOutcome) -> Applied | Refused:

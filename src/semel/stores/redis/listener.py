@@ -134,13 +134,11 @@ class RedisListener:
             return WAKE_SECONDS
         return RETRY_SECONDS if any(each.node is None for each in waited_for) else LINGER_SECONDS
 
-    def _unsubscribed(self) -> list[bytes]:
-        with self._lock:
-            return [channel for channel, each in self._channels.items() if each.node is None]
-
     def _update(self, selector: selectors.BaseSelector) -> None:
         """Subscribe to what is new, and no longer to what nobody has waited for of late."""
-        for channel in self._unsubscribed():
+        with self._lock:
+            new = [channel for channel, each in self._channels.items() if each.node is None]
+        for channel in new:
             self._send(selector, 0, channel)
         now = time.monotonic()
         with self._lock:

@@ -73,6 +73,7 @@ class RedisPlan:
 
     def __init__(self, table: Table, prefix: str, scoped: bool = False) -> None:
         self.table = table
+        self._key = table.key
         self.kinds = table.kinds
         self.sorted = table.sort is not None
         self.numbered = table.sort is not None and self.kinds[table.sort] is Kind.NUMBER
@@ -96,9 +97,9 @@ class RedisPlan:
             Present: lambda _, _command, _binary: ("present",),
             Equals: self._equals,
             OneOf: self._one_of,
-            AtMost: self._at_most,
-            Past: self._past,
-            Begins: self._begins,
+            AtMost: lambda asked, _, _binary: ("at most", asked.attribute, float(asked.value)),
+            Past: lambda asked, _, _binary: ("past", asked.attribute),
+            Begins: lambda asked, _, _binary: ("begins", asked.attribute, asked.value),
             AllOf: self._all,
             AnyOf: self._any,
         }
@@ -282,7 +283,7 @@ class RedisPlan:
             kind = self._kind(name)
             if value is None:
                 gone.append(name)
-            elif name in self.table.key:
+            elif name in self._key:
                 packers.append((name, _nothing))  # the key itself says it
             elif type(value) is After and kind is Kind.NUMBER:
                 continue
@@ -305,38 +306,23 @@ class RedisPlan:
 
     def clause(self, condition: Condition, command: Write, binary: Binary) -> ScriptCondition:
         """A condition as write.lua knows it."""
+        if getattr(condition, "attribute", None) in self._key:
+            return self._decided(condition, command)
         return self._clauses[type(condition)](condition, command, binary)
 
     def _decided(self, condition: Any, command: Write) -> ScriptCondition:
+        if isinstance(condition, Past):
+            raise UsageError(f"{condition.attribute!r} is a key, and no moment that a write could ask for")
         key = {self.table.partition: command.key, self.table.sort: command.sort}
         return ("present",) if holds(condition, key, 0.0) else ("never",)  # type: ignore[arg-type]
 
-    def _equals(self, condition: Equals, command: Write, binary: Binary) -> ScriptCondition:
-        if condition.attribute in self.table.key:
-            return self._decided(condition, command)
+    def _equals(self, condition: Equals, _command: Write, binary: Binary) -> ScriptCondition:
         value = self._compared(condition.attribute, condition.value, binary)
         return "equals", condition.attribute, value
 
-    def _one_of(self, condition: OneOf, command: Write, binary: Binary) -> ScriptCondition:
-        if condition.attribute in self.table.key:
-            return self._decided(condition, command)
+    def _one_of(self, condition: OneOf, _command: Write, binary: Binary) -> ScriptCondition:
         values = [self._compared(condition.attribute, value, binary) for value in condition.values]
         return "one of", condition.attribute, values
-
-    def _at_most(self, condition: AtMost, command: Write, binary: Binary) -> ScriptCondition:
-        if condition.attribute in self.table.key:
-            return self._decided(condition, command)
-        return "at most", condition.attribute, float(condition.value)
-
-    def _past(self, condition: Past, _command: Write, _binary: Binary) -> ScriptCondition:
-        if condition.attribute in self.table.key:
-            raise UsageError(f"{condition.attribute!r} is a key, and no moment that a write could ask for")
-        return "past", condition.attribute
-
-    def _begins(self, condition: Begins, command: Write, _binary: Binary) -> ScriptCondition:
-        if condition.attribute in self.table.key:
-            return self._decided(condition, command)
-        return "begins", condition.attribute, condition.value
 
     def _all(self, condition: AllOf, command: Write, binary: Binary) -> ScriptCondition:
         return "all", [self.clause(each, command, binary) for each in condition.conditions]

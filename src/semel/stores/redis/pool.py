@@ -4,54 +4,18 @@ A write is sent once, and only the rules send it again: the driver's own retries
 """
 
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from redis.exceptions import ReadOnlyError
 
-from semel.errors import SemelError, StoreClosed
+from semel.errors import StoreClosed
 from semel.stores.redis.address import Node, RedisAddress
-from semel.stores.redis.cluster import Requests
 from semel.stores.redis.connection import CONNECTION_ERRORS, AsyncRedisConnection, RedisConnection
 from semel.stores.redis.errors import BrokenConnection, lost, unreachable
 from semel.stores.redis.protocol import RedisRequest
 
-T = TypeVar("T")
-
 # So many commands of one event loop are under way at a time; with more it would not be quicker.
 TASKS = 32
-
-
-def run_requests(requests: Requests[T], exchange: Callable[[RedisRequest], list[Any]]) -> T:
-    """Make every request of a generator, and give what it returns."""
-    try:
-        request = next(requests)
-        while True:
-            try:
-                replies = exchange(request)
-            except SemelError as error:
-                request = requests.throw(error)
-            else:
-                request = requests.send(replies)
-    except StopIteration as end:
-        result: T = end.value
-        return result
-
-
-async def arun_requests(requests: Requests[T], exchange: Callable[[RedisRequest], Awaitable[list[Any]]]) -> T:
-    """Make every request of a generator on the running loop, and give what it returns."""
-    try:
-        request = next(requests)
-        while True:
-            try:
-                replies = await exchange(request)
-            except SemelError as error:
-                request = requests.throw(error)
-            else:
-                request = requests.send(replies)
-    except StopIteration as end:
-        result: T = end.value
-        return result
 
 
 class RedisPool:
@@ -209,4 +173,4 @@ class AsyncRedisPool:
 
 def _demoted(replies: list[Any]) -> bool:
     """Whether the server has become a replica: the name in the URL may lead to another one by now."""
-    return any(type(reply) is ReadOnlyError for reply in replies)
+    return ReadOnlyError in map(type, replies)

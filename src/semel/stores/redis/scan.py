@@ -14,6 +14,8 @@ from semel.stores.redis.scripts import outcomes
 MOST_READ, LEAST_READ = 1000, 100
 # How far SCAN goes in one step: a little at first, more where it finds little, and never for long.
 FIRST_STEP, LAST_STEP = 10, 10_000
+# Going over so many keys, which are mostly others', takes about as long as reading one item.
+KEYS_PER_READ = 20
 
 
 class ScanCursor(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -46,6 +48,18 @@ class TableScan:
         self._pattern = plan.pattern(query)
         self._seen: set[str] = set()
         self._scanned = 0
+        self._read = 0
+
+    @property
+    def examined(self) -> int:
+        """How many items were read, or could have been while others' keys were gone over."""
+        return max(self._read, self._scanned // KEYS_PER_READ)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the page ends here."""
+        most = self._query.most
+        return len(self.items) >= self._query.limit or (most > 0 and self.examined >= most)
 
     def scan(self) -> RedisCommand:
         """Look for more keys."""
@@ -73,6 +87,7 @@ class TableScan:
 
     def read(self, names: list[str], replies: list[Any], now: float) -> None:
         """Keep what is wanted, as far as there is room; the rest is for the next page."""
+        self._read += len(names)
         spare: list[str] = []
         for name, reply in zip(names, replies, strict=True):
             _, [outcome] = outcomes(reply)
@@ -91,7 +106,7 @@ class TableScan:
         after = (
             None if node is None else msgspec.json.encode(ScanCursor(node, self.cursor, self.keys)).decode()
         )
-        return Page(now, tuple(self.items), after)
+        return Page(now, tuple(self.items), after, self.examined)
 
 
 def wanted(plan: RedisPlan, query: Query, item: Item, now: float) -> bool:

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Sequence
 from importlib import resources
+from itertools import accumulate
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
@@ -121,10 +122,9 @@ def outcomes(reply: Any) -> tuple[float, list[ScriptOutcome]]:
         if type(outcome) is int:
             found.append(ScriptOutcome(outcome == MADE, None, outcome == AGAIN))
             continue
-        flat = []
-        for length in outcome[1:]:  # type: ignore[index]  # it is a list
-            end = start + length
-            flat.append(body[start:end])
-            start = end
-        found.append(ScriptOutcome(outcome[0] == MADE, flat, outcome[0] == AGAIN))  # type: ignore[index]
+        state, *lengths = outcome  # type: ignore[misc]  # it is a list
+        *starts, end = accumulate(lengths, initial=start)
+        flat = [body[one : one + length] for one, length in zip(starts, lengths)]  # noqa: B905 - in every replay
+        start = end
+        found.append(ScriptOutcome(state == MADE, flat, state == AGAIN))
     return now, found

@@ -1,19 +1,24 @@
 """The store in Redis."""
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from semel.core.clock import Clock
 from semel.core.commands import Found, Stored, Time, Watch
+from semel.core.drive import run_async, run_sync
+from semel.core.forks import FORKING
 from semel.core.loops import PerLoop
 from semel.errors import StoreClosed
+from semel.model import ScanCost, TableSize
 from semel.stores.redis.address import Node, RedisAddress, parse
 from semel.stores.redis.interpreter import Interpreter
 from semel.stores.redis.listener import RedisListener, Subscription
-from semel.stores.redis.pool import AsyncRedisPool, RedisPool, arun_requests, run_requests
-from semel.stores.shared import STORES, place_named, wake
+from semel.stores.redis.pool import AsyncRedisPool, RedisPool
+from semel.stores.shared import place_named, wake
 from semel.stores.waiting import WaitingRoom
+from semel.tables import Table
 
 if TYPE_CHECKING:
     from semel.core.codecs import Overflow
@@ -36,7 +41,7 @@ class RedisStore:
         self._interpreter = Interpreter(self._address, env, self._clock)
         self._closed = False
         self._connect()
-        STORES.add(self)
+        FORKING.add(self)
 
     def _connect(self) -> None:
         self._pool = RedisPool(self._address)
@@ -81,6 +86,14 @@ class RedisStore:
         wake(self._room, command, reply)  # others are notified by the server
         return reply
 
+    def scan_cost(self, table: Table) -> ScanCost:
+        """What it takes to read a whole table: SCAN goes over all keys of the server."""
+        return run_sync(self._interpreter.scan_cost(), self._pool.exchange)
+
+    def measure(self, tables: Sequence[Table]) -> list[TableSize]:
+        """The size of the server: Redis counts no keys by what they begin with, and removes expired ones."""
+        return [run_sync(self._interpreter.measure(), self._pool.exchange)] if tables else []
+
     async def leave(self) -> None:
         """Let go of the running loop's connections."""
         await self._per_loop.leave()
@@ -91,15 +104,15 @@ class RedisStore:
         self._listener.close()
         self._pool.close()
         self._per_loop.drop_all()
-        STORES.discard(self)
+        FORKING.discard(self)
 
     def _perform(self, command: Stored) -> Any:
-        return run_requests(self._interpreter.perform(command), self._pool.exchange)
+        return run_sync(self._interpreter.perform(command), self._pool.exchange)
 
     async def _aperform(self, command: Stored) -> Any:
         if self._closed:
             raise StoreClosed("the store was closed")
-        return await arun_requests(self._interpreter.perform(command), self._per_loop.here().exchange)
+        return await run_async(self._interpreter.perform(command), self._per_loop.here().exchange)
 
     # Waiting
 

@@ -29,8 +29,11 @@ from semel.core.commands import (
     outcome,
 )
 from semel.core.commands import cursor as next_page
+from semel.core.drive import run_sync
+from semel.stores.backfill import backfill
 from semel.stores.sqlite.plan import SQLitePlan, SQLiteRow, select
-from semel.stores.sqlite.schema import lay_out
+from semel.stores.sqlite.schema import lay_out, mark
+from semel.tables import Addition
 
 # For every row written up to two expired ones are removed, so that a store that is only ever written stays
 # as small as what is alive in it; in batches of this many at least, as looking for them costs a little too.
@@ -158,13 +161,22 @@ class SQLiteInterpreter:
 
     def _define(self, cursor: sqlite3.Cursor, command: Define, now: float) -> None:
         for plan in command.plans:
-            lay_out(cursor.connection, plan)
+            for addition in lay_out(cursor.connection, plan):
+                _complete(cursor, plan, addition, now)
 
     def _reap(self, cursor: sqlite3.Cursor, command: Reap, now: float) -> int:
         reaped = 0
         for plan in list(self._plans.values()):
             reaped += cursor.execute(plan.reap, (now, command.limit - reaped)).rowcount
         return reaped
+
+
+def _complete(cursor: sqlite3.Cursor, plan: SQLitePlan, addition: Addition, now: float) -> None:
+    """Bring older rows into an index that was added later; nobody else knows the table before that."""
+    alone = SQLiteInterpreter({plan.table.name: plan})
+    entering = backfill(plan.table, addition, lambda _looked, _filled: None)
+    run_sync(entering, lambda command: alone.carry_out(cursor, command, now))
+    mark(cursor.connection, [plan.table.mark(addition.index)])
 
 
 def _alike(one: Write, other: Put) -> bool:

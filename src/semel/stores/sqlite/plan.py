@@ -20,14 +20,11 @@ from semel.core.commands import (
     place_of,
 )
 from semel.errors import UsageError
-from semel.stores.shared import PYTHON_TYPES
-from semel.tables import Index, Kind, Table
+from semel.stores.sql import PREFIX, UNUSUAL, USUAL, check, lacks, listed, literal, quoted
+from semel.tables import Kind, Table
 
 SQLiteRow: TypeAlias = tuple[Any, ...]
 SQLClause: TypeAlias = tuple[str, tuple[Any, ...]]
-
-# The file may be the caller's own, with tables of his own.
-PREFIX = "semel_"
 
 # Numbers are declared without a type: any type that SQLite knows would turn 1.0 into 1 or 1 into 1.0.
 COLUMN_TYPES = {
@@ -48,10 +45,6 @@ UNPACK: dict[Kind, Callable[[Any], Any]] = {
     Kind.OBJECT: msgspec.json.decode,
     Kind.SET: lambda text: set(msgspec.json.decode(text)),
 }
-
-# Nearly every record ends with this value, and nobody lists those by it: its index leaves them out, and so
-# costs nothing where it would help nobody. SQLite uses such an index only if a query repeats these words.
-USUAL = {"status": "COMPLETED"}
 
 
 class SQLitePlan:
@@ -125,15 +118,10 @@ class SQLitePlan:
         return known
 
     def _check(self, item: Item) -> None:
-        for name, value in item.items():
-            if name not in self.kinds:
-                known = ", ".join(self.kinds)
-                raise UsageError(f"table {self.table.name} has no attribute {name!r}; it has {known}")
-            if value is not None and not isinstance(value, PYTHON_TYPES[self.kinds[name]]):
-                raise UsageError(f"{name!r} holds {self.kinds[name]}, not {type(value).__name__}")
+        check(self.table.name, self.kinds, item)
         for name in (*self.table.key, self.table.expires):
             if item.get(name) is None:
-                raise UsageError(f"an item of table {self.table.name} needs the attribute {name!r}")
+                raise lacks(self.table, name)
 
     def glance(self, attributes: tuple[str, ...], where: dict[str, str | int]) -> str:
         """The statement that reads some attributes of an item whose time is not up, and which is so."""
@@ -152,8 +140,8 @@ class SQLitePlan:
         """The names of its indexes, and the statements that make them where they are missing."""
         table = self.table
         made = [self._index("", table.expires)]
-        made += [self._index(unusual(name) if name in USUAL else "", name) for name in table.listed_by]
-        made += [self._index(self._present(by.partition), *_places(by)) for by in table.indexes]
+        made += [self._index(UNUSUAL.get(name, ""), name) for name in table.listed_by]
+        made += [self._index(self._present(by.partition), *by.key) for by in table.indexes]
         return dict(made)
 
     def _present(self, name: str) -> str:
@@ -171,30 +159,6 @@ class SQLitePlan:
         """A column's definition."""
         required = " NOT NULL" if name in self.table.key else ""
         return quoted(name) + COLUMN_TYPES[self.kinds[name]] + required
-
-
-def quoted(name: str) -> str:
-    """A name as SQL has it."""
-    return '"' + name.replace('"', '""') + '"'
-
-
-def literal(value: str | int) -> str:
-    """A value as SQL has it."""
-    return "'" + value.replace("'", "''") + "'" if isinstance(value, str) else str(int(value))
-
-
-def listed(names: tuple[str, ...]) -> str:
-    """Names as SQL lists them."""
-    return ", ".join(map(quoted, names))
-
-
-def _places(index: Index) -> tuple[str, ...]:
-    return (index.partition,) if index.sort is None else (index.partition, index.sort)
-
-
-def unusual(attribute: str) -> str:
-    """The words that a partial index and whoever wants to use it have in common."""
-    return f"{quoted(attribute)} <> '{USUAL[attribute]}'"
 
 
 class AccessPath:
@@ -262,11 +226,11 @@ def _narrowed(condition: Condition, columns: tuple[str, ...], hidden: str) -> It
         case Equals(attribute, value) if attribute in columns:
             yield f"{hidden}{quoted(attribute)} = ?", (value,)
             if value != USUAL.get(attribute, value):
-                yield unusual(attribute), ()
+                yield UNUSUAL[attribute], ()
         case OneOf(attribute, values) if attribute in columns:
             yield f"{hidden}{quoted(attribute)} IN ({', '.join('?' * len(values))})", tuple(values)
             if attribute in USUAL and USUAL[attribute] not in values:
-                yield unusual(attribute), ()
+                yield UNUSUAL[attribute], ()
         case Begins(attribute, value) if attribute in columns:
             yield f"{hidden}{quoted(attribute)} >= ?", (value,)
             if (end := after_prefix(value)) is not None:

@@ -2,28 +2,41 @@
 
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from semel import errors
 from semel.core.sockets import ANSWER_SECONDS
+from semel.stores.backfill import unmarked
+from semel.stores.sql import PREFIX, quoted
 from semel.stores.sqlite.errors import code_of
-from semel.stores.sqlite.plan import SQLitePlan, quoted
-from semel.tables import LEDGER
+from semel.stores.sqlite.plan import SQLitePlan
+from semel.tables import LEDGER, Addition
+
+META = quoted(PREFIX + "meta")
 
 # How long after a refusal the change to WAL is tried again: SQLite gives up at once where two change it.
 WAL_RETRY_SECONDS = 0.01
 
 
-def lay_out(connection: sqlite3.Connection, plan: SQLitePlan) -> None:
-    """Make a table, or what it lacks of columns and indexes."""
+def lay_out(connection: sqlite3.Connection, plan: SQLitePlan) -> list[Addition]:
+    """Make a table, or what it lacks of columns and indexes; what was added that older rows now lack."""
+    before = _columns(connection, plan)
     connection.execute(plan.definition())
-    found = _columns(connection, plan)
-    for name in [name for name in plan.columns if name not in found]:
+    for name in [name for name in plan.columns if before and name not in before]:
         connection.execute(f"ALTER TABLE {plan.name} ADD COLUMN {plan.column(name)}")
     for statement in plan.indexes().values():
         connection.execute(statement)
+    if before:
+        return unmarked(plan.table, meta_of(connection))
+    mark(connection, plan.table.marks)
+    return []
+
+
+def mark(connection: sqlite3.Connection, marks: Iterable[str]) -> None:
+    """Note that indexes are complete which were added later."""
+    connection.executemany(f"REPLACE INTO {META} VALUES (?, 'yes')", [(each,) for each in marks])
 
 
 def complete(connection: sqlite3.Connection, plan: SQLitePlan) -> bool:
@@ -31,7 +44,8 @@ def complete(connection: sqlite3.Connection, plan: SQLitePlan) -> bool:
     # Only what reads the file makes a connection notice that its schema was changed; a PRAGMA does not.
     connection.execute("SELECT 1 FROM sqlite_master").fetchone()
     indexes = {row[1] for row in connection.execute(f"PRAGMA index_list({plan.name})")}
-    return plan.kinds.keys() <= _columns(connection, plan) and plan.indexes().keys() <= indexes
+    whole = plan.kinds.keys() <= _columns(connection, plan) and plan.indexes().keys() <= indexes
+    return whole and not (plan.table.later and unmarked(plan.table, meta_of(connection)))
 
 
 def _columns(connection: sqlite3.Connection, plan: SQLitePlan) -> set[str]:
@@ -46,8 +60,6 @@ Migration: TypeAlias = Callable[[sqlite3.Connection], None]
 
 # The first makes schema 1 of schema 0 (a new file, too), and so on. One that was released is never changed.
 MIGRATIONS: tuple[Migration, ...] = (_lay_out_ledger,)
-
-META = quoted("semel_meta")
 
 
 def prepare(
@@ -67,7 +79,8 @@ def prepare(
 
 
 def _ready(connection: sqlite3.Connection, env: str, newest: int) -> bool:
-    schema, stamped = _meta(connection)
+    meta = meta_of(connection)
+    schema, stamped = meta.get("schema", 0), meta.get("environment")
     if schema > newest:
         raise errors.SchemaTooNew(schema, newest)
     if stamped not in (None, env):
@@ -75,18 +88,17 @@ def _ready(connection: sqlite3.Connection, env: str, newest: int) -> bool:
     return schema == newest and stamped is not None
 
 
-def _meta(connection: sqlite3.Connection) -> tuple[int, str | None]:
-    """The schema of the file, and the environment it belongs to."""
+def meta_of(connection: sqlite3.Connection) -> dict[str, Any]:
+    """What the file says of itself: its schema, its environment, and which later indexes are complete."""
     if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'semel_meta'").fetchone():
-        return 0, None
-    found = dict(connection.execute(f"SELECT name, value FROM {META}"))
-    return found.get("schema", 0), found.get("environment")
+        return {}
+    return dict(connection.execute(f"SELECT name, value FROM {META}"))
 
 
 def _migrate(connection: sqlite3.Connection, env: str, migrations: tuple[Migration, ...]) -> None:
     """One step, in the transaction that is open."""
     connection.execute(f"CREATE TABLE IF NOT EXISTS {META} (name TEXT PRIMARY KEY, value) WITHOUT ROWID")
-    schema, _ = _meta(connection)
+    schema = meta_of(connection).get("schema", 0)
     if schema < len(migrations):
         migrations[schema](connection)
         schema += 1

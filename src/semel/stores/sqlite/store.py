@@ -4,7 +4,7 @@ import os
 import sqlite3
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -33,7 +33,9 @@ from semel.core.commands import (
 )
 from semel.core.drive import Glance
 from semel.errors import StoreClosed, StoreUnavailable, TableMissing, UsageError
+from semel.model import COUNTED, TableSize
 from semel.stores.shared import place_named, tables_of, wake
+from semel.stores.sql import PREFIX, countings, quoted, sized
 from semel.stores.sqlite.address import SQLiteFile
 from semel.stores.sqlite.errors import translated
 from semel.stores.sqlite.groupcommit import GroupCommit, QueuedWrite
@@ -181,6 +183,18 @@ class SQLiteStore:
         """Remove up to so many expired items now; writes do it too, in proportion to what they write."""
         reaped: int = self._writer.submit(Reap(limit))
         return reaped
+
+    def measure(self, tables: Sequence[Table]) -> list[TableSize]:
+        """The sizes of the tables that the file has; how many bytes is that of the whole file."""
+        with self._readers.connection() as connection:
+            there = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+            bytes_, now = _file_size(connection), repr(self._now())
+            sizes = []
+            for table in (each for each in tables if PREFIX + each.name in there):
+                statements = countings(quoted(PREFIX + table.name), table, now)
+                counts = {name: connection.execute(sql).fetchone()[0] for name, sql in statements.items()}
+                sizes.append(sized(table, counts, f"counted up to {COUNTED:,}; bytes of the file", bytes_))
+        return sizes
 
     def close(self) -> None:
         """Wait for the transaction under way, and let go of the file."""
@@ -355,3 +369,8 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(
         before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child
     )
+
+
+def _file_size(connection: sqlite3.Connection) -> int:
+    pages, size = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))
+    return int(pages * size)

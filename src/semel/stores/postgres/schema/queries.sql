@@ -34,6 +34,10 @@ SELECT 1 WHERE to_regnamespace($1::text) IS NOT NULL
 -- Wait until nobody else is changing the schema; until the end of the transaction nobody will.
 SELECT pg_advisory_xact_lock(495622907244)
 
+-- name: mark
+-- Say that an index is complete which was added later.
+INSERT INTO semel_meta (name, value) VALUES ($1::text, 'yes') ON CONFLICT DO NOTHING
+
 -- name: stamp
 -- Say what the schema is, and for which environment; the first one stays.
 INSERT INTO semel_meta (name, value) VALUES ('schema', $1::text), ('environment', $2::text)
