@@ -14,31 +14,33 @@ import msgspec
 
 import semel
 from semel.core.clock import Clock
-from semel.core.commands import Page, Query
+from semel.core.commands import Found, Get, Item, Page, Query, Update
 from semel.stores.redis import scripts
 from semel.stores.redis.address import parse
 from semel.stores.redis.interpreter import Interpreter
 from semel.stores.redis.protocol import RedisRequest, read
 from semel.stores.redis.scripts import Script
+from semel.tables import LEDGER
 
 HEADER = """\
 # What runs on Redis
 
-The calls that the ledger makes, so that you can tell what you see in `MONITOR` and `SLOWLOG`. This page is
-made from the code, by `python -m tests.redis_page`. The key is `charge:o-1` of the environment `prod`, and
-`TOKEN` stands for the random token of a claim.
+This page shows the calls that the ledger makes, so that you can recognise them in `MONITOR` and `SLOWLOG`. It
+is generated from the code by `python -m tests.redis_page`. The key is `charge:o-1` in the environment `prod`,
+and `TOKEN` is the random token of a claim.
 
-A call is sent as `EVALSHA` with the digest of its script; a server that does not know the script yet is sent
-its text, with `EVAL`. Everything but a page of doubts takes one round trip. Below a call are its arguments.
-Those of `write.lua` are MessagePack, shown field by field, and after it bytes, of which `{"at": 2}` is the
-first. `{"seconds": 30.0}` is so long after the server's time, and an empty time is the server's own.
-[keys.py](../../src/semel/stores/redis/keys.py) says what keys are called, and
-[scripts.py](../../src/semel/stores/redis/scripts.py) what the fields of a write mean.
+A call is sent as `EVALSHA` with the digest of its script; if the server does not have the script yet, its
+text is sent with `EVAL`. Every call takes one round trip, except a page of doubts. The arguments are shown
+below each call. Those of `write.lua` are a MessagePack value, shown field by field, and bytes after it, the
+first of which is referred to as `{"at": 2}`. `{"seconds": 30.0}` is this long after the server's time; an
+empty time means the server's own. [keys.py](../../src/semel/stores/redis/keys.py) defines the names of keys,
+and [scripts.py](../../src/semel/stores/redis/scripts.py) the fields of a write.
 """
 SCRIPTS_HEADING = """
 ## The scripts
 
-Each is sent as it stands in its file. A server knows it by its digest, which changes with the file.
+Each script is sent exactly as it is in its file. The server identifies it by its digest, which changes with
+the file.
 
 | script | digest | what it does |
 |---|---|---|
@@ -46,6 +48,7 @@ Each is sent as it stands in its file. A server knows it by its digest, which ch
 NAMES = ("write", "read", "index", "doubt", "page", "open")
 BY_DIGEST: dict[bytes, str] = {getattr(scripts, name.upper()).digest: name for name in NAMES}
 KEY = "charge:o-1"
+KEY_ID = f"prod//{KEY}"
 TOKEN = re.compile("[0-9a-f]{32}")
 
 
@@ -57,6 +60,7 @@ class Recorder:
         self._execute = store.execute
         self._interpreter = Interpreter(parse("redis://localhost"), "prod", Clock())
         self._interpreter._open = True
+        self._interpreter._marks = set(LEDGER.marks)
         self._calls: list[str] | None = None
 
     def __call__(self, action: Callable[[], Any]) -> list[str]:
@@ -69,13 +73,18 @@ class Recorder:
 
     def execute(self, command: Any) -> Any:
         """Carry a command out, and note its requests if they are asked for."""
+        before = self._execute(Get(LEDGER, KEY_ID)).item
         reply = self._execute(command)
         if self._calls is None:
             return reply
+        self._interpreter.time.hear(Found(0.0, None))
         requests = self._interpreter.perform(command)
         self._calls += rendered(next(requests))
         if isinstance(command, Query):
             self._calls += rendered(requests.send([self._entries(command, reply)]))
+        elif isinstance(command, Update) and self._interpreter.plan(LEDGER).indexes.touched(command):
+            # The item is read first, since its places in indexes depend on it.
+            self._calls += rendered(requests.send([again(before)]))
         return reply
 
     def _entries(self, query: Query, page: Page) -> list[Any]:
@@ -86,10 +95,17 @@ class Recorder:
         return [head, [entry.member.encode() for entry in entries if entry is not None]]
 
 
+def again(item: Item) -> list[bytes]:
+    """The reply of write.lua that an item is in another place of an index than the write tells."""
+    fields = [(name, value) for name, value in item.items() if name != LEDGER.partition]
+    flat = [f"{text}".encode() for field in fields for text in field]
+    return [msgspec.msgpack.encode((0.0, [[2, *map(len, flat)]])), b"".join(flat)]
+
+
 @contextmanager
 def recorded() -> Iterator[tuple[Any, Recorder]]:
     """A ledger, and what notes its calls."""
-    with semel.connect("memory:", env="prod") as s:
+    with semel.connect("memory:", env="prod", worker="host:1") as s:
         recorder = Recorder(s.store)
         s.store.execute = recorder.execute  # type: ignore[method-assign]
         yield s.ledger, recorder
@@ -123,7 +139,7 @@ def sections() -> Iterator[tuple[str, list[str]]]:
         yield "Its renewal, by a heartbeat", calls_of(lambda: ledger.renew(claim))
         yield "Its completion", calls_of(lambda: ledger.complete(claim, {"paid": True}))
         yield "A replay: a claim that finds the result", calls_of(lambda: ledger.claim(KEY, **terms))
-        yield "A look at a record", calls_of(lambda: ledger.get(KEY))
+        yield "A read of a record", calls_of(lambda: ledger.get(KEY))
     with recorded() as (ledger, calls_of):
         claim = ledger.claim(KEY)
         yield "A failure that is kept", calls_of(lambda: ledger.fail(claim, ValueError("no such card")))

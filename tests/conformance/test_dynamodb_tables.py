@@ -59,7 +59,7 @@ from semel.testing.clock import FakeClock
 from semel.testing.conformance import TABLES
 from semel.testing.conformance.faults import FaultTests
 from semel.testing.conformance.flow import FlowTests
-from semel.testing.conformance.harness import Harness, Runner, claimed, one, shown
+from semel.testing.conformance.harness import Harness, Runner, RunnerLedger, claimed, keys, one, shown
 from semel.testing.conformance.moves import MoveTests, record
 from semel.testing.conformance.races import CROWD, RaceTests
 from semel.testing.conformance.records import LimitTests, MarkTests, RecordTests
@@ -89,26 +89,25 @@ class KeptElsewhere(
 ):
     """The rules on such a table. Its keys stand as they are, so it has room for one environment and scope."""
 
-    def test_environments_and_scopes_do_not_meet(self, runner: Runner, ledger: LedgerSteps) -> None:
+    def test_environments_and_scopes_do_not_meet(self, runner: Runner, ledger: RunnerLedger) -> None:
         """Another environment or scope is refused, as its keys would meet these."""
-        claimed(runner.run(ledger.claim("key")))
+        claimed(ledger.claim("key"))
         for env, scope in ((ENV, "tenant"), ("tes", "t"), ("other", ""), ("TEST", "")):
             other = LedgerSteps(Realm(env=env, scope=scope))
             for steps in (other.get("key"), other.claim("key"), other.list()):
                 with pytest.raises(errors.UsageError, match="a table of their own"):
                     runner.run(steps)
-        assert type(runner.run(ledger.claim("key"))) is Busy
+        assert type(ledger.claim("key")) is Busy
 
     @pytest.mark.parametrize("limit", [1, 3, 100])
-    def test_listing(self, runner: Runner, ledger: LedgerSteps, clock: FakeClock, limit: int) -> None:
+    def test_listing(self, runner: Runner, ledger: RunnerLedger, clock: FakeClock, limit: int) -> None:
         """Pages hold the table's records, those of one status if asked."""
         for number in range(9):
-            item = record(clock, list(Status)[number % 3])
-            runner.ask(Put(LEDGER, ledger.name(f"key-{number}"), item))
-        assert self._listed(runner, ledger, limit) == [f"key-{number}" for number in range(9)]
+            ledger.write(f"key-{number}", record(clock, list(Status)[number % 3]))
+        assert sorted(keys(ledger.list, limit=limit)) == [f"key-{number}" for number in range(9)]
         for start, status in enumerate(list(Status)[:3]):
             expected = [f"key-{number}" for number in range(start, 9, 3)]
-            assert self._listed(runner, ledger, limit, status) == expected
+            assert sorted(keys(ledger.list, status=status, limit=limit)) == expected
 
 
 class TestQuill(KeptElsewhere):

@@ -12,6 +12,7 @@ from semel.stores.postgres import PostgresStore, migrate
 from semel.tables import OWN
 from semel.testing import StoreConformance
 from semel.testing.conformance import TABLES
+from tests.servers.postgres import drop
 
 SCHEMA = f"conformance_{os.getpid()}"
 EMPTY = ";".join(f"DELETE FROM {SCHEMA}.semel_{table.name}" for table in (*OWN, *TABLES))
@@ -24,7 +25,7 @@ def _prepared(postgres: str) -> Iterator[tuple[str, psycopg.Connection]]:
     migrate(url, "test", TABLES)
     with psycopg.connect(postgres, autocommit=True) as connection:
         yield url, connection
-        connection.execute(f"DROP SCHEMA {SCHEMA} CASCADE")
+        drop(connection, SCHEMA)
 
 
 class TestPostgres(StoreConformance):

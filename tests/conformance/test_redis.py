@@ -19,21 +19,18 @@ from semel.core.commands import (
     Cancelled,
     Delete,
     Equals,
-    Item,
     Put,
     Refused,
-    Sort,
     Transact,
     Update,
 )
 from semel.core.drive import Store
 from semel.errors import UsageError
 from semel.stores.redis import RedisStore
-from semel.tables import Table
 from semel.testing import FakeClock, StoreConformance
 from semel.testing.conformance import NOTES, THINGS, Runner
 from semel.testing.conformance.commands import TransactTests
-from semel.testing.conformance.harness import LONG, get, one, put, shown, thing
+from semel.testing.conformance.harness import LONG, get, one, put, shown, there, thing
 from semel.testing.conformance.indexes import IndexTests
 from semel.testing.conformance.queries import QueryTests
 from semel.testing.conformance.races import RaceTests
@@ -60,12 +57,6 @@ def prefix(client: redis.Redis | RedisCluster) -> Iterator[str]:
     yield name
     for key in list(client.scan_iter(f"{name}:*", count=1000)):
         client.unlink(key)
-
-
-def there(runner: Runner, key: str, table: Table = THINGS, sort: Sort = None) -> Item:
-    item = get(runner, key, table, sort)
-    assert item is not None
-    return item
 
 
 @pytest.mark.seed("A1")

@@ -21,9 +21,16 @@ class Hasty(lifecycle.Move, frozen=True, kw_only=True):
         return AllOf(tuple(clause for clause in clauses if type(clause) is not Past))
 
 
+class Tokenless(lifecycle.Move, frozen=True, kw_only=True):
+    """A move that does not look at the token."""
+
+    def condition(self, token):
+        return AllOf(self.fixed)
+
+
 def without_token(name):
     def remove(patch):
-        patch.setattr(lifecycle, name, msgspec.structs.replace(getattr(lifecycle, name), token=False))
+        patch.setattr(lifecycle, name, Tokenless(**msgspec.structs.asdict(getattr(lifecycle, name))))
 
     return remove
 

@@ -26,12 +26,10 @@ from semel.core.commands import (
     allowed,
     cursor,
 )
-from semel.core.ledger import LedgerSteps
-from semel.core.realm import Realm
 from semel.errors import SemelError, StoreUnavailable
 from semel.stores.memory import MemoryStore
 from semel.testing import FakeClock, Faulty, StoreConformance
-from semel.testing.conformance.harness import AsyncRunner, Runner
+from semel.testing.conformance.harness import AsyncRunner, Runner, RunnerLedger
 
 
 class Altered(MemoryStore):
@@ -189,7 +187,7 @@ def conform(make: Callable[[FakeClock], MemoryStore], test: str, run: type[Runne
         "runner": runner,
         "clock": clock,
         "store": store,
-        "ledger": LedgerSteps(Realm(env="t"), clock=clock),
+        "ledger": RunnerLedger(runner, clock),
     }
     function = getattr(suite, test)
     asked = inspect.signature(function).parameters

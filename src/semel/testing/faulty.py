@@ -1,4 +1,4 @@
-"""A store that misbehaves when it is told to."""
+"""A store that fails on demand."""
 
 from collections import deque
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias

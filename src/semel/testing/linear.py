@@ -1,4 +1,4 @@
-"""Whether what many saw at once can be explained by some order, one after the other.
+"""Checks linearizability: whether some order explains what concurrent callers saw.
 
     history = History()
     with history.operation("worker-1", command) as answered:  # in many threads
@@ -278,17 +278,17 @@ NOW = 0.0
 class Snapshot:
     """An item at a moment. Moments that the store worked out are known to be there, and not when they are."""
 
-    __slots__ = ("_face", "_hash", "item", "moments")
+    __slots__ = ("_comparable", "_hash", "item", "moments")
 
     def __init__(self, item: Item, moments: frozenset[str]) -> None:
         self.item = item
         self.moments = moments
-        self._face = _face(item, moments)
-        self._hash = hash(self._face)
+        self._comparable = _comparable(item, moments)
+        self._hash = hash(self._comparable)
 
     def looks_like(self, item: Item | None) -> bool:
         """Whether this is what a store showed."""
-        return item is not None and _face(item, self.moments) == self._face
+        return item is not None and _comparable(item, self.moments) == self._comparable
 
     def __eq__(self, other: object) -> bool:
         if self is other or not isinstance(other, Snapshot):
@@ -353,7 +353,7 @@ def _moments(command: Write, state: Snapshot | None) -> frozenset[str]:
     return kept.difference(written).union(name for name, value in written.items() if type(value) is After)
 
 
-def _face(item: Item, moments: frozenset[str]) -> frozenset[tuple[str, Any]]:
+def _comparable(item: Item, moments: frozenset[str]) -> frozenset[tuple[str, Any]]:
     """What of an item can be compared: an attribute without a value, or without an end, is not there."""
     return frozenset(
         (name, None if name in moments else _hashable(value))

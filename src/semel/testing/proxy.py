@@ -45,8 +45,8 @@ class FaultProxy:
         self._links: set[_Link] = set()
         self._listener = socket.create_server((HOST, 0))
         self.host, self.port = HOST, int(self._listener.getsockname()[1])
-        self._porter = threading.Thread(target=self._receive, name="semel-proxy", daemon=True)
-        self._porter.start()
+        self._acceptor = threading.Thread(target=self._accept, name="semel-proxy", daemon=True)
+        self._acceptor.start()
 
     @classmethod
     def before(cls, url: str, *, clock: Clock | None = None) -> "FaultProxy":
@@ -108,7 +108,7 @@ class FaultProxy:
         self._closed = True
         # Not every system wakes a thread out of accept() when the socket is closed; a caller does it on all.
         socket.create_connection((self.host, self.port)).close()
-        self._porter.join()
+        self._acceptor.join()
         self._listener.close()
         for link in self._open_links():
             link.cut()
@@ -126,7 +126,7 @@ class FaultProxy:
         with self._lock:
             return list(self._links)
 
-    def _receive(self) -> None:
+    def _accept(self) -> None:
         while True:
             client, _ = self._listener.accept()
             if self._closed:

@@ -13,9 +13,11 @@ came to break one. The same seed gives the same world, on every machine and ever
 import argparse
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
+from semel.testing.simulation.network import FAULTS
 from semel.testing.simulation.trace import InvariantViolation
 from semel.testing.simulation.world import World
 
@@ -24,33 +26,20 @@ __all__ = ["InvariantViolation", "SimulationCounts", "main", "run", "run_many"]
 SimulationCounts: TypeAlias = dict[str, int]
 """How often each thing happened."""
 
-FAULTS = (
-    "clock",
-    "crash",
-    "delayed",
-    "drained",
-    "duplicated",
-    "paused",
-    "refused",
-    "reply lost",
-    "request lost",
-    "slow",
-)
+# What befalls a command, and what befalls everybody.
+WENT_WRONG = ("clock", "crash", "drained", *(fault for _, fault in FAULTS))
 
 
 def run(seed: int, listener: Callable[[str], None] | None = None) -> SimulationCounts:
     """Run one world, and count what happened in it; the listener is told every step."""
-    world = World(seed, listener)
-    world.run()
-    return world.tally
+    return World(seed, listener).run()
 
 
 def run_many(seeds: Iterable[int]) -> SimulationCounts:
     """Run one world for each seed, and add up what happened in them."""
-    total: SimulationCounts = {}
+    total: Counter[str] = Counter()
     for seed in seeds:
-        for what, times in run(seed).items():
-            total[what] = total.get(what, 0) + times
+        total.update(run(seed))
     return total
 
 
@@ -98,7 +87,7 @@ def _shown(seeds: Iterable[int]) -> Iterable[int]:
 def _summarise(total: SimulationCounts, worlds: int, seconds: float) -> None:
     named = "1 world" if worlds == 1 else f"{worlds:,} worlds"
     print(f"{named}, {total['steps']:,} steps, {seconds:.1f} s: every invariant held")
-    faults = [what for what in sorted(total) if what.startswith(FAULTS)]
+    faults = [what for what in sorted(total) if what.startswith(WENT_WRONG)]
     others = [what for what in sorted(total) if what not in faults and what != "steps"]
     for heading, names in (("what went wrong", faults), ("what came of it", others)):
         print(f"\n{heading}")

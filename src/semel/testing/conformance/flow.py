@@ -1,4 +1,4 @@
-# ruff: noqa: PLR0917, S101 - these are tests, for whoever writes a store to subclass
+# ruff: noqa: S101 - these are tests, for whoever writes a store to subclass
 """`Flow.steps` on this store: the work runs once, and never where nobody can tell."""
 
 from collections.abc import Callable
@@ -11,11 +11,10 @@ from semel.core.codecs import decoder_for
 from semel.core.commands import TRIES, Raised, Returned, Steps
 from semel.core.flow import Flow, FlowContext
 from semel.core.heartbeat import Heart
-from semel.core.ledger import LedgerSteps
 from semel.core.policy import policy_of
 from semel.model import Happened, NotHappened
 from semel.testing.clock import FakeClock
-from semel.testing.conformance.harness import AGES, Harness, Runner, claimed
+from semel.testing.conformance.harness import AGES, Harness, Runner, RunnerLedger, claimed
 from semel.testing.faulty import Faulty
 
 
@@ -39,14 +38,14 @@ class FlowTests(Harness):
 
     @pytest.fixture
     def call(
-        self, runner: Runner, store: Faulty, ledger: LedgerSteps, clock: FakeClock
+        self, runner: Runner, store: Faulty, ledger: RunnerLedger, clock: FakeClock
     ) -> Callable[..., Steps[Any]]:
         """Makes the steps of a call on the key."""
-        service = FlowContext(ledger, store, clock, Heart(store, clock), None, lambda: False)
+        service = FlowContext(ledger.steps, store, clock, Heart(store, clock), None, lambda: False)
 
         def make(effect: Effect, **options: Any) -> Steps[Returned | Raised]:
             flow = Flow(service, policy_of(options), decoder_for(Any))  # type: ignore[arg-type]
-            return flow.steps(ledger.name("key"), None, runner.work(effect))
+            return flow.steps(ledger.steps.name("key"), None, runner.work(effect))
 
         return make
 
@@ -91,21 +90,21 @@ class FlowTests(Harness):
         assert effect.runs == 1
 
     def test_a_waiter_takes_over_when_the_winner_fails(
-        self, runner: Runner, call: Any, ledger: LedgerSteps, clock: FakeClock
+        self, runner: Runner, call: Any, ledger: RunnerLedger, clock: FakeClock
     ) -> None:
         """Whoever waits for an attempt that is given back runs the next one."""
-        claim = claimed(runner.run(ledger.claim("key", lease=1000)))
-        clock.schedule(5.0, lambda: Runner(runner.store).run(ledger.release(claim)))
+        claim = claimed(ledger.claim("key", lease=1000))
+        clock.schedule(5.0, lambda: ledger.direct.release(claim))
         effect = Effect("second")
         assert runner.run(call(effect, wait=900)) == Returned("second")
         assert effect.runs == 1
         assert clock.monotonic() < 20
 
     def test_a_waiter_takes_over_when_the_winner_vanishes(
-        self, runner: Runner, call: Any, ledger: LedgerSteps, clock: FakeClock
+        self, runner: Runner, call: Any, ledger: RunnerLedger, clock: FakeClock
     ) -> None:
         """And so it does once a lease has run out."""
-        claimed(runner.run(ledger.claim("key", lease=50)))
+        claimed(ledger.claim("key", lease=50))
         effect = Effect("second")
         assert runner.run(call(effect, wait=900)) == Returned("second")
         assert 49.999 <= clock.monotonic() < 60
@@ -124,23 +123,15 @@ class FlowTests(Harness):
         assert isinstance(second, errors.FailedBefore)
         assert effect.runs == 1
 
-    @pytest.mark.parametrize(
-        ("found", "runs", "answer"), [(Happened("found"), 0, "found"), (NotHappened(), 1, "ran")]
-    )
+    @pytest.mark.parametrize("found", [Happened("found"), NotHappened()])
     def test_the_other_side_is_asked(
-        self,
-        runner: Runner,
-        call: Any,
-        ledger: LedgerSteps,
-        clock: FakeClock,
-        found: Any,
-        runs: int,
-        answer: str,
+        self, runner: Runner, call: Any, ledger: RunnerLedger, clock: FakeClock, found: Any
     ) -> None:
         """Under `resolve` a vanished attempt is asked after before anything runs again."""
-        claimed(runner.run(ledger.claim("key", lease=30)))
+        claimed(ledger.claim("key", lease=30))
         clock.advance(30)
         effect, resolver = Effect("ran"), Effect(found)
         steps = call(effect, on_lapsed="resolve", resolver=resolver)
-        assert runner.run(steps) == Returned(answer)
-        assert (effect.runs, resolver.runs) == (runs, 1)
+        happened = isinstance(found, Happened)
+        assert runner.run(steps) == Returned("found" if happened else "ran")
+        assert (effect.runs, resolver.runs) == (0 if happened else 1, 1)

@@ -2,6 +2,7 @@
 """What the tests of the contract stand on: a store, a clock, and two ways to run the same steps."""
 
 import asyncio
+import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,11 +13,12 @@ import pytest
 from semel.core.clock import Clock
 from semel.core.commands import Applied, Command, Found, Get, Item, Put, Sort, Steps, Stored
 from semel.core.drive import Store, adrive, drive, leave
+from semel.core.facades import Ledger
 from semel.core.flow import Work
 from semel.core.ledger import LedgerSteps
 from semel.core.realm import Realm
 from semel.core.running import Run
-from semel.model import Claimed, Outcome, Replay
+from semel.model import Claimed, Failed, Failure, Listing, Outcome, Record, Replay
 from semel.tables import LEDGER, Index, Kind, Table
 from semel.testing.clock import FakeClock
 from semel.testing.faulty import Faulty
@@ -63,6 +65,9 @@ TABLES = (THINGS, NOTES, LINES, ENTRIES)
 LONG = 10_000.0
 # Fake time runs as fast as threads can wait; so long it does not run out while one of them does its work.
 AGES = 1e6
+
+# What a ledger can be asked for.
+METHODS = [name for name in dir(Ledger) if not name.startswith("_") and hasattr(LedgerSteps, name)]
 
 
 def one(command: Command) -> Steps[Any]:
@@ -136,6 +141,38 @@ class AsyncRunner(Runner):
         self._loop.close()
 
 
+class RunnerLedger(Ledger):
+    """A ledger as its callers know it, whose steps a runner runs: sync and async in turn."""
+
+    def __init__(
+        self, runner: Runner, clock: Clock | None = None, *, env: str = "test", scope: str = ""
+    ) -> None:
+        super().__init__(LedgerSteps(Realm(env=env, scope=scope), clock=clock), runner.store)
+        self._runner = runner
+        for name in METHODS:
+            setattr(self, name, functools.partial(self._run, getattr(self.steps, name)))
+
+    def _run(self, method: Callable[..., Steps[Any]], *args: Any, **kwargs: Any) -> Any:
+        return self._runner.run(method(*args, **kwargs))
+
+    @property
+    def direct(self) -> Ledger:
+        """This ledger without the runner: for what happens while the runner is at work."""
+        return Ledger(self.steps, self._store)
+
+    def record(self, key: str) -> Record:
+        """The record, which has to be there."""
+        return present(self.get(key))
+
+    def write(self, key: str, item: Item) -> None:
+        """Put a record there, as another process may have left it."""
+        put(self._runner, self.steps.name(key), item, LEDGER)
+
+    def raw(self, key: str) -> Any:
+        """The record's item as the store has it, or None."""
+        return shown(get(self._runner, self.steps.name(key), LEDGER))
+
+
 class Harness:
     """The fixtures. `store` is wrapped in `Faulty`, which does nothing until a test asks it to."""
 
@@ -163,12 +200,17 @@ class Harness:
         runner.close()
 
     @pytest.fixture
-    def ledger(self, clock: FakeClock) -> LedgerSteps:
-        """The rules, whose steps the runner runs on the store."""
-        return LedgerSteps(Realm(env="test"), clock=clock)
+    def ledger(self, runner: Runner, clock: FakeClock) -> RunnerLedger:
+        """A ledger on the store, sync and async in turn."""
+        return RunnerLedger(runner, clock)
 
 
 # Small steps that many tests take.
+
+
+def named(value: Any) -> str:
+    """A parameter as the name of a test shows it."""
+    return ascii(sorted(value) if isinstance(value, set) else value)[:80]
 
 
 def thing(clock: FakeClock, **attributes: Any) -> Item:
@@ -189,9 +231,20 @@ def get(runner: Runner, key: str, table: Table = THINGS, sort: Sort = None) -> I
     return found.item
 
 
+def there(runner: Runner, key: str, table: Table = THINGS, sort: Sort = None) -> Item:
+    """The item as a reader finds it, which has to be there."""
+    return present(get(runner, key, table, sort))
+
+
 def shown(item: Item | None) -> Item | None:
     """An item without what is None: a store may keep it or leave it out."""
     return None if item is None else {name: value for name, value in item.items() if value is not None}
+
+
+def present(found: T | None) -> T:
+    """What was found, which has to be something."""
+    assert found is not None
+    return found
 
 
 def claimed(outcome: Outcome) -> Claimed:
@@ -206,9 +259,23 @@ def replayed(outcome: Outcome) -> Any:
     return outcome.result
 
 
-def raw(runner: Runner, ledger: LedgerSteps, key: str) -> Item | None:
-    """The ledger's item as the store has it."""
-    return shown(get(runner, ledger.name(key), LEDGER))
+def failure(outcome: Outcome) -> Failure:
+    """The failure of an outcome that has to be one that was kept."""
+    assert type(outcome) is Failed, outcome
+    return outcome.failure
+
+
+def keys(listing: Callable[..., Listing], **asked: Any) -> list[str]:
+    """The keys of the records of all pages."""
+    found: list[str] = []
+    after = None
+    for _ in range(50):
+        page = listing(**asked, after=after)
+        found += [record.key for record in page.records]
+        after = page.after
+        if after is None:
+            return found
+    raise AssertionError("the pages have no end")
 
 
 def writes(seen: Sequence[Stored]) -> int:

@@ -1,4 +1,4 @@
-"""Deterministic simulation: several workers, one store, and a network that does its worst."""
+"""Deterministic simulation: several workers, one store, and a network with faults."""
 
 from semel.testing.simulation.trace import InvariantViolation
 from semel.testing.simulation.world import World

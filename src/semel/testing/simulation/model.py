@@ -67,43 +67,29 @@ class Interrupted(BaseException):
     """Work that was stopped in the middle, as by Ctrl-C."""
 
 
-class RecordLife:
+class RecordLife(msgspec.Struct, eq=False):
     """One record from its birth to its end."""
 
-    __slots__ = (
-        "accepted",
-        "answered",
-        "born",
-        "doubt",
-        "dropped",
-        "ended",
-        "fingerprint",
-        "id",
-        "item",
-        "over",
-        "payloads",
-        "statuses",
-        "winner",
-    )
+    item: Item
+    payloads: list[str | None]
+    """The fingerprints that it was used with, of which the last counts."""
+    ended: int | None = None
+    over: bool = False
+    """Its time was up at some moment; set back, the clock may show it again, or not."""
+    statuses: list[str] = []
+    winner: str | None = None
+    """The token of the attempt whose result was accepted."""
+    accepted: bytes | None = None
+    dropped: bool = False
+    """The result was dropped, and the fact kept."""
+    answered: bool = False
+    doubt: int | None = None
+    """The attempt that took over from one that vanished, while nobody has asked what became of that."""
 
-    def __init__(self, id: str, item: Item, born: int) -> None:
-        self.id = id
-        self.item = item
-        self.born = born
-        self.ended: int | None = None
-        self.over = False
-        """Its time was up at some moment; set back, the clock may show it again, or not."""
-        self.fingerprint: str | None = item["fingerprint"]
-        self.payloads = [self.fingerprint]
-        self.statuses: list[str] = []
-        self.winner: str | None = None
-        """The token of the attempt whose result was accepted."""
-        self.accepted: bytes | None = None
-        self.dropped = False
-        """The result was dropped, and the fact kept."""
-        self.answered = False
-        self.doubt: int | None = None
-        """The attempt that took over from one that vanished, while nobody has asked what became of that."""
+    @property
+    def fingerprint(self) -> str | None:
+        """The payload that it is used with."""
+        return self.payloads[-1]
 
     def saw(self, item: Item) -> None:
         """The record as it is now."""
@@ -129,22 +115,22 @@ class Model:
         """Every token that was a claim: in which life, and as which attempt."""
         self.values: dict[str, bytes] = {}
         """What the work under a token came to."""
-        self.ran: dict[str, bool] = {}
+        self.ran: set[str] = set()
         self.working: dict[str, Run] = {}
-        self.interrupted: dict[str, bool] = {}
+        self.interrupted: set[str] = set()
         # Which errors an operation may end with, and what accounts for each.
         self._endings: tuple[tuple[Any, Callable[[SimulatedOperation], bool]], ...] = (
-            ((Declined, Flaky, Interrupted), self._of_its_own),
-            (errors.FailedBefore, self._failed_before),
-            (errors.OutcomeUnknown, self._unknown),
+            ((Declined, Flaky, Interrupted), lambda operation: operation.entered),
+            (errors.FailedBefore, lambda operation: self._was("FAILED", operation)),
+            (errors.OutcomeUnknown, lambda operation: self._was("UNKNOWN", operation)),
             (errors.PayloadChanged, self._mismatched),
             (errors.ResultNotKept, self._without_result),
             (errors.InProgress, self._busy),
             (errors.ClaimLost, self._lost),
-            (errors.ShuttingDown, self._drained),
-            (errors.Refused, self._not_to_settle),
+            (errors.ShuttingDown, lambda operation: operation.kind == "call"),
+            (errors.Refused, lambda operation: operation.kind == "resolve"),
             (errors.StoreUnavailable, self._not_reached),
-            (errors.StoreOutcomeUnknown, self._nobody_can_tell),
+            (errors.StoreOutcomeUnknown, lambda operation: operation.faults >= TRIES),
         )
 
     def current(self, id: str) -> RecordLife | None:
@@ -193,7 +179,7 @@ class Model:
         if life is None:
             self.fail("expired", "what was not there was deleted")
         token = life.item["token"]
-        # A ghost of the same token, deleted by a ghost of the same deletion, is the life that was meant.
+        # A late copy of the claim, deleted by a late copy of the same deletion, is the life that was meant.
         if operation.forgot not in (None, token):
             self.fail(
                 "one holder", "one forget took two lives; the second was not there when it was asked for"
@@ -214,7 +200,7 @@ class Model:
             self.count("expiries")
         if item["attempt"] != 1:
             self.fail("attempts", f"a new record begins with attempt {item['attempt']}")
-        life = RecordLife(item["id"], item, self.step)
+        life = RecordLife(item, [item["fingerprint"]])
         self.lives.setdefault(item["id"], []).append(life)
         if item["status"] == "IN_PROGRESS":
             self._claimed(operation, life, item)
@@ -271,8 +257,7 @@ class Model:
     def _marked_anew(self, operation: SimulatedOperation, life: RecordLife, item: Item) -> None:
         if operation.kind not in ("mark", "check") or life.item["status"] != "RELEASED":
             self.fail("one holder", f"{operation.name} marked what somebody may be doing")
-        life.fingerprint = item["fingerprint"]
-        life.payloads.append(life.fingerprint)
+        life.payloads.append(item["fingerprint"])
 
     def _lapsed(self, life: RecordLife, now: float, what: str) -> None:
         left = life.item["lease_until"] - now
@@ -373,7 +358,7 @@ class Model:
                 "no silent rerun",
                 f"{operation.name} runs, and nobody asked what became of the attempt before",
             )
-        self.ran[token] = True
+        self.ran.add(token)
         operation.begun = token
 
     def stopped(self, token: str, value: bytes | None, interrupted: bool) -> None:
@@ -382,7 +367,7 @@ class Model:
         if value is not None:
             self.values[token] = value
         if interrupted:
-            self.interrupted[token] = True
+            self.interrupted.add(token)
 
     def asked(self, token: str) -> None:
         """The other side said that it did not happen."""
@@ -400,9 +385,7 @@ class Model:
                     self.fail(
                         "same answer", f"{operation.name} was told that {id} is new, and did not mark it"
                     )
-        elif operation.kind == "mark" and not any(
-            "COMPLETED" in life.statuses for life in self.during(operation)
-        ):
+        elif operation.kind == "mark" and not self._was("COMPLETED", operation):
             self.fail("nothing lost", f"{operation.name} was told that it is marked, and it is not")
 
     def _call_ended(self, operation: SimulatedOperation, done: Returned | Raised) -> None:
@@ -437,14 +420,8 @@ class Model:
                 return
         self.fail("no surprise", f"{operation.name} ended with {type(error).__name__}: {error}")
 
-    def _of_its_own(self, operation: SimulatedOperation) -> bool:
-        return operation.entered
-
-    def _failed_before(self, operation: SimulatedOperation) -> bool:
-        return any("FAILED" in life.statuses for life in self.during(operation))
-
-    def _unknown(self, operation: SimulatedOperation) -> bool:
-        return any("UNKNOWN" in life.statuses for life in self.during(operation))
+    def _was(self, status: str, operation: SimulatedOperation) -> bool:
+        return any(status in life.statuses for life in self.during(operation))
 
     def _mismatched(self, operation: SimulatedOperation) -> bool:
         payloads = [payload for life in self.during(operation) for payload in life.payloads]
@@ -464,12 +441,6 @@ class Model:
             self.fail("own token", f"{operation.name} was told that it lost, and its own result is there")
         return bool(operation.tokens) or operation.kind == "resolve"
 
-    def _drained(self, operation: SimulatedOperation) -> bool:
-        return operation.kind == "call"
-
-    def _not_to_settle(self, operation: SimulatedOperation) -> bool:
-        return operation.kind == "resolve"
-
     def _not_reached(self, operation: SimulatedOperation) -> bool:
         life = self.current(operation.id)
         holds = (
@@ -480,6 +451,3 @@ class Model:
         if holds and operation.last is Put and not operation.entered:
             self.fail("own token", f"{operation.name} was told that nothing was written, and holds the key")
         return operation.faults > 0
-
-    def _nobody_can_tell(self, operation: SimulatedOperation) -> bool:
-        return operation.faults >= TRIES

@@ -1,7 +1,10 @@
 """Commands on their way between the steps that ask and the store that answers, and what befalls them."""
 
+import itertools
 from collections.abc import Callable
 from typing import Any
+
+import msgspec
 
 from semel import errors
 from semel.core.commands import Batch, Call, Found, Get, Pause, Put, Refused, Steps, Update, Watch
@@ -52,21 +55,17 @@ class CountingEvents(Events):
     warn = emit
 
 
-class SimulatedProcess:
+class SimulatedProcess(msgspec.Struct, eq=False):
     """Somebody who takes steps, until they end or it crashes."""
 
-    __slots__ = ("done", "gone", "job", "operation", "steps", "ticket")
-
-    def __init__(
-        self, operation: SimulatedOperation, steps: Steps[Any], done: Callable[[], None] | None = None
-    ) -> None:
-        self.operation = operation
-        self.steps = steps
-        self.done = done
-        self.gone = False
-        self.job: Any = None
-        self.ticket = 0
-        """Which of its waits is the one that counts."""
+    operation: SimulatedOperation
+    steps: Steps[Any]
+    done: Callable[[], None] = lambda: None
+    """What comes after it."""
+    gone: bool = False
+    job: Any = None
+    ticket: int = 0
+    """Which of its waits is the one that counts."""
 
 
 class Network(Scheduler):
@@ -79,14 +78,16 @@ class Network(Scheduler):
         self.trouble = self.settings.trouble
         self.store = MemoryStore(self.clock)
         self.model = Model(self.fail, self.count)
-        self.ledger = LedgerSteps(Realm(env="sim", events=CountingEvents(self.count), token=self.token))
+        self.ledger = LedgerSteps(
+            Realm(env="sim", worker="sim", events=CountingEvents(self.count), token=self.token)
+        )
         self.ids = [self.ledger.name(key) for key in self.settings.keys]
         self._current: SimulatedOperation | None = None
-        self._tokens = 0
+        self._tokens = itertools.count(1)
         self._watchers: dict[str, list[tuple[SimulatedProcess, int, float]]] = {id: [] for id in self.ids}
 
-    def run(self) -> None:
-        """Let everything happen, then see that it all comes to an end."""
+    def run(self) -> dict[str, int]:
+        """Let everything happen, then see that it all comes to an end; what happened, and how often."""
         try:
             self._populate()
             self.until_quiet()
@@ -97,6 +98,7 @@ class Network(Scheduler):
         except Exception as error:
             raise self.violation("no surprise", f"{type(error).__name__}: {error}") from error
         self.tally["steps"] = self.planned
+        return self.tally
 
     def _populate(self) -> None:
         """Plan who comes, and when."""
@@ -112,8 +114,7 @@ class Network(Scheduler):
 
     def token(self) -> str:
         """The next token, which belongs to whoever is acting."""
-        self._tokens += 1
-        token = f"t{self._tokens}"
+        token = f"t{next(self._tokens)}"
         if self._current is not None:
             self._current.tokens.append(token)
         return token
@@ -123,18 +124,16 @@ class Network(Scheduler):
     def resume(self, process: SimulatedProcess, reply: Any, error: BaseException | None = None) -> None:
         """Give the steps a reply, and carry on with what they ask for next."""
         if process.gone:
-            return
+            return None
         operation = self._current = process.operation
         try:
             command: Any = process.steps.send(reply) if error is None else process.steps.throw(error)
         except StopIteration as end:
-            self._ended(process, end.value)
-            return
+            return self._over(process, end.value, raised=False)
         except InvariantViolation:
             raise
         except (Exception, Interrupted) as problem:  # noqa: BLE001 - the model says which may come
-            self._failed(process, problem)
-            return
+            return self._over(process, problem, raised=True)
         kind = type(command)
         if kind is Pause and operation.last is Watch:
             operation.waited += command.seconds
@@ -145,54 +144,47 @@ class Network(Scheduler):
                 self.fail(
                     "own token", f"{operation.name} holds the key by its own token, and does not know it"
                 )
-        self._go(process, command, kind)
+        return self._dispatch(process, command, kind)
 
-    def _go(self, process: SimulatedProcess, command: Any, kind: type) -> None:
+    def _dispatch(self, process: SimulatedProcess, command: Any, kind: type) -> None:
         """Let happen what the steps ask for."""
         if kind is Call:
             self.begin(process, command)
         elif kind is Watch:
             self._watch(process, command)
         elif kind is Pause:
-            self.later(command.seconds, self._go_on, process)
+            self.later(command.seconds, lambda: self.resume(process, self.clock.monotonic()))
         elif self.random() < self.trouble:
             self._fault(process, command, kind is Get)
         else:
             self.later(self._latency(), self._deliver, process, command)
-
-    def _go_on(self, process: SimulatedProcess) -> None:
-        """A pause is over."""
-        self.resume(process, self.clock.monotonic())
 
     def _latency(self) -> float:
         """Most commands are quick; one in five takes up to half a lease, and is none the worse for it."""
         luck = self.random()
         return SOON * luck if luck < 0.8 else self.lease * 2.5 * (luck - 0.8)
 
-    def _ended(self, process: SimulatedProcess, value: Any) -> None:
+    def _over(self, process: SimulatedProcess, outcome: Any, *, raised: bool) -> None:
         operation = process.operation
         process.gone = True
-        operation.outcome = value
-        self.note(operation.name, "ends with", value)
+        operation.outcome = outcome
+        self.note(operation.name, "raises" if raised else "ends with", outcome)
+        check = self.failed if raised else self.ended
+        check(operation, outcome)
+        if operation.recognised:
+            self.fail(
+                "own token", f"{operation.name} held the key by its own token, and ended without its work"
+            )
+        process.done()
+
+    def ended(self, operation: SimulatedOperation, value: Any) -> None:
+        """See that an operation may end with this."""
         if operation.kind != "beat":
             self.model.ended(operation, value)
-        self._after(process)
 
-    def _failed(self, process: SimulatedProcess, problem: BaseException) -> None:
-        process.gone = True
-        process.operation.outcome = problem
-        self.note(process.operation.name, "raises", problem)
-        self.model.failed(process.operation, problem)
-        self._after(process)
-
-    def _after(self, process: SimulatedProcess) -> None:
-        if process.operation.recognised:
-            self.fail(
-                "own token",
-                f"{process.operation.name} held the key by its own token, and ended without its work",
-            )
-        if process.done is not None:
-            process.done()
+    def failed(self, operation: SimulatedOperation, problem: BaseException) -> None:
+        """See that an operation may end with this error."""
+        self.model.failed(operation, problem)
 
     def crash(self, process: SimulatedProcess, what: str, phase: str) -> None:
         """The process is gone; another takes its place."""
@@ -202,8 +194,7 @@ class Network(Scheduler):
         if process.job is not None:
             process.job.over = True
             self.model.stopped(process.job.run.claim.token, None, interrupted=True)
-        if process.done is not None:
-            process.done()
+        process.done()
 
     # Commands
 
@@ -223,13 +214,13 @@ class Network(Scheduler):
         kind = type(reply)
         self.model.answered(reply)
         if kind is Refused:
-            self._own(operation, command, reply.item)
+            self._recognise(operation, command, reply.item)
         elif kind is not Found:
             found = self.store.execute(Get(LEDGER, command.key))
             self.model.wrote(operation, command, reply.now, found.item)
             self._wake(command.key)
 
-    def _own(self, operation: SimulatedOperation, command: Any, item: Any) -> None:
+    def _recognise(self, operation: SimulatedOperation, command: Any, item: Any) -> None:
         """Whether a refusal is the author's own work, whose answer was lost."""
         if item is None or item["token"] not in operation.tokens:
             if type(command) is Update and operation.kind == "call":
@@ -247,16 +238,18 @@ class Network(Scheduler):
             self.count("own moves recognised")
 
     def _deliver(self, process: SimulatedProcess, command: Any) -> None:
-        if process.gone:
-            return
-        operation = process.operation
-        operation.recognised = operation.made = False
-        reply = self._apply(operation, command)
-        if type(reply) is Refused and type(command) is Put:
-            self._insists(operation, reply.item)
-        self.resume(process, reply)
+        if not process.gone:
+            reply = self._apply_first(process.operation, command)
+            if type(reply) is Refused and type(command) is Put:
+                self._check_refusals(process.operation, reply.item)
+            self.resume(process, reply)
 
-    def _insists(self, operation: SimulatedOperation, item: Any) -> None:
+    def _apply_first(self, operation: SimulatedOperation, command: Any) -> Any:
+        """Have the store carry a command out whose author knows of no answer yet."""
+        operation.recognised = operation.made = False
+        return self._apply(operation, command)
+
+    def _check_refusals(self, operation: SimulatedOperation, item: Any) -> None:
         """Whoever is refused by the same record over and over should rather wait for it."""
         obstacle = item and (item["token"], item["status"], item["lease_until"])
         operation.refusals = operation.refusals + 1 if obstacle == operation.obstacle else 1
@@ -275,10 +268,10 @@ class Network(Scheduler):
         if fault == "crash before":
             return self.crash(process, "before", phase)
         if fault == "crash after":
-            self._ghost(operation, command)
+            self._apply_unanswered(operation, command)
             return self.crash(process, "after", phase)
         if fault == "crash, applied later":
-            self.later(lease * self.rng.between(0.1, 3), self._ghost, operation, command)
+            self.later(lease * self.rng.between(0.1, 3), self._apply_unanswered, operation, command)
             return self.crash(process, "during", phase)
         self.count(fault)
         if fault == "reply lost":
@@ -292,11 +285,11 @@ class Network(Scheduler):
         if fault == "duplicated":
             return self.later(soon, self._deliver_twice, process, command)
         if fault == "delayed":
-            self.later(lease * self.rng.between(0.1, 3), self._ghost, operation, command)
+            self.later(lease * self.rng.between(0.1, 3), self._apply_unanswered, operation, command)
             return self.later(soon, self.resume, process, None, errors.StoreOutcomeUnknown("delayed"))
         return self.later(soon, self._deliver_late, process, command)
 
-    def _ghost(self, operation: SimulatedOperation, command: Any) -> None:
+    def _apply_unanswered(self, operation: SimulatedOperation, command: Any) -> None:
         """A command arrives, and nobody waits for its answer."""
         recognised, made = operation.recognised, operation.made
         self._apply(operation, command)
@@ -304,27 +297,23 @@ class Network(Scheduler):
 
     def _lose_reply(self, process: SimulatedProcess, command: Any) -> None:
         if not process.gone:
-            self._ghost(process.operation, command)
+            self._apply_unanswered(process.operation, command)
             self.resume(process, None, errors.StoreOutcomeUnknown("reply lost"))
 
     def _deliver_twice(self, process: SimulatedProcess, command: Any) -> None:
         if process.gone:
             return
         if self.rng.chance(0.5):
-            self._ghost(process.operation, command)
-            self._deliver(process, command)
+            self._apply_unanswered(process.operation, command)
         else:
-            self.later(SOON * 3 * self.random(), self._ghost, process.operation, command)
-            self._deliver(process, command)
+            self.later(SOON * 3 * self.random(), self._apply_unanswered, process.operation, command)
+        self._deliver(process, command)
 
     def _deliver_late(self, process: SimulatedProcess, command: Any) -> None:
         """The command is carried out, and its author held up before it learns so, perhaps past its lease."""
-        if process.gone:
-            return
-        operation = process.operation
-        operation.recognised = operation.made = False
-        reply = self._apply(operation, command)
-        self.later(self.lease * self.rng.between(0.2, 2.5), self.resume, process, reply)
+        if not process.gone:
+            reply = self._apply_first(process.operation, command)
+            self.later(self.lease * self.rng.between(0.2, 2.5), self.resume, process, reply)
 
     # Waiting
 

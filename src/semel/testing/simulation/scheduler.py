@@ -1,6 +1,7 @@
 """Time and chance: what happens next, and what has happened so far."""
 
 import heapq
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -15,9 +16,12 @@ TOO_MANY_STEPS = 5000
 class Scheduler:
     """Lets things happen one after the other, each at its time."""
 
+    REPLAY = "python -m semel.testing.simulate --seed {}"
+    """The command that runs the world of a seed."""
+
     def __init__(self, seed: int, listener: Callable[[str], None] | None = None) -> None:
         self.seed = seed
-        self.tally: dict[str, int] = {}
+        self.tally: Counter[str] = Counter()
         self.trace = Trace(listener)
         self.rng = SeededRandom(seed)
         self.random = self.rng.random
@@ -49,11 +53,17 @@ class Scheduler:
 
     def violation(self, invariant: str, what: str) -> InvariantViolation:
         """The error that tells how this world came to break an invariant."""
-        return InvariantViolation(invariant, what, self.seed, str(self.trace))
+        return InvariantViolation(invariant, what, self.seed, str(self.trace), self.REPLAY)
+
+    def jump(self, seconds: float) -> None:
+        """Set the clock."""
+        self.note("clock", f"jumps {seconds:+.3f}")
+        self.count("clock set forward" if seconds > 0 else "clock set back")
+        self.clock.jump(seconds)
 
     def count(self, what: str) -> None:
         """Count it."""
-        self.tally[what] = self.tally.get(what, 0) + 1
+        self.tally[what] += 1
 
     def note(self, who: str, what: str, detail: Any = "") -> None:
         """Remember a step for the trace."""

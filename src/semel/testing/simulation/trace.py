@@ -26,10 +26,10 @@ SHOWN = 40
 class InvariantViolation(AssertionError):
     """An invariant did not hold; the message has the steps that led there and the command to replay them."""
 
-    def __init__(self, invariant: str, what: str, seed: int, steps: str) -> None:
+    def __init__(self, invariant: str, what: str, seed: int, steps: str, replay: str) -> None:
         super().__init__(
             f"{invariant}: {what}\n\nseed {seed}, the last steps:\n{steps}\n\n"
-            f"to replay it: python -m semel.testing.simulate --seed {seed}"
+            f"to replay it: {replay.format(seed)}"
         )
         self.invariant = invariant
         self.what = what
@@ -67,7 +67,10 @@ def described(detail: Any) -> str:
     """A command, a reply, an end or anything else in a few words."""
     if isinstance(detail, tuple):
         return " -> ".join(described(each) for each in detail)
-    return _command(detail) or _reply(detail) or _end(detail) or str(detail)
+    try:
+        return _command(detail) or _reply(detail) or _end(detail) or str(detail)
+    except (KeyError, TypeError):  # about no record of the ledger's
+        return str(detail)
 
 
 def _command(command: Any) -> str:

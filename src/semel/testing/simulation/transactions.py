@@ -17,7 +17,8 @@ what it does in every simulated world. After each write must hold:
     python -c 'from semel.testing.simulation.transactions import run; run(1234, print)'
 """
 
-from collections.abc import Callable, Iterable
+import itertools
+from collections.abc import Callable
 from typing import Any
 
 from semel import errors
@@ -38,33 +39,19 @@ from semel.tables import COUNTERS, DOCUMENTS, JOURNAL, LEDGER
 from semel.tables.seeds import ACTIVITIES
 from semel.testing.simulation.network import SOON, CountingEvents, Network, SimulatedProcess
 from semel.testing.simulation.operation import SimulatedOperation
-from semel.testing.simulation.trace import InvariantViolation, described
 
 # Far longer than any world lasts: what expires is another simulation's business.
 TTL = 1e6
 # Who cannot tell whether his write was made tries it again as it was, so often.
-INSISTS = 3
+COMMIT_TRIES = 3
 # What is noted by itself.
 VISIT = "visit"
 # How often, of all faults of transactions, nobody answers at all though it was made.
-DEAF = 0.3
+NO_ANSWER = 0.3
 # In leases: by then whoever vanished can be taken over.
 LATER = 3.0
 
 DECISION = decoder_for(GateDecision)
-
-
-class LazyDetail:
-    """A step's detail, written out when somebody looks."""
-
-    def __init__(self, detail: Any) -> None:
-        self._detail = detail
-
-    def __str__(self) -> str:
-        try:
-            return described(self._detail)
-        except (KeyError, TypeError):  # no record of the ledger's
-            return str(self._detail)
 
 
 class SeededUlids(Ulids):
@@ -83,13 +70,15 @@ class SeededUlids(Ulids):
 class TransactionWorld(Network):
     """Everything there is, for one seed."""
 
+    REPLAY = "python -c 'from semel.testing.simulation.transactions import run; run({}, print)'"
+
     def __init__(self, seed: int, listener: Callable[[str], None] | None = None) -> None:
         super().__init__(seed, listener)
         rng = self.rng
         self.messages = [f"m{number}" for number in range(rng.upto(3, 8))]
         self.questions = [f"q{number}" for number in range(rng.upto(1, 3))]
         self.cap = rng.upto(1, len(self.messages))
-        realm = Realm(env="sim", events=CountingEvents(self.count), token=self.token)
+        realm = Realm(env="sim", worker="sim", events=CountingEvents(self.count), token=self.token)
         self.realm = realm
         documents: DocumentSteps[Any] = DocumentSteps(realm)
         journal = JournalSteps(realm, ids=SeededUlids())
@@ -100,20 +89,9 @@ class TransactionWorld(Network):
         self._day = Day().span(self.clock.now()).label
         self._permissions: set[str] = set()
         self._returned: dict[str, int] = {}
-        self._deaf: dict[str, int] = {}
-        """Who will not hear of his transaction, and how often yet."""
-        self._operations = 0
-
-    def violation(self, invariant: str, what: str) -> InvariantViolation:
-        """The error that tells how this world came to break an invariant."""
-        violation = super().violation(invariant, what)
-        replay = f"python -c 'from semel.testing.simulation.transactions import run; run({self.seed}, print)'"
-        violation.args = (f"{violation.args[0].rpartition(': ')[0]}: {replay}",)
-        return violation
-
-    def note(self, who: str, what: str, detail: Any = "") -> None:
-        """Remember a step for the trace."""
-        super().note(who, what, LazyDetail(detail))
+        self._unanswered: dict[str, int] = {}
+        """Whose transactions get no answer, and how many of them yet."""
+        self._operations = itertools.count(1)
 
     # Who is there
 
@@ -132,26 +110,23 @@ class TransactionWorld(Network):
         self._start(worker, rng.among(what), left)
 
     def _start(self, worker: str, what: str, left: int) -> None:
-        self._operations += 1
-        operation = SimulatedOperation(
-            f"{worker}#{self._operations}", "call", what, self.settings.policy("raise", self.lease)
-        )
-        steps: Steps[Any] = self._visit(operation.name) if what == VISIT else self._answer(what)
-        if what in self.questions:
-            steps = self._decide(what)
+        name = f"{worker}#{next(self._operations)}"
+        operation = SimulatedOperation(name, "call", what, self.settings.policy("raise", self.lease))
 
         def next_one() -> None:
             self.later(self.rng.between(0, self.lease), self._next_call, worker, left - 1)
 
         self.note(operation.name, "begins", what)
         self.count("calls")
-        self.resume(SimulatedProcess(operation, steps, next_one), None)
+        self.resume(SimulatedProcess(operation, self._steps(name, what), next_one), None)
+
+    def _steps(self, who: str, what: str) -> Steps[Any]:
+        if what == VISIT:
+            return self._visit(who)
+        return self._decide(what) if what in self.questions else self._answer(what)
 
     def _jump(self) -> None:
-        seconds = self.rng.between(-3, 3) * self.lease
-        self.note("clock", f"jumps {seconds:+.3f}")
-        self.count("clock set forward" if seconds > 0 else "clock set back")
-        self.clock.jump(seconds)
+        self.jump(self.rng.between(-3, 3) * self.lease)
 
     # What they do: a caller's program, as he would write it
 
@@ -160,15 +135,15 @@ class TransactionWorld(Network):
         if not isinstance(claim, Claimed):
             return "known"
         try:
-            yield from self._insisting(lambda tx: self._complete(tx, claim, message))
+            yield from self._retrying(lambda tx: self._complete(tx, claim, message))
         except errors.CapReached as full:
-            yield from self._insisting(lambda tx, full=full: self._refuse(tx, claim, message, full))  # type: ignore[misc]
+            yield from self._retrying(lambda tx, full=full: self._refuse(tx, claim, message, full))  # type: ignore[misc]
             return "refused"
         return "answered"
 
-    def _insisting(self, gather: Callable[[Parts], object]) -> Steps[None]:
+    def _retrying(self, gather: Callable[[Parts], object]) -> Steps[None]:
         """Make a transaction; where nobody can tell whether it was made, make the whole of it again."""
-        for left in reversed(range(INSISTS)):
+        for left in reversed(range(COMMIT_TRIES)):
             parts = Parts(self.rules)
             gather(parts)
             try:
@@ -210,11 +185,8 @@ class TransactionWorld(Network):
 
     # What comes of it
 
-    def _ended(self, process: SimulatedProcess, value: Any) -> None:
-        process.gone = True
-        operation = process.operation
-        operation.outcome = value
-        self.note(operation.name, "ends with", value)
+    def ended(self, operation: SimulatedOperation, value: Any) -> None:
+        """See that what an operation was told is recorded."""
         if isinstance(value, Allowed) and value.token not in self._permissions:
             self.fail(
                 "no phantom", f"{operation.name} was allowed {operation.id}, and nobody has recorded that"
@@ -226,13 +198,9 @@ class TransactionWorld(Network):
             self.fail("no phantom", f"{operation.name} was told that {operation.id} is {value}")
         if value == "noted" and operation.name not in self._listed("visits", "by"):
             self.fail("no phantom", f"{operation.name} was told that his visit was noted")
-        self._after(process)
 
-    def _failed(self, process: SimulatedProcess, problem: BaseException) -> None:
-        process.gone = True
-        operation = process.operation
-        operation.outcome = problem
-        self.note(operation.name, "raises", problem)
+    def failed(self, operation: SimulatedOperation, problem: BaseException) -> None:
+        """See that something in this world accounts for the error."""
         item = self._item(operation.id) or {}
         own = item.get("token") in operation.tokens and item.get("status") == "COMPLETED"
         match problem:
@@ -242,16 +210,15 @@ class TransactionWorld(Network):
                     f"{operation.name} has answered {operation.id}, and was told that it has not",
                 )
             case errors.StoreOutcomeUnknown() if (
-                operation.faults < TRIES and operation.name not in self._deaf
+                operation.faults < TRIES and operation.name not in self._unanswered
             ):
                 self.fail("no surprise", f"{operation.name} had {operation.faults} faults, and gave up")
             case errors.ClaimLost() | errors.StoreUnavailable() | errors.StoreOutcomeUnknown():
                 self.count(type(problem).__name__)
             case _:
                 self.fail("no surprise", f"{operation.name} ended with {problem!r}")
-        self._after(process)
 
-    def _insists(self, operation: SimulatedOperation, item: Any) -> None:
+    def _check_refusals(self, operation: SimulatedOperation, item: Any) -> None:
         """Whoever is refused asks for another message."""
 
     def _fault(self, process: SimulatedProcess, command: Any, reading: bool) -> None:
@@ -259,16 +226,16 @@ class TransactionWorld(Network):
             return self.later(0, self._deliver, process, command)
         if type(command) is Transact:
             self.count("faults of transactions")
-            if self.rng.chance(DEAF):
-                self._deaf[process.operation.name] = TRIES - 1
+            if self.rng.chance(NO_ANSWER):
+                self._unanswered[process.operation.name] = TRIES - 1
                 self.count("all answers lost")
                 return self.later(SOON * self.random(), self._lose_reply, process, command)
         return super()._fault(process, command, reading)
 
     def _deliver(self, process: SimulatedProcess, command: Any) -> None:
-        left = self._deaf.get(process.operation.name, 0)
+        left = self._unanswered.get(process.operation.name, 0)
         if left and type(command) is Transact:
-            self._deaf[process.operation.name] = left - 1
+            self._unanswered[process.operation.name] = left - 1
             return self._lose_reply(process, command)
         return super()._deliver(process, command)
 
@@ -397,15 +364,4 @@ class TransactionWorld(Network):
 
 def run(seed: int, listener: Callable[[str], None] | None = None) -> dict[str, int]:
     """Run one world, and count what happened in it; the listener is told every step."""
-    world = TransactionWorld(seed, listener)
-    world.run()
-    return world.tally
-
-
-def run_many(seeds: Iterable[int]) -> dict[str, int]:
-    """Run one world for each seed, and add up what happened in them."""
-    total: dict[str, int] = {}
-    for seed in seeds:
-        for what, times in run(seed).items():
-            total[what] = total.get(what, 0) + times
-    return total
+    return TransactionWorld(seed, listener).run()

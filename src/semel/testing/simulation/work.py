@@ -1,5 +1,6 @@
 """The work that the callers want done: how long it takes, what comes of it, and the heartbeat beside it."""
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -16,28 +17,30 @@ from semel.testing.simulation.network import Network, SimulatedProcess
 from semel.testing.simulation.operation import SimulatedOperation
 from semel.testing.simulation.settings import Declined, Flaky, resolver
 
-# What work comes to.
-VALUE, EMPTY, DECLINED, FLAKY, INTERRUPTED = range(5)
-ENDS = ((0.4, VALUE), (0.1, EMPTY), (0.1, DECLINED), (0.3, FLAKY), (0.1, INTERRUPTED))
 # How often it is cancelled before it begins.
 NOT_BEGUN = 0.04
 NOTHINGS: tuple[Any, ...] = (None, 0, "", False, [], {})
+# What it comes to.
+ENDS: tuple[tuple[float, Callable[["SimulatedWork"], Returned | Raised]], ...] = (
+    (0.4, lambda world: Returned(world.value())),
+    (0.1, lambda world: Returned(world.rng.among(NOTHINGS))),
+    (0.1, lambda _: Raised(Declined("no"))),
+    (0.3, lambda _: Raised(Flaky("not now"))),
+    (0.1, lambda _: Raised(Interrupted())),
+)
 # How long it takes, in leases.
 LENGTHS = ((0.45, (0.02, 0.3)), (0.25, (0.3, 1.2)), (0.3, (1.2, 4.0)))
 
 
-class SimulatedJob:
+class SimulatedJob(msgspec.Struct, eq=False):
     """The work of an attempt, which the world does in its own time."""
 
-    __slots__ = ("asking", "over", "run")
-
-    def __init__(self, run: Run, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self.run = run
-        self.asking = function is resolver
-        self.over = False
+    run: Run
+    asking: bool
+    over: bool = False
 
 
-WORK = Work(SimulatedJob)
+WORK = Work(lambda run, function, _args, _kwargs: SimulatedJob(run, function is resolver))
 
 
 class SimulatedWork(Network):
@@ -45,7 +48,7 @@ class SimulatedWork(Network):
 
     def __init__(self, seed: int, listener: Callable[[str], None] | None = None) -> None:
         super().__init__(seed, listener)
-        self._values = 0
+        self._values = itertools.count(1)
 
     def begin(self, process: SimulatedProcess, command: Call) -> None:
         """Set the work going, unless it is cancelled before it begins."""
@@ -81,40 +84,30 @@ class SimulatedWork(Network):
             return
         job.over = True
         process.job = None
-        done = (
-            Raised(lost)
-            if lost
-            else self._resolver_answer(process, job)
-            if job.asking
-            else self._done(process.operation)
-        )
-        value = result = done.value if type(done) is Returned else None
-        if type(value) is Happened:
-            result = value.result
-        encoded = msgspec.json.encode(result) if type(done) is Returned else None
-        stopped = type(done) is Raised and (lost is not None or type(done.error) is Interrupted)
+        answer = self._resolver_answer if job.asking else self._done
+        done = Raised(lost) if lost else answer(process.operation)
         self.note(process.operation.name, "is done", done)
-        self.model.stopped(job.run.claim.token, encoded, stopped)
-        if type(value) is NotHappened:
-            self.model.asked(job.run.claim.token)
+        self._tell_model(job.run.claim.token, done)
         self.resume(process, done)
 
-    def _done(self, operation: SimulatedOperation) -> Returned | Raised:
-        end = VALUE if operation.final else self.rng.weighed(ENDS)
-        if end == VALUE:
-            return Returned(self.value())
-        if end == EMPTY:
-            return Returned(self.rng.among(NOTHINGS))
-        if end == DECLINED:
-            return Raised(Declined("no"))
-        if end == FLAKY:
-            return Raised(Flaky("not now"))
-        return Raised(Interrupted())
+    def _tell_model(self, token: str, done: Returned | Raised) -> None:
+        if isinstance(done, Raised):
+            self.model.stopped(
+                token, None, interrupted=isinstance(done.error, errors.ClaimLost | Interrupted)
+            )
+            return
+        result = done.value.result if type(done.value) is Happened else done.value
+        self.model.stopped(token, msgspec.json.encode(result), interrupted=False)
+        if type(done.value) is NotHappened:
+            self.model.asked(token)
 
-    def _resolver_answer(self, process: SimulatedProcess, job: SimulatedJob) -> Returned | Raised:
+    def _done(self, operation: SimulatedOperation) -> Returned | Raised:
+        return Returned(self.value()) if operation.final else self.rng.weighed(ENDS)(self)
+
+    def _resolver_answer(self, operation: SimulatedOperation) -> Returned | Raised:
         """What the other side says about an attempt that vanished."""
         answers: tuple[Any, ...] = (Happened(self.value()), NotHappened())
-        if not process.operation.final:
+        if not operation.final:
             answers += (NotHappened(), Abandoned("gone"), Undecided(), Flaky("no answer"))
         answer = self.rng.among(answers)
         self.count("resolved" if type(answer) is not Flaky else "resolver failed")
@@ -122,8 +115,7 @@ class SimulatedWork(Network):
 
     def value(self) -> str:
         """A result that nobody else has."""
-        self._values += 1
-        return f"v{self._values}"
+        return f"v{next(self._values)}"
 
     def _beat(self, process: SimulatedProcess, job: SimulatedJob) -> None:
         """Renew the lease while the work runs."""

@@ -5,6 +5,7 @@ real is the network between them, the time, and the work: `scheduler` says what 
 befalls a command, `work` what comes of the work, and this who is there. `model` says what must hold.
 """
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -26,21 +27,15 @@ OPERATIONS = ("forget", "resolve", "resolve", "mark", "check", "drop", "wait")
 DECODER = decoder_for(Any)
 
 
-class SimulatedWorker:
+class SimulatedWorker(msgspec.Struct, eq=False):
     """A process: it makes its calls one after the other."""
 
-    __slots__ = ("draining", "flow", "left", "name", "policy")
-
-    def __init__(self, name: str, calls: int, policy: Policy) -> None:
-        self.name = name
-        self.left = calls
-        self.policy = policy
-        self.draining = False
-        self.flow: Flow
-
-    def is_draining(self) -> bool:
-        """Whether it was asked to stop."""
-        return self.draining
+    name: str
+    left: int
+    """How many calls it has still to make."""
+    policy: Policy
+    draining: bool = False
+    """It was asked to stop."""
 
 
 class World(SimulatedWork):
@@ -49,25 +44,30 @@ class World(SimulatedWork):
     def __init__(self, seed: int, listener: Callable[[str], None] | None = None) -> None:
         super().__init__(seed, listener)
         self._heart = Heart(self.store, self.clock)
-        self._operations = 0
+        self._operations = itertools.count(1)
 
     # Who is there
 
     def _populate(self) -> None:
         settings, rng = self.settings, self.rng
         for number in range(settings.workers):
-            worker = SimulatedWorker(
-                f"w{number + 1}", rng.upto(1, settings.calls), settings.worker_policy(rng)
-            )
-            service = FlowContext(self.ledger, self.store, self.clock, self._heart, None, worker.is_draining)
-            worker.flow = Flow(service, worker.policy, DECODER)
-            self.later(rng.between(0, 0.5) * self.lease, self._next_call, worker)
+            self._add_worker(f"w{number + 1}")
         for _ in range(settings.operations):
             self.later(rng.between(0.1, 6 * self.lease), self._operate, rng.among(OPERATIONS))
         for _ in range(settings.jumps):
             self.later(rng.between(0.1, 4 * self.lease), self._jump)
 
-    def _next_call(self, worker: SimulatedWorker) -> None:
+    def _add_worker(self, name: str) -> None:
+        calls = self.rng.upto(1, self.settings.calls)
+        worker = SimulatedWorker(name, calls, self.settings.worker_policy(self.rng))
+        flow = self._flow(worker.policy, lambda: worker.draining)
+        self.later(self.rng.between(0, 0.5) * self.lease, self._next_call, worker, flow)
+
+    def _flow(self, policy: Policy, is_draining: Callable[[], bool]) -> Flow:
+        context = FlowContext(self.ledger, self.store, self.clock, self._heart, None, is_draining)
+        return Flow(context, policy, DECODER)
+
+    def _next_call(self, worker: SimulatedWorker, flow: Flow) -> None:
         if worker.left == 0:
             return
         worker.left -= 1
@@ -80,47 +80,50 @@ class World(SimulatedWork):
         payload = "p" if rng.chance(0.85) else "q"
         operation = self._operation(worker.name, "call", rng.among(self.ids), worker.policy, payload)
         # As `once` does: what a glance can tell needs no steps.
-        before = worker.flow.replay(operation.id, payload) if rng.chance(0.3) else MISSING
-        if before is not MISSING:
-            steps: Steps[Any] = _glanced(before)
+        before = flow.replay(operation.id, payload) if rng.chance(0.3) else MISSING
+        if before is MISSING:
+            steps: Steps[Any] = flow.steps(operation.id, payload, WORK)
         else:
-            steps = worker.flow.steps(operation.id, payload, WORK)
+            self.count("glances")
+            steps = _glanced(before)
 
         def next_one() -> None:
-            self.later(rng.between(0, 0.5) * self.lease, self._next_call, worker)
+            self.later(rng.between(0, 0.5) * self.lease, self._next_call, worker, flow)
 
-        if before is not MISSING:
-            self.count("glances")
         self._start(SimulatedProcess(operation, steps, next_one))
 
     def _operation(
         self, who: str, kind: Any, id: str, policy: Policy, payload: str | None = None
     ) -> SimulatedOperation:
-        self._operations += 1
-        operation = SimulatedOperation(f"{who}#{self._operations}", kind, id, policy, payload)
-        operation.started = self.model.step
-        return operation
+        name = f"{who}#{next(self._operations)}"
+        return SimulatedOperation(name, kind, id, policy, payload, started=self.model.step)
 
-    def _operate(self, kind: str, id: str | None = None) -> SimulatedProcess:
+    def _operate(self, kind: str, id: str | None = None) -> None:
         """Somebody uses the ledger directly."""
         policy = self.settings.policy("wait", self.lease)
         operation = self._operation("op", kind, id or self.rng.among(self.ids), policy)
         key = operation.id.rpartition("/")[2]
-        process = SimulatedProcess(operation, getattr(self, f"_{kind}")(operation, key))
-        self._start(process)
-        return process
+        self._start(SimulatedProcess(operation, self._steps(operation, key)))
 
-    def _forget(self, operation: SimulatedOperation, key: str) -> Steps[Any]:
-        return self.ledger.forget(key)
+    def _steps(self, operation: SimulatedOperation, key: str) -> Steps[Any]:
+        match operation.kind:
+            case "forget":
+                return self.ledger.forget(key)
+            case "mark":
+                return self.ledger.mark_processed(key)
+            case "drop":
+                return self.ledger.drop_result(key)
+            case "wait":
+                return self.ledger.wait(key, self.lease)
+            case "resolve":
+                return self._resolve(operation, key)
+        return self._check(operation, key)
 
     def _resolve(self, operation: SimulatedOperation, key: str) -> Steps[Any]:
         value = self.value()
         operation.settlement = msgspec.json.encode(value)
         settlements: tuple[Settlement, ...] = (Happened(value), NotHappened(), Abandoned("no use"))
         return self.ledger.resolve(key, self.rng.among(settlements))
-
-    def _mark(self, operation: SimulatedOperation, key: str) -> Steps[Any]:
-        return self.ledger.mark_processed(key)
 
     def _check(self, operation: SimulatedOperation, key: str) -> Steps[Any]:
         if self.rng.chance(0.5):
@@ -132,21 +135,13 @@ class World(SimulatedWork):
         new = yield from self.ledger.check_and_set(key)
         return [new]
 
-    def _drop(self, operation: SimulatedOperation, key: str) -> Steps[Any]:
-        return self.ledger.drop_result(key)
-
-    def _wait(self, operation: SimulatedOperation, key: str) -> Steps[Any]:
-        return self.ledger.wait(key, self.lease)
-
     def _jump(self) -> None:
         seconds = self.rng.between(0.3, 4) * self.lease
         if self.rng.chance(0.5):
             seconds = -seconds
         else:
             self.model.jumped = True
-        self.note("clock", f"jumps {seconds:+.3f}")
-        self.count("clock set forward" if seconds > 0 else "clock set back")
-        self.clock.jump(seconds)
+        self.jump(seconds)
 
     def _start(self, process: SimulatedProcess) -> None:
         self.note(
@@ -172,8 +167,7 @@ class World(SimulatedWork):
         life = self.model.current(id)
         payload = life.fingerprint if life is not None and life.fingerprint else "p"
         policy = self.settings.policy("wait", 1000.0)
-        service = FlowContext(self.ledger, self.store, self.clock, self._heart, None, lambda: False)
-        flow = Flow(service, policy, DECODER)
+        flow = self._flow(policy, lambda: False)
         operations = [self._operation("last", "call", id, policy, payload) for _ in range(callers)]
         for operation in operations:
             operation.final = True
