@@ -335,6 +335,42 @@ def test_a_link_goes_whole(link, around):
     assert text(around.format(link, link)) == around.format("***", "***")
 
 
+@pytest.mark.parametrize(
+    "credential",
+    [
+        "sk_live_51HqLyjWDarjtT1zdp7dc",
+        "rk_test_51HqLyjWDarj",
+        "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
+        "sk-proj-51HqLyjWDarjtT1zdp7dc",
+        "ghp_16C7e42F292c6912E7710c838347Ae178B4a",
+        "github_pat_11ABCDEFG0123456789_abcdefgh",
+        "glpat-xYz1234567890abcdefg",
+        "xoxb-123456789012-abcdefghijkl",
+        "AKIAIOSFODNN7EXAMPLE",
+        "AIzaSyD-1234567890abcdefghijklmnopqrstu",
+        "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJiZWEifQ.c2lnbmF0dXJl",
+        "eyJhbGciOiJub25lIn0.eyJzdWIiOiIxMjM0NSJ9.",
+    ],
+)
+@pytest.mark.parametrize("around", ["{}", "key: {}", '"{}",', "the key ({}) is gone", "{} {}"])
+def test_a_credential_goes_whole(credential, around):
+    assert text(around.format(credential, credential)) == around.format("***", "***")
+
+
+def test_what_follows_bearer_is_a_credential():
+    assert (
+        text("Authorization: Bearer 0f1f292b4e85b9b6a1c2== was refused")
+        == "Authorization: Bearer *** was refused"
+    )
+
+
+@pytest.mark.parametrize(
+    "kept", ["sk-learn", "sk_live_", "task_live_12345678", "eyJ", "AKIA 1", "Bearer of news"]
+)
+def test_what_only_begins_like_a_credential_is_left_alone(kept):
+    assert text(kept) == kept
+
+
 def test_what_a_link_or_an_address_holds_goes_with_it():
     assert text("https://example.com/orders/12345?mail=ann@example.com&tel=+491712345678") == "***"
     assert text("order12345.1712345678@example.com") == "***@***"

@@ -1,6 +1,7 @@
 """Redaction: nothing personal in what is stored or logged.
 
     what                          becomes         such as
+    credentials of known forms    ***             sk_live_..., ghp_..., AKIA..., JSON Web Tokens, Bearer ...
     links                         ***             https://..., www...., bit.ly/3xYz, anything with ://
     e-mail addresses              ***@***         ann+shop@example.com, "ann b"@example.com, jörg@müller.de
     tracking numbers              ***             1Z999AA10123456784, RB123456785GB, tracking no. AB-12345
@@ -27,7 +28,7 @@ be seen are read as what they stand for. Not read: HTML entities, base64, number
 out ("ann at example dot com") or without a dot (root@localhost). Names, streets and cards are not looked for.
 
     text        the masks, and a text that is being masked
-    patterns    links, e-mail addresses, order and tracking numbers
+    patterns    credentials, links, e-mail addresses, order and tracking numbers
     phones      phone numbers by country, and numbers that look like one and are none
     numbers     goes through the digits of a text, with an end to its work
     data        nested data, and names that say what a value is

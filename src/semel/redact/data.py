@@ -1,4 +1,4 @@
-"""Nested data: every text in it masked, and what stands under a name that says what it is."""
+"""Nested data: masks every text in it, and every value under a name such as `email`."""
 
 import re
 from collections.abc import Callable

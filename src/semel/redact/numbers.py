@@ -16,7 +16,7 @@ from semel.redact.phones import (
     other_number_end,
     phone_mask,
 )
-from semel.redact.text import MASK, Mark, TextSpan
+from semel.redact.text import MASK, Mark, TextSpan, united
 
 # Some twenty pages. Nobody reads more of a line in a log, or of an entry in an audit.
 MOST_CHARACTERS: Final = 65_536
@@ -88,19 +88,8 @@ def numbers(plain: str, plans: NumberingPlans, limit: WorkLimit) -> list[Mark]:
                 marks += _DigitGroups(plain, groups, plans, limit).marks()
                 groups = []
         marks += _DigitGroups(plain, groups, plans, limit).marks()
-    return _apart(marks)
-
-
-def _apart(marks: list[Mark]) -> list[Mark]:
     # An extension may look like a number, and then goes with the one before it, and so does what it begins.
-    apart: list[Mark] = []
-    for start, end, mask in marks:
-        if apart and start < apart[-1][1]:
-            first, before, kept = apart[-1]
-            apart[-1] = first, max(before, end), kept
-        else:
-            apart.append((start, end, mask))
-    return apart
+    return united(marks)
 
 
 def _unread(plain: str, start: int, end: int) -> Mark:

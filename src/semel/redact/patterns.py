@@ -1,4 +1,4 @@
-"""Links, e-mail addresses, order numbers and tracking numbers: how each is known in a text."""
+"""Credentials, links, e-mail addresses, order and tracking numbers: how each is recognised in a text."""
 
 import re
 from collections.abc import Iterable
@@ -83,6 +83,23 @@ def holds(plain: str, stems: tuple[str, ...]) -> bool:
     """Whether one of the words may be in the text."""
     lower = plain.lower()
     return any(stem in lower for stem in stems)
+
+
+# --- Credentials -----------------------------------------------------------------------------------
+
+# By the form that their makers gave them, so that they are found where they should not be: Stripe's, those of
+# language models, GitHub's, GitLab's, Slack's, Amazon's, Google's, JSON Web Tokens, and any after "Bearer".
+_CREDENTIAL: Final = re.compile(
+    r"(?<![\w-])(?:(?:sk|pk|rk)_(?:live|test)_[A-Za-z0-9]{8,}|whsec_[\w+/-]{16,}=*"
+    r"|sk-(?=[A-Za-z_-]*\d)[\w-]{20,}|gh[opusr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{20,}"
+    r"|xox[abeoprs]-[\w-]{10,}|A(?:KI|SI)A[0-9A-Z]{16}(?!\w)|AIza[\w-]{35}"
+    r"|eyJ[\w-]{10,}\.[\w-]+(?:\.[\w-]*)?|(?<=[Bb]earer )[\w.~+/-]{16,}=*)"
+)
+
+
+def credentials(plain: str) -> list[Mark]:
+    """Every key and token whose form tells what it is, to be masked whole."""
+    return [(*found.span(), MASK) for found in _CREDENTIAL.finditer(plain)]
 
 
 # --- Links -----------------------------------------------------------------------------------------
@@ -191,7 +208,8 @@ def order_numbers(plain: str) -> list[Mark]:
     if holds(plain, _ORDER_STEMS):
         labelled = _LABELLED_ORDER.finditer(plain)
         spans += listed(plain, [_order_span(found) for found in labelled if _is_order(found)])
-    return [(start, end, order_mask(plain[start:end])) for start, end in united(spans)]
+    marks = united([(start, end, MASK) for start, end in spans])
+    return [(start, end, order_mask(plain[start:end])) for start, end, _ in marks]
 
 
 def _is_hashed_otherwise(found: re.Match[str]) -> bool:
@@ -257,7 +275,7 @@ def tracking_numbers(plain: str) -> list[Mark]:
         spans += listed(
             plain, [found.span("number") for found in labelled if _is_labelled_tracking(found["number"])]
         )
-    return [(start, end, MASK) for start, end in united(spans)]
+    return united([(start, end, MASK) for start, end in spans])
 
 
 def _is_labelled_tracking(labelled: str) -> bool:

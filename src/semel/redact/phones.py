@@ -1,4 +1,4 @@
-"""Phone numbers: what announces them, what they look like, and which numbers look like them and are none."""
+"""Phone numbers: how they are recognised, and which similar numbers are not phone numbers."""
 
 import re
 from functools import lru_cache

@@ -10,7 +10,7 @@ from semel.core.extras import require
 from semel.errors import InvalidOption
 from semel.redact.data import masked
 from semel.redact.numbers import WorkLimit, numbers
-from semel.redact.patterns import MANY_DIGITS, emails, links, order_numbers, tracking_numbers
+from semel.redact.patterns import MANY_DIGITS, credentials, emails, links, order_numbers, tracking_numbers
 from semel.redact.phones import CODE, REGIONS, numbering_plans
 from semel.redact.text import ANY_MASK, MASK, MarkedText, beginning
 
@@ -34,7 +34,7 @@ _left: ContextVar[WorkLimit | None] = ContextVar("semel_redact_left", default=No
 
 
 class Redactor(msgspec.Struct, frozen=True):
-    """Masks e-mail addresses, phone, order and tracking numbers, and links.
+    """Masks e-mail addresses, phone, order and tracking numbers, links, and credentials of known forms.
 
     `regions` are the countries (ISO 3166) whose phone numbers are known without a "+". With fewer of them,
     more bare numbers are left alone.
@@ -108,7 +108,7 @@ class Redactor(msgspec.Struct, frozen=True):
         marked = MarkedText(text)
         if not _SUSPECT.search(marked.plain):
             return text
-        marked.mark(links, emails)
+        marked.mark(credentials, links, emails)
         if "%" in text:
             # Only now, since a link goes on after %20, and would end at a blank.
             marked = MarkedText(marked.written(), percent=True)

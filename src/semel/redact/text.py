@@ -114,14 +114,15 @@ class MarkedText:
         return _put(self._text, marks)
 
 
-def united(spans: list[TextSpan]) -> list[TextSpan]:
-    """The spans in order, with those that overlap made one."""
-    apart: list[TextSpan] = []
-    for start, end in sorted(spans):
+def united(marks: list[Mark]) -> list[Mark]:
+    """The marks in order, with those that overlap made one, which has the mask of the first."""
+    apart: list[Mark] = []
+    for start, end, mask in sorted(marks):
         if apart and start < apart[-1][1]:
-            apart[-1] = (apart[-1][0], max(end, apart[-1][1]))
+            first, before, kept = apart[-1]
+            apart[-1] = first, max(before, end), kept
         else:
-            apart.append((start, end))
+            apart.append((start, end, mask))
     return apart
 
 
