@@ -11,6 +11,7 @@ from semel.core.flow import SKIPPED
 from semel.core.keys import Key
 from semel.core.lifecycle import Status
 from semel.core.overflow import FileOverflow
+from semel.core.policy import Options
 from semel.core.running import Run, current_run
 from semel.core.spans import DAY, HOUR
 from semel.errors import (
@@ -31,6 +32,7 @@ from semel.errors import (
     MessageUnreadable,
     MissingExtra,
     NotPermitted,
+    NotProvisioned,
     OutcomeUnknown,
     PayloadChanged,
     QueueMissing,
@@ -121,7 +123,9 @@ __all__ = [
     "MissingExtra",
     "NotHappened",
     "NotPermitted",
+    "NotProvisioned",
     "Once",
+    "Options",
     "Outcome",
     "OutcomeUnknown",
     "Overflow",

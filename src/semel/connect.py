@@ -9,25 +9,26 @@ import msgspec
 from semel import errors
 from semel.core.clock import Clock
 from semel.core.codecs import COMPRESS_OVER, MAX_BYTES, Codec, Encryption, Overflow
-from semel.core.drive import Limiting, Reporting, Store, StoreType, leave
+from semel.core.drive import Limiting, Reporting, Scanning, Store, StoreType, adrive, drive, leave
 from semel.core.events import Events, Listener
 from semel.core.facades import AsyncLedger, Ledger
 from semel.core.flow import FlowContext
-from semel.core.heartbeat import Heart
 from semel.core.keys import fingerprint
 from semel.core.ledger import LedgerSteps
-from semel.core.locks import Event
 from semel.core.realm import Realm
 from semel.core.sealing import Sealing
-from semel.core.seldom import Seldom
 from semel.core.spans import DAY, Seconds, seconds
 from semel.once import Once
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
+    from semel.core.heartbeat import Heart
+    from semel.core.locks import Event
     from semel.gate import GateSteps, Rule
     from semel.gate.facades import AsyncGate, Gate
+    from semel.ops.facades import AsyncOps, Ops
+    from semel.ops.rates import RateKeeper, Rates
     from semel.redact import Digest, Redactor
     from semel.state.erasure import Erasure, ErasureSteps, Told
     from semel.state.facades import (
@@ -73,6 +74,8 @@ def connect(
     horizon: Seconds | None = None,
     redact: "Redactor | None" = None,
     on_event: Listener | None = None,
+    log_keys: bool = False,
+    worker: str = "",
     clock: Clock | None = None,
 ) -> "Semel":
     """Open a store by its URL: `memory:`, `sqlite:///file.db`, `dynamodb:`, `postgresql:` or `redis:`.
@@ -84,7 +87,9 @@ def connect(
     fingerprints that cannot be guessed from outside. Results larger than `max_result_bytes` go to `overflow`.
     A `codec` of your own says how results are written, in place of `encryption` and `max_result_bytes`.
     `horizon` is how long whoever calls goes on retrying; a shorter `ttl` is refused. `redact` takes what is
-    personal out of errors, journal entries and logged details before they are kept.
+    personal out of errors, journal entries and logged details before they are kept. With `log_keys` events
+    and log lines tell keys, redacted, and not only their digests. `worker` is how records name whoever works
+    here; without one it is the host and the process.
     """
     if store is not None and url is not None:
         raise errors.InvalidOption("connect takes a store's URL or a store, not both")
@@ -101,6 +106,8 @@ def connect(
         horizon=horizon,
         redact=redact,
         on_event=on_event,
+        log_keys=log_keys,
+        worker=worker,
         clock=clock,
     )
 
@@ -190,12 +197,15 @@ def _checked(secret: bytes | None) -> bytes | None:
     return secret
 
 
-def _events(on_event: Listener | None, redact: "Redactor | None", clock: Clock) -> Events:
+def _events(on_event: Listener | None, redact: "Redactor | None", clock: Clock, *, log_keys: bool) -> Events:
+    from semel.core.seldom import Seldom
+
     events = Events()
     if on_event is not None:
         events.listen(on_event)
     if redact is not None:
         events.scrub = redact.text
+    events.tells_keys = log_keys
     events.seldom = Seldom(clock)
     return events
 
@@ -211,10 +221,13 @@ class Shared(msgspec.Struct, frozen=True):
     redact: "Redactor | None"
     clock: Clock
     horizon: Seconds | None
-    heart: Heart
-    stopping: Event
+    heart: "Heart"
+    stopping: "Event"
     board: "list[Board]"
     """The switches as this process sees them, once it has asked for them."""
+    worker: str
+    rates: "list[RateKeeper]"
+    """What counts the rates of all scopes, once that is asked for."""
 
 
 class Semel:
@@ -234,11 +247,17 @@ class Semel:
         horizon: Seconds | None = None,
         redact: "Redactor | None" = None,
         on_event: Listener | None = None,
+        log_keys: bool = False,
+        worker: str = "",
         clock: Clock | None = None,
     ) -> None:
+        # Threads, which whoever only imports semel does not need.
+        from semel.core.heartbeat import Heart
+        from semel.core.locks import Event
+
         clock = clock or Clock()
-        events = _events(on_event, redact, clock)
-        cast("Reporting", store).on_error = events.failed
+        events = _events(on_event, redact, clock, log_keys=log_keys)
+        cast("Reporting", store).on_error = events.within(scope).failed
         if overflow is not None:
             store.overflow = overflow
         self._open(
@@ -254,6 +273,8 @@ class Semel:
                 Heart(store, clock),
                 Event(),
                 [],
+                worker,
+                [],
             ),
             scope,
         )
@@ -261,18 +282,19 @@ class Semel:
     def _open(self, shared: Shared, scope: str) -> None:
         self._shared = shared
         self.store = store = shared.store
-        self.events = shared.events
+        self.events = shared.events.within(scope)
         self.env = shared.env
         self.clock = shared.clock
         self.scope = scope
         realm = Realm(
             env=shared.env,
             scope=scope,
-            events=shared.events,
+            events=self.events,
             horizon=0.0 if shared.horizon is None else seconds(shared.horizon),
             secret=shared.secret,
             redactor=shared.redact,
             sealing=Sealing(shared.codec.encryption),
+            worker=shared.worker,
         )
         steps = LedgerSteps(
             realm,
@@ -333,6 +355,17 @@ class Semel:
 
         return Switches(self._switch_steps, self.store)
 
+    @functools.cached_property
+    def ops(self) -> "Ops":
+        """Questions and actions of whoever runs it."""
+        from semel.ops.facades import Ops, OpsSteps
+
+        unordered = isinstance(self.store, Scanning)
+        steps = OpsSteps(
+            self.ledger.steps, self.journal.steps, self._switch_steps, self._eraser_steps, unordered=unordered
+        )
+        return Ops(steps, self.store)
+
     def mailbox(self, name: str, *, ttl: Seconds | None = None) -> "Mailbox":
         """Messages that wait under this name, for `ttl` at most: 14 days."""
         from semel.state.facades import Mailbox
@@ -365,9 +398,7 @@ class Semel:
 
         After a crash the same call goes on with what is left.
         """
-        from semel.state.facades import Eraser
-
-        return Eraser(self._eraser_steps, self.store).forget_subject(person, told=told)
+        return drive(self._eraser_steps.forget_subject(person, told=told), self.store)
 
     @functools.cached_property
     def _rules(self) -> "Rules":
@@ -415,6 +446,23 @@ class Semel:
         """A keyed hash in place of a text that tells too much, as a part of a key for instance."""
         return self._realm.pseudonym(text)
 
+    def keep_rates(self) -> "RateKeeper":
+        """Count what this process does, in every scope, for `ops.rates`: a row a minute, until `close`.
+
+        Counting costs no request; what was counted is written once a minute, to the table of the journal.
+        """
+        from semel.ops.rates import RateKeeper
+
+        kept = self._shared.rates
+        if not kept:
+            kept.append(RateKeeper(self.env, self.store, self.clock))
+        self.events.listen(kept[0])
+        return kept[0]
+
+    def counted_rates(self) -> "list[Rates]":
+        """What this process has counted of this scope and not written yet; none where it keeps no rates."""
+        return [rates for keeper in self._shared.rates for rates in keeper.counted(self.scope)]
+
     def drain(self) -> None:
         """Begin nothing new, in any scope: what runs may finish, what has not begun is given back."""
         self._shared.stopping.set()
@@ -422,6 +470,8 @@ class Semel:
     def close(self) -> None:
         """Let go of the store."""
         self.drain()
+        for rates in self._shared.rates:
+            rates.stop()
         for board in self._shared.board:
             board.stop()
         self.store.close()
@@ -472,6 +522,13 @@ class AsyncSemel:
 
         return AsyncSwitches(self._sync.switches.steps, self._sync.store)
 
+    @functools.cached_property
+    def ops(self) -> "AsyncOps":
+        """Questions and actions of whoever runs it."""
+        from semel.ops.facades import AsyncOps
+
+        return AsyncOps(self._sync.ops.steps, self._sync.store)
+
     def mailbox(self, name: str, *, ttl: Seconds | None = None) -> "AsyncMailbox":
         """Messages that wait under this name."""
         from semel.state.facades import AsyncMailbox
@@ -490,9 +547,8 @@ class AsyncSemel:
 
     async def forget_subject(self, person: str, *, told: "Told | None" = None) -> "Erasure":
         """Drop everything kept about a person; what was done once is still known to be done."""
-        from semel.state.facades import AsyncEraser
-
-        return await AsyncEraser(self._sync._eraser_steps, self._sync.store).forget_subject(person, told=told)
+        steps = self._sync._eraser_steps.forget_subject(person, told=told)
+        return await adrive(steps, self._sync.store)
 
     def scoped(self, scope: str) -> "AsyncSemel":
         """This store for another tenant, whose keys are its own."""

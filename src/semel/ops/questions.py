@@ -1,0 +1,160 @@
+"""What a person on call asks of a ledger: which records, how one came to be so, and what needs somebody."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from semel import errors
+from semel.core.commands import Found as TimeFound
+from semel.core.commands import Page, Query, Steps, Time
+from semel.core.events import digest
+from semel.core.keys import Key, key_of
+from semel.core.ledger import LedgerSteps, in_doubt
+from semel.core.lifecycle import Status
+from semel.core.policy import check_limit
+from semel.model import Listing, Record
+from semel.ops.model import Found, Search, version_of
+from semel.ops.rates import RateSteps
+from semel.ops.related import Related, RelatedSteps
+from semel.ops.story import Inspection, Story, completed, tell, tell_absent
+from semel.state.journal import JournalSteps
+from semel.tables import LEDGER, SUBJECT
+
+# So many records are looked at for one page at most, however few of them are wanted: no page takes long.
+EXAMINED = 2000
+
+# So many are asked for at once.
+BITE = 200
+
+
+class QuestionSteps:
+    """The questions, as generators of commands."""
+
+    def __init__(self, ledger: LedgerSteps, journal: JournalSteps, *, unordered: bool = False) -> None:
+        self._ledger = ledger
+        self._unordered = unordered
+        self._related = RelatedSteps(ledger, journal, unordered=unordered)
+        self._rates = RateSteps(ledger.prefix)
+
+    def search(self, search: Search, *, limit: int = 50, after: str | None = None) -> Steps[Found]:
+        """A page of the records that are asked for, by the way that reads the fewest others.
+
+        A page ends after a bounded number of records was looked at, however few of them were wanted; the next
+        one goes on from there. What is in doubt comes oldest first, what failed newest first, and the rest in
+        no promised order.
+        """
+        check_limit("limit", limit)
+        skip, place = _cursor(after)
+        records: list[Record] = []
+        unreadable: list[str] = []
+        examined = 0
+        while True:
+            page = yield from self._page(search, place, EXAMINED - examined)
+            examined += page.read
+            for number, record in enumerate(page.records[skip:], skip + 1):
+                if matches(search, record):
+                    records.append(record)
+                if len(records) == limit and number < len(page.records):
+                    after = f"{number}.{place or ''}"
+                    break
+            else:
+                unreadable += page.unreadable
+                skip, place = 0, page.after
+                if place is not None and len(records) < limit and examined < EXAMINED:
+                    continue
+                after = None if place is None else f"0.{place}"
+            scan = search.scans(unordered=self._unordered)
+            return Found(tuple(records), after, page.now, examined, search.way, tuple(unreadable), scan)
+
+    def explain(
+        self, key: str | Key, *, scan: bool = False, inboxes: Sequence[str] = ()
+    ) -> Steps[Story | None]:
+        """What happened to a key, what belongs to it, and what its next call gets; None if nothing is known.
+
+        Where keys lie in no order (Redis, DynamoDB), steps are found by the person that they are about; with
+        `scan` all of them are, by reading the whole table. Of the `inboxes` each is looked through for the
+        message of the key. Without these two it makes 12 requests at most, and where the record names a
+        person, one for each row about that person that may belong to it, up to a hundred more.
+        """
+        record = yield from self._ledger.get(key)
+        found: TimeFound = yield Time()
+        related = yield from self._related.of(str(key), record, scan=scan, inboxes=inboxes)
+        if record is None:
+            return completed(tell_absent(str(key)), related, None) if related else None
+        return (yield from self._told(record, found.now, related))
+
+    def look(
+        self, key: str | Key, *, scan: bool = False, inboxes: Sequence[str] = ()
+    ) -> Steps[Inspection | None]:
+        """The record of a key as it stands, with its story as `explain` tells it; None where it has none."""
+        record = yield from self._ledger.get(key)
+        found: TimeFound = yield Time()
+        if record is None:
+            return None
+        related = yield from self._related.of(str(key), record, scan=scan, inboxes=inboxes)
+        story = yield from self._told(record, found.now, related)
+        return Inspection(record, story, version_of(record), found.now)
+
+    def _told(self, record: Record, now: float, related: Related) -> Steps[Story]:
+        return completed(tell(record, now), related, (yield from self._duplicates(record, now)))
+
+    def _duplicates(self, record: Record, now: float) -> Steps[int | None]:
+        try:
+            return (yield from self._rates.duplicates(digest(record.id), now))
+        except errors.StoreError:
+            # It may have no table for them, and what the record says is told all the same.
+            return None
+
+    def _page(self, search: Search, after: str | None, most: int) -> Steps[Listing]:
+        if search.subject:
+            return (yield from self._of_subject(search, after))
+        if search.in_doubt:
+            return (yield from self._ledger.doubts(limit=BITE, after=after))
+        if search.status is Status.FAILED:
+            return (yield from self._ledger.failures(reverse=True, limit=BITE, after=after))
+        return (
+            yield from self._ledger.list(
+                status=search.status, prefix=search.prefix, limit=BITE, after=after, most=most
+            )
+        )
+
+    def _of_subject(self, search: Search, after: str | None) -> Steps[Listing]:
+        subject = self._ledger.subject(search.subject)
+        page: Page = yield Query(LEDGER, subject, index=SUBJECT.name, limit=BITE, after=after)
+        records: list[Record] = []
+        unreadable: list[str] = []
+        for item in page.items:
+            try:
+                record = yield from self._ledger.get(key_of(item[LEDGER.partition]))
+            except errors.RecordCorrupt as error:
+                unreadable.append(error.key)
+                continue
+            if record is None or record.subject != subject:
+                continue
+            if not search.in_doubt or in_doubt(record, page.now):
+                records.append(record)
+        return Listing(tuple(records), page.after, tuple(unreadable), page.now, len(page.items))
+
+
+def matches(search: Search, record: Record) -> bool:
+    """Whether a record is one of those that are asked for."""
+    failure = record.failure
+    return (
+        (search.status is None or record.status is search.status)
+        and record.key.startswith(search.prefix)
+        and (not search.error or (failure is not None and failure.type == search.error))
+        and search.worker in (record.worker or "")
+        and digest(record.id).startswith(search.digest)
+        and (search.since is None or record.updated_at >= search.since)
+        and (search.until is None or record.updated_at <= search.until)
+    )
+
+
+def _cursor(after: str | None) -> tuple[int, str | None]:
+    """How many of a page were looked at before, and where that page begins."""
+    if after is None:
+        return 0, None
+    skip, dot, place = after.partition(".")
+    if not skip.isascii() or not skip.isdigit() or not dot:
+        raise errors.UsageError(f"not the cursor of a search: {after!r}")
+    return int(skip), place or None
