@@ -11,6 +11,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jsonschema_rs
@@ -194,6 +195,90 @@ def test_a_log_record_has_the_fields_of_the_event(caplog: pytest.LogCaptureFixtu
         "semel_name": "shop.reply",
         "semel_detail": "QuietHours",
     }
+
+
+# Keys, where they are allowed
+
+
+def keys_told(caplog: pytest.LogCaptureFixture, **options: Any) -> tuple[list[str], list[str], list[str]]:
+    """The keys of events, the lines of the log, and their fields with the key."""
+    caplog.set_level(logging.INFO)
+    heard, clock = list[Event](), FakeClock()
+    with semel.connect("memory:", on_event=heard.append, clock=clock, **options) as s:
+        s.events.listen(log_events)
+        s.through("http").scoped("north").ledger.claim(f"order:{PRIVATE}/7", lease=30)
+        clock.advance(31)
+        s.scoped("north").ledger.claim(f"order:{PRIVATE}/7", lease=30)
+    fields = [str(vars(record).get("semel_key")) for record in caplog.records]
+    return [event.key for event in heard], [record.getMessage() for record in caplog.records], fields
+
+
+def test_keys_are_told_where_that_is_allowed(caplog: pytest.LogCaptureFixture) -> None:
+    keys, lines, fields = keys_told(caplog, log_keys=True)
+    assert keys == fields == [f"order:{PRIVATE}/7"] * 2
+    assert re.fullmatch(rf"claimed: key [0-9a-f]{{16}} \(order:{PRIVATE}/7\), attempt 1", lines[0])
+    assert lines[1].startswith("taken_over: key ")
+
+
+def test_keys_are_redacted_where_the_ledger_redacts(caplog: pytest.LogCaptureFixture) -> None:
+    keys, lines, fields = keys_told(caplog, log_keys=True, redact=Redactor())
+    assert keys == fields == ["order:***@***/7"] * 2
+    assert PRIVATE not in "".join(lines)
+
+
+def test_a_key_that_cannot_be_redacted_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    broken = SimpleNamespace(text=lambda _text: 1 / 0)
+    keys, lines, _ = keys_told(caplog, log_keys=True, redact=broken)
+    assert not [text for text in (*keys, *lines) if PRIVATE in text]
+    assert all(keys)
+
+
+def test_without_being_allowed_no_key_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    keys, lines, fields = keys_told(caplog)
+    assert keys == ["", ""]
+    assert fields == ["None", "None"]
+    assert PRIVATE not in "".join(lines)
+
+
+def test_metrics_and_spans_have_no_keys_though_they_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    registry, emf = CollectorRegistry(), Emf(service="orders", env="prod")
+    with semel.connect("memory:", on_event=Prometheus(registry), log_keys=True) as s:
+        s.events.listen(emf)
+        s.ledger.check_and_set(f"order:{PRIVATE}")
+    emf.flush()
+    assert PRIVATE not in capsys.readouterr().out + generate_latest(registry).decode()
+
+
+def test_a_hidden_key_stays_hidden(caplog: pytest.LogCaptureFixture) -> None:
+    heard: list[Event] = []
+    with semel.connect("memory:", on_event=heard.append, log_keys=True, secret=b"s" * 32) as s:
+        s.once("greet:{name}", hide_key=True)(one_more_greeting)(PRIVATE)
+    assert heard
+    assert PRIVATE not in repr(heard)
+
+
+def test_an_event_about_no_key_has_none() -> None:
+    heard: list[Event] = []
+    with semel.connect("memory:", on_event=heard.append, log_keys=True) as s:
+        s.events.emit(What.REFUSED, "", detail="signature")
+    assert [event.key for event in heard] == [""]
+
+
+def test_an_event_tells_its_scope() -> None:
+    heard: list[Event] = []
+    with semel.connect("memory:", on_event=heard.append, scope="home") as s:
+        for ledger in (s, s.scoped("north"), s.scoped("north").through("http"), s.through("http").scoped("")):
+            ledger.ledger.check_and_set("a")
+    assert [(event.scope, event.door) for event in heard] == [
+        ("home", ""),
+        ("north", ""),
+        ("north", "http"),
+        ("", "http"),
+    ]
+
+
+def one_more_greeting(name: str) -> str:
+    return f"hello {name}"
 
 
 def one_more(n: int) -> int:

@@ -5,46 +5,24 @@ from typing import Any, TypeAlias
 from semel.core.events import What
 from semel.provision.cloudformation import logical
 from semel.provision.deployment import Deployment, Queue
+from semel.telemetry.thresholds import DUPLICATES, FEW, MOST_DUPLICATES, OFTEN, ONCE, PERIOD
 from semel.telemetry.words import metric
 
 TemplateBlock: TypeAlias = dict[str, Any]
 
-PERIOD = 300
 NAMESPACE = "semel"
-
-# What somebody has to look at, each time it happens.
-ONCE = {
-    What.HELD: "Nobody knows whether an effect has happened: find out, and settle it in the ledger.",
-    What.CLAIM_LOST: "Work outlived its lease, and may have been done twice.",
-    What.CORRUPT: "A record of the ledger cannot be read.",
-    What.RESULT_NOT_KEPT: "A result was too large to be kept, or is no JSON.",
-}
-# What the retries mostly make good; so many in five minutes they do not.
-OFTEN = {
-    What.THROTTLED: (5, "The ledger's table was still too busy after every retry."),
-    What.STORE_ERROR: (5, "The ledger did not do as asked."),
-    What.FAILED: (5, "Work failed for good."),
-}
-# More duplicates than news, of more than a handful: somebody sends everything twice, or is never answered.
-MOST_DUPLICATES = 0.5
-FEW = 20
 
 
 def alarms(deployment: Deployment, env: str) -> TemplateBlock:
     """The alarms."""
-    name = deployment.title
-    found = {f"{name}{suffix}": _notifying(alarm) for suffix, alarm in _ledgers(deployment.app, env).items()}
+    name, found = deployment.title, _tables(deployment)
     for function in deployment.functions:
-        found |= {
-            f"{name}{function}{suffix}": _notifying(alarm)
-            for suffix, alarm in _functions(f"{name}{function}").items()
-        }
-    found |= {f"{name}{suffix}": _notifying(alarm) for suffix, alarm in _tables(deployment).items()}
+        of_function = _functions(f"{name}{function}")
+        found |= {f"{function}{suffix}": alarm for suffix, alarm in of_function.items()}
     if deployment.queue is not None:
-        found |= {
-            f"{name}{suffix}": _notifying(alarm) for suffix, alarm in _queues(name, deployment.queue).items()
-        }
-    return found
+        found |= _queues(name, deployment.queue)
+    found = ledger_alarms(deployment.app, env) | {what: _notifying(alarm) for what, alarm in found.items()}
+    return {f"{name}{suffix}": alarm for suffix, alarm in found.items()}
 
 
 def _notifying(alarm: TemplateBlock) -> TemplateBlock:
@@ -57,23 +35,25 @@ def _notifying(alarm: TemplateBlock) -> TemplateBlock:
 # By the names under which semel.telemetry.emf writes them
 
 
-def _ledgers(app: str, env: str) -> dict[str, TemplateBlock]:
-    dimensions = {"service": app, "env": env}
+def ledger_alarms(service: str | TemplateBlock, env: str | TemplateBlock) -> dict[str, TemplateBlock]:
+    """The alarms on what happens in a ledger; a service and an environment may be references."""
+    dimensions = {"service": service, "env": env}
     found = {
         f"{metric(what)}Alarm": _over(0, about, _metric(NAMESPACE, metric(what), dimensions))
         for what, about in ONCE.items()
     }
     for what, (most, about) in OFTEN.items():
         found[f"{metric(what)}Alarm"] = _over(most, about, _metric(NAMESPACE, metric(what), dimensions))
-    return found | {"DuplicatesAlarm": _duplicates(dimensions)}
+    found["DuplicatesAlarm"] = _duplicates(dimensions)
+    return {suffix: _notifying(alarm) for suffix, alarm in found.items()}
 
 
-def _duplicates(dimensions: dict[str, str]) -> TemplateBlock:
+def _duplicates(dimensions: dict[str, str | TemplateBlock]) -> TemplateBlock:
     hits, misses = metric(What.REPLAYED), metric(What.CLAIMED)
     number = "FILL(hits, 0) + FILL(misses, 0)"
     share = f"IF({number} > {FEW}, FILL(hits, 0) / ({number}), 0)"
     return {
-        "AlarmDescription": "More duplicates come than news: somebody sends everything twice.",
+        "AlarmDescription": DUPLICATES,
         "Metrics": [
             {"Id": "share", "Expression": share, "ReturnData": True},
             _query("hits", _metric(NAMESPACE, hits, dimensions)),

@@ -1,4 +1,4 @@
-"""Listeners that carry events to where people look: logs, OpenTelemetry, Prometheus, CloudWatch.
+"""Listeners that report events: to logs, OpenTelemetry, Prometheus and CloudWatch.
 
 Each is called with an `Event`, counts or writes it, and is quick about it. `words` says how events are called
 in all of them. A key is named by its digest or not at all, and `detail` goes to logs only: it may quote an

@@ -5,6 +5,7 @@ The format is specified in the CloudWatch User Guide, under "Specification: Embe
 
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from logging import getLogger
@@ -18,7 +19,7 @@ from semel.core.events import Event, What
 from semel.errors import InvalidOption
 from semel.telemetry.words import metric
 
-EventCounts: TypeAlias = dict[tuple[str, What], int]
+EventCounts: TypeAlias = Counter[tuple[str, What]]
 
 # What CloudWatch takes for the name of a namespace and the value of a dimension; it drops others unheard.
 NAMESPACE: Final = re.compile(r"(?!:|AWS/)(?=.*[!-~])[ -~]{1,255}")
@@ -47,15 +48,14 @@ class Emf:
         self._namespace = namespace
         self._dimensions = {"service": service, "env": env}
         self._clock = clock or Clock()
-        self._counts: EventCounts = {}
+        self._counts: EventCounts = Counter()
         # Not a plain lock: a signal's handler may do work of its own in the midst of a call.
         self._lock = RLock()
 
     def __call__(self, event: Event) -> None:
         """Count an event."""
-        counted = event.door, event.what
         with self._lock:
-            self._counts[counted] = self._counts.get(counted, 0) + 1
+            self._counts[event.door, event.what] += 1
 
     @contextmanager
     def invocation(self) -> Iterator[None]:
@@ -71,7 +71,7 @@ class Emf:
     def flush(self) -> None:
         """Write what was counted since the last time: a line for each door that was used."""
         with self._lock:
-            counts, self._counts = self._counts, {}
+            counts, self._counts = self._counts, Counter()
         if not counts:
             return
         try:
@@ -79,16 +79,17 @@ class Emf:
             sys.stdout.flush()
         except Exception:
             getLogger("semel").exception("metrics could not be written")
-            self._keep(counts)
+            with self._lock:
+                self._counts.update(counts)  # they are written the next time
 
     def _lines(self, counts: EventCounts) -> Iterator[str]:
         """The documents for these counts."""
         now = int(self._clock.now() * 1000)
         for door in dict.fromkeys(door for door, _ in counts):
-            values: dict[str, int] = {}
+            values = Counter[str]()
             for (through, what), number in counts.items():
                 if through == door:
-                    values[metric(what)] = values.get(metric(what), 0) + number
+                    values[metric(what)] += number
             yield msgspec.json.encode(self._document(now, door, values)).decode() + "\n"
 
     def _document(self, now: int, door: str, values: dict[str, int]) -> dict[str, Any]:
@@ -102,12 +103,6 @@ class Emf:
             "Metrics": [{"Name": name, "Unit": "Count"} for name in values],
         }
         return {"_aws": {"Timestamp": now, "CloudWatchMetrics": [directive]}, **targets, **values}
-
-    def _keep(self, counts: EventCounts) -> None:
-        """They are written the next time."""
-        with self._lock:
-            for counted, number in counts.items():
-                self._counts[counted] = self._counts.get(counted, 0) + number
 
 
 def _check(pattern: re.Pattern[str], name: str, value: str) -> None:

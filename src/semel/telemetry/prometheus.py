@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from semel.core.events import Event, What
 from semel.core.extras import require
+from semel.telemetry.families import EVENTS
 from semel.telemetry.words import outcome
 
 if TYPE_CHECKING:
@@ -20,9 +21,9 @@ class Prometheus:
     def __init__(self, registry: "CollectorRegistry | None" = None) -> None:
         client = require("prometheus_client", "prometheus")
         self._counter = client.Counter(
-            "semel_events",
-            "What happened to keys.",
-            ["event", "outcome", "door"],
+            EVENTS.name,
+            EVENTS.about,
+            EVENTS.labels,
             registry=client.REGISTRY if registry is None else registry,
         )
         self._doors: dict[str, dict[What, Callable[[], None]]] = {"": self._meet("")}

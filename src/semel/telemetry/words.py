@@ -1,4 +1,4 @@
-"""How telemetry calls what happened: one vocabulary for logs, traces and metrics."""
+"""The names of events in telemetry: one vocabulary for logs, traces and metrics."""
 
 from typing import Final
 
