@@ -20,7 +20,7 @@ from semel.model import PROVISION
 from semel.provision import OWN, shape
 from semel.provision.dynamodb import PATIENCE, POLL, problems, provision
 from semel.stores.dynamodb.layout import title
-from semel.tables import JOURNAL, LEDGER, Column, Form, Index, Kind, Table
+from semel.tables import JOURNAL, LEDGER, SUBJECT, Column, Form, Index, Kind, Table
 from semel.tables.seeds import ACTIVITIES, ALCHEMISER, MESSAGES
 from semel.testing import FakeClock
 
@@ -94,7 +94,7 @@ def well(table: Table = LEDGER, /, **otherwise: Any) -> Service:
         "DescribeTimeToLive": ttl("ENABLED", table.ttl) if table.ttl else ttl("DISABLED"),
         "DescribeContinuousBackups": pitr("ENABLED" if table.recoverable else "DISABLED"),
         "ListTagsOfResource": {"Tags": [{"Key": k, "Value": v} for k, v in table.tags.items()]},
-        "GetItem": {"Item": shape.stamp(table, ENV)},
+        "GetItem": {"Item": shape.stamp(table, ENV, new=True)},
         "PutItem": FAILED,
         "UpdateItem": FAILED,
         "DeleteItem": FAILED,
@@ -190,7 +190,7 @@ def test_an_index_goes_by_the_names_and_forms_that_its_table_has():
 def test_what_names_nobody_is_in_no_index_of_persons(table):
     """The index has only items with a subject, so that a claim without one costs one write."""
     indexes = {each["IndexName"]: each for each in shape.create_request(table, ENV).get(INDEXES, ())}
-    if "subject" in table.attributes:
+    if SUBJECT in table.indexes:
         assert indexes["subject"]["KeySchema"] == shape.key_schema("subject", None)
         assert indexes["subject"]["Projection"]["NonKeyAttributes"] == ["expires_at"]
     else:
@@ -259,6 +259,8 @@ def test_a_missing_table_is_one_problem_and_nothing_more_is_asked():
                         {"AttributeName": "subject", "AttributeType": "S"},
                         {"AttributeName": "doubt", "AttributeType": "S"},
                         {"AttributeName": "doubt_since", "AttributeType": "N"},
+                        {"AttributeName": "failed", "AttributeType": "S"},
+                        {"AttributeName": "failed_at", "AttributeType": "N"},
                     ],
                 )
             },
@@ -419,7 +421,7 @@ def test_a_missing_table_is_made_given_its_ttl_and_stamped():
     assert service.did() == ["CreateTable", "UpdateTimeToLive", "PutItem"]
     requests = dict(service.calls)
     assert requests["CreateTable"] == shape.create_request(LEDGER, ENV)
-    assert requests["PutItem"]["Item"] == shape.stamp(LEDGER, ENV)
+    assert requests["PutItem"]["Item"] == shape.stamp(LEDGER, ENV, new=True)
     assert requests["PutItem"]["ConditionExpression"] == "attribute_not_exists(#key)"
 
 

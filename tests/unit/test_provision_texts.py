@@ -412,7 +412,8 @@ def test_a_table_without_pages_is_not_queried_but_its_indexes_are():
     assert "dynamodb:Query" not in records["Action"]
     assert indexes["Action"] == ["dynamodb:Query"]
     assert indexes["Resource"] == [
-        f"arn:aws:dynamodb:*:*:table/semel-prod-ledger/index/{name}" for name in ("subject", "doubts")
+        f"arn:aws:dynamodb:*:*:table/semel-prod-ledger/index/{name}"
+        for name in ("subject", "doubts", "failures")
     ]
     [alone] = iam.policy((PROBE,), "prod", Role.WORKER)["Statement"]
     assert "dynamodb:Query" not in alone["Action"]
@@ -426,7 +427,7 @@ def test_whoever_only_writes_may_not_look_anybody_up():
         assert ("Indexes" in statements) is (role is not Role.INGRESS)
         resources = [resource for each in statements.values() for resource in each["Resource"]]
         named = {resource.partition("/index/")[2] for resource in resources} - {""}
-        assert named == (set() if role is Role.INGRESS else {"subject", "actor-at", "doubts"})
+        assert named == (set() if role is Role.INGRESS else {"subject", "actor-at", "doubts", "failures"})
         assert statements.get("Indexes", {"Action": ["dynamodb:Query"]})["Action"] == ["dynamodb:Query"]
 
 

@@ -1,11 +1,11 @@
-"""Tables, made from `Table` values: on the spot, or as text for the tool that makes them elsewhere.
+"""Creates tables from `Table` values: directly, or as templates for other tools.
 
 shape           the requests that make a table in DynamoDB; the texts below are made from them
 dynamodb        tables as they are found, what differs, and what mends it
 iam             the least that each role may do
 cloudformation  sam, terraform, cdk: the same tables as text
 page            statements: pages of the docs, made from the tables and from what the ledger runs
-cost            what a month of events costs, by the prices in `prices`
+cost            what a month of events costs, by the prices in `semel.stores.dynamodb`
 """
 
 from collections.abc import Iterable

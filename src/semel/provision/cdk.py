@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 
 from semel.provision import iam, shape
 from semel.provision.cloudformation import logical
+from semel.provision.terraform import local
 from semel.stores.dynamodb.layout import title
 from semel.tables import Index, Table
 
@@ -32,6 +33,8 @@ RECOVERY = """\
 dynamodb.PointInTimeRecoverySpecification(
                 point_in_time_recovery_enabled=True,
             )"""
+# A text as Python has it.
+python_text = json.dumps
 TYPES = {"S": "STRING", "N": "NUMBER", "B": "BINARY"}
 
 
@@ -46,19 +49,9 @@ def text(tables: Iterable[Table], env: str) -> str:
     )
 
 
-def quoted(text: str) -> str:
-    """A text as Python has it."""
-    return json.dumps(text)
-
-
-def attribute(table: Table) -> str:
-    """The attribute of the stack that holds a table."""
-    return table.name.replace("-", "_")
-
-
 def _table(table: Table, env: str) -> Iterator[str]:
     yield ""
-    yield f"self.{attribute(table)} = dynamodb.Table("
+    yield f"self.{local(table)} = dynamodb.Table("
     yield "    self,"
     yield f'    "{logical(table)}",'
     for name, value in _arguments(table, env):
@@ -66,22 +59,22 @@ def _table(table: Table, env: str) -> Iterator[str]:
     yield ")"
     for index in table.indexes:
         made = shape.index(table, index)
-        yield f"self.{attribute(table)}.add_global_secondary_index("
-        yield f"    index_name={quoted(index.name)},"
+        yield f"self.{local(table)}.add_global_secondary_index("
+        yield f"    index_name={python_text(index.name)},"
         for name, value in (*_keys(table, made), *_units(table), *_projection(made["Projection"])):
             yield f"    {name}={value},"
         yield ")"
     for key, value in table.tags.items():
-        yield f"Tags.of(self.{attribute(table)}).add({quoted(key)}, {quoted(value)})"
+        yield f"Tags.of(self.{local(table)}).add({python_text(key)}, {python_text(value)})"
 
 
 def _arguments(table: Table, env: str) -> Iterator[tuple[str, str]]:
-    yield "table_name", quoted(title(table, env))
+    yield "table_name", python_text(title(table, env))
     yield from _keys(table, shape.create_request(table, env))
     yield "billing_mode", f"dynamodb.BillingMode.{shape.billing(table)['BillingMode']}"
     yield from _units(table)
     if table.ttl:
-        yield "time_to_live_attribute", quoted(table.ttl)
+        yield "time_to_live_attribute", python_text(table.ttl)
     if table.recoverable:
         yield "point_in_time_recovery_specification", RECOVERY
     yield "removal_policy", "RemovalPolicy.RETAIN"
@@ -93,13 +86,13 @@ def _keys(table: Table, made: shape.TableRequest) -> Iterator[tuple[str, str]]:
     for each in made["KeySchema"]:
         name = each["AttributeName"]
         kind = f"dynamodb.AttributeType.{types[name]}"
-        yield words[each["KeyType"]], f"dynamodb.Attribute(name={quoted(name)}, type={kind})"
+        yield words[each["KeyType"]], f"dynamodb.Attribute(name={python_text(name)}, type={kind})"
 
 
 def _projection(made: shape.TableRequest) -> Iterator[tuple[str, str]]:
     yield "projection_type", f"dynamodb.ProjectionType.{made['ProjectionType']}"
     if "NonKeyAttributes" in made:
-        yield "non_key_attributes", f"[{', '.join(map(quoted, made['NonKeyAttributes']))}]"
+        yield "non_key_attributes", f"[{', '.join(map(python_text, made['NonKeyAttributes']))}]"
 
 
 def _units(table: Table) -> Iterator[tuple[str, str]]:
@@ -111,7 +104,7 @@ def _units(table: Table) -> Iterator[tuple[str, str]]:
 
 def _policy(tables: Iterable[Table]) -> Iterator[str]:
     def arn(table: Table) -> str:
-        return f"self.{attribute(table)}.table_arn"
+        return f"self.{local(table)}.table_arn"
 
     def index_arn(table: Table, index: Index) -> str:
         return f'f"{{{arn(table)}}}/index/{index.name}"'
@@ -123,9 +116,9 @@ def _policy(tables: Iterable[Table]) -> Iterator[str]:
     yield "    statements=["
     for each in iam.document(tables, iam.Role.WORKER, arn, index_arn)["Statement"]:
         yield "        iam.PolicyStatement("
-        yield f"            sid={quoted(each['Sid'])},"
+        yield f"            sid={python_text(each['Sid'])},"
         yield "            actions=["
-        yield from (f"                {quoted(action)}," for action in each["Action"])
+        yield from (f"                {python_text(action)}," for action in each["Action"])
         yield "            ],"
         yield "            resources=["
         yield from (f"                {resource}," for resource in each["Resource"])

@@ -21,9 +21,13 @@ def text(tables: Iterable[Table], env: str) -> str:
 
 def written(template: dict[str, Any], env: str) -> str:
     """A template as YAML, with its heading."""
-    yaml = require("yaml", "cli")
-    body: str = yaml.safe_dump(template, sort_keys=False, width=110)
-    return HEADER.format(env=env) + body
+    return HEADER.format(env=env) + yaml(template)
+
+
+def yaml(template: dict[str, Any]) -> str:
+    """A template as YAML."""
+    text: str = require("yaml", "cli").safe_dump(template, sort_keys=False, width=110)
+    return text
 
 
 def template(tables: Iterable[Table], env: str) -> dict[str, Any]:

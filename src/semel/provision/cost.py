@@ -20,20 +20,18 @@ from semel.core.spans import DAY, LEASE
 from semel.errors import InvalidOption
 from semel.model import Claimed
 from semel.provision import shape
-from semel.provision.prices import PRICES, Prices
 from semel.stores.dynamodb.layout import DynamoLayout
+from semel.stores.dynamodb.prices import MILLION, PRICES, READ_BYTES, Prices
 from semel.stores.dynamodb.time import ClockReading
 from semel.stores.dynamodb.values import Value
 from semel.tables import LEDGER
 
 # DynamoDB's units: a write for every started kilobyte, a read for every started four.
 WRITE_BYTES = 1024
-READ_BYTES = 4096
 # What an item takes beside its attributes, where storage is billed.
 OVERHEAD = 100
 GIGABYTE = 1024**3
 MONTH = 30 * DAY
-MILLION = 1_000_000
 
 # A moment with as many digits as moments have.
 NOW = 1_790_000_000.1234567

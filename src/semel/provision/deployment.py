@@ -1,10 +1,11 @@
-"""An application in AWS, as a value: its functions, its queue, its tables, and what has to be told them.
+"""An application in AWS, as a value: its functions, its queue, its tables and their settings.
 
 `stack` makes the SAM template of such values. An application's class gives its own: `deployment()`.
 """
 
 import re
 from collections.abc import Collection, Mapping
+from types import MappingProxyType
 
 import msgspec
 
@@ -89,6 +90,21 @@ def settings_of(
             default=None if name in required else _written(fields[name]),
         )
         for name, words in about.items()
+    )
+
+
+def secrets_of(
+    app: str, about: Mapping[str, str], optional: Mapping[str, str] = MappingProxyType({})
+) -> tuple[Secret, ...]:
+    """A secret for each field that is told of here, `secret` being semel's own; `optional` has parameters."""
+    return tuple(
+        Secret(
+            variable="SEMEL_SECRET" if field == "secret" else f"SEMEL_APPS__{app}__{field}".upper(),
+            field=field,
+            about=words,
+            optional=optional.get(field, ""),
+        )
+        for field, words in about.items()
     )
 
 

@@ -1,4 +1,4 @@
-"""The least that each role may do: exact actions on exact tables and indexes."""
+"""The least permissions of each role: exact actions on exact tables and indexes."""
 
 from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
@@ -44,14 +44,7 @@ RIGHTS = {
     Role.OPERATOR: Rights(
         ("GetItem", *WRITING, "Scan"),
         ("Query",),
-        (
-            *LOOKING,
-            "CreateTable",
-            "TagResource",
-            "UpdateContinuousBackups",
-            "UpdateTable",
-            "UpdateTimeToLive",
-        ),
+        (*LOOKING, *BUILDING),
     ),
     Role.READ_ONLY: Rights(("GetItem", "Scan"), ("Query",), LOOKING),
 }

@@ -12,26 +12,28 @@ from semel.tables.seeds import TABLES as SEEDS
 HEADER = """\
 # Tables
 
-A table is data: one `Table` value says its name, its keys, its attributes and the attribute by which DynamoDB
-removes what has expired. From these values come the requests, the SQL, the templates of
-[provisioning](../how-to/provision.md), and this page.
+This page lists every table that semel knows, with its keys, attributes and indexes. Each is defined by one
+`Table` value. The requests, the SQL, the templates of [provisioning](../how-to/provision.md) and this page
+are made from these values.
 
-In DynamoDB every table also holds one item with the key `semel:environment`: the stamp that says which
-environment the table belongs to. It has no end.
+In DynamoDB every table also has one item with the key `semel:environment`: the stamp, which names the
+environment that the table belongs to. It does not expire.
 
-An index leads to the items that have its attributes. In DynamoDB an item that lacks one of them is not in it,
-and costs nothing more than without the index; one that is in it costs another write.
+What was added later is [optional until it is provisioned](../how-to/provision.md#what-a-later-semel-adds).
+
+An index contains the items that have its attributes. In DynamoDB an item that lacks one of them is not in the
+index and costs nothing more; an item in the index costs another write.
 """
 OWN_HEADING = """
 ## semel's own
 
-`{env}` is the environment, such as `prod`. The other stores have these tables too, under names of their own.
+`{env}` is the environment, such as `prod`. The other stores have these tables too, under their own names.
 """
 OTHERS_HEADING = """
-## Tables that were there first
+## Existing tables
 
-semel works on them as they are, with the attribute names that they have, and beside what others have written.
-Where a table stands for the ledger, the last column says which attribute of the ledger is kept there.
+semel uses these tables as they are, with their own attribute names, together with the programs that already
+use them. If a table is used as the ledger, the last column names the ledger's attribute that is stored there.
 """
 
 MEANINGS = {
@@ -62,7 +64,7 @@ def section(table: Table) -> str:
 
 
 def _facts(table: Table) -> Iterator[tuple[str, str]]:
-    named = f", or what `{table.titled_by}` says" if table.titled_by else ""
+    named = f"; `{table.titled_by}` overrides it" if table.titled_by else ""
     yield "name in DynamoDB", f"`{table.title.replace('{name}', table.name)}`{named}"
     yield "key", ", ".join(f"`{name}` ({TYPES[table.kinds[name]]})" for name in table.key)
     yield "TTL", f"on `{table.ttl}`" if table.ttl else f"none: {table.forever}"
@@ -70,6 +72,10 @@ def _facts(table: Table) -> Iterator[tuple[str, str]]:
         keys = index_attributes(table, index)
         told = ", ".join(f"`{each['AttributeName']}` ({each['AttributeType']})" for each in keys)
         yield f"index `{index.name}`", f"{told}, {_carried(table, index)}"
+    for addition in table.later:
+        names = [f"`{name}`" for name in addition.attributes]
+        names += [f"index `{addition.index}`"] if addition.index else []
+        yield "added later", f"{', '.join(names)}: without them {addition.serves} is not available"
     yield (
         "billing",
         "for each request"

@@ -1,4 +1,4 @@
-"""The store of a URL, as who makes its tables sees it: what was done, and what is wrong."""
+"""The store of a URL as provisioning sees it: creates its tables, and reports problems."""
 
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -15,7 +15,8 @@ from semel.core.extras import require
 from semel.model import PROVISION, Problem
 from semel.provision import dynamodb
 from semel.provision.dynamodb import Say
-from semel.tables import Table
+from semel.stores.backfill import optional, unmarked
+from semel.tables import OWN, Table
 
 
 class ProvisionTarget(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,8 +45,7 @@ class StoreBuilder(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of connections."""
-        ...
+        """Let go of connections, where any are kept."""
 
 
 @contextmanager
@@ -56,14 +56,11 @@ def opened(target: ProvisionTarget) -> Iterator[StoreBuilder]:
         raise errors.InvalidOption(
             f"{target.url!r} names no store that has tables to make; a URL begins with one of {known}"
         )
-    builder = BUILDERS[target.scheme](target)
-    try:
+    with closing(BUILDERS[target.scheme](target)) as builder:
         yield builder
-    finally:
-        builder.close()
 
 
-class DynamoDB:
+class DynamoDB(StoreBuilder):
     """Tables in DynamoDB."""
 
     def __init__(self, target: ProvisionTarget) -> None:
@@ -75,9 +72,22 @@ class DynamoDB:
 
     def provision(self, say: Say) -> list[str]:
         """Make what is missing."""
-        env, clock = self._target.env, self._target.clock
+        target = self._target
         with self._translated_errors():
-            return dynamodb.provision(self._transport, self._target.tables, env, clock=clock, say=say)
+            done = dynamodb.provision(self._transport, target.tables, target.env, clock=target.clock, say=say)
+            for table in target.tables:
+                done += _said(self._completed(table, say), say) if table.later else []
+            return done
+
+    def _completed(self, table: Table, say: Say) -> list[str]:
+        """Bring older items into the indexes of a table that were added later."""
+        from semel.stores.dynamodb.address import parse
+        from semel.stores.dynamodb.store import DynamoDBStore, transport_of
+
+        url, env, clock = self._target.url, self._target.env, self._target.clock
+        transport = transport_of(parse(url), clock)
+        with closing(DynamoDBStore(transport, tables=[table], env=env, clock=clock, url=url)) as store:
+            return list(dynamodb.completed(transport, store.execute, table, env, say))
 
     def problems(self) -> list[Problem]:
         """What is not as it should be."""
@@ -101,7 +111,7 @@ class DynamoDB:
         self._transport.close()
 
 
-class SQLite:
+class SQLite(StoreBuilder):
     """Tables in a file, which whoever opens it makes."""
 
     def __init__(self, target: ProvisionTarget) -> None:
@@ -113,10 +123,13 @@ class SQLite:
 
     def provision(self, say: Say) -> list[str]:
         """Open the file, which makes what is missing."""
-        missing = [problem.what for problem in self.problems() if problem.remedy == PROVISION]
-        target = self._target
+        found, target = self.problems(), self._target
         open_store(target.url, env=target.env, clock=target.clock).close()
-        return _said([f"made {self._path}, where {what}" for what in missing], say)
+        missing = [each.what for each in found if each.remedy == PROVISION and not each.optional]
+        done = [f"made {self._path}, where {what}" for what in missing]
+        if any(each.optional for each in found):
+            done.append(f"completed the indexes of {self._path} that were added later")
+        return _said(done, say)
 
     def problems(self) -> list[Problem]:
         """What is not as it should be."""
@@ -130,16 +143,15 @@ class SQLite:
 
     def _wrong(self, connection: sqlite3.Connection) -> Iterator[Problem]:
         from semel.stores.sqlite.address import LEAST_ROOM
-        from semel.stores.sqlite.schema import META, MIGRATIONS
+        from semel.stores.sqlite.schema import MIGRATIONS, meta_of
 
         if (room := self._file.room()) < LEAST_ROOM:
             what = f"the disk that {self._path} is on is full, but for {room:,} bytes"
             yield Problem(what, "make room there, or move the file to a larger one while nobody has it open")
-        name = META.strip('"')
-        if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (name,)).fetchone():
+        meta = meta_of(connection)
+        if not meta:
             yield Problem(f"{self._path} holds no ledger", PROVISION)
             return
-        meta = dict(connection.execute(f"SELECT name, value FROM {META}"))  # noqa: S608 - a constant
         stamped, schema = meta.get("environment"), meta.get("schema", 0)
         if stamped != self._target.env:
             yield Problem(f"{self._path} belongs to environment {stamped!r}", f"use --env {stamped}")
@@ -147,12 +159,12 @@ class SQLite:
             yield Problem(f"{self._path} was written by a newer semel", "upgrade semel")
         elif schema < len(MIGRATIONS):
             yield Problem(f"{self._path} is of an older schema", PROVISION)
+        for table in OWN:
+            for addition in unmarked(table, meta):
+                yield optional(f"index {addition.index} of table {table.name} lacks older rows", addition)
 
-    def close(self) -> None:
-        """There is nothing to let go of."""
 
-
-class PostgreSQL:
+class PostgreSQL(StoreBuilder):
     """Tables in a database; semel's own are always among them."""
 
     def __init__(self, target: ProvisionTarget) -> None:
@@ -163,7 +175,8 @@ class PostgreSQL:
         """Bring the schema to the newest."""
         from semel.stores.postgres import schema
 
-        return _said(schema.migrate(self._target.url, self._target.env, self._target.tables), say)
+        target = self._target
+        return _said(schema.migrate(target.url, target.env, target.tables, say=say), say)
 
     def problems(self) -> list[Problem]:
         """What is not as it should be."""
@@ -171,11 +184,8 @@ class PostgreSQL:
 
         return schema.problems(self._target.url, self._target.env, self._target.tables)
 
-    def close(self) -> None:
-        """There is nothing to let go of."""
 
-
-class Redis:
+class Redis(StoreBuilder):
     """A Redis has no tables: it is stamped, and looked after for how it keeps what it is given."""
 
     def __init__(self, target: ProvisionTarget) -> None:
@@ -186,16 +196,13 @@ class Redis:
         """Stamp it."""
         from semel.stores.redis import schema
 
-        return _said(schema.provision(self._target.url, self._target.env), say)
+        return _said(schema.provision(self._target.url, self._target.env, say), say)
 
     def problems(self) -> list[Problem]:
         """What is not as it should be."""
         from semel.stores.redis import schema
 
         return schema.problems(self._target.url, self._target.env)
-
-    def close(self) -> None:
-        """There is nothing to let go of."""
 
 
 def _said(done: list[str], say: Say) -> list[str]:

@@ -1,10 +1,10 @@
-"""A `Table` as DynamoDB has it: the requests that make it, and the item that says whose it is."""
+"""A `Table` as DynamoDB has it: the requests that create it, and the stamp of its environment."""
 
 from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 from semel.errors import InvalidOption
-from semel.stores.dynamodb.layout import SCHEMA, DynamoLayout, title
+from semel.stores.dynamodb.layout import COMPLETE, SCHEMA, DynamoLayout, title
 from semel.tables import Column, Form, Index, Kind, Table
 
 TableRequest: TypeAlias = dict[str, Any]
@@ -31,17 +31,13 @@ def attributes(table: Table) -> list[TableRequest]:
     """The attributes that are part of a key, with their types."""
     names = dict.fromkeys(table.key)
     for each in table.indexes:
-        names |= dict.fromkeys(_keys(each))
+        names |= dict.fromkeys(each.key)
     return _defined(table, names)
 
 
 def index_attributes(table: Table, each: Index) -> list[TableRequest]:
     """The attributes that are part of an index's key, with their types."""
-    return _defined(table, _keys(each))
-
-
-def _keys(each: Index) -> list[str]:
-    return [each.partition] if each.sort is None else [each.partition, each.sort]
+    return _defined(table, each.key)
 
 
 def _defined(table: Table, names: Iterable[str]) -> list[TableRequest]:
@@ -91,7 +87,7 @@ def throughput(table: Table) -> TableRequest:
 
 def index(table: Table, each: Index) -> TableRequest:
     """A global secondary index; what lacks its key is not in it, and costs nothing."""
-    names = [column(table, name).name for name in _keys(each)]
+    names = [column(table, name).name for name in each.key]
     return {
         "IndexName": each.name,
         "KeySchema": key_schema(names[0], names[1] if len(names) > 1 else None),
@@ -104,7 +100,7 @@ def projection(table: Table, each: Index) -> TableRequest:
     """What of an item an index has besides keys: at the least its end, as what is over does not exist."""
     if each.carries is None:
         return {"ProjectionType": "ALL"}
-    keys = {*table.key, *_keys(each)}
+    keys = {*table.key, *each.key}
     carried = [name for name in dict.fromkeys((table.expires, *each.carries)) if name not in keys]
     if not carried:
         return {"ProjectionType": "KEYS_ONLY"}
@@ -128,17 +124,33 @@ def stamp_key(table: Table, env: str) -> TableRequest:
     return DynamoLayout(table, table, env).stamp_key()
 
 
-def stamp(table: Table, env: str) -> TableRequest:
-    """The item that says which environment a table belongs to; it has no end."""
-    return stamp_key(table, env) | {"environment": {"S": env}, "schema": {"N": str(SCHEMA)}}
+def stamp(table: Table, env: str, *, new: bool = False) -> TableRequest:
+    """The item that says which environment a table belongs to; it has no end.
+
+    That of a new table notes that its indexes are complete.
+    """
+    item = stamp_key(table, env) | {"environment": {"S": env}, "schema": {"N": str(SCHEMA)}}
+    return item | ({COMPLETE: {"SS": list(table.marks)}} if new and table.marks else {})
 
 
-def stamp_request(table: Table, env: str) -> TableRequest:
+def stamp_request(table: Table, env: str, *, new: bool = False) -> TableRequest:
     """The PutItem request of the stamp, refused where there is one."""
     return {
         "TableName": title(table, env),
-        "Item": stamp(table, env),
+        "Item": stamp(table, env, new=new),
         "ConditionExpression": "attribute_not_exists(#key)",
         "ExpressionAttributeNames": {"#key": table.partition},
         "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
+    }
+
+
+def mark_request(table: Table, env: str, index: str) -> TableRequest:
+    """The UpdateItem request that notes in the stamp that an index is complete."""
+    return {
+        "TableName": title(table, env),
+        "Key": stamp_key(table, env),
+        "UpdateExpression": "ADD #complete :mark",
+        "ConditionExpression": "environment = :env",
+        "ExpressionAttributeNames": {"#complete": COMPLETE},
+        "ExpressionAttributeValues": {":mark": {"SS": [table.mark(index)]}, ":env": {"S": env}},
     }

@@ -7,7 +7,6 @@ CloudFormation looks up by name when it makes the functions.
 import json
 from collections.abc import Iterable
 
-from semel.core.extras import require
 from semel.provision import cloudformation
 from semel.provision.alarms import TemplateBlock, alarms
 from semel.provision.cloudformation import VERSION, logical
@@ -45,9 +44,7 @@ def text(deployments: Iterable[Deployment], env: str) -> str:
         code=CODE,
     )
     # Copied by way of JSON: what stands in it twice would be an alias, which CloudFormation does not know.
-    plain = json.loads(json.dumps(template(listed, env)))
-    body: str = require("yaml", "cli").safe_dump(plain, sort_keys=False, width=110)
-    return head + body
+    return head + cloudformation.yaml(json.loads(json.dumps(template(listed, env))))
 
 
 def template(deployments: Iterable[Deployment], env: str) -> TemplateBlock:

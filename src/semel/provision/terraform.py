@@ -38,7 +38,7 @@ def text(tables: Iterable[Table], env: str) -> str:
 
 
 def local(table: Table) -> str:
-    """A table's name within the module."""
+    """A table's name within a module."""
     return table.name.replace("-", "_")
 
 
