@@ -7,6 +7,7 @@ import threading
 from collections import Counter, defaultdict
 from typing import Any
 
+import msgspec
 import pytest
 
 import semel
@@ -183,6 +184,7 @@ def test_what_cannot_be_handled_is_put_aside_and_redriven_in_its_place(desk):
     [dead] = desk.inbox.dead()
     assert (dead.key, dead.group, dead.attempts) == ("a0", "a", 1)
     assert (dead.error, dead.at) == ("ValueError: no such order", pytest.approx(desk.clock.now()))
+    assert (dead.body, [one.body for one in desk.inbox.dead(bodies=True)]) == (msgspec.UNSET, [{"n": 0}])
     desk.put(a[0])
     desk.put(a[2])
     assert desk.inbox.redrive(dead.id) == 1
@@ -433,6 +435,7 @@ def test_a_message_that_cannot_be_read_any_more_is_put_aside_at_once_and_holds_n
     assert dead.error.startswith(
         "MessageUnreadable: message 'a0' cannot be read (it is encrypted with the key"
     )
+    assert [one.body for one in new.dead(bodies=True)] == [msgspec.UNSET]
     assert office.s.ledger.get("a0") is None, "it was never begun"
     assert new.redrive() == 1
     sweep(old.worker(diary), office.clock)

@@ -12,6 +12,8 @@ from tests.doors.inbox_kit import Diary, conversation, failing, running
 from tests.doors.sqs_kit import make_queue
 from tests.servers.running import until
 
+WHY = ("--why", "the shop is back")
+
 
 @pytest.fixture
 def url(tmp_path):
@@ -97,8 +99,8 @@ def test_dead_tells_what_was_put_aside_and_why_and_not_what_it_says(run, inbox):
 
 def test_redrive_puts_one_back_or_all(run, inbox):
     [first, *_] = inbox.dead()
-    assert run("redrive", "support", first.id) == (0, "Put back 1 message.\n", "")
-    assert run("redrive", "support", "--all") == (0, "Put back 2 messages.\n", "")
+    assert run("redrive", "support", first.id, *WHY) == (0, "Put back 1 message.\n", "")
+    assert run("redrive", "support", "--all", "--yes", *WHY) == (0, "Put back 2 messages.\n", "")
     assert (inbox.dead(), inbox.waiting()) == ([], 6)
     diary = Diary()
     with running(inbox.worker(diary, poll=0.01)):
@@ -107,12 +109,43 @@ def test_redrive_puts_one_back_or_all(run, inbox):
     assert sorted(diary.of(None)) == ["x", "y"]
 
 
+def test_redrive_puts_back_what_fits_after_a_preview_and_the_journal_tells_it(run, s, inbox):
+    a1 = inbox.dead()[1]
+    wanted = (
+        "redrive",
+        "support",
+        "--group",
+        "a",
+        "--prefix",
+        "a1",
+        "--error",
+        "ValueError",
+        "--since",
+        "1h",
+    )
+    code, out, _ = run(*wanted, "--preview", *WHY)
+    assert (code, out.splitlines()[-1]) == (0, "1 message would be put back.")
+    assert a1.id in out
+    assert run(*wanted, *WHY)[0] == 2  # nobody is there to be asked
+    assert s.ops.journal().entries == ()
+    told = json.loads(run(*wanted, "--yes", "--json", "--by", "ann", *WHY)[1])
+    assert (told["preview"], [one["id"] for one in told["redriven"]], told["refused"]) == (False, [a1.id], {})
+    assert [dead.key for dead in inbox.dead()] == ["a0", "x"]
+    assert "0 messages" in run("redrive", "support", "--error", "OSError", "--yes", *WHY)[1]
+    [_, entry] = s.ops.journal().entries
+    assert (entry.actor, entry.body["action"], entry.body["why"]) == ("ann", "redrive", "the shop is back")
+    assert entry.body["about"].startswith("inbox support: error ValueError, prefix a1, group a, since 20")
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("redrive", "support"), "or say --all"),
-        (("redrive", "support", "some-id", "--all"), "or say --all"),
-        (("redrive", "support", "some-id"), "no dead letter 'some-id'"),
+        (("redrive", "support", *WHY), "or say --all"),
+        (("redrive", "support", "some-id", "--all", *WHY), "or say --all"),
+        (("redrive", "support", "some-id", "--error", "OSError", *WHY), "or say --all"),
+        (("redrive", "support", "--all", "--why", " "), "--why is empty"),
+        (("redrive", "support", "--all", *WHY), "say --yes"),
+        (("redrive", "support", "some-id", *WHY), "no dead letter 'some-id'"),
         (
             ("dead", "support", "--dead-letters", "https://sqs.eu-north-1.amazonaws.com/123456789012/q.fifo"),
             "--dead-letters goes with --queue",
@@ -145,7 +178,7 @@ def test_an_inbox_on_a_queue_is_looked_at_by_its_url(run, s, sqs, monkeypatch):
     where += ("--dead-letters", dead)
     [letter] = json.loads(run("dead", "support", *where, "--json")[1])["dead"]
     assert (letter["key"], letter["error"]) == ("x", "ValueError: no")
-    assert run("redrive", "support", letter["id"], *where)[1] == "Put back 1 message.\n"
+    assert run("redrive", "support", letter["id"], *where, *WHY)[1] == "Put back 1 message.\n"
     assert inbox.waiting() == 1
     inbox.close()
 
@@ -154,6 +187,6 @@ def test_help_teaches(run):
     assert "semel inbox redrive NAME ID" in " ".join(run("dead", "--help")[1].split())
     for command, example in (
         ("list", "semel inbox list support"),
-        ("redrive", "semel inbox redrive support --all"),
+        ("redrive", "semel inbox redrive support --error TimeoutError"),
     ):
         assert example in run(command, "--help")[1]

@@ -6,15 +6,19 @@ import threading
 from collections import Counter
 from contextlib import ExitStack, closing
 
+import msgspec
 import pytest
 
 import semel
 from semel import errors
 from semel.aws.sqs import MAX_BYTES, Queue
 from semel.core.codecs import Encryption
-from semel.doors.inbox import Message, open_inbox
+from semel.doors.inbox import DeadFilter, Message, open_inbox
+from semel.doors.inbox.redriving import redrive
 from semel.doors.inbox.sqs import SQSInbox
 from semel.errors import MessageRefused
+from semel.ops.model import Search
+from semel.testing import FakeClock
 from tests.doors.inbox_kit import Diary, conversation, failing, failing_once, running
 from tests.doors.sqs_kit import counts, make_queue
 from tests.servers.running import until
@@ -120,6 +124,8 @@ def test_what_cannot_be_handled_is_listed_and_redriven_as_new(inbox):
     [again] = inbox.dead()
     assert (inbox.count().number, inbox.count(dead=True).number) == (0, 1)
     assert again == dead, "looking hides nothing"
+    assert [(one.body, one.id) for one in inbox.dead(bodies=True)] == [({"n": 0}, dead.id)]
+    assert dead.body is msgspec.UNSET
     assert inbox.redrive(dead.id) == 1
     diary.what = lambda _: None
     work_off(inbox, diary, 4)
@@ -141,6 +147,45 @@ def test_all_of_them_are_redriven_in_order(inbox):
     assert again.of(None) == ["x"]
 
 
+def test_those_that_fit_are_redriven_and_a_preview_says_which(s, inbox):
+    inbox.put(Message("a0", 0, "a"), Message("b0", 0, "b"), Message("x", 0))
+    work_off(inbox, Diary(failing("a0", "x", "b0", error=TimeoutError("late"))), 3, max_attempts=1)
+    for which, keys in (
+        (DeadFilter(group="a"), ["a0"]),
+        (DeadFilter(prefix="b"), ["b0"]),
+        (DeadFilter(error="OSError"), []),
+        (DeadFilter(until=1.0), []),
+        (DeadFilter(error="TimeoutError", since=1.0), ["a0", "b0", "x"]),
+    ):
+        seen = redrive(s, inbox, which, by="ann", why="it is back", preview=True)
+        assert sorted(dead.key for dead in seen.letters) == keys
+    assert s.ops.journal().entries == ()
+    done = redrive(s, inbox, DeadFilter(group="a"), by="ann", why="it is back")
+    assert [dead.key for dead in done.letters] == ["a0"]
+    assert sorted(dead.key for dead in inbox.dead()) == ["b0", "x"]
+    assert [entry.body["about"] for entry in s.ops.journal().entries] == ["inbox in: group a"]
+
+
+def test_what_waits_about_somebody_who_was_erased_is_never_handled(urls, stack, inbox):
+    """A queue cannot be searched, so a mark in the ledger tells; what comes after it is handled."""
+    clock = FakeClock()
+    s = stack.enter_context(semel.connect("memory:", clock=clock, secret=b"of the tests"))
+    sealed = stack.enter_context(closing(SQSInbox(s, "in", *urls)))
+    sealed.put(
+        Message("a0", "Ann", "a", subject="Ann@example.com"), Message("x", 0, subject="bo@example.com")
+    )
+    clock.advance(1)
+    s.ops.erase("ann@example.com", by="ops", why="request no. 17")
+    s.ops.erase("Ann@example.com", by="ops", why="request no. 17")
+    clock.advance(1)
+    sealed.put(Message("a1", "Ann again", "a", subject="Ann@example.com"))
+    diary = Diary()
+    work_off(sealed, diary, 2)
+    assert sorted(diary.keys) == ["a1", "x"]
+    assert s.ledger.get("a0").status == "COMPLETED"
+    assert s.ops.search(Search(subject="bo@example.com")).records[0].key == "x"
+
+
 def test_a_message_that_nobody_can_read_is_dead_at_once_and_holds_nobody_up(urls, stack, inbox):
     """Neither one whose key is lost, nor one that somebody else has sent."""
     keys = Encryption({"k": b"k" * 32}, "k")
@@ -156,6 +201,7 @@ def test_a_message_that_nobody_can_read_is_dead_at_once_and_holds_nobody_up(urls
     assert diary.keys == ["a2"]
     told = {dead.key: dead.error for dead in inbox.dead()}
     assert told == {"a0": "MessageUnreadable", "a1": "MessageUnreadable", "": "DecodeError"}
+    assert {dead.body for dead in inbox.dead(bodies=True)} == {msgspec.UNSET}
     assert inbox.redrive() == 3
     both = Diary()
     work_off(sealed, both, 2)
@@ -169,7 +215,7 @@ def test_bodies_are_encrypted_on_their_way(urls, stack, dead):
     inbox.put(Message("x", {"text": "call +46 70 123 45 67"}))
     queue = stack.enter_context(closing(Queue(urls[0])))
     [told] = queue.call("ReceiveMessage", {"VisibilityTimeout": 0})["Messages"]
-    assert set(json.loads(told["Body"])) == {"key", "body", "encoding"}
+    assert set(json.loads(told["Body"])) == {"key", "body", "encoding", "at"}
     assert "aesgcm" in told["Body"]
     diary = Diary(failing("x", error=ValueError("no")))
     work_off(inbox, diary, 1, on_error="keep")

@@ -1,4 +1,4 @@
-"""Accept now, handle later: each message once, those of a group in their order.
+"""Accept now, handle later: each message once, those of a group in order.
 
 `open_inbox` gives one on the store, or on a FIFO queue of SQS; what puts messages in and what handles them is
 the same for both.
@@ -10,6 +10,7 @@ from typing import Any, Protocol, Unpack
 from semel.connect import Semel
 from semel.core.policy import Options
 from semel.doors.inbox.others import Other
+from semel.doors.inbox.redriving import DeadFilter, Redriven
 from semel.doors.inbox.store import StoreInbox
 from semel.doors.inbox.worker import Backoff, Dead, ProgressCallback, Worker, nobody
 from semel.errors import Later
@@ -18,10 +19,12 @@ from semel.state.mailbox import Counted, Message, Survey
 __all__ = [
     "Counted",
     "Dead",
+    "DeadFilter",
     "Inbox",
     "Later",
     "Message",
     "Other",
+    "Redriven",
     "Runs",
     "StoreInbox",
     "Survey",
@@ -100,8 +103,8 @@ class Inbox(Protocol):
         """How many messages wait, or could be handled by nobody, from this place on: a part of the whole."""
         ...
 
-    def dead(self, limit: int = 100) -> Sequence[Dead]:
-        """Messages that nobody could handle, the oldest first."""
+    def dead(self, limit: int = 100, *, bodies: bool = False) -> Sequence[Dead]:
+        """Messages that nobody could handle, the oldest first; with `bodies`, what they say."""
         ...
 
     def redrive(self, id: str | None = None, *, told: ProgressCallback = nobody) -> int:
@@ -109,6 +112,12 @@ class Inbox(Protocol):
 
         `told` is called with how many were put back so far.
         """
+        ...
+
+    def redrive_where(
+        self, which: DeadFilter, *, preview: bool = False, told: ProgressCallback = nobody
+    ) -> Redriven:
+        """Put those of them back that are meant, or tell which these are; both by name."""
         ...
 
     def close(self) -> None:

@@ -15,12 +15,15 @@ from semel.aws.sqs import LONGEST_POLL, MAX_BYTES, Outgoing, Queue, Sent
 from semel.connect import Semel
 from semel.core.codecs import Body
 from semel.core.policy import Options
+from semel.core.realm import SubjectHash
 from semel.doors.inbox.others import Other
+from semel.doors.inbox.redriving import DeadFilter, Redriven, no_letter
 from semel.doors.inbox.worker import MAX_ATTEMPTS, Backoff, Dead, ProgressCallback, check_handling, nobody
 from semel.doors.sqs import Consumer
 from semel.doors.sqs import Message as Delivery
-from semel.doors.sqs.broker import patience
-from semel.doors.sqs.message import read
+from semel.doors.sqs.broker import patience, tens
+from semel.doors.sqs.message import read, receive_request
+from semel.state.erasure import erased_key
 from semel.state.mailbox import Counted, Message, Survey, checked
 
 # What SQS takes for a group or a name for five minutes; anything else is hashed.
@@ -46,6 +49,10 @@ class Envelope(msgspec.Struct, frozen=True, omit_defaults=True):
     """In base64."""
     encoding: str
     group: str | None = None
+    subject: str | None = None
+    """The keyed hash of whom it is about."""
+    at: float = 0.0
+    """When it was accepted."""
 
 
 class SQSInbox:
@@ -72,7 +79,8 @@ class SQSInbox:
         message = checked(given)
         body = self._box.steps.sealed(message)
         text = base64.b64encode(body.data or b"").decode()
-        envelope = Envelope(message.key, text, body.encoding, message.group)
+        person = self._s.ledger.steps.realm.subject_of(message.subject)
+        envelope = Envelope(message.key, text, body.encoding, message.group, person, self._s.clock.now())
         outgoing = Outgoing(
             body=msgspec.json.encode(envelope).decode(),
             group=_named(message.key if message.group is None else message.group),
@@ -93,7 +101,21 @@ class SQSInbox:
         envelope = msgspec.json.decode(body, type=Envelope)
         sealed = Body(base64.b64decode(envelope.body), envelope.encoding)
         content = self._box.steps.unsealed(envelope.key, sealed)
-        return Message(envelope.key, content, envelope.group, deliveries)
+        person = None if envelope.subject is None else SubjectHash(envelope.subject)
+        return Message(envelope.key, content, envelope.group, deliveries, person)
+
+    def handled(self, handle: Callable[[Message], Any], body: str, deliveries: int = 1) -> Any:
+        """Handle the message in the body of a delivery, unless whom it is about was erased since it came."""
+        if self._is_erased(msgspec.json.decode(body, type=Envelope)):
+            return None
+        return handle(self.unwrapped(body, deliveries))
+
+    def _is_erased(self, envelope: Envelope) -> bool:
+        # A queue cannot be searched, so this is asked of each message that is about somebody.
+        if envelope.subject is None:
+            return False
+        mark = self._s.ledger.get(erased_key(envelope.subject))
+        return mark is not None and envelope.at <= mark.created_at
 
     def worker(
         self,
@@ -110,9 +132,10 @@ class SQSInbox:
         return Consumer(
             self._s,
             self._queue,
-            lambda delivery: handle(self.opened(delivery)),
+            lambda delivery: self.handled(handle, delivery.body, delivery.deliveries),
             # Opened whole, so that one that cannot be read is dead at once, and holds nobody up.
             key=lambda delivery: self.opened(delivery).key,
+            person=lambda delivery: self.opened(delivery).subject,
             dead_letters=self._dead,
             workers=workers,
             poll=LONGEST_POLL if poll is None else round(poll),
@@ -126,21 +149,12 @@ class SQSInbox:
         while more:
             received: list[Delivery] = []
             for _ in range(RECEIVES):
-                some = self._receive(seconds)
+                some = _received(self._queue, BATCH, wait=0, visibility=ceil(seconds))
                 received += some
                 more = bool(some)
                 if not more:
                     break
             yield self._readable(received)
-
-    def _receive(self, seconds: float) -> list[Delivery]:
-        asked = {
-            "MaxNumberOfMessages": BATCH,
-            "VisibilityTimeout": ceil(seconds),
-            "WaitTimeSeconds": 0,
-            "MessageSystemAttributeNames": ["All"],
-        }
-        return _received(self._queue, asked)
 
     def _readable(self, received: list[Delivery]) -> list[Other]:
         """Those that have no group, whose order is to be kept; the rest is let go."""
@@ -148,7 +162,7 @@ class SQSInbox:
         for one in received:
             envelope = _envelope(one)
             try:
-                if envelope is not None and envelope.group is None:
+                if envelope is not None and envelope.group is None and not self._is_erased(envelope):
                     others.append(Other(self.opened(one), one))
             except errors.MessageUnreadable:
                 continue  # whoever comes to it puts it aside
@@ -178,10 +192,20 @@ class SQSInbox:
         """About how many messages wait, or could be handled by nobody, which is all that SQS tells."""
         return Counted(_about(self._dead_queue if dead else self._queue))
 
-    def dead(self, limit: int = 100) -> list[Dead]:
-        """Messages that nobody could handle; of each group the first ten at most."""
+    def dead(self, limit: int = 100, *, bodies: bool = False) -> list[Dead]:
+        """Messages that nobody could handle; with `bodies`, what they say.
+
+        Of each group these are the first ten at most.
+        """
         with closing(self._dead_letters(limit)) as letters:
-            return [self._dead_of(one) for one in letters]
+            found = [(self._dead_of(one), self._body(one) if bodies else msgspec.UNSET) for one in letters]
+        return [msgspec.structs.replace(dead, body=body) for dead, body in found]
+
+    def _body(self, one: Delivery) -> Any:
+        try:
+            return self.opened(one).body
+        except (errors.MessageUnreadable, msgspec.DecodeError, ValueError):  # or it is no message of an inbox
+            return msgspec.UNSET
 
     def _dead_of(self, one: Delivery) -> Dead:
         """What is known of a dead letter; why it died the ledger knows best."""
@@ -197,20 +221,33 @@ class SQSInbox:
 
     def redrive(self, id: str | None = None, *, told: ProgressCallback = nobody) -> int:
         """Put one of these back, or all of them, to be handled as if they were new; gives how many."""
-        put_back = 0
+        done = self.redrive_where(DeadFilter(id=id or ""), told=told)
+        if id is not None and not done.letters:
+            raise no_letter(self.name, id)
+        return len(done.letters)
+
+    def redrive_where(
+        self, which: DeadFilter, *, preview: bool = False, told: ProgressCallback = nobody
+    ) -> Redriven:
+        """Put those of them back that are meant, or tell which these are; both by name.
+
+        Of each group these are the first ten at most, unless what is before them is put back.
+        """
+        put_back: list[Dead] = []
         with closing(self._dead_letters()) as letters:
             for one in letters:
-                if id in (None, one.id):
-                    self._put_back(one)
-                    put_back += 1
-                    told(put_back)
-                if id == one.id:
+                # What the ledger knows of it is asked only where its id does not say enough.
+                if which.id not in ("", one.id):
+                    continue
+                dead = self._dead_of(one)
+                if which.fits(dead):
+                    if not preview:
+                        self._put_back(one)
+                    put_back.append(dead)
+                    told(len(put_back))
+                if which.id == one.id:
                     break
-        if id is not None and not put_back:
-            raise errors.UsageError(
-                f"inbox {self.name} has no dead letter {id!r}, or not among the first ten of its group"
-            )
-        return put_back
+        return Redriven(tuple(put_back))
 
     def _put_back(self, one: Delivery) -> None:
         envelope = _envelope(one)
@@ -232,14 +269,9 @@ class SQSInbox:
         queue, seen = self._dead_queue, dict[str, Delivery]()
         try:
             while limit is None or len(seen) < limit:
-                asked = {
-                    "MaxNumberOfMessages": BATCH if limit is None else min(BATCH, limit - len(seen)),
-                    "VisibilityTimeout": SIGHT_SECONDS,
-                    "WaitTimeSeconds": WAIT_SECONDS,
-                    "MessageSystemAttributeNames": ["All"],
-                    "MessageAttributeNames": ["All"],
-                }
-                new = [one for one in _received(queue, asked) if one.id not in seen]
+                many = BATCH if limit is None else min(BATCH, limit - len(seen))
+                received = _received(queue, many, wait=WAIT_SECONDS, visibility=SIGHT_SECONDS)
+                new = [one for one in received if one.id not in seen]
                 if not new:
                     return
                 seen |= {one.id: one for one in new}
@@ -255,15 +287,14 @@ class SQSInbox:
             self._dead.close()
 
 
-def _received(queue: Queue, request: dict[str, Any]) -> list[Delivery]:
-    response = queue.call("ReceiveMessage", request)
+def _received(queue: Queue, many: int, *, wait: int, visibility: int) -> list[Delivery]:
+    response = queue.call("ReceiveMessage", receive_request(many, wait=wait, visibility=visibility))
     return [read(one, queue.name) for one in response.get("Messages") or []]
 
 
 def _call_for_each(queue: Queue, operation: str, deliveries: list[Delivery], **more: Any) -> None:
     """Ask one thing of several deliveries, ten in a request."""
-    for start in range(0, len(deliveries), BATCH):
-        batch = enumerate(deliveries[start : start + BATCH])
+    for batch in tens(enumerate(deliveries)):
         entries = [{"Id": str(number), "ReceiptHandle": one.receipt, **more} for number, one in batch]
         queue.call(operation, {"Entries": entries})
 

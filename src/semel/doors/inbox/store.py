@@ -1,7 +1,10 @@
 """An inbox on the store."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, Unpack
+
+from msgspec import UNSET
 
 from semel.connect import Semel
 from semel.core.commands import Steps
@@ -9,11 +12,12 @@ from semel.core.drive import adrive, drive
 from semel.core.policy import Options
 from semel.core.spans import Seconds
 from semel.doors.inbox.others import Other
+from semel.doors.inbox.redriving import GONE, DeadFilter, Redriven, no_letter
 from semel.doors.inbox.worker import POLL, Backoff, Dead, LaneNotifier, ProgressCallback, Worker, nobody
 from semel.doors.queues.pauses import doubling
-from semel.errors import InvalidKey, MessageUnreadable, UsageError
+from semel.errors import InvalidKey, MessageUnreadable
 from semel.state.facades import AsyncMailbox
-from semel.state.mailbox import Counted, Letter, Message, Survey, checked, lane_of
+from semel.state.mailbox import Counted, Letter, Letters, Message, Survey, checked, lane_of
 
 # A message that fails stays away for 1, 2, 4 seconds and so on, up to five minutes.
 BACKOFF = doubling(300.0)
@@ -99,15 +103,9 @@ class StoreInbox:
         lane = lane_of(message.key, None)
         # From its own place on, and around: whoever handles another at the same time begins elsewhere.
         for start, stop in ((lane, ""), ("", lane)):
-            after: str | None = None
-            while True:
-                page = self._box.alone(start, stop, TOGETHER, after)
-                yield [
-                    other for letter in page.letters if (other := self._other(letter, page.now)) is not None
-                ]
-                if page.after is None:
-                    break
-                after = page.after
+            for page in _pages(partial(self._box.alone, start, stop, TOGETHER)):
+                others = (self._other(letter, page.now) for letter in page.letters)
+                yield [other for other in others if other is not None]
 
     def _other(self, letter: Letter, now: float) -> Other | None:
         if letter.not_before > now:
@@ -136,38 +134,62 @@ class StoreInbox:
         """How many messages wait, or could be handled by nobody, from this place on: a part of the whole."""
         return self._box.count(dead=dead, after=after)
 
-    def dead(self, limit: int = 100) -> list[Dead]:
-        """Messages that nobody could handle, the oldest first."""
-        return [_dead(letter) for letter in self._box.dead(limit).letters]
+    def dead(self, limit: int = 100, *, bodies: bool = False) -> list[Dead]:
+        """Messages that nobody could handle, the oldest first; with `bodies`, what they say."""
+        found = self._box.dead(limit).letters
+        return [_dead(letter, self._body(letter) if bodies else UNSET) for letter in found]
+
+    def _body(self, letter: Letter) -> Any:
+        try:
+            return self._box.steps.open(letter).body
+        except MessageUnreadable:
+            return UNSET
 
     def redrive(self, id: str | None = None, *, told: ProgressCallback = nobody) -> int:
         """Put one of these back, or all of them, to be handled as if they were new; gives how many."""
-        letters = self._dead_letters() if id is None else [self._dead_letter(id)]
-        put_back = 0
-        for letter in letters:
-            put_back += self._box.redrive(letter)
-            self._notifier.notify([letter.lane])
-            told(put_back)
-        return put_back
+        done = self.redrive_where(DeadFilter(id=id or ""), told=told)
+        if id is not None and not done.letters:
+            raise no_letter(self.name, id)
+        return len(done.letters)
 
-    def _dead_letter(self, id: str) -> Letter:
-        letter = self._box.dead_letter(id)
-        if letter is None:
-            raise UsageError(f"inbox {self.name} has no dead letter {id!r}")
-        return letter
+    def redrive_where(
+        self, which: DeadFilter, *, preview: bool = False, told: ProgressCallback = nobody
+    ) -> Redriven:
+        """Put those of them back that are meant, or tell which these are; both by name."""
+        put_back: list[Dead] = []
+        refused: dict[str, str] = {}
+        for letter in self._dead_letters(which.id):
+            dead = _dead(letter, UNSET)
+            if not which.fits(dead):
+                continue
+            if preview or self._box.redrive(letter):
+                put_back.append(dead)
+                told(len(put_back))
+            else:
+                refused[dead.id] = GONE
+            if not preview:
+                self._notifier.notify([letter.lane])
+        return Redriven(tuple(put_back), refused)
 
-    def _dead_letters(self) -> Iterator[Letter]:
-        after: str | None = None
-        while True:
-            page = self._box.dead(after=after)
+    def _dead_letters(self, id: str = "") -> Iterator[Letter]:
+        if id:
+            letter = self._box.dead_letter(id)
+            yield from () if letter is None else (letter,)
+            return
+        for page in _pages(lambda after: self._box.dead(after=after)):
             yield from page.letters
-            if page.after is None:
-                return
-            after = page.after
 
     def close(self) -> None:
         """There is nothing to let go of: the store is its owner's."""
 
 
-def _dead(letter: Letter) -> Dead:
-    return Dead(letter.id, letter.key, letter.group, letter.attempts, letter.error, letter.at)
+def _pages(read: Callable[[str | None], Letters]) -> Iterator[Letters]:
+    page = read(None)
+    yield page
+    while page.after is not None:
+        page = read(page.after)
+        yield page
+
+
+def _dead(letter: Letter, body: Any) -> Dead:
+    return Dead(letter.id, letter.key, letter.group, letter.attempts, letter.error, letter.at, body)

@@ -25,7 +25,7 @@ from semel.core.spans import DAY
 from semel.core.tokens import random_token
 from semel.doors.queues.lanes import LaneScheduler
 from semel.doors.queues.messages import Handler, Taken, Verdict
-from semel.doors.queues.runners import ConsumerThreads
+from semel.doors.queues.runners import ConsumerThreads, check_whole
 from semel.doors.queues.steps import BlockingCall, ConsumerLoop, RunState, Wait
 from semel.state.mailbox import Lanes, Letter, Message, is_shared
 
@@ -76,7 +76,7 @@ def nobody(_put_back: int) -> None:
 
 
 class Dead(msgspec.Struct, frozen=True):
-    """A message that nobody could handle; what it says is not shown."""
+    """A message that nobody could handle; what it says is not shown where nobody asked for that."""
 
     id: str
     key: str
@@ -85,6 +85,8 @@ class Dead(msgspec.Struct, frozen=True):
     error: str
     at: float
     """When it was put aside."""
+    body: Any = msgspec.UNSET
+    """What it says, where that was asked for and can be read."""
 
 
 class LaneNotifier:
@@ -108,15 +110,12 @@ class LaneNotifier:
         self._listeners = [one for one in self._listeners if one != listener]
 
 
-class LaneLease:
+class LaneLease(msgspec.Struct):
     """The right to be the only one in the lane of a group."""
 
-    __slots__ = ("lost", "token", "until")
-
-    def __init__(self, until: float) -> None:
-        self.token = random_token()
-        self.until = until
-        self.lost = False
+    until: float
+    token: str = msgspec.field(default_factory=random_token)
+    lost: bool = False
 
 
 class Worker:
@@ -141,7 +140,12 @@ class Worker:
         options.setdefault("horizon", max(box.steps.ttl, s.ledger.steps.horizon))
         self._box = box
         self._handler: Handler[Message] = Handler(
-            s, handle, key=lambda message: message.key, door="inbox", **options
+            s,
+            handle,
+            key=lambda message: message.key,
+            person=lambda message: message.subject,
+            door="inbox",
+            **options,
         )
         self._lease = self._handler.policy.lease
         self._notifier, self._workers, self._poll, self._backoff = notifier, workers, poll, backoff
@@ -274,10 +278,7 @@ class Worker:
     def _leave(self, lane: str, settled: list[Letter]) -> None:
         with self._threads.changing():
             lease = self._leases.pop(lane, None)
-        if lease is None:
-            self._tell(lane, self._box.leave, settled)
-        else:
-            self._tell(lane, self._box.leave, settled, lane, lease.token)
+        self._tell(lane, self._box.leave, settled, *(() if lease is None else (lane, lease.token)))
 
     def renew(self) -> None:
         """Say of the lanes that somebody here is in that he still is, before that is over."""
@@ -398,8 +399,7 @@ class Worker:
 
 
 def _check(workers: Any, poll: Any) -> None:
-    if isinstance(workers, bool) or not isinstance(workers, int) or not 1 <= workers <= 1000:
-        raise errors.InvalidOption(f"workers is a whole number from 1 to 1000, not {workers!r}")
+    check_whole("workers", workers, 1, 1000)
     if not 0 < poll < float("inf"):
         raise errors.InvalidOption(f"poll is a positive number of seconds, not {poll!r}")
 
