@@ -16,6 +16,7 @@ from django.db.utils import ConnectionHandler
 import semel
 import tests.doors.django_site  # noqa: F401 - the settings come before anything of Django's
 from semel.stores.postgres import migrate
+from tests.servers.postgres import drop
 
 SHOP = "shop"
 
@@ -43,7 +44,7 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[s
         },
     )
     with psycopg.connect(url, autocommit=True) as admin:
-        admin.execute(f"DROP SCHEMA {schema} CASCADE")
+        drop(admin, schema)
 
 
 @pytest.fixture

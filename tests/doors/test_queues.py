@@ -140,14 +140,14 @@ def test_visibility_is_extended_every_third_of_it_until_a_message_leaves():
     due = dispatcher.due(10.0)
     assert sorted(bodies(due)) == ["a1", "a2"]
     for held in due:
-        dispatcher.renewed(held, 10.0)
+        dispatcher.renewed([held], {}, 10.0, 15.0)
     assert dispatcher.due(19.9) == []
     dispatcher.end(first, DONE, 20.0)
     assert bodies(dispatcher.due(20.0)) == ["a2"]
     [second] = started(dispatcher)
-    dispatcher.not_renewed(second, 20.0)
+    dispatcher.renewed([second], {second: False}, 15.0, 20.0)
     assert dispatcher.until_due(20.0) == 3.0
-    dispatcher.disowned(second)
+    dispatcher.renewed([second], {second: True}, 20.0, 20.0)
     assert dispatcher.until_due(20.0) is None
 
 

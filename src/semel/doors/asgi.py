@@ -7,6 +7,8 @@ first and sent then; one that streams goes to the client as it comes, and only i
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+import msgspec
+
 from semel.doors.http.exchange import Exchange
 from semel.doors.http.pages import apage_of
 from semel.doors.http.policy import AdmittedKey, Idempotency, RequestHead
@@ -64,35 +66,22 @@ class Disconnected(Exception):
     """The client went away before it had sent its request; nothing was claimed for it."""
 
 
-class ASGICycle:
+class ASGICycle(msgspec.Struct, eq=False):
     """One request and its response: `begin` claims its key, and `run` lets an application answer it.
 
     The client may go away meanwhile: the application is not told, so that it comes to an end, and the next
     request with the same key finds what came of it.
     """
 
-    __slots__ = (
-        "_body",
-        "_exchange",
-        "_given",
-        "_gone",
-        "_idempotency",
-        "_over",
-        "_receive",
-        "_send",
-        "_start",
-    )
-
-    def __init__(self, idempotency: Idempotency, receive: Receive, send: Send) -> None:
-        self._idempotency = idempotency
-        self._receive = receive
-        self._send = send
-        self._exchange: Exchange | None = None
-        self._body: bytes | None = None
-        self._given = False
-        self._start: ASGIMessage | None = None
-        self._gone = False
-        self._over: asyncio.Event | None = None
+    _idempotency: Idempotency
+    _receive: Receive
+    _send: Send
+    _exchange: Exchange | None = None
+    _body: bytes | None = None
+    _given: bool = False
+    _start: ASGIMessage | None = None
+    _gone: bool = False
+    _over: "asyncio.Event | None" = None
 
     async def begin(self, request: RequestHead) -> HTTPResponse | None:
         """Claim the key of a request; an answer says that it does not run, and None that it may."""
@@ -101,8 +90,8 @@ class ASGICycle:
             return ticket
         if self._body is None and not await self.read():
             return self._idempotency.too_large(ticket.base)
-        exchange = Exchange(self._idempotency, ticket)
-        answer = await exchange.abegin(self._body or b"")
+        exchange = Exchange(self._idempotency, ticket, self._body or b"")
+        answer = await exchange.abegin()
         if answer is None:
             self._exchange = exchange
         return answer
@@ -135,8 +124,8 @@ class ASGICycle:
                 raise
             await respond(answer, self._send)
         else:
-            if self._is_open():
-                await self._exchange.aend(NotKept(500))  # type: ignore[union-attr]  # it is open
+            if (exchange := self._open()) is not None:
+                await exchange.aend(NotKept(500))
         finally:
             if self._exchange is not None:
                 # The run may have been ended by a task of the application's own, whose context is another.
@@ -164,8 +153,8 @@ class ASGICycle:
 
     async def send(self, message: ASGIMessage) -> None:
         """A piece of the response."""
-        kind, exchange = message["type"], self._exchange
-        if exchange is None or not exchange.is_open or kind not in RESPONSE:
+        kind, exchange = message["type"], self._open()
+        if exchange is None or kind not in RESPONSE:
             await self._pass_on(message)
         elif exchange.recording.begun == (kind == "http.response.start") and self._start is None:
             await self._pass_on(message)  # out of turn, which is the server's to refuse
@@ -190,8 +179,8 @@ class ASGICycle:
                 heard.append((bytes(name).decode("latin-1"), bytes(value).decode("latin-1")))
         return heard
 
-    def _is_open(self) -> bool:
-        return self._exchange is not None and self._exchange.is_open
+    def _open(self) -> Exchange | None:
+        return self._exchange if self._exchange is not None and self._exchange.is_open else None
 
     async def _finish(self, exchange: Exchange, message: ASGIMessage) -> None:
         """Write the response down, and let its end go."""
@@ -205,9 +194,9 @@ class ASGICycle:
         return await respond(exchange.refuse(problem, begun=True), self._send)
 
     async def _failed(self, error: BaseException) -> HTTPResponse | None:
-        if not self._is_open():
+        exchange = self._open()
+        if exchange is None:
             return None
-        exchange: Exchange = self._exchange  # type: ignore[assignment]  # it is open
         answer = await exchange.afail(error)
         return answer if self._start is not None or not exchange.recording.begun else None
 
@@ -230,16 +219,18 @@ def request_of(scope: Scope, native: Any) -> RequestHead:
         if name in WANTED:
             low, text = name.decode("latin-1"), value.decode("latin-1")
             found[low] = f"{found[low]}, {text}" if low in found else text
-    root = scope.get("root_path", "")
-    path = scope["path"]
-    return RequestHead(
-        scope["method"], path, scope.get("query_string", b"").decode("latin-1"), found, native, root
-    )
+    query = scope.get("query_string", b"").decode("latin-1")
+    return RequestHead(scope["method"], scope["path"], query, found, native, scope.get("root_path", ""))
+
+
+def raw_headers(answer: HTTPResponse) -> list[tuple[bytes, bytes]]:
+    """The headers of an answer as ASGI has them."""
+    return [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in answer.headers]
 
 
 async def respond(answer: HTTPResponse, send: Send, *, head: bool = False) -> None:
     """Send an answer."""
-    headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in answer.headers]
+    headers = raw_headers(answer)
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
     await send({"type": "http.response.body", "body": b"" if head else answer.body})
 

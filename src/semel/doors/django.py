@@ -42,7 +42,7 @@ from django.views.decorators.http import require_safe
 
 from semel import errors
 from semel.doors import wsgi
-from semel.doors.http.exchange import Exchange
+from semel.doors.http.exchange import Exchange, admit
 from semel.doors.http.field import read_length
 from semel.doors.http.pages import page_of
 from semel.doors.http.policy import Idempotency
@@ -206,21 +206,13 @@ def refuse_transaction() -> None:
 def _protect(
     idempotency: Idempotency, request: HttpRequest, answer: Callable[[], HttpResponseBase]
 ) -> HttpResponseBase:
-    admitted = admit(idempotency, request)
-    if not isinstance(admitted, tuple):
-        return answer() if admitted is None else admitted
-    exchange, body = admitted
-    refusal = exchange.begin(body)
-    if refusal is not None:
-        return response_of(refusal)
-    try:
-        response = _decided(answer, request)
-    except BaseException as error:
-        refused = failed(exchange, error)
-        if refused is None:
-            raise
-        return refused
-    return kept(exchange, response, idempotency.max_kept)
+    exchange = admitted(idempotency, request)
+    if exchange is None:
+        return answer()
+    if isinstance(exchange, HTTPResponse):
+        return response_of(exchange)
+    made = exchange.begin() or exchange.attempt(lambda: _decided(answer, request))
+    return response_of(made) if isinstance(made, HTTPResponse) else kept(exchange, made)
 
 
 async def _aprotect(
@@ -232,26 +224,23 @@ async def _aprotect(
         # Its loop ends with the view, and the response is sent by what knows of none.
         return await sync_to_async(_protect)(idempotency, request, async_to_sync(answer))
     # In a thread, as Django does with all that is not async: an identity may come from the database.
-    admitted = await sync_to_async(admit)(idempotency, request)
-    if not isinstance(admitted, tuple):
-        return await answer() if admitted is None else admitted
-    exchange, body = admitted
-    return await _to_the_end(_arun(exchange, body, request, answer, idempotency.max_kept))
+    exchange = await sync_to_async(admitted)(idempotency, request)
+    if exchange is None:
+        return await answer()
+    if isinstance(exchange, HTTPResponse):
+        return response_of(exchange)
+    return await _to_the_end(_arun(exchange, request, answer))
 
 
 async def _arun(
-    exchange: Exchange,
-    body: bytes,
-    request: HttpRequest,
-    answer: Callable[[], Awaitable[HttpResponseBase]],
-    room: int,
+    exchange: Exchange, request: HttpRequest, answer: Callable[[], Awaitable[HttpResponseBase]]
 ) -> HttpResponseBase:
-    refusal = await exchange.abegin(body)
+    refusal = await exchange.abegin()
     if refusal is not None:
         return response_of(refusal)
     try:
         response = await _adecided(answer, request)
-        whole = await _awhole(response, room)
+        whole = await _awhole(response, exchange.recording.room)
     except BaseException as error:
         refusal = await exchange.afail(error)
         if refusal is None:
@@ -263,21 +252,14 @@ async def _arun(
     return response if refusal is None else response_of(refusal)
 
 
-def admit(
+def admitted(
     idempotency: Idempotency, request: HttpRequest, native: Any = None
-) -> tuple[Exchange, bytes] | HttpResponseBase | None:
-    """A request that has its ticket, and its body; or the answer to it; None where it is not protected."""
+) -> Exchange | HTTPResponse | None:
+    """A request that has its ticket, or the answer to it; None where it is not protected."""
     if not idempotency.protects(request.method):
         return None
-    ticket = idempotency.admit(wsgi.request_of(request.META, native or request))
-    if ticket is None:
-        return None
-    if isinstance(ticket, HTTPResponse):
-        return response_of(ticket)
-    body = read(request, idempotency.max_body)
-    if body is None:
-        return response_of(idempotency.too_large(ticket.base))
-    return Exchange(idempotency, ticket), body
+    head = wsgi.request_of(request.META, native or request)
+    return admit(idempotency, head, functools.partial(read, request))
 
 
 def read(request: HttpRequest, room: int) -> bytes | None:
@@ -313,24 +295,14 @@ async def _adecided(
         return await sync_to_async(response_for_exception, thread_sensitive=False)(request, error)
 
 
-def failed(exchange: Exchange, error: BaseException) -> HttpResponseBase | None:
-    """Tell the ledger of an error; None where that is to be raised, and else what is answered instead."""
-    refusal = exchange.fail(error)
-    return None if refusal is None else response_of(refusal)
-
-
-def kept(exchange: Exchange, response: HttpResponseBase, room: int) -> HttpResponseBase:
+def kept(exchange: Exchange, response: HttpResponseBase) -> HttpResponseBase:
     """Write a response down; gives the one to be sent."""
-    try:
-        body = _whole(response, room)
-    except BaseException as error:
-        refused = failed(exchange, error)
-        if refused is None:
-            raise
-        return refused
+    body = exchange.attempt(lambda: _whole(response, exchange.recording.room))
+    if isinstance(body, HTTPResponse):
+        return response_of(body)
     if body is not None:
-        refusal = exchange.keep(response.status_code, list(response.items()), body)
-        return response if refusal is None else response_of(refusal)
+        instead = exchange.keep(response.status_code, list(response.items()), body)
+        return response if instead is None else response_of(instead)
     if response.is_async:
         return _in_pieces(response, Pieces(exchange, response, sync_to_async(exchange.end)))
     # Not `streaming_content`, which holds the response that is to hold these: nothing would ever end them.

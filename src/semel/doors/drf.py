@@ -19,8 +19,7 @@ from django.http.response import HttpResponseBase
 
 from semel.doors.django import (
     Every,
-    admit,
-    failed,
+    admitted,
     in_transactions,
     kept,
     leave_transactions,
@@ -57,13 +56,11 @@ class IdempotentMixin:
         try:
             response = answer(request, *args, **kwargs)
         except BaseException as error:
-            refused = None if self._exchange is None else failed(self._exchange, error)
-            if refused is None:
+            refusal = None if self._exchange is None else self._exchange.fail(error)
+            if refusal is None:
                 raise
-            return refused
-        if self._exchange is None:
-            return response
-        return kept(self._exchange, response, self.idempotency.max_kept)
+            return response_of(refusal)
+        return response if self._exchange is None else kept(self._exchange, response)
 
     def _claim_at_the_handler(self, request: HttpRequest) -> None:
         """Have the key claimed where the handler would be called: everything that may refuse has run then."""
@@ -82,12 +79,10 @@ class IdempotentMixin:
         setattr(self, name, claimed)
 
     def _begin(self, request: HttpRequest, native: Any) -> HttpResponseBase | None:
-        admitted = admit(self.idempotency, request, native)
-        if not isinstance(admitted, tuple):
-            return admitted
-        exchange, body = admitted
-        refusal = exchange.begin(body)
-        if refusal is not None:
-            return response_of(refusal)
-        self._exchange = exchange
-        return None
+        exchange = admitted(self.idempotency, request, native)
+        if isinstance(exchange, Exchange):
+            refusal = exchange.begin()
+            self._exchange = exchange if refusal is None else None
+        else:
+            refusal = exchange
+        return None if refusal is None else response_of(refusal)

@@ -12,6 +12,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Seque
 from contextvars import ContextVar
 from typing import Any, ClassVar, Final
 
+import msgspec
+
 from semel.core.extras import require
 
 require("fastapi", "fastapi")  # which says how to install it
@@ -56,8 +58,7 @@ def publish(app: FastAPI, idempotency: Idempotency, *, dependencies: Sequence[pa
     app.add_api_route(
         f"{path}/{{token}}", page, methods=read, include_in_schema=False, dependencies=dependencies
     )
-    plain, described = app.openapi, _Described(app, idempotency)
-    app.openapi = lambda: described(plain())  # type: ignore[method-assign]  # as FastAPI's own docs do it
+    app.openapi = _described(app, idempotency)  # type: ignore[method-assign]  # as FastAPI's own docs do it
 
 
 class IdempotentRoute(APIRoute):
@@ -115,16 +116,13 @@ class IdempotentRoute(APIRoute):
         return self.policy.required or any(name == b"idempotency-key" for name, _ in scope["headers"])
 
 
-class PendingRequest:
+class PendingRequest(msgspec.Struct, eq=False):
     """A request that is on its way to its endpoint."""
 
-    __slots__ = ("_cycle", "_request", "admitted", "run")
-
-    def __init__(self, cycle: asgi.ASGICycle, request: Request) -> None:
-        self._cycle = cycle
-        self._request = request
-        self.admitted = asyncio.Event()
-        self.run: Run | None = None
+    _cycle: asgi.ASGICycle
+    _request: Request
+    admitted: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
+    run: Run | None = None
 
     async def begin(self) -> Response | None:
         """Claim the key; a response says that the endpoint does not run."""
@@ -196,9 +194,7 @@ def _faces(endpoint: RouteEndpoint) -> tuple[Any, ...]:
 def _response(answer: HTTPResponse, *, head: bool = False) -> Response:
     response = Response(b"" if head else answer.body, answer.status)
     # All of them as they are: a name may be there twice.
-    response.raw_headers = [
-        (name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in answer.headers
-    ]
+    response.raw_headers = asgi.raw_headers(answer)
     return response
 
 
@@ -209,30 +205,30 @@ async def _page(idempotency: Idempotency, request: Request) -> Response:
     return _response(page, head=request.method == "HEAD")
 
 
-class _Described:
-    """The application's OpenAPI document with the policy in it, made again when that has changed."""
+def _described(app: FastAPI, idempotency: Idempotency) -> Callable[[], dict[str, Any]]:
+    """The application's `openapi` with the policy in its document, made again when that has changed."""
+    plain_openapi = app.openapi
+    plain: dict[str, Any] = {}
+    document: dict[str, Any] = {}
 
-    def __init__(self, app: FastAPI, idempotency: Idempotency) -> None:
-        self._app = app
-        self._idempotency = idempotency
-        self._plain: dict[str, Any] | None = None
-        self._told: dict[str, Any] = {}
+    def protected(path: str, method: str) -> bool:
+        mark = plain["paths"][path][method.lower()].get(EXTENSION, {})
+        return mark.get("policy") == idempotency.well_known or _is_everywhere(app, idempotency)
 
-    def __call__(self, plain: dict[str, Any]) -> dict[str, Any]:
-        if plain is not self._plain:
-            everywhere = self._everywhere()
+    def openapi() -> dict[str, Any]:
+        nonlocal plain, document
+        before, plain = plain, plain_openapi()
+        if plain is not before:
+            document = describe(plain, idempotency, protected)
+        return document
 
-            def protected(path: str, method: str) -> bool:
-                mark = plain["paths"][path][method.lower()].get(EXTENSION, {})
-                return everywhere or mark.get("policy") == self._idempotency.well_known
+    return openapi
 
-            self._plain, self._told = plain, describe(plain, self._idempotency, protected)
-        return self._told
 
-    def _everywhere(self) -> bool:
-        """Whether a middleware of the application keeps the policy for all of it."""
-        return any(
-            middleware.cls is asgi.IdempotencyMiddleware  # type: ignore[comparison-overlap]  # a factory can be it
-            and self._idempotency in (*middleware.args, *middleware.kwargs.values())
-            for middleware in self._app.user_middleware
-        )
+def _is_everywhere(app: FastAPI, idempotency: Idempotency) -> bool:
+    """Whether a middleware of the application keeps the policy for all of it."""
+    return any(
+        middleware.cls is asgi.IdempotencyMiddleware  # type: ignore[comparison-overlap]  # a factory can be it
+        and idempotency in (*middleware.args, *middleware.kwargs.values())
+        for middleware in app.user_middleware
+    )

@@ -23,7 +23,7 @@ from flask.typing import ResponseReturnValue
 
 from semel import errors
 from semel.doors import wsgi
-from semel.doors.http.exchange import Exchange
+from semel.doors.http.exchange import Exchange, claim
 from semel.doors.http.pages import page_of
 from semel.doors.http.policy import Idempotency
 from semel.doors.http.responses import HTTPResponse
@@ -40,12 +40,15 @@ def idempotent(idempotency: Idempotency) -> Callable[[FlaskView[P]], Callable[P,
         @functools.wraps(view)
         def protected(*args: P.args, **kwargs: P.kwargs) -> ResponseReturnValue:
             call = functools.partial(current_app.ensure_sync(view), *args, **kwargs)
-            if not idempotency.protects(request.method):
-                return call()  # type: ignore[no-any-return]  # whatever the view gives
-            claimed = _claim(idempotency)
+            claimed = None
+            if idempotency.protects(request.method):
+                head = wsgi.request_of(request.environ, request)
+                claimed = claim(idempotency, head, functools.partial(_body, request))
             if claimed is None:
                 return call()  # type: ignore[no-any-return]  # whatever the view gives
-            return _run(claimed, call, idempotency.max_kept) if isinstance(claimed, Exchange) else claimed
+            if isinstance(claimed, HTTPResponse):
+                return _response(claimed)
+            return _run(claimed, call)
 
         return protected
 
@@ -69,21 +72,6 @@ def _page(idempotency: Idempotency) -> Response:
     return current_app.response_class(status=404) if page is None else _response(page)
 
 
-def _claim(idempotency: Idempotency) -> Exchange | Response | None:
-    """The request with its key claimed, or the answer to it; None where it is not protected at all."""
-    ticket = idempotency.admit(wsgi.request_of(request.environ, request))
-    if ticket is None:
-        return None
-    if isinstance(ticket, HTTPResponse):
-        return _response(ticket)
-    body = _body(request, idempotency.max_body)
-    if body is None:
-        return _response(idempotency.too_large(ticket.base))
-    exchange = Exchange(idempotency, ticket)
-    answer = exchange.begin(body)
-    return exchange if answer is None else _response(answer)
-
-
 def _body(request: Request, room: int) -> bytes | None:
     """The body of a request; None where it is larger than it may be."""
     if "stream" not in vars(request):
@@ -101,16 +89,12 @@ def _body(request: Request, room: int) -> bytes | None:
     return None if len(body) > room else body
 
 
-def _run(exchange: Exchange, call: Callable[[], Any], room: int) -> Response:
+def _run(exchange: Exchange, call: Callable[[], Any]) -> Response:
     """Let the view answer, and write down what it answers."""
-    try:
-        response = _answered(call)
-        body = _whole(response, room)
-    except BaseException as error:
-        answer = exchange.fail(error)
-        if answer is None:
-            raise
-        return _response(answer)
+    made = exchange.attempt(functools.partial(_made, call, exchange.recording.room))
+    if isinstance(made, HTTPResponse):
+        return _response(made)
+    response, body = made
     if body is None:
         return _streamed(exchange, response)
     answer = exchange.keep(response.status_code, list(response.headers), body)
@@ -118,6 +102,11 @@ def _run(exchange: Exchange, call: Callable[[], Any], room: int) -> Response:
         return response
     response.close()
     return _response(answer)
+
+
+def _made(call: Callable[[], Any], room: int) -> tuple[Response, bytes | None]:
+    response = _answered(call)
+    return response, _whole(response, room)
 
 
 def _answered(call: Callable[[], Any]) -> Response:

@@ -9,6 +9,8 @@ consumer.run()
 import inspect
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from logging import getLogger
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, Unpack
 
 from semel import errors
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 
 Partition: TypeAlias = tuple[str, int]
 DeadLetterFunction: TypeAlias = "Callable[[Message, Taken], Any]"
+
+logger = getLogger("semel")
 
 # How long a broker keeps messages where nobody said otherwise, and so can deliver one again.
 RETENTION = 7 * DAY
@@ -61,6 +65,9 @@ class Position(NamedTuple):
     partition: int
     offset: int
     timestamp: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}[{self.partition}] at offset {self.offset}"
 
 
 def position_of(message: AnyMessage) -> Position:
@@ -97,15 +104,13 @@ def handler(
     Groups do not see each other's keys. `cluster` tells positions of two clusters apart.
     """
 
-    def by_place(message: AnyMessage) -> str:
+    def named(message: AnyMessage) -> str:
+        if key is not None:
+            return Key("kafka", group, key(message))
         return Key("kafka", group, cluster, *position_of(message))
 
-    def by_key(message: AnyMessage) -> str:
-        return Key("kafka", group, key(message)) if key else by_place(message)
-
-    known = seconds(options["horizon"]) if "horizon" in options else RETENTION
-    options["horizon"] = max(known, s.ledger.steps.horizon)
-    return Handler(s, handle, key=by_key, fingerprint=fingerprint, door="kafka", **options)
+    options["horizon"] = max(seconds(options.get("horizon", RETENTION)), s.ledger.steps.horizon)
+    return Handler(s, handle, key=named, fingerprint=fingerprint, door="kafka", **options)
 
 
 class DeadLetterTopic:
@@ -215,7 +220,10 @@ class Consumer:
             )
         self._s = s.through("kafka")
         self._topics = list(topics)
-        self._handle, self._key, self._fingerprint, self._options = handle, key, fingerprint, options
+        group = self._config["group.id"]
+        self._handler_of: Callable[..., Handler[Any]] = partial(
+            handler, self._s, handle, group=group, key=key, fingerprint=fingerprint, **options
+        )
         self._dead_letters = dead_letters
         self._cluster = cluster
         self._progress = PartitionProgress()
@@ -223,7 +231,7 @@ class Consumer:
         self._stopping = threading.Event()
         self._committed: dict[Partition, int] = {}
         self._committed_at = self._now()
-        self._handler_of("the cluster")  # so that an option that cannot work is refused here
+        self._handler_of(cluster="the cluster")  # so that an option that cannot work is refused here
 
     def run(self) -> None:
         """Handle messages until `stop` is called, or `s.drain`."""
@@ -270,7 +278,7 @@ class Consumer:
         client.pause([self._at(position)])
         client.seek(self._at(position))
         text = self._s.events.scrubbed(taken.why)
-        _logger().warning("%s stands still for %.1f s: %s", _shown(position), rest, text)
+        logger.warning("%s stands still for %.1f s: %s", position, rest, text)
 
     # Dead letters
 
@@ -278,10 +286,10 @@ class Consumer:
         """Hand on what is dead; that is done once too, and tried again like a message that fails."""
         position, letters = position_of(message), self._dead_letters
         kind = type(taken.error).__name__
-        self._s.events.warn(What.REFUSED, "", detail=f"{_shown(position)} is dead: {kind}")
+        self._s.events.warn(What.REFUSED, "", detail=f"{position} is dead: {kind}")
         if letters is None:
             why = f"is dead ({kind}), is not skipped, and stays until it is handled: give dead_letters="
-            return Taken(Verdict.FAILED, error=errors.Refused(_shown(position), why))
+            return Taken(Verdict.FAILED, error=errors.Refused(str(position), why))
         key = Key("kafka", self._config["group.id"], self._cluster, *position)
         burial = Handler[Any](
             self._s,
@@ -299,18 +307,7 @@ class Consumer:
             self._cluster = client.list_topics(timeout=ANSWER_SECONDS).cluster_id
         if not self._cluster:
             raise errors.InvalidOption("this cluster has no name of its own: give it one with cluster=")
-        self._handler = self._handler_of(self._cluster)
-
-    def _handler_of(self, cluster: str) -> Handler[Any]:
-        return handler(
-            self._s,
-            self._handle,
-            group=self._config["group.id"],
-            cluster=cluster,
-            key=self._key,
-            fingerprint=self._fingerprint,
-            **self._options,
-        )
+        self._handler = self._handler_of(cluster=self._cluster)
 
     def _is_message(self, message: "Message") -> bool:
         error = message.error()
@@ -347,10 +344,10 @@ class Consumer:
                 client.commit(offsets=at)
         except self._kafka.KafkaException as error:
             # Nothing is lost: what is not committed comes again, and is a duplicate then.
-            _logger().warning("kafka: offsets were not committed. %s", error)
+            logger.warning("kafka: offsets were not committed. %s", error)
 
     def _at(self, position: Position) -> "TopicPartition":
-        at: TopicPartition = self._kafka.TopicPartition(position.topic, position.partition, position.offset)
+        at: TopicPartition = self._kafka.TopicPartition(*position[:3])
         return at
 
 
@@ -366,13 +363,3 @@ def _checked(config: Mapping[str, Any]) -> dict[str, Any]:
         raise errors.InvalidOption('"enable.auto.commit" commits what is not handled: leave it out')
     # A group without an offset begins with the oldest message: the newest would pass over what is there.
     return {"auto.offset.reset": "earliest", **config, "enable.auto.commit": False}
-
-
-def _shown(position: Position) -> str:
-    return f"{position.topic}[{position.partition}] at offset {position.offset}"
-
-
-def _logger() -> Any:
-    from logging import getLogger
-
-    return getLogger("semel")

@@ -9,14 +9,10 @@ async def charge(order_id: str, cents: int) -> str: ...
 
 import inspect
 from collections.abc import Callable
-from typing import Any, Final, ParamSpec, TypeVar, Unpack
+from typing import Any, Final
 
-from semel.connect import Semel
 from semel.core.extras import require
-from semel.core.policy import Options
 from semel.doors.tasks import FINAL, RETRYABLE, TaskQueue, retry_after
-from semel.model import MISSING
-from semel.once import ALL, All, KeyMaker, PayloadNames
 
 require("taskiq", "taskiq")  # which says how to install it
 
@@ -25,32 +21,6 @@ from taskiq.kicker import AsyncKicker
 from taskiq_dependencies.dependency import Dependency
 
 __all__ = ["FINAL", "OnceMiddleware", "once"]
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-# Who waits for another leaves the event loop free; who waited in vain is sent again by the middleware.
-QUEUE: Final = TaskQueue("taskiq", (NoResultError,), None, "wait")
-
-
-def once(
-    s: Semel,
-    key: str | KeyMaker,
-    *,
-    fingerprint: PayloadNames = ALL,
-    returns: Any = MISSING,
-    **options: Unpack[Options],
-) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Protect a task's function: put it under `@broker.task`, with the key and options of `s.once`.
-
-    What Taskiq injects is no part of the payload. The broker needs an `OnceMiddleware`.
-    """
-
-    def protect(function: Callable[P, R]) -> Callable[P, R]:
-        compared = _sent(function) if isinstance(fingerprint, All) else fingerprint
-        return QUEUE.once(s, key, fingerprint=compared, returns=returns, **options)(function)
-
-    return protect
 
 
 class OnceMiddleware(SmartRetryMiddleware):
@@ -81,3 +51,10 @@ def _sent(function: Callable[..., Any]) -> tuple[str, ...]:
 def _is_injected(parameter: inspect.Parameter) -> bool:
     said = (parameter.default, *getattr(parameter.annotation, "__metadata__", ()))
     return any(isinstance(one, Dependency) for one in said)
+
+
+once: Final = TaskQueue("taskiq", (NoResultError,), None, "wait", _sent).once
+"""A task that finds its key busy leaves the event loop free, and is sent again if it waits in vain.
+
+What Taskiq injects is no part of the payload. The broker needs an `OnceMiddleware`.
+"""

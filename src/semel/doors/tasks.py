@@ -17,7 +17,7 @@ from semel import errors
 from semel.connect import Semel
 from semel.core.policy import Options
 from semel.model import MISSING, OnBusy
-from semel.once import ALL, KeyMaker, PayloadNames
+from semel.once import ALL, All, KeyMaker, PayloadNames
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -60,6 +60,8 @@ class TaskQueue(msgspec.Struct, frozen=True):
     retry: RetryMaker | None
     """Has the running task come again, in its queue's words; None leaves that to somebody else."""
     on_busy: OnBusy
+    sent: Callable[[Callable[..., Any]], PayloadNames] = lambda _: ALL
+    """The parameters of a task that come with its message."""
 
     def once(
         self,
@@ -78,7 +80,8 @@ class TaskQueue(msgspec.Struct, frozen=True):
         through = s.through(self.name)
 
         def protect(function: Callable[P, R]) -> Callable[P, R]:
-            run = through.once(key=key, fingerprint=fingerprint, returns=returns, **options)(function)
+            payload = self.sent(function) if isinstance(fingerprint, All) else fingerprint
+            run = through.once(key=key, fingerprint=payload, returns=returns, **options)(function)
             return run if self.retry is None else translated(run, self.retry)
 
         return protect

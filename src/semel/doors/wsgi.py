@@ -6,12 +6,13 @@ then; one that streams goes to the client as it comes, and only its end waits fo
 
 import io
 from collections.abc import Callable, Generator, Iterable, Iterator
+from functools import partial
 from http import HTTPStatus
 from itertools import chain
 from operator import length_hint
 from typing import Any, Final, Self, TypeAlias
 
-from semel.doors.http.exchange import Exchange
+from semel.doors.http.exchange import Exchange, claim
 from semel.doors.http.field import read_length
 from semel.doors.http.pages import page_of
 from semel.doors.http.policy import Idempotency, RequestHead
@@ -43,20 +44,14 @@ class IdempotencyMiddleware:
             if page is None:
                 return self.app(environ, start_response)
             return respond(page, start_response, head=environ["REQUEST_METHOD"] == "HEAD")
-        ticket = idempotency.admit(request_of(environ, environ))
-        if ticket is None:
+        claimed = claim(idempotency, request_of(environ, environ), partial(read, environ))
+        if claimed is None:
             return self.app(environ, start_response)
-        if isinstance(ticket, HTTPResponse):
-            return respond(ticket, start_response)
-        body = read(environ, idempotency.max_body)
-        if body is None:
-            return respond(idempotency.too_large(ticket.base), start_response)
-        exchange = Exchange(idempotency, ticket)
-        answer = exchange.begin(body)
-        if answer is not None:
-            return respond(answer, start_response)
+        if isinstance(claimed, HTTPResponse):
+            return respond(claimed, start_response)
+        body = claimed.body
         known = environ | {"wsgi.input": io.BytesIO(body), "CONTENT_LENGTH": str(len(body))}
-        return _Begun(_run(exchange, self.app, known, start_response))
+        return _Begun(_run(claimed, self.app, known, start_response))
 
 
 def _run(
@@ -64,26 +59,19 @@ def _run(
 ) -> Generator[bytes, None, None]:
     """Let an application answer, and write down what it answers."""
     head = ResponseHead(start_response)
-    chunks: Iterable[bytes] = ()
     try:
-        try:
-            chunks = app(environ, head.start)
-            first, pieces = _begin(iter(chunks))
-            code = head.code
-        except BaseException as error:
-            answer = exchange.fail(error)
-            if answer is None:
-                raise
-            yield from respond(answer, start_response)
-            return
-        yield from _answered(exchange, head, code, b"".join([*head.written, first]), pieces)
+        made = exchange.attempt(partial(head.begin, app, environ))
+        if isinstance(made, HTTPResponse):
+            yield from respond(made, start_response)
+        else:
+            yield from _answered(exchange, head, *made)
     except BaseException as error:
         if exchange.is_open:
             exchange.end(error)
         raise
     finally:
-        if hasattr(chunks, "close"):
-            chunks.close()
+        if hasattr(head.chunks, "close"):
+            head.chunks.close()
         exchange.leave()
 
 
@@ -104,6 +92,13 @@ class ResponseHead:
         self._status = ""
         self.headers: list[tuple[str, str]] = []
         self.written: list[bytes] = []
+        self.chunks: Iterable[bytes] = ()
+
+    def begin(self, app: WSGIApp, environ: Environ) -> tuple[int, bytes, Iterator[bytes]]:
+        """Have an application answer: the status, the body as far as it is made, and the rest of it."""
+        self.chunks = app(environ, self.start)
+        first, rest = _begin(iter(self.chunks))
+        return self._code(), b"".join([*self.written, first]), rest
 
     def start(
         self, status: str, headers: list[tuple[str, str]], exc_info: Any = None
@@ -114,9 +109,7 @@ class ResponseHead:
         self._status, self.headers = status, headers
         return self.written.append
 
-    @property
-    def code(self) -> int:
-        """The status as a number."""
+    def _code(self) -> int:
         if not self._status:
             raise RuntimeError("the application gave no response: it did not call start_response")
         return int(self._status[:3])

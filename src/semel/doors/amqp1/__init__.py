@@ -1,4 +1,4 @@
-"""AMQP 1.0: each message of a queue is handled once, and one is sent until the broker has it.
+"""AMQP 1.0: a consumer that handles each message once, and a producer that waits for confirmation.
 
 RabbitMQ's own protocol, AMQP 0-9-1, is another one in all but its name, and is not spoken here.
 

@@ -124,6 +124,29 @@ class BrokerConnection:
                 return
             self.transport.pop(sent)
 
+    def sender(self, address: str, capability: str | None) -> Any:
+        """A link to an address, in a session of its own: one that is refused may take its session along."""
+        link = self._session().sender(address)
+        return self._opened(link, link.target, address, capability)
+
+    def receiver(self, address: str, capability: str | None) -> Any:
+        """A link from an address, in a session of its own."""
+        link = self._session().receiver(address)
+        return self._opened(link, link.source, address, capability)
+
+    def _session(self) -> Any:
+        session = self.connection.session()
+        session.open()
+        return session
+
+    def _opened(self, link: Any, terminus: Any, address: str, capability: str | None) -> Any:
+        terminus.address = address
+        if capability is not None:
+            terminus.capabilities.put_object(self.proton.symbol(capability))
+        link.snd_settle_mode = self.proton.Link.SND_UNSETTLED
+        link.open()
+        return link
+
     def hang_up(self) -> None:
         """Nothing more comes and nothing more goes."""
         self.transport.close_tail()

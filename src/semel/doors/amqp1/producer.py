@@ -4,10 +4,12 @@ import os
 import ssl
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, InvalidStateError
 from functools import partial
 from typing import Any, Self
+
+import msgspec
 
 from semel import errors
 from semel.core.clock import Clock
@@ -22,18 +24,15 @@ from semel.errors import (
     SendRefused,
 )
 
-OUTCOMES = {"ACCEPTED": "accepted", "REJECTED": "rejected", "RELEASED": "released", "MODIFIED": "modified"}
+OUTCOMES = ("ACCEPTED", "REJECTED", "RELEASED", "MODIFIED")
 
 
-class Sending:
+class Sending(msgspec.Struct, eq=False):
     """A message on its way."""
 
-    __slots__ = ("address", "answer", "data")
-
-    def __init__(self, address: str, data: bytes) -> None:
-        self.address = address
-        self.data = data
-        self.answer: Future[None] = Future()
+    address: str
+    data: bytes
+    answer: Future[None] = msgspec.field(default_factory=Future)
 
     def end(self, error: BrokerError | None = None) -> None:
         """What came of it, said once."""
@@ -47,15 +46,14 @@ class Sending:
             return
 
 
-class SenderLink:
+class SenderLink(msgspec.Struct, eq=False):
     """A link to one address."""
 
-    def __init__(self, address: str) -> None:
-        self.address = address
-        self.link: Any = None
-        """There once the broker has let us in."""
-        self.waiting: deque[Sending] = deque()
-        self.unanswered: dict[Any, Sending] = {}
+    address: str
+    link: Any = None
+    """There once the broker has let us in."""
+    waiting: deque[Sending] = msgspec.field(default_factory=deque)
+    unanswered: dict[Any, Sending] = {}
 
     def push(self) -> None:
         """Send as much as the broker takes."""
@@ -90,9 +88,10 @@ class Producer:
         capability: str | None = "queue",
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        self._endpoint = endpoint_of(url, tls)
+        endpoint = endpoint_of(url, tls)
         self._proton = require("proton", "amqp")
-        self._timeout, self._keepalive, self._capability = timeout, keepalive, capability
+        self._timeout = timeout
+        self._start = partial(SenderThread, partial(BrokerConnection, endpoint, keepalive), capability)
         self._lock = threading.Lock()
         self._sender: SenderThread | None = None
         self._closed = False
@@ -167,33 +166,17 @@ class Producer:
                 raise errors.UsageError("this producer is closed: make another")
             # A child of a fork has no thread, and must not use its parent's connection.
             if self._sender is None or self._sender.pid != os.getpid():
-                self._sender = SenderThread(self)
+                self._sender = self._start()
             self._sender.take(sending, self._timeout)
         return sending.answer
-
-    def connect(self) -> BrokerConnection:
-        """A connection to the broker."""
-        return BrokerConnection(self._endpoint, self._keepalive)
-
-    def attach(self, broker: BrokerConnection, address: str) -> Any:
-        """A link to an address, in a session of its own: one that is refused may take its session along."""
-        session = broker.connection.session()
-        session.open()
-        link = session.sender(address)
-        link.target.address = address
-        if self._capability is not None:
-            link.target.capabilities.put_object(self._proton.symbol(self._capability))
-        link.snd_settle_mode = self._proton.Link.SND_UNSETTLED
-        link.open()
-        return link
 
 
 class SenderThread:
     """The thread that sends, and what it knows; everything but `take` and `close` is called by it."""
 
-    def __init__(self, producer: Producer) -> None:
+    def __init__(self, connect: Callable[[], BrokerConnection], capability: str | None) -> None:
         self.pid = os.getpid()
-        self._producer = producer
+        self._connect, self._capability = connect, capability
         self._loop = ConnectionLoop(Clock())
         self._loop.open()
         self.broker: BrokerConnection | None = None
@@ -237,7 +220,7 @@ class SenderThread:
 
     def _link_to(self, address: str) -> SenderLink:
         if self.broker is None:
-            self.broker = self._producer.connect()
+            self.broker = self._connect()
         if address not in self._links:
             self._links[address] = SenderLink(address)
             self._attach(self.broker)
@@ -250,7 +233,7 @@ class SenderThread:
     def _attach(self, broker: BrokerConnection) -> None:
         if broker.connection.state & broker.proton.Endpoint.REMOTE_ACTIVE:
             for sender in self._links.values():
-                sender.link = sender.link or self._producer.attach(broker, sender.address)
+                sender.link = sender.link or broker.sender(sender.address, self._capability)
 
     def _expire(self, sender: SenderLink, sending: Sending) -> None:
         if sending.answer.done():
@@ -334,4 +317,4 @@ def _verdict(address: str, outcome: str | None, delivery: Any) -> BrokerError | 
     if outcome is None:
         return SendOutcomeUnknown(address, "the broker settled it without an outcome")
     condition = delivery.remote.condition
-    return SendRefused(address, OUTCOMES[outcome], reason_of(condition) if condition is not None else "")
+    return SendRefused(address, outcome.lower(), reason_of(condition) if condition is not None else "")

@@ -128,14 +128,7 @@ class AmqpReceiver(Broker[Any]):
 
     def on_connection_remote_open(self, broker: BrokerConnection, connection: Any) -> None:
         """The broker lets us in; there are some that do not take more before they have said so."""
-        session = connection.session()
-        session.open()
-        self._link = receiver = session.receiver(self._address)
-        receiver.source.address = self._address
-        if self._capability is not None:
-            receiver.source.capabilities.put_object(self._proton.symbol(self._capability))
-        receiver.snd_settle_mode = self._proton.Link.SND_UNSETTLED
-        receiver.open()
+        self._link = broker.receiver(self._address, self._capability)
 
     def _unless_attached(self, broker: BrokerConnection) -> None:
         unopened = self._proton.Endpoint.REMOTE_UNINIT
@@ -176,14 +169,14 @@ class AmqpReceiver(Broker[Any]):
 
     def on_session_remote_close(self, broker: BrokerConnection, session: Any) -> None:
         """RabbitMQ before 4 refuses an address by ending the session."""
-        self._refused(reason_of(session.remote_condition))
+        self._lost(AddressRefused(self._address, reason_of(session.remote_condition)))
 
     def on_link_remote_close(self, broker: BrokerConnection, link: Any) -> None:
         """The address is refused, or is there no longer; or this is the answer to our farewell."""
         if self._leaving:
             broker.connection.close()
         else:
-            self._refused(reason_of(link.remote_condition))
+            self._lost(AddressRefused(self._address, reason_of(link.remote_condition)))
 
     on_link_remote_detach = on_link_remote_close
 
@@ -194,9 +187,6 @@ class AmqpReceiver(Broker[Any]):
     def on_transport_closed(self, broker: BrokerConnection, transport: Any) -> None:
         """The connection is lost."""
         self._lost(BrokerUnavailable(f"{self._endpoint} is lost: {reason_of(transport.condition)}"))
-
-    def _refused(self, reason: str) -> None:
-        self._lost(AddressRefused(self._address, reason))
 
     def _lost(self, error: BrokerError) -> None:
         self._error = self._error or error

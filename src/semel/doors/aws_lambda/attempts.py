@@ -2,10 +2,9 @@
 
 from collections.abc import Callable
 from math import ceil
-from typing import Any, Final, Self, TypeAlias, Unpack
+from typing import Any, Final, Self, TypeAlias
 
 from semel.connect import Semel
-from semel.core.policy import Options
 from semel.doors.queues.messages import Handler, Taken, Verdict
 from semel.once import Block
 
@@ -31,18 +30,8 @@ def within(block: Block, seconds: float | None) -> Block:
 class Attempts(Handler[Any]):
     """A handler of records, or of whole events, that begins none for which there is not enough time left."""
 
-    def __init__(
-        self,
-        s: Semel,
-        handle: Callable[..., Any],
-        *,
-        key: Callable[[Any], str],
-        fingerprint: Callable[[Any], Any] | None,
-        door: str,
-        min_remaining: float,
-        **options: Unpack[Options],
-    ) -> None:
-        super().__init__(s, handle, key=key, fingerprint=fingerprint, door=door, **options)
+    def __init__(self, s: Semel, handle: Callable[..., Any], *, min_remaining: float, **more: Any) -> None:
+        super().__init__(s, handle, **more)
         self._whole = self._block
         self._min_remaining = min_remaining
         self._context: Any = None

@@ -10,21 +10,10 @@ from semel.connect import Semel
 from semel.core.events import Event as Happened
 from semel.core.policy import Options, policy_of
 from semel.core.spans import Seconds, seconds
+from semel.doors.aws_lambda import records
 from semel.doors.aws_lambda.attempts import Attempts, LambdaEvent
 from semel.doors.aws_lambda.environment import forget_at_restore
-from semel.doors.aws_lambda.records import (
-    ASYNC,
-    DYNAMODB,
-    EVENTBRIDGE,
-    KINESIS,
-    S3,
-    SNS,
-    SQS,
-    LambdaRecord,
-    OnDead,
-    RecordBatch,
-    RecordSource,
-)
+from semel.doors.aws_lambda.records import LambdaRecord, OnDead, RecordBatch, RecordSource
 
 if TYPE_CHECKING:
     from semel.doors.http.policy import Idempotency
@@ -51,6 +40,8 @@ class RecordOptions(Options, total=False):
     """Names a record: the same whenever it comes. What AWS itself calls it, unless this is said."""
     fingerprint: Callable[[LambdaRecord], Any] | None
     """The part of it that must not change under one key. Nothing is compared, unless this is said."""
+    person: Callable[[LambdaRecord], str | None]
+    """Gives whom it is about. It is about nobody, unless this is said."""
     dead: OnDead | None
     """Takes what no delivery can mend. It is left to AWS's own dead letters, unless this is said."""
 
@@ -133,32 +124,32 @@ class Lambda:
 
         `horizon` is the queue's retention period: 4 days, unless it is said.
         """
-        return self._batches(SQS, RecordBatch.report, terms)
+        return self._handlers(records.SQS, RecordBatch.report, terms)
 
     def kinesis(self, **terms: Unpack[RecordOptions]) -> Callable[[OfRecord], LambdaHandler]:
         """A handler of a stream's records, in order; a shard stops at its first that failed.
 
         `horizon` is the stream's retention period: a day, unless it is said.
         """
-        return self._batches(KINESIS, RecordBatch.report, terms)
+        return self._handlers(records.KINESIS, RecordBatch.report, terms)
 
     def dynamodb(self, **terms: Unpack[RecordOptions]) -> Callable[[OfRecord], LambdaHandler]:
         """A handler of a table's changes, in order; a shard stops at its first that failed."""
-        return self._batches(DYNAMODB, RecordBatch.report, terms)
+        return self._handlers(records.DYNAMODB, RecordBatch.report, terms)
 
     # What Lambda was handed and will try again: what goes wrong is raised
 
     def sns(self, **terms: Unpack[RecordOptions]) -> Callable[[OfRecord], LambdaHandler]:
         """A handler of a topic's messages; gives the results in a list."""
-        return self._batches(SNS, RecordBatch.insist, terms)
+        return self._handlers(records.SNS, RecordBatch.insist, terms)
 
     def s3(self, **terms: Unpack[RecordOptions]) -> Callable[[OfRecord], LambdaHandler]:
         """A handler of a bucket's notifications; gives the results in a list."""
-        return self._batches(S3, RecordBatch.insist, terms)
+        return self._handlers(records.S3, RecordBatch.insist, terms)
 
     def eventbridge(self, **terms: Unpack[RecordOptions]) -> Callable[[LambdaHandler], LambdaHandler]:
         """A handler of a bus's events."""
-        return self._events(EVENTBRIDGE, terms)
+        return self._handlers(records.EVENTBRIDGE, RecordBatch.insist_on, terms)
 
     def event(
         self,
@@ -170,56 +161,41 @@ class Lambda:
     ) -> Callable[[LambdaHandler], LambdaHandler]:
         """A handler of any event that has a key: another one with the same key gives the same result."""
         terms = cast("RecordOptions", {**options, "dead": dead, "fingerprint": fingerprint})
-        return self._events(RecordSource(door="lambda", key=key, id=lambda _: "event", horizon=ASYNC), terms)
+        source = RecordSource(door="lambda", key=key, id=lambda _: "event", horizon=records.ASYNC)
+        return self._handlers(source, RecordBatch.insist_on, terms)
 
     # Inside
 
-    def _batches(
+    def _handlers(
         self, source: RecordSource, end: Callable[[RecordBatch, LambdaEvent, Any], Any], terms: RecordOptions
-    ) -> Callable[[OfRecord], LambdaHandler]:
-        def protect(handle: OfRecord) -> LambdaHandler:
+    ) -> Callable[[Callable[..., Any]], LambdaHandler]:
+        def protect(handle: Callable[..., Any]) -> LambdaHandler:
             batch = self._batch(source, handle, terms)
             return self._entry(handle, lambda event, context: end(batch(), event, context))
-
-        return protect
-
-    def _events(self, source: RecordSource, terms: RecordOptions) -> Callable[[LambdaHandler], LambdaHandler]:
-        def protect(handle: LambdaHandler) -> LambdaHandler:
-            one = self._batch(source, handle, terms)
-            return self._entry(handle, lambda event, context: one().insist_on(event, context))
 
         return protect
 
     def _batch(
         self, source: RecordSource, handle: Callable[..., Any], terms: RecordOptions
     ) -> Callable[[], RecordBatch]:
-        """What makes the batches of a source once the ledger is open; what is wrong with it is said now."""
+        """What makes the batch of a source once the ledger is open; what is wrong with it is said now."""
         terms = terms.copy()
         dead = terms.pop("dead", None)
-        names = terms.pop("key", source.key), terms.pop("fingerprint", None)
-        options = cast("Options", terms)
-        if given := options.keys() & {"lease", "heartbeat"}:
-            raise errors.InvalidOption(
-                f"leave out {' and '.join(sorted(given))}: an attempt lasts as long as its invocation, "
-                "which ends at the function's own time-out"
-            )
-        options["horizon"] = seconds(options.get("horizon", source.horizon))
-        policy_of(options)
-        return functools.cache(
-            lambda: RecordBatch(source, self._attempts(source, handle, names, options), dead)
-        )
+        names = {
+            "key": terms.pop("key", source.key),
+            "fingerprint": terms.pop("fingerprint", None),
+            "person": terms.pop("person", lambda _: None),
+        }
+        options = _checked(cast("Options", terms), source)
 
-    def _attempts(
-        self, source: RecordSource, handle: Callable[..., Any], names: tuple[Any, Any], options: Options
-    ) -> Attempts:
-        s = self.s
-        options = options.copy()
-        options["horizon"] = max(seconds(options["horizon"]), s.ledger.steps.horizon)
-        key, fingerprint = names
-        least = self._min_remaining
-        return Attempts(
-            s, handle, key=key, fingerprint=fingerprint, door=source.door, min_remaining=least, **options
-        )
+        @functools.cache
+        def batch() -> RecordBatch:
+            s = self.s
+            horizon = max(seconds(options["horizon"]), s.ledger.steps.horizon)
+            more: Any = {**options, **names, "door": source.door, "horizon": horizon}
+            return RecordBatch(source, Attempts(s, handle, min_remaining=self._min_remaining, **more), dead)
+
+        return batch
 
     def _entry(self, handle: Callable[..., Any], run: LambdaHandler) -> LambdaHandler:
         """A handler as Lambda calls it, named like the function that it is made of."""
@@ -240,3 +216,14 @@ class Lambda:
         functools.update_wrapper(handler, handle)
         del handler.__wrapped__  # type: ignore[attr-defined]  # it takes other arguments than this
         return handler
+
+
+def _checked(options: Options, source: RecordSource) -> Options:
+    if given := options.keys() & {"lease", "heartbeat"}:
+        raise errors.InvalidOption(
+            f"leave out {' and '.join(sorted(given))}: an attempt lasts as long as its invocation, "
+            "which ends at the function's own time-out"
+        )
+    options["horizon"] = seconds(options.get("horizon", source.horizon))
+    policy_of(options)
+    return options

@@ -7,12 +7,13 @@ User Guide for Application Load Balancers ("Use Lambda functions as targets").
 
 import base64
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 import msgspec
 
 from semel.doors.aws_lambda.attempts import LambdaEvent, remaining, within
-from semel.doors.http.exchange import Exchange
+from semel.doors.http.exchange import Exchange, admit
 from semel.doors.http.pages import page_of
 from semel.doors.http.policy import Idempotency, RequestHead
 from semel.doors.http.responses import HTTPResponse, Pairs
@@ -37,17 +38,14 @@ def answer(
         return respond(
             page if request.method != "HEAD" else HTTPResponse(page.status, page.headers, b""), event
         )
-    ticket = idempotency.admit(request)
-    if ticket is None:
+    exchange = admit(idempotency, request, partial(_read, event))
+    if exchange is None:
         return handle(event, context)
-    if isinstance(ticket, HTTPResponse):
-        return respond(ticket, event)
-    body = body_of(event)
-    if len(body) > idempotency.max_body:
-        return respond(idempotency.too_large(ticket.base), event)
-    ticket = msgspec.structs.replace(ticket, block=within(ticket.block, remaining(context)))
-    exchange = Exchange(idempotency, ticket)
-    known = exchange.begin(body)
+    if isinstance(exchange, HTTPResponse):
+        return respond(exchange, event)
+    block = within(exchange.ticket.block, remaining(context))
+    exchange.ticket = msgspec.structs.replace(exchange.ticket, block=block)
+    known = exchange.begin()
     return respond(known, event) if known is not None else _run(exchange, handle, event, context)
 
 
@@ -55,16 +53,16 @@ def _run(
     exchange: Exchange, handle: Callable[[LambdaEvent, Any], Any], event: LambdaEvent, context: Any
 ) -> Any:
     """Let the handler answer, and write down what it answers."""
-    try:
-        response = explicit(handle(event, context))
-        status, headers, body = int(response["statusCode"]), pairs_of(response), body_of(response)
-    except BaseException as error:
-        instead = exchange.fail(error)
-        if instead is None:
-            raise
-        return respond(instead, event)
+    made = exchange.attempt(lambda: _parts(explicit(handle(event, context))))
+    if isinstance(made, HTTPResponse):
+        return respond(made, event)
+    response, status, headers, body = made
     instead = exchange.keep(status, headers, body)
     return response if instead is None else respond(instead, event)
+
+
+def _parts(response: LambdaResponse) -> tuple[LambdaResponse, int, Pairs, bytes]:
+    return response, int(response["statusCode"]), pairs_of(response), body_of(response)
 
 
 # Requests in
@@ -110,6 +108,11 @@ def body_of(message: Mapping[str, Any]) -> bytes:
     """The bytes of a request's body, or of a response's."""
     body = message.get("body") or ""
     return base64.b64decode(body) if message.get("isBase64Encoded") else body.encode()
+
+
+def _read(event: LambdaEvent, room: int) -> bytes | None:
+    body = body_of(event)
+    return None if len(body) > room else body
 
 
 # Responses out

@@ -1,4 +1,4 @@
-"""HTTP: requests that carry an `Idempotency-Key` have their effect once, and every retry gets one answer.
+"""HTTP: requests with an `Idempotency-Key` have their effect once, and every retry gets the same response.
 
     idempotency = Idempotency(s, identity=lambda request: request.user.username)
 

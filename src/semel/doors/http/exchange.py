@@ -1,15 +1,39 @@
 """One request under its key: claimed, answered, written down. Every HTTP door works through it."""
 
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, TypeVar
 
 from semel import errors
 from semel.core.running import Run, leave
-from semel.doors.http.responses import HTTPResponse, Pairs
+from semel.doors.http.policy import AdmittedKey, Idempotency, RequestHead
+from semel.doors.http.responses import HTTPResponse, NotKept, Pairs, Recording
 
 if TYPE_CHECKING:
-    from semel.doors.http.policy import AdmittedKey, Idempotency
     from semel.once import Running
+
+T = TypeVar("T")
+
+
+def admit(
+    idempotency: Idempotency, request: RequestHead, read: Callable[[int], bytes | None]
+) -> "Exchange | HTTPResponse | None":
+    """A request that has its ticket, or the answer to it; None where it is not protected at all.
+
+    `read` gives its body, or None where that has more than so many bytes.
+    """
+    ticket = idempotency.admit(request)
+    if not isinstance(ticket, AdmittedKey):
+        return ticket
+    body = read(idempotency.max_body)
+    return idempotency.too_large(ticket.base) if body is None else Exchange(idempotency, ticket, body)
+
+
+def claim(
+    idempotency: Idempotency, request: RequestHead, read: Callable[[int], bytes | None]
+) -> "Exchange | HTTPResponse | None":
+    """A request whose key is claimed, or the answer to it; None where it is not protected at all."""
+    admitted = admit(idempotency, request, read)
+    return admitted.begin() or admitted if isinstance(admitted, Exchange) else admitted
 
 
 class Exchange:
@@ -19,20 +43,21 @@ class Exchange:
     `stream` for one that comes in pieces, or `fail`. They may give an answer to send instead of it.
     """
 
-    __slots__ = ("_idempotency", "_running", "is_open", "recording", "run", "ticket")
+    __slots__ = ("_idempotency", "_running", "body", "is_open", "recording", "run", "ticket")
 
-    def __init__(self, idempotency: "Idempotency", ticket: "AdmittedKey") -> None:
+    def __init__(self, idempotency: Idempotency, ticket: AdmittedKey, body: bytes) -> None:
         self._idempotency = idempotency
         self._running: Running | None = None
         self.ticket = ticket
+        self.body = body
         self.run: Run | None = None
-        self.recording = idempotency.recording()
+        self.recording = Recording(idempotency.headers, idempotency.max_kept)
         self.is_open = False
         """Whether the run has begun, and not ended."""
 
-    def begin(self, body: bytes) -> HTTPResponse | None:
+    def begin(self) -> HTTPResponse | None:
         """Claim the key; an answer says that the handler does not run, and None that it may."""
-        running = self._block(body)
+        running = self._block()
         try:
             self.run = running.__enter__()
         except errors.SemelError as error:
@@ -40,9 +65,9 @@ class Exchange:
         self._running, self.is_open = running, True
         return None
 
-    async def abegin(self, body: bytes) -> HTTPResponse | None:
+    async def abegin(self) -> HTTPResponse | None:
         """Await the claim of the key; an answer says that the handler does not run, and None that it may."""
-        running = self._block(body)
+        running = self._block()
         try:
             self.run = await running.__aenter__()
         except errors.SemelError as error:
@@ -93,6 +118,16 @@ class Exchange:
                 self.end(error)
             raise
 
+    def attempt(self, handle: Callable[[], T]) -> T | HTTPResponse:
+        """What the handler makes; what it raises is written down, and may have an answer in its place."""
+        try:
+            return handle()
+        except BaseException as error:
+            instead = self.fail(error)
+            if instead is None:
+                raise
+            return instead
+
     def fail(self, error: BaseException) -> HTTPResponse | None:
         """The handler raised this; an answer is to be sent in its place."""
         problem = self.end(error)
@@ -107,10 +142,12 @@ class Exchange:
 
     def verdict(self) -> errors.SemelError | None:
         """What the recorded response means for its key: None keeps it, and an error gives the key back."""
-        problem = self._idempotency.ended(self.recording)
-        if problem is None and self.run is not None:
+        status = self.recording.status
+        if not self._idempotency.keep(status):
+            return NotKept(status)
+        if self.run is not None:
             self.run.result = self.recording.kept()
-        return problem
+        return None
 
     def end(self, error: BaseException | None) -> errors.SemelError | None:
         """End the run with this error, or with its result; gives what the ledger could not be told."""
@@ -141,9 +178,9 @@ class Exchange:
         if self.run is not None:
             leave(self.run)
 
-    def _block(self, body: bytes) -> "Running":
+    def _block(self) -> "Running":
         ticket = self.ticket
-        return ticket.block.running(ticket.key, self._idempotency.fingerprint(ticket, body))
+        return ticket.block.running(ticket.key, self._idempotency.fingerprint(ticket, self.body))
 
     def _record(self, status: int, headers: Pairs, body: bytes) -> None:
         self.recording.start(status, headers)

@@ -14,6 +14,7 @@ import msgspec
 
 from semel import errors
 from semel.connect import Semel
+from semel.core.commands import Steps
 from semel.core.events import What
 from semel.core.keys import MAX_NAME_BYTES, Key, canonical_json, owned, part
 from semel.core.lifecycle import Status
@@ -26,10 +27,8 @@ from semel.doors.http.responses import (
     NEVER_KEPT,
     HTTPResponse,
     Kept,
-    NotKept,
     Pairs,
     ProblemType,
-    Recording,
     problem,
     problem_later,
     problem_of,
@@ -59,6 +58,8 @@ HASHED: Final = "sha256:"
 LONGEST_PAUSE: Final = 5
 # A store that is down is given a little longer.
 STORE_PAUSE: Final = 5
+
+NO_STATUS: Final = "The address of a status comes with the answer 409."
 
 # So many tenants' ledgers are kept ready; making one again costs some microseconds.
 READY: Final = 4096
@@ -182,10 +183,6 @@ class Idempotency:
         """The answer to a body that is longer than is allowed."""
         return self.turn_away("body-too-large", base, f"It may have {self.max_body} bytes.")
 
-    def recording(self) -> Recording:
-        """What takes down a response while it is made."""
-        return Recording(self.headers, self.max_kept)
-
     # Answers out
 
     def refuse(self, ticket: AdmittedKey, error: BaseException, *, begun: bool = False) -> HTTPResponse:
@@ -218,52 +215,41 @@ class Idempotency:
         self.s.events.emit(What.REFUSED, "", detail=kind)
         return problem(kind, base, detail)
 
-    def ended(self, recording: Recording) -> NotKept | None:
-        """What a finished response means for its key: None keeps it, and the error gives the key back."""
-        return None if self.keep(recording.status) else NotKept(recording.status)
-
     # The policy's own pages
 
     def may_have_page(self, method: str, path: str) -> bool:
         """Whether it is worth asking for a page: nearly every request is told from one by this."""
         return method in ("GET", "HEAD") and self.well_known in path
 
-    def page(self, request: RequestHead) -> "HTTPResponse | StatusQuery | None":
-        """The policy, or a question about the status of a request; None where it is another page."""
+    def page(self, request: RequestHead) -> Steps[HTTPResponse | None]:
+        """The policy, or the status of a request; None where it is another page."""
         before, found, rest = request.path.removeprefix(request.root).partition(self.well_known)
         if before or not found or rest[:1] not in ("", "/") or request.method not in ("GET", "HEAD"):
             return None
+        base = self._base(request.root)
         if not rest:
             from semel.doors.http.publish import policy_document
 
-            root = self._base(request.root).removesuffix(self.well_known)
-            return _json(200, policy_document(self, root), "public, max-age=300")
-        key, base = _decoded(rest.removeprefix("/")), self._base(request.root)
+            document = policy_document(self, base.removesuffix(self.well_known))
+            return _json(200, document, "public, max-age=300")
+        return (yield from self._status(_decoded(rest.removeprefix("/")), base, request.native))
+
+    def _status(self, key: str, base: str, native: Any) -> Steps[HTTPResponse]:
+        """What is known about the request of this key."""
         # Other work of this owner's is not for everybody who speaks HTTP to know.
-        if key is None or not key.startswith("http:"):
-            return problem("no-such-key", base, "The address of a status comes with the answer 409.")
+        if not key.startswith("http:"):
+            return problem("no-such-key", base, NO_STATUS)
         try:
-            owner = self._owner(request.native)
-            return StatusQuery(self._scoped(owner), self._block(owner, 0.0).shown(key), base)
+            owner = self._owner(native)
+            shown = self._block(owner, 0.0).shown(key)
+            record = yield from self._scoped(owner).ledger.steps.get(shown)
         except _Turned as turned:
             return self.turn_away(turned.kind, base, str(turned))
-
-    def refuse_page(self, asked: "StatusQuery", error: errors.SemelError) -> HTTPResponse:
-        """The answer to such a question when the ledger cannot tell."""
-        if isinstance(error, errors.UsageError):
-            return problem("no-such-key", asked.base, "The address of a status comes with the answer 409.")
-        if isinstance(error, errors.StoreError | errors.ShuttingDown):
-            return self._unavailable(asked.base, error)
-        raise error
-
-    def status(self, asked: "StatusQuery", record: Record | None) -> HTTPResponse:
-        """What is known about a request."""
-        if record is None:
-            return problem("no-such-key", asked.base, "It was never received, or it is no longer remembered.")
-        told: dict[str, Any] = {"status": STATUSES[record.status], "attempt": record.attempt}
-        if record.status is Status.COMPLETED:
-            told["expires_at"] = record.expires_at
-        return _json(200, told, "no-store")
+        except errors.UsageError:
+            return problem("no-such-key", base, NO_STATUS)
+        except (errors.StoreError, errors.ShuttingDown) as error:
+            return self._unavailable(base, error)
+        return _status_page(record, base)
 
     # Inside
 
@@ -359,14 +345,6 @@ class Idempotency:
         return problem_later("unavailable", base, f"{why} Try again, with the same key.", pause)
 
 
-class StatusQuery(msgspec.Struct, frozen=True):
-    """A question about the status of a request."""
-
-    ledger: Semel
-    key: str
-    base: str
-
-
 STATUSES: Final = {
     Status.IN_PROGRESS: "in-progress",
     Status.COMPLETED: "completed",
@@ -405,11 +383,21 @@ def _json(status: int, told: Any, cache: str) -> HTTPResponse:
     return HTTPResponse(status, headers, body)
 
 
-def _decoded(token: str) -> str | None:
+def _status_page(record: Record | None, base: str) -> HTTPResponse:
+    if record is None:
+        return problem("no-such-key", base, "It was never received, or it is no longer remembered.")
+    told: dict[str, Any] = {"status": STATUSES[record.status], "attempt": record.attempt}
+    if record.status is Status.COMPLETED:
+        told["expires_at"] = record.expires_at
+    return _json(200, told, "no-store")
+
+
+def _decoded(token: str) -> str:
+    """The key that a token stands for; none where it is no token."""
     try:
         return base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True).decode()
     except ValueError:
-        return None
+        return ""
 
 
 def _several(option: str, names: Collection[str]) -> Collection[str]:

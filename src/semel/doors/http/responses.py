@@ -30,18 +30,7 @@ KEPT_HEADERS: Final = (
     "location",
     "vary",
 )
-ABOUT_THE_BODY: Final = frozenset(
-    {
-        "cache-control",
-        "content-disposition",
-        "content-encoding",
-        "content-language",
-        "content-type",
-        "etag",
-        "last-modified",
-        "vary",
-    }
-)
+ABOUT_THE_BODY: Final = frozenset(KEPT_HEADERS) - {"content-location", "link", "location"}
 NEVER_KEPT: Final = frozenset(
     {"authentication-info", "authorization", "proxy-authorization", "set-cookie", "set-cookie2"}
 )
@@ -181,18 +170,18 @@ class NotKept(errors.SemelError):
         self.status = status
 
 
-class Recording:
+class Recording(msgspec.Struct, eq=False):
     """A response while it is being made: what of it will be kept."""
 
-    __slots__ = ("_allowed", "_chunks", "_length", "_room", "begun", "headers", "size", "status")
-
-    def __init__(self, allowed: frozenset[str], room: int) -> None:
-        self._allowed = allowed
-        self._room = room
-        self._chunks: list[bytes] | None = []
-        self._length: int | None = None
-        self.begun = False
-        self.size = 0
+    _allowed: frozenset[str]
+    room: int
+    """So many bytes of its body are kept."""
+    _chunks: list[bytes] | None = []
+    _length: int | None = None
+    begun: bool = False
+    size: int = 0
+    status: int = 0
+    headers: Pairs = []
 
     def start(self, status: int, headers: Iterable[tuple[str, str]]) -> None:
         """The head of the response."""
@@ -211,7 +200,7 @@ class Recording:
         if not chunk:
             return
         self.size += len(chunk)
-        if self.size > self._room:
+        if self.size > self.room:
             self._chunks = None
         elif self._chunks is not None:
             self._chunks.append(bytes(chunk))

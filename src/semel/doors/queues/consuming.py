@@ -6,6 +6,7 @@ from others for as long as they are handled.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from logging import getLogger
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -17,6 +18,9 @@ from semel.doors.queues.runners import ConsumerTasks, ConsumerThreads
 from semel.doors.queues.steps import ConsumerLoop, ConsumerSteps, Wait
 
 M = TypeVar("M")
+R = TypeVar("R", ConsumerThreads, ConsumerTasks)
+
+logger = getLogger("semel")
 
 
 class Broker(ABC, Generic[M]):
@@ -102,7 +106,7 @@ class Consuming(Generic[M]):
         if self.dispatcher.settings.pushes:
             self.dispatcher.forget()
         seconds = self.dispatcher.queue_pause.again(self._now())
-        _warn(f"{self.broker.name} gives no messages; next try in {seconds:.1f} s. {error}")
+        logger.warning("%s gives no messages; next try in %.1f s. %s", self.broker.name, seconds, error)
 
     def handling(self) -> ConsumerLoop:
         """Have one message handled after the other."""
@@ -149,13 +153,12 @@ class Consuming(Generic[M]):
     def _renew(self, due: list[InFlight[M]]) -> ConsumerLoop:
         before = self._now()
         failed = yield from self.broker.renew(due)
-        for one in due:
-            if one not in failed:
-                self.dispatcher.renewed(one, before)
-            elif failed[one]:
-                self.dispatcher.disowned(one)
-            else:
-                self.dispatcher.not_renewed(one, self._now())
+        self.dispatcher.renewed(due, failed, before, self._now())
+
+    def loops(self) -> tuple[ConsumerLoop, ConsumerLoop, list[ConsumerLoop]]:
+        """What receives, what settles, and as many as there are workers that handle."""
+        handling = [self.handling() for _ in range(self.dispatcher.settings.workers)]
+        return self.receiving(), self.settling(), handling
 
 
 class QueueConsumer(Generic[M]):
@@ -181,25 +184,13 @@ class QueueConsumer(Generic[M]):
 
     def _run(self, consuming: Consuming[M]) -> None:
         runner = ConsumerThreads(consuming.dispatcher, f"semel-{consuming.broker.name}")
-        self._employ(runner)
-        runner.run(consuming.receiving(), consuming.settling(), _handling(consuming))
+        self._employ(runner).run(*consuming.loops())
 
     async def _arun(self, consuming: Consuming[M]) -> None:
-        runner = ConsumerTasks(consuming.dispatcher)
-        self._employ(runner)
-        await runner.run(consuming.receiving(), consuming.settling(), _handling(consuming))
+        await self._employ(ConsumerTasks(consuming.dispatcher)).run(*consuming.loops())
 
-    def _employ(self, runner: ConsumerThreads | ConsumerTasks) -> None:
+    def _employ(self, runner: R) -> R:
         self._runner = runner
         if self._stopped:
             runner.stop()
-
-
-def _handling(consuming: Consuming[M]) -> list[ConsumerLoop]:
-    return [consuming.handling() for _ in range(consuming.dispatcher.settings.workers)]
-
-
-def _warn(text: str) -> None:
-    from logging import getLogger
-
-    getLogger("semel").warning("%s", text)
+        return runner

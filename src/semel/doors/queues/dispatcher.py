@@ -26,25 +26,24 @@ RETRIES = 10
 LONGEST_PAUSE = 60.0
 
 
-class InFlight(Generic[M]):
+class InFlight(msgspec.Struct, Generic[M], eq=False):
     """A message that was received, and is not settled yet."""
 
-    __slots__ = ("deliveries", "group", "message", "received", "renew_at", "tag", "taken", "tries")
-
-    def __init__(self, message: M, *, group: Hashable = None, deliveries: int = 1, tag: Any = None) -> None:
-        self.message = message
-        self.group = group
-        """What it keeps its order in; None stands alone."""
-        self.deliveries = deliveries
-        """How often it was delivered, this time included."""
-        self.tag = tag
-        """What its broker knows this delivery by."""
-        self.received = self.renew_at = inf
-        """When it came, and when its visibility is to be extended; never, where that is in vain."""
-        self.tries = 0
-        """How often it was tried here, and is to be again."""
-        self.taken = BEHIND
-        """What became of it when it was last tried."""
+    message: M
+    group: Hashable = None
+    """What it keeps its order in; None stands alone."""
+    deliveries: int = 1
+    """How often it was delivered, this time included."""
+    tag: Any = None
+    """What its broker knows this delivery by."""
+    received: float = inf
+    """When it came."""
+    renew_at: float = inf
+    """When its visibility is to be extended; never, where that is in vain."""
+    tries: int = 0
+    """How often it was tried here, and is to be again."""
+    taken: Taken = BEHIND
+    """What became of it when it was last tried."""
 
     @property
     def lane(self) -> Hashable:
@@ -292,17 +291,18 @@ class Dispatcher(RunState, Generic[M]):
         due = min(due, self._lanes.next_wake)
         return None if due == inf else max(0.0, due - now)
 
-    def renewed(self, one: InFlight[M], now: float) -> None:
-        """Nobody else gets it for another while."""
-        one.renew_at = now + self.settings.visibility / RENEWALS
+    def renewed(
+        self, due: list[InFlight[M]], failed: dict[InFlight[M], bool], sent: float, now: float
+    ) -> None:
+        """Nobody else gets these for another while, counted from when that was asked for.
 
-    def not_renewed(self, one: InFlight[M], now: float) -> None:
-        """The queue was not reached; try again soon."""
-        one.renew_at = now + self.settings.visibility / RETRIES
-
-    def disowned(self, one: InFlight[M]) -> None:
-        """It is no longer ours to keep: somebody else may get it, and the ledger knows what to do then."""
-        one.renew_at = inf
+        Where it failed it is asked for again soon; of what is lost for good, never: somebody else may get
+        it, and the ledger knows what to do then.
+        """
+        visibility = self.settings.visibility
+        moments = {None: sent + visibility / RENEWALS, False: now + visibility / RETRIES, True: inf}
+        for one in due:
+            one.renew_at = moments[failed.get(one)]
 
     # Stopping
 

@@ -93,8 +93,8 @@ class Handler(Generic[M]):
     """A function that handles each message once.
 
     `key` names a message: the same for every delivery of it. `fingerprint` gives the part of it that must not
-    change under one key; without it nothing is compared. `handle` may be `def` (with `take`) or `async def`
-    (with `atake`).
+    change under one key; without it nothing is compared. `person` gives whom it is about.
+    `handle` may be `def` (with `take`) or `async def` (with `atake`).
     """
 
     def __init__(
@@ -104,6 +104,7 @@ class Handler(Generic[M]):
         *,
         key: Callable[[M], str],
         fingerprint: Callable[[M], Any] | None = None,
+        person: Callable[[M], str | None] = lambda _: None,
         door: str,
         **options: Unpack[Options],
     ) -> None:
@@ -111,30 +112,29 @@ class Handler(Generic[M]):
         self._handle = handle
         self._key = key
         self._payload = fingerprint
+        self._person = person
         # A worker that waited for another would hold up the messages behind it.
         self._block = self.s.once.about(name_of(handle)).block(**({"on_busy": "raise"} | options))
         self.policy = self._block.policy
 
     def take(self, message: M) -> Taken:
         """Handle a message, unless that was done before; whatever goes wrong with it is told, not raised."""
+        named = self._named(message)
+        if isinstance(named, Taken):
+            return named
         try:
-            key, fingerprint = self._name(message)
-        except Exception as error:  # noqa: BLE001 - a message that has no name can never be handled
-            return self._nameless(error)
-        try:
-            done = self._block.run(key, fingerprint, self._handle, message)
+            done = self._block.run(*named, self._handle, message, subject=self._person(message))
         except Exception as error:  # noqa: BLE001 - whatever it is, it is about this message, and no worker's end
             done = Raised(error, begun=False)
         return self._taken(done)
 
     async def atake(self, message: M) -> Taken:
         """Handle a message by an `async def`, unless that was done before; no error of it is raised."""
+        named = self._named(message)
+        if isinstance(named, Taken):
+            return named
         try:
-            key, fingerprint = self._name(message)
-        except Exception as error:  # noqa: BLE001 - a message that has no name can never be handled
-            return self._nameless(error)
-        try:
-            done = await self._block.arun(key, fingerprint, self._handle, message)
+            done = await self._block.arun(*named, self._handle, message, subject=self._person(message))
         except Exception as error:  # noqa: BLE001 - whatever it is, it is about this message, and no worker's end
             done = Raised(error, begun=False)
         return self._taken(done)
@@ -154,14 +154,15 @@ class Handler(Generic[M]):
                 stopped.add(of)
             yield message, taken
 
-    def _name(self, message: M) -> tuple[str, str | None]:
-        payload = None if self._payload is None else self.s.fingerprint(self._payload(message))
-        return self._key(message), payload
-
-    def _nameless(self, error: Exception) -> Taken:
-        # Without the error's own words, which may quote the message.
-        self.s.events.warn(What.REFUSED, "", detail=f"a message without a key: {type(error).__name__}")
-        return Taken(Verdict.DEAD, error=error)
+    def _named(self, message: M) -> tuple[str, str | None] | Taken:
+        """The key and the fingerprint of a message; one that has none can never be handled."""
+        try:
+            payload = None if self._payload is None else self.s.fingerprint(self._payload(message))
+            return self._key(message), payload
+        except Exception as error:  # noqa: BLE001 - it is somebody else's code, and may do anything
+            # Without the error's own words, which may quote the message.
+            self.s.events.warn(What.REFUSED, "", detail=f"a message without a key: {type(error).__name__}")
+            return Taken(Verdict.DEAD, error=error)
 
     def _taken(self, done: Done) -> Taken:
         if not isinstance(done, Raised):

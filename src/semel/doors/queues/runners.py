@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 
+from semel import errors
 from semel.doors.queues.steps import ConsumerLoop, ConsumerStep, RunState, Wait
 
 
@@ -160,3 +161,9 @@ class ConsumerTasks:
     def _notify(self) -> None:
         self._change.set()
         self._change = asyncio.Event()
+
+
+def check_whole(option: str, value: object, least: int, most: int) -> None:
+    """Refuse an option that is no whole number, or not within these bounds."""
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise errors.InvalidOption(f"{option} is a whole number from {least} to {most}, not {value!r}")

@@ -2,6 +2,8 @@
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from logging import getLogger
 from math import ceil
 from typing import Any, TypeVar
 
@@ -15,9 +17,11 @@ from semel.doors.queues.dispatcher import Acknowledge, DeadLetter, InFlight, Que
 from semel.doors.queues.messages import Taken
 from semel.doors.queues.pauses import doubling
 from semel.doors.queues.steps import ConsumerSteps
-from semel.doors.sqs.message import Message, read
+from semel.doors.sqs.message import Message, read, receive_request
 
 T = TypeVar("T")
+
+logger = getLogger("semel")
 
 # No message has more attributes.
 ATTRIBUTES = 10
@@ -46,59 +50,48 @@ class QueueRequest(msgspec.Struct, frozen=True):
         return await self.queue.acall(self.operation, self.request, write=self.write)
 
 
+@dataclass(eq=False)
 class SqsBroker(Broker[Message]):
     """A queue, and the one that its dead letters go to."""
 
+    queue: Queue
+    dead_letters: Queue | None
+    poll: int
+    visibility: float
+    backoff: Callable[[int], float]
+    now: Callable[[], float]
+    events: Events
     passing = (errors.StoreUnavailable, errors.StoreThrottled)
 
-    def __init__(
-        self,
-        queue: Queue,
-        dead_letters: Queue | None,
-        *,
-        poll: int,
-        visibility: float,
-        backoff: Callable[[int], float],
-        now: Callable[[], float],
-        events: Events,
-    ) -> None:
-        self.name = queue.url
-        self._queue, self._dead = queue, dead_letters
-        self._poll, self._visibility, self._backoff = poll, visibility, backoff
-        self._now, self._events = now, events
+    def __post_init__(self) -> None:
+        self.name = self.queue.url
 
     def receive(self, many: int) -> ConsumerSteps[list[InFlight[Message]]]:
         """So many messages at most, waiting for the first of them."""
-        answer = yield QueueRequest(self._queue, "ReceiveMessage", self._request(many))
-        return [self._in_flight(read(one, self._queue.name)) for one in answer.get("Messages") or ()]
+        answer = yield QueueRequest(self.queue, "ReceiveMessage", self._request(many))
+        return [self._in_flight(read(one, self.queue.name)) for one in answer.get("Messages") or ()]
 
     def _request(self, many: int) -> dict[str, Any]:
-        request = {
-            "MaxNumberOfMessages": many,
-            "WaitTimeSeconds": self._poll,
-            "VisibilityTimeout": int(self._visibility),
-            "MessageAttributeNames": ["All"],
-            "MessageSystemAttributeNames": ["All"],
-        }
-        if self._queue.fifo:
+        request = receive_request(many, wait=self.poll, visibility=int(self.visibility))
+        if self.queue.fifo:
             # A receive whose answer was lost is sent again, and by this gets the same messages.
             request["ReceiveRequestAttemptId"] = str(uuid.uuid4())
         return request
 
     def _in_flight(self, message: Message) -> InFlight[Message]:
         # In a standard queue a group is about fairness, not about order.
-        group = message.group if self._queue.fifo else None
+        group = message.group if self.queue.fifo else None
         return InFlight(message, group=group, deliveries=message.deliveries)
 
     def settle(self, settlements: list[QueueSettlement]) -> ConsumerSteps[list[QueueSettlement]]:
         """Show messages again, send dead letters, and delete what is done."""
         again: list[QueueSettlement] = []
-        for requeued in _tens(one for one in settlements if isinstance(one, Requeue)):
+        for requeued in tens(one for one in settlements if isinstance(one, Requeue)):
             spans = {one.one: self._granted(one.one, one.seconds) for one in requeued}
             yield from self._change_visibility(spans)
         for dead in (one for one in settlements if isinstance(one, DeadLetter)):
             again += yield from self._bury(dead)
-        for deleted in _tens(one for one in settlements if isinstance(one, Acknowledge)):
+        for deleted in tens(one for one in settlements if isinstance(one, Acknowledge)):
             again += yield from self._delete(deleted)
         return again
 
@@ -113,15 +106,15 @@ class SqsBroker(Broker[Message]):
 
     def renew(self, due: list[InFlight[Message]]) -> ConsumerSteps[dict[InFlight[Message], bool]]:
         """Keep messages from other receivers, up to the time that SQS allows."""
-        spans = {one: self._granted(one, self._visibility) for one in due}
+        spans = {one: self._granted(one, self.visibility) for one in due}
         failed = dict.fromkeys((one for one, seconds in spans.items() if not seconds), True)
-        for batch in _tens(one for one, seconds in spans.items() if seconds):
+        for batch in tens(one for one, seconds in spans.items() if seconds):
             failed |= yield from self._change_visibility({one: spans[one] for one in batch})
         return failed
 
     def _granted(self, one: InFlight[Message], wanted: float) -> int:
         """Whole seconds that SQS will grant this message from now on."""
-        return max(0, min(ceil(wanted), LONGEST - 1 - ceil(self._now() - one.received)))
+        return max(0, min(ceil(wanted), LONGEST - 1 - ceil(self.now() - one.received)))
 
     def _change_visibility(
         self, spans: dict[InFlight[Message], int]
@@ -140,28 +133,28 @@ class SqsBroker(Broker[Message]):
             for number, (one, more) in enumerate(entries.items())
         ]
         try:
-            answer = yield QueueRequest(self._queue, operation, {"Entries": named})
+            answer = yield QueueRequest(self.queue, operation, {"Entries": named})
         except errors.SemelError as error:
             # Nothing is lost: what is not settled comes again, and is a duplicate then.
-            _logger().warning("%s: %s failed. %s", self._queue.url, operation, error)
+            logger.warning("%s: %s failed. %s", self.queue.url, operation, error)
             return dict.fromkeys(entries, False)
         asked = list(entries)
         return {asked[int(one["Id"])]: bool(one.get("SenderFault")) for one in answer.get("Failed") or ()}
 
     def _bury(self, dead: DeadLetter) -> ConsumerSteps[list[QueueSettlement]]:
         """Send it to the dead letters, and only then delete it."""
-        queue: Queue = self._dead  # type: ignore[assignment]  # nothing is buried without
+        queue: Queue = self.dead_letters  # type: ignore[assignment]  # nothing is buried without
         message: Message = dead.one.message
         letter = dead_letter(message, dead.taken, fifo=queue.fifo)
         try:
             yield QueueRequest(queue, "SendMessage", letter.entry(), write=True)
         except errors.SemelError as error:
-            self._events.warn(
+            self.events.warn(
                 What.REFUSED,
                 "",
-                detail=f"a dead letter stays in {self._queue.name}: {type(error).__name__}: {error}",
+                detail=f"a dead letter stays in {self.queue.name}: {type(error).__name__}: {error}",
             )
-            return [Requeue(dead.one, self._backoff(message.deliveries))]
+            return [Requeue(dead.one, self.backoff(message.deliveries))]
         return [Acknowledge(dead.one)]
 
 
@@ -181,13 +174,8 @@ def dead_letter(message: Message, taken: Taken, *, fifo: bool) -> Outgoing:
     return full if full.size <= MAX_BYTES else plain
 
 
-def _tens(things: Iterable[T]) -> Iterator[list[T]]:
+def tens(things: Iterable[T]) -> Iterator[list[T]]:
+    """As many as one request may name."""
     left = list(things)
     for start in range(0, len(left), BATCH):
         yield left[start : start + BATCH]
-
-
-def _logger() -> Any:
-    from logging import getLogger
-
-    return getLogger("semel")

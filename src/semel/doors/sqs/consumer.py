@@ -14,6 +14,7 @@ from semel.core.spans import seconds
 from semel.doors.queues.consuming import Consuming, QueueConsumer
 from semel.doors.queues.dispatcher import Dispatcher, DispatchSettings
 from semel.doors.queues.messages import Handler
+from semel.doors.queues.runners import check_whole
 from semel.doors.sqs.broker import SqsBroker, patience
 from semel.doors.sqs.message import Message, usual_key
 
@@ -25,10 +26,10 @@ ATTRIBUTES = ("GetQueueAttributes", {"AttributeNames": ["All"]})
 class Consumer(QueueConsumer[Message]):
     """Takes the messages of a queue, and has each handled once.
 
-    `key` names a message, and `fingerprint` what must not change under that name. What no delivery can mend
-    goes to `dead_letters`, or is left to the queue's own redrive policy. Of `batch` and `poll`, messages and
-    seconds, more means fewer requests. `backoff` says for how many seconds a message stays away that was
-    delivered so many times and failed. A consumer runs once.
+    `key` names a message, `fingerprint` what must not change under that name, and `person` whom it is
+    about. What no delivery can mend goes to `dead_letters`, or is left to the queue's own redrive
+    policy. Of `batch` and `poll`, messages and seconds, more means fewer requests. `backoff` says for how
+    many seconds a message stays away that was delivered so many times and failed. A consumer runs once.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class Consumer(QueueConsumer[Message]):
         *,
         key: Callable[[Message], str] | None = None,
         fingerprint: Callable[[Message], Any] | None = None,
+        person: Callable[[Message], str | None] = lambda _: None,
         dead_letters: str | Queue | None = None,
         workers: int = 1,
         batch: int = BATCH,
@@ -47,15 +49,12 @@ class Consumer(QueueConsumer[Message]):
         **options: Unpack[Options],
     ) -> None:
         super().__init__()
-        _check("workers", workers, 1, 1000)
-        _check("batch", batch, 1, BATCH)
-        _check("poll", poll, 0, LONGEST_POLL)
+        check_whole("workers", workers, 1, 1000)
+        check_whole("batch", batch, 1, BATCH)
+        check_whole("poll", poll, 0, LONGEST_POLL)
         s.once.block(**options)  # what cannot work is refused here, and not when the queue has been asked
-        self._s = s
-        self._handle = handle
-        self._key = key
-        self._fingerprint = fingerprint
-        self._options = options
+        self._s, self._handle, self._key, self._fingerprint = s, handle, key, fingerprint
+        self._options, self._person = options, person
         self._workers, self._batch, self._poll, self._backoff = workers, batch, poll, backoff
         self._queue = Queue(queue) if isinstance(queue, str) else queue
         self._dead = Queue(dead_letters) if isinstance(dead_letters, str) else dead_letters
@@ -127,9 +126,12 @@ class Consumer(QueueConsumer[Message]):
         options["horizon"] = max(*known, float(said["MessageRetentionPeriod"]))
         by_group = said.get("DeduplicationScope") == "messageGroup"
         key = self._key or functools.partial(usual_key, by_group=by_group)
-        return Handler(self._s, self._handle, key=key, fingerprint=self._fingerprint, door="sqs", **options)
-
-
-def _check(option: str, value: int, least: int, most: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise errors.InvalidOption(f"{option} is a whole number from {least} to {most}, not {value!r}")
+        return Handler(
+            self._s,
+            self._handle,
+            key=key,
+            fingerprint=self._fingerprint,
+            person=self._person,
+            door="sqs",
+            **options,
+        )

@@ -33,6 +33,17 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.json.decode(self.body)
 
 
+def receive_request(many: int, *, wait: int, visibility: int) -> dict[str, Any]:
+    """What asks for so many messages at most, with all that is known of them."""
+    return {
+        "MaxNumberOfMessages": many,
+        "WaitTimeSeconds": wait,
+        "VisibilityTimeout": visibility,
+        "MessageAttributeNames": ["All"],
+        "MessageSystemAttributeNames": ["All"],
+    }
+
+
 def read(response: dict[str, Any], queue: str) -> Message:
     """A message of a response of SQS."""
     system: dict[str, str] = response.get("Attributes") or {}

@@ -1,11 +1,12 @@
 """Accept, and no more: a delivery is verified, and its events are put where a worker finds them."""
 
 from collections.abc import Callable, Generator
-from typing import Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import msgspec
 
 from semel.connect import Semel
+from semel.core.drive import run_async, run_sync
 from semel.core.events import What
 from semel.core.keys import check
 from semel.doors.http.problems import retry_after
@@ -77,7 +78,7 @@ class IngressSummary(msgspec.Struct):
     """Events that came by another delivery before; told to who asks for it, where the inbox can tell."""
 
 
-IngressSteps: TypeAlias = Generator[list[Message] | Known | Answer, SemelError | int | None, T]
+IngressSteps: TypeAlias = Generator[list[Message] | Known, Any, T]
 
 
 class Ingress:
@@ -103,68 +104,56 @@ class Ingress:
 
     def receive(self, headers: Headers, body: bytes, *, method: str = "POST", url: str = "") -> Answer:
         """Take a delivery: `body` is the bytes that came, and `url` the address as the sender was told it."""
-        steps = self._steps(headers, body, method, url)
-        step = next(steps)
-        while not isinstance(step, Answer):
-            step = steps.send(self._do(step))
-        return step
+        return run_sync(self._steps(headers, body, method, url), self._do)
 
     async def areceive(self, headers: Headers, body: bytes, *, method: str = "POST", url: str = "") -> Answer:
         """Take a delivery, awaiting the inbox; `body` and `url` are as the sender sent them."""
-        steps = self._steps(headers, body, method, url)
-        step = next(steps)
-        while not isinstance(step, Answer):
-            step = steps.send(await self._ado(step))
-        return step
+        return await run_async(self._steps(headers, body, method, url), self._ado)
 
-    def _do(self, step: list[Message] | Known) -> SemelError | int | None:
-        try:
-            if isinstance(step, Known):
-                return step.inbox.known(*step.messages)
-            self._inbox.put(*step)
-        except SemelError as error:
-            return error
+    def _do(self, step: list[Message] | Known) -> int | None:
+        if isinstance(step, Known):
+            return step.inbox.known(*step.messages)
+        self._inbox.put(*step)
         return None
 
-    async def _ado(self, step: list[Message] | Known) -> SemelError | int | None:
-        try:
-            if isinstance(step, Known):
-                return await step.inbox.aknown(*step.messages)
-            await self._inbox.aput(*step)
-        except SemelError as error:
-            return error
+    async def _ado(self, step: list[Message] | Known) -> int | None:
+        if isinstance(step, Known):
+            return await step.inbox.aknown(*step.messages)
+        await self._inbox.aput(*step)
         return None
 
-    def _steps(self, headers: Headers, body: bytes, method: str, url: str) -> IngressSteps[None]:
-        """A delivery's course: it yields what is to be put in, is sent what stood in the way, and answers."""
+    def _steps(self, headers: Headers, body: bytes, method: str, url: str) -> IngressSteps[Answer]:
+        """A delivery's course: it yields what the inbox is asked, and gives the answer to the sender."""
         opened = self._open(headers, body, method, url)
         if isinstance(opened, Answer):
-            yield opened
-            return
+            return opened
         messages, counts = opened
         applied: dict[str, str] = {}
-        if _is_asked(headers) and isinstance(self._inbox, Remembers):
-            # Before they are put in: afterwards all of them are known.
-            known = yield Known(self._inbox, messages)
-            if isinstance(known, SemelError):
-                yield self._full(known)
-                return
-            counts.known, applied = known or 0, {"Preference-Applied": PREFERENCE}
-        error = (yield messages) if messages else None
-        if isinstance(error, UNFIT):
-            error = yield from self._one_by_one(messages, counts)
-        yield Answer.json(200, counts, applied) if not isinstance(error, SemelError) else self._full(error)
+        try:
+            if _is_asked(headers) and isinstance(self._inbox, Remembers):
+                # Before they are put in: afterwards all of them are known.
+                counts.known = yield Known(self._inbox, messages)
+                applied = {"Preference-Applied": PREFERENCE}
+            yield from self._put(messages, counts)
+        except SemelError as error:
+            return self._full(error)
+        return Answer.json(200, counts, applied)
 
-    def _one_by_one(self, messages: list[Message], counts: IngressSummary) -> IngressSteps[SemelError | None]:
+    def _put(self, messages: list[Message], counts: IngressSummary) -> IngressSteps[None]:
+        try:
+            if messages:
+                yield messages
+        except UNFIT:
+            yield from self._one_by_one(messages, counts)
+
+    def _one_by_one(self, messages: list[Message], counts: IngressSummary) -> IngressSteps[None]:
         """One of them is not fit to be put in; whichever it is, the others are accepted."""
         for message in messages:
-            error = yield [message]
-            if isinstance(error, UNFIT):
+            try:
+                yield [message]
+            except UNFIT as error:
                 counts.accepted -= 1
                 self._fail(counts, error)
-            elif isinstance(error, SemelError):
-                return error
-        return None
 
     def _open(
         self, headers: Headers, body: bytes, method: str, url: str

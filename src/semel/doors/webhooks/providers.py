@@ -7,26 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from semel.doors.webhooks.names import (
-    aloware_key,
-    github_key,
-    hubspot_key,
-    slack_key,
-    standard_webhooks_key,
-    stripe_key,
-    telegram_key,
-)
+from semel.doors.webhooks import names, verifiers
 from semel.doors.webhooks.reading import Notice
-from semel.doors.webhooks.verifiers import (
-    Bearer,
-    GitHub,
-    HubSpotV3,
-    Slack,
-    StandardWebhooks,
-    Stripe,
-    Telegram,
-    Verifier,
-)
 
 Secrets: TypeAlias = str | Sequence[str]
 
@@ -60,7 +42,7 @@ class Provider:
     """A sender of webhooks; `dataclasses.replace` makes your own of one that is known."""
 
     name: str
-    verifier: Callable[[Secrets], Verifier]
+    verifier: Callable[[Secrets], verifiers.Verifier]
     key: Callable[[Notice], str]
     """Names an event: the same for every delivery of it."""
     retry_horizon: float | None = None
@@ -97,22 +79,22 @@ def _hubspot(notice: Notice) -> str:
     noun = str(told.get("subscriptionType")).partition(".")[0]
     told.setdefault("objectTypeId", _HUBSPOT_TYPES.get(noun, noun))
     told["objectId"] = next((told[name] for name in _HUBSPOT_OBJECTS if name in told), None)
-    return hubspot_key(told, *[name for name in _HUBSPOT_ALSO if name in told])
+    return names.hubspot_key(told, *[name for name in _HUBSPOT_ALSO if name in told])
 
 
 # Up to 10 retries over the next 24 hours; an answer after more than five seconds counts as failed. A body is
 # an array of up to 100 events. What is answered with 400 or 401 may not come again.
 # https://developers.hubspot.com/docs/api/webhooks#retries
 # https://community.hubspot.com/t5/APIs-Integrations/Webhooks-response/td-p/277558
-HUBSPOT: Final = Provider("hubspot", HubSpotV3, _hubspot, retry_horizon=_DAY, answer_within=5)
+HUBSPOT: Final = Provider("hubspot", verifiers.HubSpotV3, _hubspot, retry_horizon=_DAY, answer_within=5)
 
 # The last try of the specification's example schedule comes after 75:35:05; it recommends senders to wait for
 # 15 to 30 seconds, of which a receiver can only count on the 15.
 # https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md
 STANDARD_WEBHOOKS: Final = Provider(
     "standard-webhooks",
-    StandardWebhooks,
-    lambda notice: standard_webhooks_key(notice.headers),
+    verifiers.StandardWebhooks,
+    lambda notice: names.standard_webhooks_key(notice.headers),
     retry_horizon=75 * _HOUR + 35 * _MINUTE + 5,
     answer_within=15,
     events=just_one,
@@ -120,7 +102,9 @@ STANDARD_WEBHOOKS: Final = Provider(
 
 # Up to three days in live mode; how long Stripe waits is not published.
 # https://docs.stripe.com/webhooks#automatic-retries
-STRIPE: Final = Provider("stripe", Stripe, lambda notice: stripe_key(notice.payload), retry_horizon=3 * _DAY)
+STRIPE: Final = Provider(
+    "stripe", verifiers.Stripe, lambda notice: names.stripe_key(notice.payload), retry_horizon=3 * _DAY
+)
 
 
 def _ping(whole: Notice) -> Any:
@@ -135,8 +119,8 @@ def _ping(whole: Notice) -> Any:
 # https://docs.github.com/en/webhooks/webhook-events-and-payloads
 GITHUB: Final = Provider(
     "github",
-    GitHub,
-    lambda notice: github_key(notice.headers),
+    verifiers.GitHub,
+    lambda notice: names.github_key(notice.headers),
     retry_horizon=3 * _DAY,
     answer_within=10,
     events=just_one,
@@ -159,8 +143,8 @@ def _challenge(whole: Notice) -> Any:
 # https://api.slack.com/events/url_verification
 SLACK: Final = Provider(
     "slack",
-    Slack,
-    lambda notice: slack_key(notice.payload),
+    verifiers.Slack,
+    lambda notice: names.slack_key(notice.payload),
     retry_horizon=_DAY + 6 * _MINUTE,
     answer_within=3,
     greeting=_challenge,
@@ -169,19 +153,19 @@ SLACK: Final = Provider(
 # Updates are kept for 24 hours at most; how long Telegram waits is not published.
 # https://core.telegram.org/bots/api#getting-updates
 TELEGRAM: Final = Provider(
-    "telegram", Telegram, lambda notice: telegram_key(notice.payload), retry_horizon=_DAY
+    "telegram", verifiers.Telegram, lambda notice: names.telegram_key(notice.payload), retry_horizon=_DAY
 )
 
 
 def _aloware(notice: Notice) -> str:
     body = notice.payload.get("body")
-    return aloware_key(body if isinstance(body, Mapping) else notice.payload)
+    return names.aloware_key(body if isinstance(body, Mapping) else notice.payload)
 
 
 # A token of your choice in the Authorization header; whether and for how long it retries is not published.
 # An id is that of the call or contact, so give each kind of event an address and a scope of its own.
 # https://support.aloware.com/en/articles/9020028-aloware-webhooks-integration-guide
-ALOWARE: Final = Provider("aloware", Bearer, _aloware)
+ALOWARE: Final = Provider("aloware", verifiers.Bearer, _aloware)
 
 PROVIDERS: Final = {
     one.name: one for one in (HUBSPOT, STANDARD_WEBHOOKS, STRIPE, GITHUB, SLACK, TELEGRAM, ALOWARE)

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, TypeAlias, Unpack
 import msgspec
 
 from semel.connect import Semel
+from semel.core.drive import run_async, run_sync
 from semel.core.events import What, digest
 from semel.core.policy import Options
 from semel.doors.http.problems import retry_after
@@ -123,19 +124,11 @@ class Receiver:
         """Take a delivery: `body` is the bytes that came, and `url` the address as the sender was told it."""
         if self._is_async:
             raise InvalidOption("the handler is async: await receiver.areceive(...)")
-        steps = self._steps(headers, body, method, url)
-        step = _next(steps)
-        while not isinstance(step, Answer):
-            step = _next(steps, self._handler.take(step))
-        return step
+        return run_sync(self._steps(headers, body, method, url), self._handler.take)
 
     async def areceive(self, headers: Headers, body: bytes, *, method: str = "POST", url: str = "") -> Answer:
         """Take a delivery, awaiting the handler of each event, which may be async."""
-        steps = self._steps(headers, body, method, url)
-        step = _next(steps)
-        while not isinstance(step, Answer):
-            step = _next(steps, await self._handler.atake(step))
-        return step
+        return await run_async(self._steps(headers, body, method, url), self._handler.atake)
 
     def _steps(self, headers: Headers, body: bytes, method: str, url: str) -> ReceiverSteps:
         """A delivery's course: it yields each event that is to be handled, and is sent what became of it."""
@@ -198,14 +191,6 @@ class Receiver:
     def _id(self, event: KeyedNotice) -> str:
         steps = self._handler.s.ledger.steps
         return steps.name(steps.subject(event.key) if self._handler.policy.hide_key else event.key)
-
-
-def _next(steps: ReceiverSteps, taken: Taken | None = None) -> KeyedNotice | Answer:
-    try:
-        return next(steps) if taken is None else steps.send(taken)
-    except StopIteration as end:
-        answer: Answer = end.value
-        return answer
 
 
 def _again(first: EventResult) -> EventResult:
