@@ -13,10 +13,11 @@ import msgspec
 import semel
 from semel.apps.functions import Functions
 from semel.apps.settings import check_address, wrong
-from semel.core.policy import Options
 from semel.doors.inbox import Inbox, Message
 from semel.doors.webhooks import Ingress, Notice, PlainHmac, Provider
-from semel.provision.deployment import Deployment, Function, Queue, Secret, settings_of
+from semel.ops.blocks import AppPage, Cell, KeyLink, PageBlock, TableBlock, TimeCell
+from semel.provision.deployment import Deployment, Function, Queue, secrets_of, settings_of
+from semel.state.journal import Entry
 from semel.tables import DOCUMENTS, JOURNAL, LEDGER
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ class Notices:
     # Handling messages
 
     @property
-    def worker_options(self) -> Options:
+    def worker_options(self) -> semel.Options:
         """Remember an order for a month; what the warehouse refuses goes to the dead letters at once."""
         return {"ttl": 30 * semel.DAY, "on_error": {Refused: "keep"}}
 
@@ -119,6 +120,10 @@ class Notices:
         """What can be read under /apps/notices/."""
         return routes(self.s)
 
+    def pages(self) -> dict[str, AppPage]:
+        """What the dashboard shows of it."""
+        return {"outbox": AppPage("Outbox", lambda _query: outbox(self.s))}
+
     @classmethod
     def deployment(cls) -> Deployment:
         """What it needs on AWS."""
@@ -145,6 +150,19 @@ def routes(s: semel.Semel) -> "APIRouter":
     return router
 
 
+def _kept(entry: Entry) -> tuple[Cell, ...]:
+    number = entry.body["order"]
+    return KeyLink(f"paid:{number}", number), entry.body["items"], TimeCell(entry.at or 0.0)
+
+
+async def outbox(s: semel.Semel) -> list[PageBlock]:
+    """The orders that the warehouse was told of without being asked: the newest first."""
+    kept = await s.aio.journal.list("outbox:notices", limit=50, reverse=True)
+    rows = tuple(map(_kept, kept.entries))
+    empty = "No order was kept: they are posted to the warehouse, or none was paid yet."
+    return [TableBlock("Kept for the warehouse", ("Order", "Items", "When"), rows, empty)]
+
+
 SETTINGS = settings_of(
     "notices",
     Settings,
@@ -154,11 +172,12 @@ SETTINGS = settings_of(
     },
 )
 
-SECRETS = (
-    Secret(variable="SEMEL_SECRET", field="secret", about="32 random bytes, by which messages are sealed"),
-    Secret(
-        variable="SEMEL_APPS__NOTICES__SHOP_SECRET", field="shop_secret", about="what the shop signs with"
-    ),
+SECRETS = secrets_of(
+    "notices",
+    {
+        "secret": "32 random bytes, by which messages are sealed",
+        "shop_secret": "what the shop signs with",
+    },
 )
 
 INGRESS = Function(

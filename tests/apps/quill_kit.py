@@ -118,7 +118,7 @@ class Box:
     def give_back(self, others: Any, seconds: float = 0.0) -> None:
         """There are none."""
 
-    waiting = survey = count = dead = redrive = close = worker
+    waiting = survey = count = dead = redrive = redrive_where = close = worker
 
 
 class Wall:

@@ -57,7 +57,7 @@ def test_after_every_try_it_says_that_nothing_was_done_and_when_to_come_back(
     till.fail(next=9, status=500)
     with pytest.raises(Unavailable) as raised:
         charge(side)
-    assert (raised.value.side, raised.value.status, raised.value.retry_after) == ("till", 500, None)
+    assert (raised.value.system, raised.value.status, raised.value.retry_after) == ("till", 500, None)
     assert len(till.received) == 3
 
 

@@ -20,7 +20,7 @@ from tests.servers.running import HOST, free_port, until
 if not os.environ.get("CI"):
     pytest.importorskip("proton", reason="AMQP: pip install python-qpid-proton, which needs a C compiler")
 
-from semel.apps.probe.amqp import Net
+from semel.apps.probe.amqp import MessageReceiver
 from tests.doors.amqp1_peer import Delivery, Message, hangs_up, peer, says
 
 
@@ -164,13 +164,13 @@ def test_messages_go_back_when_the_ledger_does_not_take_the_report(caller, s, qu
 
 def test_a_report_that_the_broker_does_not_hear_of_is_given_all_the_same(opened, monkeypatch):
     """The connection is lost before the messages are settled: they come again, and their ids tell."""
-    draw_in = Net.draw_in
+    finish = MessageReceiver.finish
 
-    def cut_off(net, kept):
-        net.broker.hang_up()
-        draw_in(net, kept)
+    def cut_off(receiver, kept):
+        receiver.broker.hang_up()
+        finish(receiver, kept)
 
-    monkeypatch.setattr(Net, "draw_in", cut_off)
+    monkeypatch.setattr(MessageReceiver, "finish", cut_off)
     with peer(messages=(Message(id="a", body="x"),)) as broker, opened(broker.url) as caller:
         answers = [caller.ask("consume", "c", {"address": "q", "seconds": 20}) for _ in range(2)]
         assert [(status, bodies(told)) for status, told, _ in answers] == [(200, ["x"])] * 2

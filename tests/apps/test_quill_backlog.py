@@ -13,7 +13,7 @@ import pytest
 import semel
 from semel.apps.client import RequestRefused
 from semel.apps.quill import Quill, Settings, powerbi
-from semel.apps.quill.backlog import PART
+from semel.apps.quill.backlog import BATCH
 from semel.apps.quill.schema import FACTS
 from semel.apps.quill.settings import EventRule
 from semel.core.codecs import Encryption
@@ -311,7 +311,7 @@ def test_no_more_are_taken_along_than_can_be_posted_in_time(
     process: Process, wall: Wall, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A store that is slow to claim them: the lease is for posting, too."""
-    queued(process, wall, 2 * PART + 500)
+    queued(process, wall, 2 * BATCH + 500)
     ledger = type(process.s.ledger)
     claim_many = ledger.claim_many
 
@@ -323,7 +323,7 @@ def test_no_more_are_taken_along_than_can_be_posted_in_time(
     sweep_once(process)
     # Those of a page are claimed at once; the third page would be too late.
     assert wall.steps == [f"ensure {len(wall.rows)}", f"post {len(wall.rows)}"]
-    assert PART < len(wall.rows) <= 2 * PART + 1
+    assert BATCH < len(wall.rows) <= 2 * BATCH + 1
 
 
 def test_a_batch_that_was_claimed_too_long_ago_is_not_posted(process: Process, wall: Wall) -> None:

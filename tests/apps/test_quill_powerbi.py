@@ -359,7 +359,7 @@ def test_an_answer_that_does_not_come_leaves_the_events_in_doubt(
 
 def test_a_time_out_is_an_answer_that_does_not_come(sink: PowerBI, there: other_side.PowerBI) -> None:
     sink.post([event(1)])
-    sink._side._client.timeout = httpx.Timeout(0.1)
+    sink._client._client.timeout = httpx.Timeout(0.1)
     there.fail(hang=60, after_applying=True)
     with pytest.raises(AnswerLost):
         sink.post([event(2)])
@@ -641,14 +641,14 @@ def test_a_post_is_told_as_it_ended_though_its_pace_cannot_be_kept(
     store = Faulty(MemoryStore(clock))
     sink = PowerBI(semel.Semel(store, clock=clock), settings)
     sink._tokens.get()
-    real = sink._side.call
+    real = sink._client.call
 
     def call(*args: Any, **kwargs: Any) -> Any:
         answer = real(*args, **kwargs)
         store.refuse()
         return answer
 
-    sink._side.call = call  # type: ignore[method-assign]
+    sink._client.call = call  # type: ignore[method-assign]
     sink.post([event(1)])
     sink.close()
     assert len(there.rows(FACTS)) == 1

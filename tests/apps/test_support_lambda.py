@@ -11,9 +11,9 @@ import pytest
 import stamina
 
 import semel
+from semel.apps.payloads import seconds_of
 from semel.apps.support import aws_lambda
 from semel.apps.support.app import PATH
-from semel.apps.support.ticket import seconds_of
 from semel.aws.sqs import Queue
 from semel.doors.inbox import open_inbox
 from semel.doors.inbox.worker import MAX_ATTEMPTS

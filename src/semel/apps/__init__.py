@@ -5,6 +5,6 @@ and what a worker does with a message (`handle`); the service mounts it, and so 
 `application` says what such a class has, and `registry` where it is found.
 """
 
-from semel.apps.application import Application, Deploys, Handles, Hook, Kind, Shows
+from semel.apps.application import Application, Deploys, Handles, Hook, Kind, Presents, Shows
 
-__all__ = ["Application", "Deploys", "Handles", "Hook", "Kind", "Shows"]
+__all__ = ["Application", "Deploys", "Handles", "Hook", "Kind", "Presents", "Shows"]

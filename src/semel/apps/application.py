@@ -1,7 +1,8 @@
 """What an application is: the class that `semel serve`, `semel work` and Lambda functions run.
 
 Its class is called with a ledger, the inbox of its name and its settings. What every application has is
-`Application`; what it may have besides is `Handles`, `Shows` and `Deploys`, and the facts in `AppFacts`.
+`Application`; what it may have besides is `Handles`, `Shows`, `Presents` and `Deploys`, and the facts in
+`AppFacts`.
 """
 
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from semel.core.policy import Options
 from semel.doors.http.problems import ProblemTypes
 from semel.doors.inbox import Inbox, Message
 from semel.doors.webhooks import Answer, Headers
+from semel.ops.blocks import AppPage
 from semel.tables import Table
 
 if TYPE_CHECKING:
@@ -29,11 +31,9 @@ class Hook(Protocol):
 
     def receive(self, headers: Headers, body: bytes, *, method: str = ..., url: str = ...) -> Answer:
         """Take a delivery, and answer it: how a Lambda function asks."""
-        ...
 
     async def areceive(self, headers: Headers, body: bytes, *, method: str = ..., url: str = ...) -> Answer:
         """Take a delivery, and answer it: how the service asks."""
-        ...
 
 
 class Application(Protocol):
@@ -42,16 +42,13 @@ class Application(Protocol):
     @property
     def settings_type(self) -> type[msgspec.Struct]:
         """What its section `[apps.NAME]` is read as: an attribute of the class."""
-        ...
 
     @property
     def hooks(self) -> Mapping[str, Hook]:
         """The addresses that take POST requests, and who takes them."""
-        ...
 
     def close(self) -> None:
         """Let go of connections and threads of its own."""
-        ...
 
 
 class Kind(Protocol[S_contra]):
@@ -59,7 +56,6 @@ class Kind(Protocol[S_contra]):
 
     def __call__(self, s: Semel, inbox: Inbox, settings: S_contra, /) -> Application:
         """Make it; `semel.apps.settings.wrong` makes the error for a setting that cannot work."""
-        ...
 
 
 @runtime_checkable
@@ -68,7 +64,6 @@ class Handles(Protocol):
 
     def handle(self, message: Message, /) -> Any:
         """Do what a message asks for; it is called within `once`, under the message's key."""
-        ...
 
 
 @runtime_checkable
@@ -77,7 +72,14 @@ class Shows(Protocol):
 
     def router(self) -> "APIRouter":
         """Its routes."""
-        ...
+
+
+@runtime_checkable
+class Presents(Protocol):
+    """An application with pages of its own in the dashboard."""
+
+    def pages(self) -> Mapping[str, AppPage]:
+        """Its pages by the names that their addresses have: small letters, digits and underscores."""
 
 
 class Deploys(Protocol):
@@ -86,7 +88,6 @@ class Deploys(Protocol):
     @classmethod
     def deployment(cls) -> "Deployment":
         """Its functions, tables, queue, settings and secrets."""
-        ...
 
 
 class AppFacts(msgspec.Struct, frozen=True):

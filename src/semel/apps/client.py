@@ -1,4 +1,4 @@
-"""A client of another system over HTTP, with retries, and with errors that say what is known.
+"""An HTTP client for remote systems, with retries, and with errors that say what is known.
 
 A call that raises `RequestRefused` or `Unavailable` had no effect. One that raises `AnswerLost` may have had
 one.
@@ -24,8 +24,8 @@ BUSY: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 LOST: Final = frozenset({502, 504})
 # Repeating one of these changes nothing that the first has not changed.
 SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
-# Before these the other side has been told nothing that it could act on.
-UNTOLD: Final = (
+# After these the other side has nothing that it could act on.
+NEVER_SENT: Final = (
     httpx.ConnectError,
     httpx.ConnectTimeout,
     httpx.PoolTimeout,
@@ -38,9 +38,9 @@ UNTOLD: Final = (
 class RemoteError(SemelError):
     """Another system did not do as asked."""
 
-    def __init__(self, side: str, said: str, status: int | None = None) -> None:
-        super().__init__(f"{side} {said}")
-        self.side = side
+    def __init__(self, system: str, problem: str, status: int | None = None) -> None:
+        super().__init__(f"{system} {problem}")
+        self.system = system
         self.status = status
 
 
@@ -52,9 +52,9 @@ class Unavailable(RemoteError):
     """It is down, not to be reached or too busy; nothing was done."""
 
     def __init__(
-        self, side: str, said: str, status: int | None = None, retry_after: float | None = None
+        self, system: str, problem: str, status: int | None = None, retry_after: float | None = None
     ) -> None:
-        super().__init__(side, said, status)
+        super().__init__(system, problem, status)
         self.retry_after = retry_after
         """After how many seconds it may be asked again, where it said so."""
 
@@ -77,7 +77,6 @@ class RemoteClient:
         base_url: str,
         *,
         headers: dict[str, str] | None = None,
-        auth: httpx.Auth | None = None,
         timeout: float = 10.0,
         attempts: int = 3,
         patience: float = 5.0,
@@ -87,7 +86,7 @@ class RemoteClient:
         self._patience = patience
         self._timeout = timeout
         self._retry_after = retry_after or retry_after_header
-        self._client = httpx.Client(base_url=base_url, headers=headers, auth=auth, timeout=timeout)
+        self._client = httpx.Client(base_url=base_url, headers=headers, timeout=timeout)
         self._retrying = stamina.RetryingCaller(attempts=attempts, timeout=None, wait_max=patience).on(
             self._pause
         )
@@ -127,7 +126,7 @@ class RemoteClient:
     def _once(self, method: str, path: str, request: dict[str, Any], repeatable: bool) -> httpx.Response:
         try:
             response = self._answer(method, path, request)
-        except UNTOLD as error:
+        except NEVER_SENT as error:
             raise Unavailable(self.name, f"cannot be reached: {type(error).__name__}") from error
         except httpx.RequestError as error:
             # Also an answer that cannot be unpacked: that it came says nothing of what it says.

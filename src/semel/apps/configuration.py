@@ -6,12 +6,14 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar, get_args, get_origin
+from urllib.parse import urlencode
 
 import msgspec
 
 from semel import errors
 from semel.apps.sections import BadSetting, StoreSection
-from semel.apps.settings import meant
+from semel.apps.settings import parsed
+from semel.tables import Table, seeds
 
 SettingPath: TypeAlias = tuple[str, ...]
 S = TypeVar("S", bound=msgspec.Struct)
@@ -93,16 +95,22 @@ def gather(
 
 
 def _find_store(configuration: Configuration, environ: Mapping[str, str]) -> None:
-    """Where nothing says where the store is, quill's own variables do, which its users had first."""
+    """Where nothing says where the store is, an application's table may know variables that do."""
     apps = configuration.tree.get("apps")
-    quill = apps.get("quill") if isinstance(apps, dict) else None
-    named = [name for name in ("DYNAMO_REGION", "DYNAMO_ENDPOINT") if environ.get(name)]
-    if not named or configuration.has(("semel", "url")) or not isinstance(quill, dict):
+    if configuration.has(("semel", "url")) or not isinstance(apps, dict):
         return
-    if quill.get("enabled", True) in (True, "true", "1"):
-        from semel.apps.quill.settings import service_url
+    for table in seeds.TABLES:
+        section = apps.get(table.name)
+        named = [name for name in table.located_by if environ.get(name)]
+        if named and isinstance(section, dict) and section.get("enabled", True) in (True, "true", "1"):
+            url = url_by_variables(table, environ)
+            configuration.put(("semel", "url"), url, f"the environment variable {named[0]}")
 
-        configuration.put(("semel", "url"), service_url(environ), f"the environment variable {named[0]}")
+
+def url_by_variables(table: Table, environ: Mapping[str, str]) -> str:
+    """The URL of the DynamoDB that a table's own variables lead to; tables have their own names there."""
+    region, endpoint = (environ.get(name, "") for name in table.located_by)
+    return f"dynamodb://{region}" + (f"?{urlencode({'endpoint': endpoint})}" if endpoint else "")
 
 
 def _from_file(file: str | None) -> Configuration:
@@ -167,7 +175,7 @@ def _value(kind: Any, value: Any, path: SettingPath, configuration: Configuratio
         return {name: read(inner, one, (*path, name), configuration) for name, one in value.items()}
     try:
         text = configuration.is_text(path)
-        return msgspec.convert(meant(kind, value) if text else value, kind, strict=not text)
+        return msgspec.convert(parsed(kind, value) if text else value, kind, strict=not text)
     except (msgspec.ValidationError, msgspec.DecodeError) as error:
         raise configuration.wrong(path, str(error)) from error
 

@@ -8,11 +8,10 @@ begins with.
 
 import functools
 import os
-from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from semel.apps.application import Handles, facts_of, worker_options
-from semel.apps.configuration import gather, store_of
+from semel.apps.configuration import gather, store_of, url_by_variables
 from semel.apps.keyfile import secrets_of
 from semel.apps.ledgers import binding
 from semel.apps.settings import from_environment
@@ -30,6 +29,7 @@ from semel.doors.sqs.message import Message
 from semel.doors.webhooks import Answer
 from semel.errors import InvalidOption
 from semel.redact import Redactor
+from semel.tables import LEDGER
 from semel.telemetry.emf import Emf
 
 # Other systems are waited for up to 10 seconds: what was begun with less than that left of an invocation
@@ -38,36 +38,16 @@ LEAST: Final = 12.0
 
 
 class Functions:
-    """The functions of an application, made by the first event and kept for those after it.
+    """The functions of an application, made by the first event and kept for those after it."""
 
-    `make` takes a ledger, an inbox (None where the application has no use for one) and the environment. `url`
-    says where the ledger is if `SEMEL_URL` does not.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        make: Callable[[Semel, Any, Mapping[str, str]], Any],
-        *,
-        url: Callable[[Mapping[str, str]], str] = lambda _: "dynamodb:",
-        needs_secret: bool = False,
-        has_inbox: bool = True,
-        at: str = "",
-    ) -> None:
-        self._name, self._make, self._url, self._at = name, make, url, at
-        self._needs_secret, self._has_inbox = needs_secret, has_inbox
+    def __init__(self, name: str, kind: Any) -> None:
+        self._name, self._kind, self._facts = name, kind, facts_of(kind)
         self._opened: Semel | None = None
 
     @classmethod
     def of(cls, name: str, kind: Any) -> "Functions":
         """The functions of an application by its class, on the ledger that the service has for it too."""
-        return cls(
-            name,
-            lambda s, inbox, environ: kind(s, inbox, from_environment(kind.settings_type, name, environ)),
-            needs_secret=facts_of(kind).needs_secret,
-            has_inbox=issubclass(kind, Handles),
-            at=f"{kind.__module__}:{kind.__qualname__}",
-        )
+        return cls(name, kind)
 
     def ingress(self, event: LambdaEvent, _context: Any) -> LambdaResponse:
         """Take a delivery that came by an HTTP API, a REST API, a function URL or a load balancer."""
@@ -120,18 +100,20 @@ class Functions:
     def _ledger(self) -> Semel:
         configuration = gather(None)
         if not os.environ.get("SEMEL_URL"):
-            configuration.put(("semel", "url"), self._url(os.environ), "the environment")
+            url = url_by_variables(self._facts.ledger_table or LEDGER, os.environ)
+            configuration.put(("semel", "url"), url, "the environment")
         store = store_of(configuration)
         secrets = secrets_of(store, configuration)
-        if secrets.secret is None and self._needs_secret:
+        if secrets.secret is None and self._facts.needs_secret:
             raise InvalidOption("set SEMEL_SECRET to 32 random bytes: nothing personal is kept in clear")
-        section = {"at": self._at} | configuration.tree.get("apps", {}).get(self._name, {})
+        at = f"{self._kind.__module__}:{self._kind.__qualname__}"
+        section = {"at": at} | configuration.tree.get("apps", {}).get(self._name, {})
         self._opened = binding(self._name, store, secrets, section).open(redact=Redactor())
         return self._opened
 
     @functools.cached_property
     def _inbox(self) -> SQSInbox | None:
-        if not self._has_inbox:
+        if not issubclass(self._kind, Handles):
             return None
         queue = self._said("QUEUE")
         if not queue:
@@ -151,7 +133,8 @@ class Functions:
 
     @functools.cached_property
     def _app(self) -> Any:
-        return self._make(self._on.s, self._inbox, os.environ)
+        settings = from_environment(self._kind.settings_type, self._name, os.environ)
+        return self._kind(self._on.s, self._inbox, settings)
 
     @functools.cached_property
     def _worker(self) -> Any:
@@ -163,12 +146,17 @@ class Functions:
         # An attempt lasts as long as its invocation.
         options.pop("lease", None)
         # What is failed for good would hold up those behind it until the queue itself gives it up.
-        dead = None if self._dead is None else functools.partial(_bury, self._dead)
-        protect = self._on.sqs(key=lambda record: inbox.unwrapped(record["body"]).key, dead=dead, **options)
-        return protect(lambda record: app.handle(inbox.unwrapped(record["body"])))
+        dead = None if self._dead is None else functools.partial(_send_dead_letter, self._dead)
+        protect = self._on.sqs(
+            key=lambda record: inbox.unwrapped(record["body"]).key,
+            person=lambda record: inbox.unwrapped(record["body"]).subject,
+            dead=dead,
+            **options,
+        )
+        return protect(lambda record: inbox.handled(app.handle, record["body"]))
 
 
-def _bury(queue: Queue, record: dict[str, Any], taken: Taken) -> None:
+def _send_dead_letter(queue: Queue, record: dict[str, Any], taken: Taken) -> None:
     """Send a record to the dead letters; Lambda takes it out of its queue then."""
     source, system = record["eventSourceARN"].rpartition(":")[2], record["attributes"]
     message = Message(

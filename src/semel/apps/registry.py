@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from semel.apps.application import AppFacts, Application, facts_of
+from semel.apps.application import AppFacts, Application, Presents, facts_of
 from semel.apps.importing import imported
 from semel.apps.settings import naming, wrong
 from semel.errors import InvalidOption
+from semel.ops.blocks import AppPage
 from semel.tables import Table
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ def _check(name: str, at: str, kind: Any) -> None:
     taken = [field for field in RESERVED if field in settings.__struct_fields__]
     if taken:
         raise wrong(name, "at", f"{at} has a setting {taken[0]!r}, which the service reads itself")
-    for method in ("close", "handle", "router", "deployment"):
+    for method in ("close", "handle", "router", "pages", "deployment"):
         there = getattr(kind, method, None)
         if not callable(there) and (there is not None or method == "close"):
             raise wrong(name, "at", f"{at} has no method {method}()")
@@ -133,3 +134,13 @@ def check_made(name: str, app: Application) -> None:
         for method in ("receive", "areceive"):
             if not callable(getattr(hook, method, None)):
                 raise wrong(name, "at", f"the hook for {path} has no method {method}()")
+    if isinstance(app, Presents):
+        _check_pages(name, app)
+
+
+def _check_pages(name: str, app: Presents) -> None:
+    pages: Any = app.pages()
+    for page, made in pages.items() if hasattr(pages, "items") else [("", None)]:
+        if not (isinstance(page, str) and NAME.fullmatch(page) and isinstance(made, AppPage)):
+            who = type(app).__name__
+            raise wrong(name, "at", f'{who}.pages() gives no AppPage by a name like "open_orders"')

@@ -1,7 +1,7 @@
-"""What applications have in common about settings: where they come from, and what is said of them."""
+"""What applications share about settings: where they come from, and how errors in them are reported."""
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar, get_origin
 from urllib.parse import urlsplit
 
@@ -42,6 +42,13 @@ def check_address(app: str, setting: str, url: str) -> None:
         raise wrong(app, setting, "it begins with https://, or with http:// for a server of your own")
 
 
+def check_above_0(app: str, settings: Any, names: Iterable[str], what: str = "a number of seconds") -> None:
+    """Refuse what is no finite number above 0."""
+    for name in names:
+        if not 0 < getattr(settings, name) < float("inf"):
+            raise wrong(app, name, f"it is {what} above 0")
+
+
 def check_header(app: str, setting: str, text: str) -> None:
     """Refuse a key that no request can show, such as one with the line break of the file that it is from."""
     if not (text.isascii() and text.isprintable() and text == text.strip()):
@@ -70,13 +77,13 @@ def from_environment(kind: type[S], app: str, environ: Mapping[str, str]) -> S:
         if name not in environ:
             continue
         try:
-            values[field.name] = msgspec.convert(meant(field.type, environ[name]), field.type, strict=False)
+            values[field.name] = msgspec.convert(parsed(field.type, environ[name]), field.type, strict=False)
         except (msgspec.ValidationError, msgspec.DecodeError) as error:
             raise wrong(app, field.name, f"{error}, in the environment variable {name}") from error
     return msgspec.convert(values, kind)
 
 
-def meant(kind: Any, text: str) -> Any:
+def parsed(kind: Any, text: str) -> Any:
     """What a text means where the setting is a list or a table: JSON, or words with commas in between."""
     if get_origin(kind) in (list, tuple) and not text.lstrip().startswith("["):
         return [one.strip() for one in text.split(",") if one.strip()]

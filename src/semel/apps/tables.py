@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from semel.apps.registry import deployment, find
-from semel.apps.settings import meant, wrong
+from semel.apps.settings import parsed, wrong
 from semel.provision.deployment import Deployment
 from semel.stores.dynamodb.address import with_titles
 from semel.stores.dynamodb.layout import is_title
@@ -65,6 +65,6 @@ def titles(told: Deployment, section: Mapping[str, Any]) -> dict[str, str]:
 def _read(app: str, setting: str, kind: Any, value: Any) -> Any:
     """A setting as a value of its kind; the environment has nothing but texts."""
     try:
-        return msgspec.convert(meant(kind, value) if isinstance(value, str) else value, kind, strict=False)
+        return msgspec.convert(parsed(kind, value) if isinstance(value, str) else value, kind, strict=False)
     except (msgspec.ValidationError, msgspec.DecodeError) as error:
         raise wrong(app, setting, str(error)) from error

@@ -1,4 +1,4 @@
-"""A helper in a household's chat: it notes what was done, and replies where it may.
+"""A bot in a household's chat: it records what was done, and replies where the gate allows it.
 
 Telegram's updates come in at `/webhooks/telegram` and wait in the inbox. What somebody wrote is kept, what it
 tells of is an activity, and a reply goes out unless the gate refuses it.

@@ -9,6 +9,7 @@ A message is handled under its update's key, in steps that are each done once:
 """
 
 import functools
+from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -20,6 +21,7 @@ from semel.apps.household.classify import Found
 from semel.apps.household.settings import Settings, check_token, checked
 from semel.apps.household.telegram import NOT_SENT, Bot
 from semel.apps.household.updates import TextMessage, text_message
+from semel.apps.persons import person
 from semel.apps.settings import function_of, naming
 from semel.connect import Semel
 from semel.core.policy import Keep, OnError, Options
@@ -38,6 +40,7 @@ from semel.tables.seeds import ACTIVITIES, MESSAGES, RESPONSE_COUNTERS
 if TYPE_CHECKING:
     from fastapi import APIRouter
 
+    from semel.ops.blocks import AppPage
     from semel.provision.deployment import Deployment
 
 PATH: Final = "/webhooks/telegram"
@@ -52,6 +55,9 @@ SWITCHES: Final = ("safe_mode", "household_off")
 
 # Two minutes of trying, for the messages behind it in the chat wait so long; then somebody has to look.
 MAX_ATTEMPTS: Final = 8
+
+# Of so many messages the chats are remembered, for who looks on.
+HANDLED: Final = 200
 
 RELEASE: Final[Keep] = "release"
 # A reply is in doubt unless it is known that nothing was sent.
@@ -90,6 +96,7 @@ class Household:
         self._gate = _gate(s, settings)
         self.activities = s.journal.on(ACTIVITIES)
         self.messages = s.journal.on(MESSAGES)
+        self._handled: deque[str] = deque(maxlen=HANDLED)
         self._bot = Bot(settings, s.clock) if settings.bot_token else None
 
     @functools.cached_property
@@ -103,6 +110,17 @@ class Household:
         from semel.apps.household.api import router
 
         return router(self)
+
+    def pages(self) -> "dict[str, AppPage]":
+        """Chats and what was done in them, in the dashboard."""
+        from semel.apps.household.pages import pages
+
+        return pages(self)
+
+    @property
+    def known_chats(self) -> list[str]:
+        """The chats that the settings name, and those that this process has handled, the last first."""
+        return list(dict.fromkeys([*map(str, self.settings.chats), *reversed(self._handled)]))
 
     @classmethod
     def deployment(cls) -> "Deployment":
@@ -126,13 +144,19 @@ class Household:
         heard = text_message(notice.payload)
         if heard is None or (self.settings.chats and heard.chat not in self.settings.chats):
             return None
-        return Message(str(telegram_key(notice.payload)), msgspec.to_builtins(heard), str(heard.chat))
+        key, body, person = telegram_key(notice.payload), msgspec.to_builtins(heard), self._person(heard)
+        return Message(str(key), body, str(heard.chat), subject=person)
+
+    def _person(self, heard: TextMessage) -> str | None:
+        """Whom a message is about: who wrote it, by Telegram's number for a user."""
+        return person(self.s, str(heard.user))
 
     # Handling
 
     def handle(self, message: Message) -> dict[str, Any]:
         """What a worker does with a message; gives what came of it."""
         heard = msgspec.convert(message.body, TextMessage)
+        self._handled.append(str(heard.chat))
         self.messages.append(
             str(heard.chat),
             {"text": heard.text},
@@ -140,6 +164,7 @@ class Household:
             actor=heard.user,
             at=heard.at,
             ttl=self.settings.message_days * DAY,
+            subject=self._person(heard),
         )
         if heard.edited:
             # The first version was handled when it came, and what was done is not done again.
@@ -154,7 +179,11 @@ class Household:
         with self.s.transaction() as tx:
             if found is not None and found.done:
                 tx.journal.on(ACTIVITIES).append(
-                    str(heard.chat), _activity(heard, found), at=heard.at, actor=heard.user
+                    str(heard.chat),
+                    _activity(heard, found),
+                    at=heard.at,
+                    actor=heard.user,
+                    subject=self._person(heard),
                 )
             tx.ledger.complete(semel.current_run(), noted)
         return noted
@@ -164,7 +193,8 @@ class Household:
     def _reply(self, heard: TextMessage, text: str) -> dict[str, Any]:
         run = semel.current_run()
         if self._is_unsent(run, heard):
-            decision = self._gate.decide(run.step("reply"), chat=heard.chat, user=heard.user)
+            about = self._person(heard)
+            decision = self._gate.decide(run.step("reply"), subject=about, chat=heard.chat, user=heard.user)
             if not isinstance(decision, Allowed):
                 return {"refused": decision.reason, "not_before": decision.not_before}
         run.check()
@@ -194,7 +224,8 @@ class Household:
         """What the gate has charged for this reply, if it has, was for nothing."""
         decision = self._gate.recorded(run.step("reply"))
         if isinstance(decision, Allowed) and self._gate.refund(decision):
-            self.s.journal.append(_trace(heard), {"action": decision.key, "given_back": why})
+            told = {"action": decision.key, "given_back": why}
+            self.s.journal.append(_trace(heard), told, subject=self._person(heard))
 
     def _sending(self, run: Run) -> Any:
         """What sends a reply, for as long as the work that it belongs to."""
@@ -211,12 +242,13 @@ class Household:
         )(self._send)
 
     def _send(self, heard: TextMessage, text: str) -> int | None:
-        run = semel.current_run()
+        run, about = semel.current_run(), self._person(heard)
         number = None if self._bot is None else self._bot.send(heard.chat, text, heard.message)
         with self.s.transaction() as tx:
             if self._bot is None:
-                tx.journal.append(OUTBOX, {"chat": heard.chat, "reply_to": heard.message, "text": text})
-            tx.journal.append(_trace(heard), {"action": run.key, "sent": number})
+                entry = {"chat": heard.chat, "reply_to": heard.message, "text": text}
+                tx.journal.append(OUTBOX, entry, subject=about)
+            tx.journal.append(_trace(heard), {"action": run.key, "sent": number}, subject=about)
             tx.ledger.complete(run, number)
         return number
 

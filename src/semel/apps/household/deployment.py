@@ -1,7 +1,7 @@
 """The household's helper on AWS: one function takes what Telegram sends, the other works on it."""
 
 from semel.apps.household.settings import Settings
-from semel.provision.deployment import Deployment, Function, Queue, Secret, settings_of
+from semel.provision.deployment import Deployment, Function, Queue, secrets_of, settings_of
 from semel.tables import DOCUMENTS, JOURNAL, LEDGER
 from semel.tables.seeds import ACTIVITIES, MESSAGES, RESPONSE_COUNTERS
 
@@ -58,23 +58,14 @@ DEPLOYMENT = Deployment(
         ),
     },
     settings=SETTINGS,
-    secrets=(
-        Secret(
-            variable="SEMEL_SECRET",
-            field="secret",
-            about="32 random bytes, by which messages are sealed",
-        ),
-        Secret(
-            variable="SEMEL_APPS__HOUSEHOLD__SECRET_TOKEN",
-            field="secret_token",
-            about="what setWebhook was called with",
-        ),
-        Secret(
-            variable="SEMEL_APPS__HOUSEHOLD__BOT_TOKEN",
-            field="bot_token",
-            about="the bot's token, without which replies are kept in the journal",
-            optional="HasBot",
-        ),
+    secrets=secrets_of(
+        "household",
+        {
+            "secret": "32 random bytes, by which messages are sealed",
+            "secret_token": "what setWebhook was called with",
+            "bot_token": "the bot's token, without which replies are kept in the journal",
+        },
+        optional={"bot_token": "HasBot"},
     ),
     requires="semel[apps,crypto,privacy,zones]",
 )

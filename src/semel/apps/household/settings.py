@@ -66,8 +66,7 @@ def checked(settings: Settings) -> Settings:
     if settings.bot_token and not TOKEN.fullmatch(settings.bot_token):
         raise wrong("bot_token", "it is the bot's number, a colon and letters, as BotFather gave it")
     common.check_address("household", "telegram_url", settings.telegram_url)
-    if not 0 < settings.telegram_timeout < float("inf"):
-        raise wrong("telegram_timeout", "it is a number of seconds above 0")
+    common.check_above_0("household", settings, ("telegram_timeout", "fast_seconds"))
     if not 1 <= settings.cap < 2**53:
         raise wrong("cap", "it is at least 1; to stop all replies, turn the switch household_off")
     _check_fast(settings)
@@ -81,5 +80,3 @@ def _check_fast(settings: Settings) -> None:
         raise wrong("fast_look", f"it is a number of messages from 1 to {MOST}")
     if not 1 <= settings.fast_messages <= settings.fast_look:
         raise wrong("fast_messages", f"it is a number from 1 to fast_look, which is {settings.fast_look}")
-    if not 0 < settings.fast_seconds < float("inf"):
-        raise wrong("fast_seconds", "it is a number of seconds above 0")

@@ -24,7 +24,7 @@ LONGEST: Final = 4096
 BOT: Final = re.compile(r"/bot\d+:[^/\s\"']+")
 
 
-class Hush(logging.Filter):
+class TokenFilter(logging.Filter):
     """Takes the token out of what httpx logs of every request: it is a part of Telegram's addresses."""
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -35,16 +35,16 @@ class Hush(logging.Filter):
         return True
 
 
-HUSH: Final = Hush()
+TOKEN_FILTER: Final = TokenFilter()
 
 
 class Bot:
     """A bot that writes to chats."""
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
-        logging.getLogger("httpx").addFilter(HUSH)
+        logging.getLogger("httpx").addFilter(TOKEN_FILTER)
         self._pace = TelegramRateLimiter(clock)
-        self._side = RemoteClient(
+        self._client = RemoteClient(
             "telegram",
             f"{settings.telegram_url.rstrip('/')}/bot{settings.bot_token}",
             retry_after=_retry_after,
@@ -62,13 +62,13 @@ class Bot:
             # Somebody may have deleted the message meanwhile.
             "reply_parameters": {"message_id": reply_to, "allow_sending_without_reply": True},
         }
-        answer: dict[str, Any] = self._side.call("POST", "/sendMessage", json=asked).json()
+        answer: dict[str, Any] = self._client.call("POST", "/sendMessage", json=asked).json()
         number: int = answer["result"]["message_id"]
         return number
 
     def close(self) -> None:
         """Let go of connections."""
-        self._side.close()
+        self._client.close()
 
 
 def cut(text: str) -> str:

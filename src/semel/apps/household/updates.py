@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+from semel.apps.payloads import mended
+
 
 class TextMessage(msgspec.Struct, frozen=True):
     """Somebody wrote a text in a chat."""
@@ -47,8 +49,5 @@ def text_message(update: Any) -> TextMessage | None:
     text = read.message or read.edited_message
     if text is None or not text.text or text.sender is None or text.sender.is_bot:
         return None
-    # Half of a character, where somebody has cut a text in two, can be neither kept nor sent.
-    whole = text.text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return TextMessage(
-        text.chat.id, text.message_id, text.sender.id, text.date, whole, edited=read.message is None
-    )
+    words, edited = mended(text.text), read.message is None
+    return TextMessage(text.chat.id, text.message_id, text.sender.id, text.date, words, edited)

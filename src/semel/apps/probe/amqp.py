@@ -27,7 +27,7 @@ class Amqp:
         self._room = settings.max_response
         self._repeats = settings.on_lapsed == "repeat"
         self._producer = Producer(settings.broker, timeout=settings.broker_timeout, keepalive=KEEPALIVE)
-        self._nets: set[Net] = set()
+        self._receivers: set[MessageReceiver] = set()
         self._lock = threading.Lock()
         self._closed = False
 
@@ -51,26 +51,26 @@ class Amqp:
     def consume(self, job: ProbeJob) -> ProbeReport:
         """Take messages into hand; the broker is told that they are done with when the ledger has them."""
         order = job.order
-        net = Net(self._clock, order.address, order.max)
-        self._watch(net)
-        job.settle = partial(self._settle, net)
-        net.cast(BrokerConnection(self._endpoint, KEEPALIVE), order.seconds, self._timeout)
-        taken = fitting(net.messages, self._room)
-        net.keep(len(taken))
+        receiver = MessageReceiver(self._clock, order.address, order.max)
+        self._watch(receiver)
+        job.settle = partial(self._settle, receiver)
+        receiver.receive(BrokerConnection(self._endpoint, KEEPALIVE), order.seconds, self._timeout)
+        taken = fitting(receiver.messages, self._room)
+        receiver.kept = len(taken)
         job.run.check()
         return job.report(len(taken), taken)
 
-    def _watch(self, net: "Net") -> None:
+    def _watch(self, receiver: "MessageReceiver") -> None:
         with self._lock:
             if self._closed:
-                net.stop()
-            self._nets.add(net)
+                receiver.stop()
+            self._receivers.add(receiver)
 
-    def _settle(self, net: "Net", kept: bool) -> None:
+    def _settle(self, receiver: "MessageReceiver", kept: bool) -> None:
         with self._lock:
-            self._nets.discard(net)
+            self._receivers.discard(receiver)
         try:
-            net.draw_in(kept)
+            receiver.finish(kept)
         except Exception as error:  # noqa: BLE001 - they come again to somebody, which is all that is lost
             getLogger("semel").warning("probe: the broker was not told: %s", type(error).__name__)
 
@@ -78,12 +78,12 @@ class Amqp:
         """Wait for no more messages, and let go of the connections."""
         with self._lock:
             self._closed = True
-            for net in self._nets:
-                net.stop()
+            for receiver in self._receivers:
+                receiver.stop()
         self._producer.close()
 
 
-class Net:
+class MessageReceiver:
     """Messages in hand, over a connection of their own: whatever happens to it, the broker has them back."""
 
     def __init__(self, clock: Clock, address: str, most: int) -> None:
@@ -92,13 +92,14 @@ class Net:
         self._address, self._most = address, most
         self._loop = ConnectionLoop(clock)
         self._deliveries: list[Any] = []
-        self._kept = 0
+        self.kept = 0
+        """So many of the first ones will have been reported; the others go back."""
         self._link: Any = None
         self._error: BrokerError | None = None
         self._seconds = 0.0
         self._attached = False
 
-    def cast(self, broker: BrokerConnection, seconds: float, timeout: float) -> None:
+    def receive(self, broker: BrokerConnection, seconds: float, timeout: float) -> None:
         """Receive until there are enough messages, or the time is up."""
         self.broker, self._seconds = broker, seconds
         self._loop.open()
@@ -112,11 +113,7 @@ class Net:
         """Wait for no more; from any thread."""
         self._loop.ask(self._enough)
 
-    def keep(self, number: int) -> None:
-        """So many of the first ones will have been reported; the others go back."""
-        self._kept = number
-
-    def draw_in(self, kept: bool) -> None:
+    def finish(self, kept: bool) -> None:
         """Settle what is in hand, and let go of the connection."""
         broker = self.broker
         if broker is None:
@@ -131,7 +128,7 @@ class Net:
     def _settle(self, broker: BrokerConnection, kept: bool) -> None:
         kinds = broker.proton.Delivery
         for number, delivery in enumerate(self._deliveries):
-            delivery.update(kinds.ACCEPTED if kept and number < self._kept else kinds.RELEASED)
+            delivery.update(kinds.ACCEPTED if kept and number < self.kept else kinds.RELEASED)
             delivery.settle()
         # First the link: RabbitMQ closes a connection before it has read the last settlements in it.
         self._link.close()
@@ -146,11 +143,11 @@ class Net:
         """The broker lets us in."""
         session = connection.session()
         session.open()
-        self._link = receiver = session.receiver(self._address)
-        receiver.source.address = self._address
-        receiver.source.capabilities.put_object(broker.proton.symbol("queue"))
-        receiver.snd_settle_mode = broker.proton.Link.SND_UNSETTLED
-        receiver.open()
+        self._link = link = session.receiver(self._address)
+        link.source.address = self._address
+        link.source.capabilities.put_object(broker.proton.symbol("queue"))
+        link.snd_settle_mode = broker.proton.Link.SND_UNSETTLED
+        link.open()
 
     def on_link_remote_open(self, broker: BrokerConnection, link: Any) -> None:
         """The broker knows the address; or it says so, and refuses it with the next word."""

@@ -16,6 +16,7 @@ from semel.tables.seeds import PROBE
 
 if TYPE_CHECKING:
     from semel.doors.inbox import Inbox
+    from semel.ops.blocks import AppPage
     from semel.provision.deployment import Deployment
 
 # Most of them wait, for messages or for a broker; so that these do not keep others waiting.
@@ -54,7 +55,7 @@ class Probe:
 
     def __init__(self, s: Semel, inbox: "Inbox | None" = None, settings: Settings | None = None) -> None:
         self.settings = settings = checked(settings or Settings())
-        s = s.through("probe")
+        self._s = s = s.through("probe")
         self._queues, self._pool = _queues(s, settings), ThreadPoolExecutor(THREADS, "semel-probe")
         # A queue on the store changes together with the ledger: what lapsed there has not happened.
         holds = settings.on_lapsed == "hold" and settings.broker
@@ -67,6 +68,12 @@ class Probe:
             "/messages/produce": ProbeEndpoint(s, settings, produce, self._pool),
             "/messages/consume": ProbeEndpoint(s, settings, consume, self._pool),
         }
+
+    def pages(self) -> "dict[str, AppPage]":
+        """The operations that were asked for, in the dashboard."""
+        from semel.apps.probe.pages import pages
+
+        return pages(self._s)
 
     @classmethod
     def deployment(cls) -> "Deployment":

@@ -1,7 +1,7 @@
 """The probe on AWS: one function."""
 
 from semel.apps.probe.settings import Settings
-from semel.provision.deployment import Deployment, Function, Secret, settings_of
+from semel.provision.deployment import Deployment, Function, secrets_of, settings_of
 from semel.tables import DOCUMENTS
 from semel.tables.seeds import PROBE
 
@@ -40,18 +40,13 @@ DEPLOYMENT = Deployment(
         ),
     },
     settings=SETTINGS,
-    secrets=(
-        Secret(
-            variable="SEMEL_APPS__PROBE__TOKEN",
-            field="token",
-            about="what every request has to show",
-        ),
-        Secret(
-            variable="SEMEL_APPS__PROBE__BROKER",
-            field="broker",
-            about="the broker's URL, without which the queues are on the store",
-            optional="HasBroker",
-        ),
+    secrets=secrets_of(
+        "probe",
+        {
+            "token": "what every request has to show",
+            "broker": "the broker's URL, without which the queues are on the store",
+        },
+        optional={"broker": "HasBroker"},
     ),
     requires="semel[privacy]",
 )

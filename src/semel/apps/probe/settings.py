@@ -4,10 +4,11 @@ from typing import Final, Literal
 
 import msgspec
 
-from semel.apps.settings import check_secret, wrong
+from semel.apps.settings import check_above_0, check_secret, wrong
 
 # A response is kept in one row, and DynamoDB's has room for 400 KB of which text in base64 takes a third.
 MOST_KEPT: Final = 256 * 1024
+SPANS: Final = ("broker_timeout", "lease", "record_ttl", "shortest_ttl", "longest_ttl", "max_seconds")
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -44,9 +45,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 def checked(settings: Settings) -> Settings:
     """These settings, if they can work; else the error that names the wrong one."""
     _check_token(settings)
-    for name in ("broker_timeout", "lease", "record_ttl", "shortest_ttl", "longest_ttl", "max_seconds"):
-        if not 0 < getattr(settings, name) < float("inf"):
-            raise wrong("probe", name, "it is a number of seconds above 0")
+    check_above_0("probe", settings, SPANS)
     for name in ("max_messages", "max_body", "max_response"):
         if getattr(settings, name) < 1:
             raise wrong("probe", name, "it is at least 1")

@@ -12,18 +12,20 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import msgspec
 
 from semel.apps.client import AnswerLost, RequestRefused
-from semel.apps.quill.backlog import LATER, Backlog, FactTerms, PendingFact, pending_in
+from semel.apps.persons import person
+from semel.apps.quill.backlog import LATER, Backlog, FactTerms, PendingFact, batches, pending_in
+from semel.apps.quill.events import person_of
 from semel.apps.quill.powerbi import PowerBI
 from semel.apps.quill.report import Received, Unreadable, report_of
 from semel.apps.quill.schema import Fact, StarSchema
 from semel.apps.quill.settings import Settings, check_tokens, checked, wrong, zone_of
 from semel.apps.quill.star import OtherTables, Star
-from semel.apps.settings import OwnFunctionFailed
+from semel.apps.settings import OwnFunctionFailed, naming
 from semel.aws.errors import ServiceError
 from semel.connect import Semel
 from semel.core.drive import FileBacked
@@ -41,6 +43,7 @@ from semel.tables.seeds import QUILL
 if TYPE_CHECKING:
     from fastapi import APIRouter
 
+    from semel.ops.blocks import AppPage
     from semel.provision.deployment import Deployment
 
 # Deliveries that an event loop takes at once; more wait for their turn, and those that wait for Power BI
@@ -117,14 +120,13 @@ class ClaimedFact(NamedTuple):
     claim: Claimed
 
 
-def parted(mine: Iterable[ClaimedFact], most: int) -> Iterator[list[ClaimedFact]]:
+def by_table(mine: Iterable[ClaimedFact], most: int) -> Iterator[Sequence[ClaimedFact]]:
     """Facts as they are posted: those of one table together, up to so many."""
     tables: dict[str, list[ClaimedFact]] = {}
     for one in mine:
         tables.setdefault(one.fact.table, []).append(one)
     for some in tables.values():
-        for at in range(0, len(some), most):
-            yield some[at : at + most]
+        yield from batches(some, most)
 
 
 class Quill:
@@ -135,7 +137,7 @@ class Quill:
 
     def __init__(self, s: Semel, inbox: Inbox, settings: Settings) -> None:
         self.settings = checked(settings)
-        self._s, self._inbox = s.through("quill"), inbox
+        self._s, self.inbox = s.through("quill"), inbox
         self._zone, self._report = zone_of(settings.zone), report_of(settings)
         self._pool = ThreadPoolExecutor(THREADS, "semel-quill")
         schema = self._report.schema
@@ -160,12 +162,22 @@ class Quill:
 
         return router(self)
 
+    def pages(self) -> "dict[str, AppPage]":
+        """The facts and what waits, in the dashboard."""
+        from semel.apps.quill.pages import pages
+
+        return pages(self)
+
     @classmethod
     def deployment(cls) -> "Deployment":
         """Quill on AWS."""
         from semel.apps.quill.deployment import DEPLOYMENT
 
         return DEPLOYMENT
+
+    def now(self) -> float:
+        """What time it is."""
+        return self._s.clock.now()
 
     @property
     def star(self) -> Star | None:
@@ -203,20 +215,20 @@ class Quill:
             raise Forgotten("it may have been posted, and nobody remembers: settle it")
         self.sink.check()
         terms = FactTerms(min(self.settings.lease, run.claim.lease), self.settings.ttl, self._on_lapsed)
-        along = self._backlog.along(message, pending.fact.table, terms)
+        batch = self._backlog.claim_batch(message, pending.fact.table, terms)
         try:
-            self._post_now([pending.fact, *along.facts], along.until)
+            self._post_now([pending.fact, *batch.facts], batch.until)
         except Exception as error:
             if not isinstance(error, Later):
-                self._backlog.adapt(along, well=False)
-            self._settle(partial(along.failed, error))
-            if not (along.held and isinstance(error, RequestRefused)):
+                self._backlog.adapt(batch, well=False)
+            self._settle(partial(batch.failed, error))
+            if not (batch.held and isinstance(error, RequestRefused)):
                 raise
             # Whose row it is nobody knows, and nothing of that request was taken: so this one goes alone.
-            self._post_now([pending.fact], along.until)
+            self._post_now([pending.fact], batch.until)
         else:
-            self._backlog.adapt(along, well=True)
-            self._settle(along.posted)
+            self._backlog.adapt(batch, well=True)
+            self._settle(batch.posted)
         run.note(notes=LATER)
 
     def _post_now(self, facts: list[Fact], until: float) -> None:
@@ -263,7 +275,10 @@ class Quill:
 
     def _fact(self, reader: DeliveryReader, notice: Notice) -> Fact | None:
         now, source = self._s.clock.now(), reader.provider.name
-        return self._report.fact(Received(source, notice, partial(reader.key, notice), now, self._zone))
+        received = Received(source, notice, partial(reader.key, notice), now, self._zone)
+        fact = self._report.fact(received)
+        about = person(self._s, person_of(source, notice.payload)) or ""
+        return None if fact is None else msgspec.structs.replace(fact, person=about)
 
     def take(self, facts: list[Fact], counts: QuillSummary) -> Answer:
         """Post what is new, and leave to the worker what cannot be posted."""
@@ -288,6 +303,7 @@ class Quill:
             lease=self.settings.lease,
             ttl=self.settings.ttl,
             on_lapsed=self._on_lapsed,
+            subjects=[fact.person or None for fact in facts],
         )
         mine: list[ClaimedFact] = []
         later: list[Fact] = []
@@ -303,11 +319,11 @@ class Quill:
                     # Somebody is at work on it, or has to settle it: only then is it known what to do.
                     later.append(fact)
         counts.new = len(mine)
-        for some in parted(mine, self.sink.most):
+        for some in by_table(mine, self.sink.most):
             later += self._post(some, counts, until)
         return later
 
-    def _post(self, mine: list[ClaimedFact], counts: QuillSummary, until: float) -> list[Fact]:
+    def _post(self, mine: Sequence[ClaimedFact], counts: QuillSummary, until: float) -> list[Fact]:
         """Post facts of one table that were claimed until then; what is left for later."""
         facts, claims = [one.fact for one in mine], [one.claim for one in mine]
         try:
@@ -329,8 +345,7 @@ class Quill:
         if isinstance(error, AnswerLost) and self._on_lapsed == "hold":
             self._settle(partial(self._s.ledger.doubt_many, claims))
         else:
-            release = partial(self._s.ledger.release_many, claims, error, counted=not turned_away)
-            self._settle(release)
+            self._settle(partial(self._s.ledger.release_many, claims, error, counted=not turned_away))
 
     def _settle(self, write: Callable[[], object]) -> None:
         """Say what became of claims; where that cannot be written they lapse, and nobody knows."""
@@ -342,7 +357,7 @@ class Quill:
     def _queue(self, facts: list[Fact]) -> None:
         until = self._s.clock.now() + self.settings.ttl
         if facts:
-            self._inbox.put(*[Message(fact.key, _kept(fact, until)) for fact in facts])
+            self.inbox.put(*[_message(PendingFact(fact, until)) for fact in facts])
 
     def _warn(self, what: What, detail: str, error: Exception | None = None) -> None:
         """Warn of something; while Power BI or the store is away, not of each delivery."""
@@ -351,6 +366,13 @@ class Quill:
             return
         name = type(error).__name__
         self._s.events.warn(what, "", detail=f"{detail}: {name}: {error}", cause=name)
+
+
+def _message(pending: PendingFact) -> Message:
+    """A fact as it waits: whom it is about is told by a hash, and nowhere else."""
+    fact = msgspec.structs.replace(pending.fact, person="")
+    body = msgspec.to_builtins(msgspec.structs.replace(pending, fact=fact))
+    return Message(fact.key, body, subject=pending.fact.person or None)
 
 
 class QuillWebhook:
@@ -374,10 +396,6 @@ class QuillWebhook:
         return await self._quill.in_thread(partial(self.receive, headers, body, method=method, url=url))
 
 
-def _kept(fact: Fact, until: float) -> Any:
-    return msgspec.to_builtins(PendingFact(fact, until))
-
-
 def _unquoted(error: Exception) -> str:
     """What is wrong with an event, without what it says; quill's own errors say nothing of that."""
     return str(error) if isinstance(error, Unreadable | OwnFunctionFailed) else type(error).__name__
@@ -389,10 +407,7 @@ def _reader(s: Semel, settings: Settings, setting: str, provider: Provider) -> D
         lasting(settings.ttl, provider.retry_horizon or 0.0)
     except InvalidOption as error:
         raise wrong("ttl_days", f"{provider.name} goes on delivering for longer: {error}") from error
-    try:
-        return DeliveryReader(s, provider, getattr(settings, setting))
-    except InvalidOption as error:
-        raise wrong(setting, str(error)) from error
+    return naming("quill", setting, DeliveryReader, s, provider, getattr(settings, setting))
 
 
 def _star(s: Semel, settings: Settings, schema: StarSchema) -> Star:

@@ -6,19 +6,20 @@ The ledger is set up by `DYNAMO_TABLE_NAME`, `DYNAMO_TTL_DAYS`, `DYNAMO_REGION` 
 
 from semel.apps.functions import Functions
 from semel.apps.quill.app import Quill
-from semel.apps.quill.settings import Settings, from_environment, store_url, wrong
+from semel.apps.quill.settings import Settings, wrong
+from semel.connect import Semel
+from semel.doors.inbox import Inbox
 
 
-def _lasting(settings: Settings) -> Settings:
-    if not settings.has_powerbi and not settings.star:
-        why = "a function has no file that lasts: set it, or star to a file that does, such as one on EFS"
-        raise wrong("powerbi_tenant", why)
-    return settings
+class QuillOnLambda(Quill):
+    """Quill without the local file that it would have elsewhere."""
+
+    def __init__(self, s: Semel, inbox: Inbox, settings: Settings) -> None:
+        if not settings.has_powerbi and not settings.star:
+            why = "a function has no file that lasts: set it, or star to a file that does, such as one on EFS"
+            raise wrong("powerbi_tenant", why)
+        super().__init__(s, inbox, settings)
 
 
-FUNCTIONS = Functions(
-    "quill",
-    lambda s, inbox, environ: Quill(s, inbox, _lasting(from_environment(environ))),
-    url=store_url,
-)
+FUNCTIONS = Functions.of("quill", QuillOnLambda)
 ingress, worker = FUNCTIONS.ingress, FUNCTIONS.worker

@@ -23,7 +23,7 @@ T = TypeVar("T")
 # What is noted of a fact that could not be posted at once.
 LATER: Final = "posted later"
 # So many are written at once.
-PART: Final = 1000
+BATCH: Final = 1000
 # Of a lease: so much is for claiming, and the rest for posting and for writing down what came of it.
 SHARE: Final = 1 / 3
 # After a request that failed, the next one is so much smaller: what is wrong may be in one of its rows.
@@ -56,7 +56,7 @@ class FactTerms(NamedTuple):
     on_lapsed: OnLapsed
 
 
-class Along:
+class BacklogBatch:
     """Facts that go with another one, until it is known what became of them."""
 
     def __init__(self, s: Semel, inbox: Inbox, terms: FactTerms, until: float) -> None:
@@ -78,7 +78,10 @@ class Along:
         """Claim those that may go along; False where somebody else is at most of them already."""
         chosen, rest = self._chosen(others, table, most - len(self.held))
         lease, ttl, on_lapsed = self._terms
-        outcomes = self._s.ledger.claim_many(list(chosen), lease=lease, ttl=ttl, on_lapsed=on_lapsed)
+        about = [same[0].message.subject for same in chosen.values()]
+        outcomes = self._s.ledger.claim_many(
+            list(chosen), lease=lease, ttl=ttl, on_lapsed=on_lapsed, subjects=about
+        )
         free = 0
         for same, outcome in zip(chosen.values(), outcomes, strict=True):
             if isinstance(outcome, Claimed):
@@ -120,14 +123,14 @@ class Along:
 
     def posted(self) -> None:
         """They are where they belong: it is written down, and they wait no more."""
-        for some in _parts(self.held):
+        for some in batches(self.held):
             self._s.ledger.complete_many([one.claim for one in some], details={"notes": LATER})
         self._settle([other for one in self.held for other in one.others])
 
     def failed(self, error: Exception) -> None:
         """They are not, or nobody knows. They were only taken along: that was no attempt of theirs."""
         ledger, lost = self._s.ledger, isinstance(error, AnswerLost) and self._terms.on_lapsed == "hold"
-        for some in _parts(self.held):
+        for some in batches(self.held):
             claims = [one.claim for one in some]
             if lost:
                 ledger.doubt_many(claims)
@@ -142,7 +145,7 @@ class Along:
             self._inbox.give_back(others, seconds)
 
     def _settle(self, others: list[Other]) -> None:
-        for some in _parts([*others, *self._done]):
+        for some in batches([*others, *self._done]):
             self._inbox.settle(some)
 
 
@@ -154,25 +157,25 @@ class Backlog:
         self._size = most
         """So many facts go together, by what came of the last request."""
 
-    def along(self, message: Message, table: str, terms: FactTerms) -> Along:
+    def claim_batch(self, message: Message, table: str, terms: FactTerms) -> BacklogBatch:
         """Claim what else waits for the same table, as much as may go with this message."""
         begun = self._s.clock.monotonic()
-        along = Along(self._s, self._inbox, terms, begun + terms.lease)
-        along.keys.add(message.key)
+        batch = BacklogBatch(self._s, self._inbox, terms, begun + terms.lease)
+        batch.keys.add(message.key)
         if self._size == 1:
-            return along
+            return batch
         # Whatever the matter is, no claim is to be left behind: it goes with what was claimed so far.
         with suppress(Exception):
             for others in self._inbox.others(message, seconds=terms.lease):
-                free = along.claim(others, table, self._size - 1)
-                full = len(along.held) + 1 >= self._size
+                free = batch.claim(others, table, self._size - 1)
+                full = len(batch.held) + 1 >= self._size
                 if not free or full or self._s.clock.monotonic() >= begun + terms.lease * SHARE:
                     break
-        return along
+        return batch
 
-    def adapt(self, along: Along, *, well: bool) -> None:
+    def adapt(self, batch: BacklogBatch, *, well: bool) -> None:
         """Go by how a request ended: after a failure the next is smaller, and then they grow again."""
-        many = len(along.held) + 1
+        many = len(batch.held) + 1
         if well:
             self._size = min(self._most, max(self._size, many) * SMALLER)
         elif many > 1:
@@ -184,6 +187,7 @@ def pending_in(message: Message) -> PendingFact:
     return msgspec.convert(message.body, PendingFact)
 
 
-def _parts(things: Sequence[T]) -> Iterator[Sequence[T]]:
-    for start in range(0, len(things), PART):
-        yield things[start : start + PART]
+def batches(things: Sequence[T], most: int = BATCH) -> Iterator[Sequence[T]]:
+    """Things in batches of so many at most."""
+    for start in range(0, len(things), most):
+        yield things[start : start + most]

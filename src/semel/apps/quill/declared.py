@@ -22,25 +22,10 @@ NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 
 KEY: Final = "$key"
 METRIC: Final = "$metric"
+# The default table of facts, as it would be declared: `agent` is `$agent`, and so on.
+ACTIVITY: Final = {name: KEY if name == "event_key" else f"${name}" for name in DEFAULT.facts[FACTS]}
 # What quill knows of an event itself, and of which kind it is.
-WORDS: Final[dict[str, ColumnType]] = {
-    KEY: "string",
-    "$source": "string",
-    "$agent": "string",
-    METRIC: "string",
-    "$date": "DateTime",
-    "$occurred_at": "DateTime",
-}
-
-# The default table of facts, as it would be declared.
-ACTIVITY: Final[ColumnSettings] = {
-    "event_key": KEY,
-    "source": "$source",
-    "agent": "$agent",
-    "metric": METRIC,
-    "date": "$date",
-    "occurred_at": "$occurred_at",
-}
+WORDS: Final[dict[str, ColumnType]] = {ACTIVITY[name]: kind for name, kind in DEFAULT.facts[FACTS].items()}
 
 
 class Tables:
@@ -50,7 +35,7 @@ class Tables:
         self._settings = settings
         given = settings.fact_tables
         if FACTS not in given and (settings.with_default or FACTS in _used(settings)):
-            given = {FACTS: ACTIVITY} | given
+            given = {FACTS: {**ACTIVITY}, **given}
         self.facts = {name: _columns("fact_tables", name, columns) for name, columns in given.items()}
         self.dimensions = {
             name: _columns("dimensions", name, columns) for name, columns in settings.dimensions.items()

@@ -1,7 +1,7 @@
 """Quill on AWS: one function takes deliveries and posts them, the other posts what could not be posted."""
 
 from semel.apps.quill.settings import Settings
-from semel.provision.deployment import Deployment, Function, Queue, Secret, Setting, settings_of
+from semel.provision.deployment import Deployment, Function, Queue, Setting, secrets_of, settings_of
 from semel.tables import DOCUMENTS
 from semel.tables.seeds import QUILL
 
@@ -76,29 +76,15 @@ DEPLOYMENT = Deployment(
         ),
     },
     settings=(*SETTINGS, PUBLIC_URL),
-    secrets=(
-        Secret(
-            variable="SEMEL_SECRET",
-            field="secret",
-            about="32 random bytes, by which messages are sealed",
-        ),
-        Secret(
-            variable="SEMEL_APPS__QUILL__POWERBI_SECRET",
-            field="powerbi_secret",
-            about="the secret of that application",
-        ),
-        Secret(
-            variable="SEMEL_APPS__QUILL__ALOWARE_TOKEN",
-            field="aloware_token",
-            about="what Aloware shows",
-            optional="HasAloware",
-        ),
-        Secret(
-            variable="SEMEL_APPS__QUILL__HUBSPOT_SECRET",
-            field="hubspot_secret",
-            about="the client secret of the HubSpot app",
-            optional="HasHubSpot",
-        ),
+    secrets=secrets_of(
+        "quill",
+        {
+            "secret": "32 random bytes, by which messages are sealed",
+            "powerbi_secret": "the secret of that application",
+            "aloware_token": "what Aloware shows",
+            "hubspot_secret": "the client secret of the HubSpot app",
+        },
+        optional={"aloware_token": "HasAloware", "hubspot_secret": "HasHubSpot"},
     ),
     requires="semel[apps,crypto,privacy,zones]",
 )

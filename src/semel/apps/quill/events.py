@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 
+from semel.apps.payloads import seconds_of, value_at
 from semel.doors.webhooks import Notice
 
 UNASSIGNED: Final = "unassigned"
@@ -73,17 +74,17 @@ _OUTBOUND: Final = frozenset({"2", "outbound"})
 
 def aloware(notice: Notice) -> SourceEvent | None:
     """What Aloware tells: calls and texts that an agent has begun."""
-    body = _object(notice.payload, "body")
-    metric = _outbound(str(notice.payload.get("event")), body) if "id" in body else None
-    return None if metric is None else told_by_aloware(notice.payload, metric)
+    body = value_at(notice.payload, "body")
+    has_id = isinstance(body, Mapping) and "id" in body
+    metric = _outbound(str(notice.payload.get("event")), body) if has_id else None
+    return None if metric is None else read_aloware(notice.payload, metric)
 
 
-def told_by_aloware(payload: Mapping[str, Any], metric: str) -> SourceEvent:
+def read_aloware(payload: Mapping[str, Any], metric: str) -> SourceEvent:
     """Who did it, when, and in which time zone, as Aloware tells it."""
-    body = _object(payload, "body")
-    user = next((id for name in ("user_id", "owner_id") if (id := _number(body.get(name)))), None)
-    zone = _object(body, "contact").get("timezone")
-    return SourceEvent("ALOWARE", user, metric, _moment(body.get("created_at")), zone)
+    users = (_number(value_at(payload, path)) for path in ("body.user_id", "body.owner_id"))
+    at, zone = value_at(payload, "body.created_at"), value_at(payload, "body.contact.timezone")
+    return SourceEvent("ALOWARE", next(filter(None, users), None), metric, _moment(at), zone)
 
 
 def _outbound(name: str, body: Mapping[str, Any]) -> Metric | None:
@@ -110,28 +111,53 @@ def hubspot(notice: Notice) -> SourceEvent | None:
     """What HubSpot tells: e-mails and cases that were created."""
     event = notice.payload
     metric = _CREATED.get((event.get("subscriptionType"), event.get("objectTypeId")))
-    return None if metric is None else told_by_hubspot(event, metric)
+    return None if metric is None else read_hubspot(event, metric)
 
 
-def told_by_hubspot(event: Mapping[str, Any], metric: str) -> SourceEvent:
+def read_hubspot(event: Mapping[str, Any], metric: str) -> SourceEvent:
     """Who did it, and when, as HubSpot tells it."""
     # "userId:45678" where a person did it; what an integration or a workflow did is nobody's.
     kind, _, user = str(event.get("sourceId")).partition(":")
-    at = event.get("occurredAt")
-    return SourceEvent(
-        "HUBSPOT",
-        _number(user) if kind == "userId" else None,
-        metric,
-        None if at is None else float(at) / 1000,
-    )
+    who, at = _number(user) if kind == "userId" else None, event.get("occurredAt")
+    return SourceEvent("HUBSPOT", who, metric, None if at is None else float(at) / 1000)
 
 
-def event_of(told: SourceEvent, key: str, now: float, zone: ZoneInfo) -> AgentEvent:
+# Where an event tells whom it is about: the best name first.
+_PERSONS: Final = {
+    "aloware": (
+        "body.contact.email",
+        "body.contact.phone_number",
+        "body.contact.phone",
+        "body.phone_number",
+        "body.lead_number",
+    ),
+    "hubspot": (),
+}
+# A source's own numbers for contacts, where it tells no name.
+_CONTACTS: Final = {"aloware": ("body.contact.id", "body.contact_id"), "hubspot": ("objectId",)}
+# What a change of a contact may bring along, besides the contact's number.
+_NAMING: Final = frozenset({"email", "phone", "mobilephone"})
+
+
+def person_of(source: str, event: Any) -> str:
+    """Whom an event is about: an e-mail address, a phone number, or a source's number of a contact."""
+    names = [value_at(event, path) for path in _PERSONS[source]]
+    if source == "hubspot" and value_at(event, "propertyName") in _NAMING:
+        names.append(value_at(event, "propertyValue"))
+    for name in names:
+        if isinstance(name, str | int) and str(name).strip():
+            return str(name).strip()
+    numbers = (value_at(event, path) for path in _CONTACTS[source])
+    found = next((number for number in numbers if isinstance(number, str | int) and number != ""), None)
+    return "" if found is None else f"{source}:{found}"
+
+
+def event_of(event: SourceEvent, key: str, now: float, zone: ZoneInfo) -> AgentEvent:
     """An event under its name; without a time of its own it happened when it came."""
-    at = datetime.fromtimestamp(now if told.at is None else told.at, UTC)
-    day = at.astimezone(_zone(told.zone) or zone).date().isoformat()
-    agent = f"{told.source.lower()}:{told.user or UNASSIGNED}"
-    return AgentEvent(key, told.source, agent, told.metric, day, at.isoformat().replace("+00:00", "Z"))
+    at = datetime.fromtimestamp(now if event.at is None else event.at, UTC)
+    day = at.astimezone(_zone(event.zone) or zone).date().isoformat()
+    agent = f"{event.source.lower()}:{event.user or UNASSIGNED}"
+    return AgentEvent(key, event.source, agent, event.metric, day, at.isoformat().replace("+00:00", "Z"))
 
 
 def _zone(name: Any) -> ZoneInfo | None:
@@ -143,15 +169,9 @@ def _zone(name: Any) -> ZoneInfo | None:
 
 def _moment(text: Any) -> float | None:
     try:
-        at = datetime.fromisoformat(text)
+        return seconds_of(text)
     except (TypeError, ValueError):
         return None
-    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
-
-
-def _object(value: Any, name: str) -> Mapping[str, Any]:
-    inner = value.get(name) if isinstance(value, Mapping) else None
-    return inner if isinstance(inner, Mapping) else {}
 
 
 def _number(user: Any) -> str | None:

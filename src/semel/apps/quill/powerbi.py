@@ -6,7 +6,6 @@ each once for good, and a post whose answer was lost is told as that.
 
 import threading
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from functools import partial
 from hashlib import sha256
 from typing import Any, Final
@@ -16,10 +15,11 @@ from semel.apps.client import AnswerLost, RemoteClient, RequestRefused, Unavaila
 from semel.apps.quill.declared import schema_of
 from semel.apps.quill.rate_limiter import AdmittedRequest, Rate, RateLimiter, RemoteLimits, RequestCombiner
 from semel.apps.quill.schema import DEFAULT, Fact, FactRow, StarSchema, dimensions
-from semel.apps.quill.settings import DAY, Settings
+from semel.apps.quill.settings import Settings
 from semel.connect import Semel
 from semel.core.clock import Clock
 from semel.core.keys import Key
+from semel.core.spans import DAY
 from semel.errors import Later
 from semel.model import Busy, Claimed, Unknown
 
@@ -73,7 +73,7 @@ class AccessTokens:
             "client_secret": settings.powerbi_secret,
             "scope": SCOPE,
         }
-        self._side = RemoteClient(
+        self._client = RemoteClient(
             "Entra ID", settings.powerbi_login, timeout=settings.powerbi_timeout, attempts=1
         )
         self._clock, self._lock = clock, threading.Lock()
@@ -89,7 +89,7 @@ class AccessTokens:
     def _ask(self) -> None:
         asked = self._clock.monotonic()
         try:
-            told = self._side.call("POST", self._path, data=self._form).json()
+            told = self._client.call("POST", self._path, data=self._form).json()
             token, lasts = str(told["access_token"]), float(told["expires_in"])
         except (AnswerLost, ValueError, KeyError, TypeError) as error:
             # A token that nobody got does no harm, so that nothing is in doubt.
@@ -98,7 +98,7 @@ class AccessTokens:
 
     def close(self) -> None:
         """Let go of connections."""
-        self._side.close()
+        self._client.close()
 
 
 class PowerBI:
@@ -112,14 +112,17 @@ class PowerBI:
         self._ledger, self._clock = s.ledger, s.clock
         self._lease, self._holds = settings.lease, settings.lost_posts == "hold"
         self._tokens = AccessTokens(settings, s.clock)
-        self._side = RemoteClient(NAME, settings.powerbi_url, timeout=settings.powerbi_timeout, attempts=1)
+        self._client = RemoteClient(NAME, settings.powerbi_url, timeout=settings.powerbi_timeout, attempts=1)
         self._place = settings.powerbi_workspace, settings.powerbi_dataset
         self._dataset = f"{_workspace(settings)}/{quote(settings.powerbi_dataset, safe='')}"
         self._known: set[tuple[str, str]] = set()
-        self._pace = RateLimiter(s, NAME, Key("PACE", *self._place), limits(settings.lease))
+        # What Power BI takes for one dataset, from all who post to it.
+        limits = RemoteLimits(REQUESTS, ROWS, PENDING, settings.lease, PATIENCE, PAUSE, LONGEST_PAUSE)
+        self._pace = RateLimiter(s, NAME, Key("PACE", *self._place), limits)
+        lost = partial(AnswerLost, NAME, "was broken off, and may have done it")
         self._facts = {
             table: RequestCombiner(
-                partial(self._send, table), self._turn, ROWS_A_REQUEST, _lost, (RequestRefused,)
+                partial(self._send, table), self._pace.turn, ROWS_A_REQUEST, lost, (RequestRefused,)
             )
             for table in schema.facts
         }
@@ -160,8 +163,7 @@ class PowerBI:
         if any(isinstance(outcome, Busy) for outcome in outcomes):
             raise Later(1.0, f"{NAME} is being given rows that these refer to")
         # One in doubt is probably there and holds up no facts. Somebody settles it: it is asked for again.
-        known = [one for one, it in zip(rows, outcomes, strict=True) if not isinstance(it, Unknown)]
-        self._known.update(known)
+        self._known |= {one for one, it in zip(rows, outcomes, strict=True) if not isinstance(it, Unknown)}
 
     def _key(self, table: str, name: str) -> Key:
         """What a row is remembered by: where it is, too, as another dataset has none of this one's."""
@@ -171,10 +173,13 @@ class PowerBI:
 
     def _add(self, table: str, rows: list[FactRow], claims: list[Claimed]) -> None:
         try:
-            with self._turn() as turn:
+            with self._pace.turn() as turn:
                 self._send(table, rows, turn)
         except AnswerLost as error:
-            self._doubt(claims, error)
+            if self._holds:
+                self._ledger.doubt_many(claims)
+            else:
+                self._ledger.release_many(claims, error)
             # What is in doubt is these rows, and not the facts, which nobody has posted yet.
             raise Unavailable(NAME, "has not answered about rows that facts refer to") from error
         except BaseException:
@@ -182,22 +187,13 @@ class PowerBI:
             raise
         self._ledger.complete_many(claims)
 
-    def _doubt(self, claims: list[Claimed], error: AnswerLost) -> None:
-        if not self._holds:
-            self._ledger.release_many(claims, error)
-            return
-        self._ledger.doubt_many(claims)
-
     # Requests
-
-    def _turn(self) -> AbstractContextManager[AdmittedRequest]:
-        return self._pace.turn()
 
     def _send(self, table: str, rows: Sequence[FactRow], turn: AdmittedRequest) -> None:
         path, body = f"{self._dataset}/tables/{table}/rows", {"rows": list(rows)}
         turn.rows = len(rows)
         try:
-            _call(self._side, self._tokens, path, body)
+            _call(self._client, self._tokens, path, body)
         except (Unavailable, AnswerLost) as error:
             turn.failed, turn.asked = True, getattr(error, "retry_after", None)
             if error.status == TOO_MANY:
@@ -208,31 +204,22 @@ class PowerBI:
 
     def close(self) -> None:
         """Let go of connections."""
-        self._side.close()
+        self._client.close()
         self._tokens.close()
-
-
-def limits(lease: float) -> RemoteLimits:
-    """What Power BI takes for one dataset, from all who post to it."""
-    return RemoteLimits(REQUESTS, ROWS, PENDING, lease, PATIENCE, PAUSE, LONGEST_PAUSE)
-
-
-def _lost() -> Exception:
-    return AnswerLost(NAME, "was broken off, and may have done it")
 
 
 def _workspace(settings: Settings) -> str:
     return f"/v1.0/myorg/groups/{quote(settings.powerbi_workspace, safe='')}/datasets"
 
 
-def _call(side: RemoteClient, tokens: AccessTokens, path: str, body: Any) -> Any:
+def _call(client: RemoteClient, tokens: AccessTokens, path: str, body: Any) -> Any:
     token = tokens.get()
     try:
-        return side.call("POST", path, json=body, headers=_bearer(token))
+        return client.call("POST", path, json=body, headers=_bearer(token))
     except RequestRefused as error:
         if error.status not in EXPIRED:
             raise
-    return side.call("POST", path, json=body, headers=_bearer(tokens.get(instead_of=token)))
+    return client.call("POST", path, json=body, headers=_bearer(tokens.get(instead_of=token)))
 
 
 def _bearer(token: str) -> dict[str, str]:
@@ -265,10 +252,10 @@ def definition(name: str, schema: StarSchema = DEFAULT) -> dict[str, Any]:
 def create_dataset(settings: Settings, name: str = "Quill") -> str:
     """Make the push dataset in the workspace, and give its id, for `powerbi_dataset`."""
     tokens = AccessTokens(settings, Clock())
-    side = RemoteClient(NAME, settings.powerbi_url, timeout=settings.powerbi_timeout)
+    client = RemoteClient(NAME, settings.powerbi_url, timeout=settings.powerbi_timeout)
     try:
         asked = definition(name, schema_of(settings))
-        return str(_call(side, tokens, _workspace(settings), asked).json()["id"])
+        return str(_call(client, tokens, _workspace(settings), asked).json()["id"])
     finally:
-        side.close()
+        client.close()
         tokens.close()

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -158,8 +159,10 @@ class RateLimiter:
         try:
             self._change(lambda state: self._left(state, turn))
         except SemelError as error:
-            detail = f"the pace of {self._name} is not kept: {type(error).__name__}: {error}"
-            self._events.warn(What.STORE_ERROR, "", detail=detail)
+            self._warn(f"the pace of {self._name} is not kept", error)
+
+    def _warn(self, what: str, error: SemelError) -> None:
+        self._events.warn(What.STORE_ERROR, "", detail=f"{what}: {type(error).__name__}: {error}")
 
     def _left(self, state: RateState, turn: "AdmittedRequest") -> RateState:
         under_way = {token: until for token, until in state.under_way.items() if token != turn.token}
@@ -195,8 +198,7 @@ class RateLimiter:
         return self._own
 
     def _alone(self, error: SemelError) -> None:
-        detail = f"each process keeps the pace of {self._name} by itself: {type(error).__name__}: {error}"
-        self._events.warn(What.STORE_ERROR, "", detail=detail)
+        self._warn(f"each process keeps the pace of {self._name} by itself", error)
         self._own = self._fresh(None)
 
     def _fresh(self, state: RateState | None) -> RateState:
@@ -217,26 +219,26 @@ class RateLimiter:
         )
 
 
+@dataclass
 class AdmittedRequest:
     """One request that may go now."""
 
-    def __init__(self, token: str) -> None:
-        self.token = token
-        self.rows = 0
-        self.failed = False
-        self.asked: float | None = None
-        """After how many seconds the other side asks to be asked again."""
+    token: str
+    rows: int = 0
+    failed: bool = False
+    asked: float | None = None
+    """After how many seconds the other side asks to be asked again."""
 
 
+@dataclass(eq=False)
 class CombinedRequest(Generic[T]):
     """What several callers send in one request."""
 
-    def __init__(self, error: Exception) -> None:
-        self.items: list[T] = []
-        self.callers = 0
-        self.done = threading.Event()
-        self.error: Exception | None = error
-        """Until it is known to have gone well."""
+    error: Exception | None
+    """Until it is known to have gone well."""
+    items: list[T] = field(default_factory=list)
+    callers: int = 0
+    done: threading.Event = field(default_factory=threading.Event)
 
 
 class RequestCombiner(Generic[T, E]):

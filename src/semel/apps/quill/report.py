@@ -8,6 +8,7 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 
+from semel.apps.payloads import value_at
 from semel.apps.quill.declared import Tables, column_of, schema_of
 from semel.apps.quill.events import (
     Adapter,
@@ -16,8 +17,8 @@ from semel.apps.quill.events import (
     aloware,
     event_of,
     hubspot,
-    told_by_aloware,
-    told_by_hubspot,
+    read_aloware,
+    read_hubspot,
 )
 from semel.apps.quill.schema import BUILT_IN, DEFAULT, Fact, FactRow, StarSchema, built_in, fact_of, fitted
 from semel.apps.quill.settings import Column, EventRule, Settings, function
@@ -31,15 +32,15 @@ class EventSource(NamedTuple):
 
     adapter: Adapter
     """What it tells of, in the words of the default report."""
-    told: Callable[[Mapping[str, Any], str], SourceEvent]
+    read: Callable[[Mapping[str, Any], str], SourceEvent]
     """Who did what it tells of, and when, whatever it is."""
     type: str
     """Where an event says what happened."""
 
 
 SOURCES: Final = {
-    "aloware": EventSource(aloware, told_by_aloware, "event"),
-    "hubspot": EventSource(hubspot, told_by_hubspot, "subscriptionType"),
+    "aloware": EventSource(aloware, read_aloware, "event"),
+    "hubspot": EventSource(hubspot, read_hubspot, "subscriptionType"),
 }
 
 
@@ -66,8 +67,7 @@ class Received:
 
     @functools.cached_property
     def _known(self) -> AgentEvent:
-        told = SOURCES[self.source].told(self.event, "")
-        return event_of(told, "", self._now, self._zone)
+        return event_of(SOURCES[self.source].read(self.event, ""), "", self._now, self._zone)
 
     @property
     def agent(self) -> str:
@@ -86,18 +86,12 @@ class Received:
 
     def default(self) -> AgentEvent | None:
         """What it is in the default report; None where it is nothing there."""
-        told = SOURCES[self.source].adapter(self.notice)
-        return None if told is None else event_of(told, self.key, self._now, self._zone)
+        event = SOURCES[self.source].adapter(self.notice)
+        return None if event is None else event_of(event, self.key, self._now, self._zone)
 
     def at(self, path: str) -> Any:
         """What stands at a path such as `body.contact.id`, or `tags.0`; None where nothing does."""
-        found = self.event
-        for name in path.split("."):
-            if isinstance(found, list) and name.isdigit() and int(name) < len(found):
-                found = found[int(name)]
-            else:
-                found = found.get(name) if isinstance(found, Mapping) else None
-        return found
+        return value_at(self.event, path)
 
 
 class FactReport(Protocol):

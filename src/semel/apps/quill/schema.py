@@ -3,7 +3,7 @@
 The same tables are made in SQLite and in Power BI; the first column of each names its rows.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, date, datetime
 from math import isfinite
 from typing import Any, Final, Literal, TypeAlias
@@ -38,6 +38,8 @@ class Fact(msgspec.Struct, frozen=True):
     """A word for what is a fact of its own beside others of the same event; it becomes part of the key."""
     key: str = ""
     """The event's name in the ledger, and in the first column; quill fills both in."""
+    person: str = ""
+    """Whom the event is about; quill fills it in, and it is no part of the row."""
 
 
 class StarSchema(msgspec.Struct, frozen=True):
@@ -89,15 +91,8 @@ TITLES: Final[dict[str, str]] = {
 
 def fact_of(event: AgentEvent) -> Fact:
     """The fact of an event in the report that is there by default."""
-    metric = str(event.metric)
-    row = {
-        "event_key": event.key,
-        "source": event.source,
-        "agent": event.agent,
-        "metric": metric,
-        "date": event.date,
-        "occurred_at": event.occurred_at,
-    }
+    row = {"event_key": event.key} | msgspec.structs.asdict(event) | {"metric": str(event.metric)}
+    del row["key"]
     dimensions = {table: built_in(table, row, event.source) for table in BUILT_IN}
     return Fact(FACTS, row, dimensions, key=event.key)
 
@@ -116,13 +111,7 @@ def built_in(table: str, row: Mapping[str, Any], source: str, title: str = "") -
 
 def _day(text: str) -> FactRow:
     day = date.fromisoformat(text)
-    return {
-        "date": text,
-        "year": day.year,
-        "month": day.month,
-        "day": day.day,
-        "weekday": f"{day:%A}",
-    }
+    return {"date": text, "year": day.year, "month": day.month, "day": day.day, "weekday": f"{day:%A}"}
 
 
 def dimensions(facts: Iterable[Fact]) -> dict[tuple[str, str], FactRow]:
@@ -139,17 +128,7 @@ def dimensions(facts: Iterable[Fact]) -> dict[tuple[str, str], FactRow]:
 
 def fitted(kind: ColumnType, value: Any) -> Any:
     """A value as a column of this kind has it; `ValueError` where it cannot be that."""
-    match kind:
-        case "string":
-            return _text(value)
-        case "Int64":
-            return _whole(value)
-        case "Double":
-            return _finite(float(_number(value)))
-        case "bool":
-            return _truth(value)
-        case _:
-            return _moment(value)
+    return FITTED[kind](value)
 
 
 def _text(value: Any) -> str:
@@ -167,7 +146,8 @@ def _number(value: Any) -> Any:
     return value
 
 
-def _finite(number: float) -> float:
+def _finite(value: Any) -> float:
+    number = float(_number(value))
     if not isfinite(number):
         raise ValueError("it is no number")
     return number
@@ -194,5 +174,14 @@ def _moment(value: Any) -> str:
     if isinstance(value, str) and not value.isdigit():
         datetime.fromisoformat(value)
         return value
-    at = datetime.fromtimestamp(_finite(float(_number(value))) / 1000, UTC)
+    at = datetime.fromtimestamp(_finite(value) / 1000, UTC)
     return at.isoformat().replace("+00:00", "Z")
+
+
+FITTED: Final[dict[ColumnType, Callable[[Any], Any]]] = {
+    "string": _text,
+    "Int64": _whole,
+    "Double": _finite,
+    "bool": _truth,
+    "DateTime": _moment,
+}

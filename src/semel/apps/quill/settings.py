@@ -11,8 +11,8 @@ import msgspec
 
 from semel.apps import settings as common
 from semel.apps.quill.schema import FACTS, ColumnType
-
-DAY: Final = 86400.0
+from semel.core.spans import DAY
+from semel.tables.seeds import QUILL
 
 # The five that belong together: with all of them facts go to Power BI, with none to a local file.
 POWERBI: Final = (
@@ -143,9 +143,7 @@ def checked(settings: Settings) -> Settings:
         raise wrong(missing[0], f"set it too, or leave out all of {', '.join(POWERBI)}")
     for name in ("powerbi_url", "powerbi_login"):
         common.check_address("quill", name, getattr(settings, name))
-    for name in ("ttl_days", "lease", "powerbi_timeout"):
-        if not 0 < getattr(settings, name) < float("inf"):
-            raise wrong(name, "it is a number above 0")
+    common.check_above_0("quill", settings, ("ttl_days", "lease", "powerbi_timeout"), "a number")
     if settings.has_powerbi and settings.lease < 3 * settings.powerbi_timeout:
         raise wrong("lease", "it is at least three times powerbi_timeout, so that a post ends before it does")
     if settings.max_attempts < 1:
@@ -173,17 +171,6 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> Settings:
 
 def store_url(environ: Mapping[str, str] = os.environ) -> str:
     """The ledger's URL by `DYNAMO_TABLE_NAME`, `DYNAMO_REGION` and `DYNAMO_ENDPOINT`."""
-    table = environ.get("DYNAMO_TABLE_NAME", "")
-    options = urlencode({"layout": "quill", **_endpoint(environ)})
-    return f"dynamodb://{environ.get('DYNAMO_REGION', '')}/{quote(table)}?{options}"
-
-
-def service_url(environ: Mapping[str, str] = os.environ) -> str:
-    """The URL of a service's store by `DYNAMO_REGION` and `DYNAMO_ENDPOINT`; tables have their own names."""
-    options = urlencode(_endpoint(environ))
-    return f"dynamodb://{environ.get('DYNAMO_REGION', '')}{'?' if options else ''}{options}"
-
-
-def _endpoint(environ: Mapping[str, str]) -> dict[str, str]:
-    endpoint = environ.get("DYNAMO_ENDPOINT")
-    return {"endpoint": endpoint} if endpoint else {}
+    region, endpoint = (environ.get(name, "") for name in QUILL.located_by)
+    options = {"layout": QUILL.name} | ({"endpoint": endpoint} if endpoint else {})
+    return f"dynamodb://{region}/{quote(environ.get(QUILL.titled_by, ''))}?{urlencode(options)}"

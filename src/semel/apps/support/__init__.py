@@ -1,4 +1,4 @@
-"""Support: what customers write is routed, tagged and, where that is safe, answered; each of it once.
+"""Support: customers' messages are routed, tagged and, where that is safe, answered; each action once.
 
 A webhook of Richpanel's brings messages into an inbox. A worker decides about each, acts, and says so in the
 audit.

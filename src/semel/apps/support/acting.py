@@ -6,8 +6,10 @@ from typing import Any, Final
 import msgspec
 
 from semel.apps.client import AnswerLost, RemoteError, RequestRefused, Unavailable
+from semel.apps.persons import person
 from semel.apps.support.helpdesk import OUTBOX, Action, Helpdesk
 from semel.apps.support.settings import Settings
+from semel.apps.support.ticket import Ticket
 from semel.connect import Semel
 from semel.core.running import Run, current_run
 from semel.model import OnLapsed
@@ -19,14 +21,15 @@ from semel.tables.seeds import SUPPORT_AUDIT
 REPEATED: Final = ("conversation_id", "mode")
 
 
-class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
+class AuditEntry(msgspec.Struct, frozen=True):
     """What the audit tells of an action."""
 
     conversation: str
     kind: str
     key: str
-    told: dict[str, Any]
+    about: dict[str, Any]
     result: str
+    person: str
 
 
 class Audit:
@@ -43,9 +46,11 @@ class Audit:
         if tx is None:
             with self._s.transaction() as alone:
                 return self.tell(entry, alone)
-        payload = msgspec.json.encode(self._redactor.json(entry.told)).decode()
+        payload = msgspec.json.encode(self._redactor.json(entry.about)).decode()
         body = {"action_type": entry.kind, "action_payload_redacted": payload, "result": entry.result}
-        tx.journal.on(SUPPORT_AUDIT).append(entry.conversation, body, key=entry.key, ttl=self._ttl)
+        tx.journal.on(SUPPORT_AUDIT).append(
+            entry.conversation, body, key=entry.key, ttl=self._ttl, subject=entry.person
+        )
         return None
 
 
@@ -68,15 +73,16 @@ class ActionRunner:
             except AnswerLost:
                 act(action)  # nobody knows: what is done then is for its policy to say
         except RemoteError as error:
-            self._audit.tell(told(action, f"fail: {said(error)}"))
+            self._audit.tell(audit_entry(action, f"fail: {error_name(error)}"))
             raise
 
     def _protected(self, event: Run, on_lapsed: OnLapsed) -> Callable[[Action], None]:
         """What carries an action out for as long as the event that asks for it."""
-        claim, told = event.claim, told_of(event)
+        claim, told = event.claim, event_details(event)
 
         @self._s.once(
             key=lambda action: action.key,
+            subject="{action.person}",
             fingerprint=None,
             lease=claim.lease,
             ttl=claim.ttl,
@@ -96,33 +102,37 @@ class ActionRunner:
         self._helpdesk.do(action, run.key_for("richpanel"))
         with self._s.transaction() as tx:
             tx.ledger.complete(run)
-            self._audit.tell(told(action, "success"), tx)
+            self._audit.tell(audit_entry(action, "success"), tx)
             if self._helpdesk.keeps_outbox:
                 text = self._redactor.text(action.text)
                 entry = {"action": action.kind, "conversation": action.conversation, "to": action.to}
                 tx.journal.append(
-                    OUTBOX, entry | {"text": text}, key=action.key, ttl=self._settings.audit_ttl
+                    OUTBOX,
+                    entry | {"text": text},
+                    key=action.key,
+                    ttl=self._settings.audit_ttl,
+                    subject=action.person,
                 )
 
 
-def told_of(event: Run) -> dict[str, Any]:
+def customer_of(s: Semel, ticket: Ticket) -> str:
+    """The person that a message is about, as its rows name him; support has a secret, and a conversation."""
+    return person(s, *ticket.persons) or ticket.conversation
+
+
+def event_details(event: Run) -> dict[str, Any]:
     """What the record of an action tells of the event that it belongs to."""
     facts = event.details or {}
     return {name: facts[name] for name in REPEATED if name in facts}
 
 
-def told(action: Action, result: str) -> AuditEntry:
+def audit_entry(action: Action, result: str) -> AuditEntry:
     """An action as the audit tells of it: what was written to the customer is not repeated."""
-    return AuditEntry(
-        conversation=action.conversation,
-        kind=action.kind,
-        key=action.key,
-        told={"to": action.to, **action.why},
-        result=result,
-    )
+    about = {"to": action.to, **action.why}
+    return AuditEntry(action.conversation, action.kind, action.key, about, result, action.person)
 
 
-def said(error: Exception) -> str:
+def error_name(error: Exception) -> str:
     """An error in a word, without what it quotes."""
     status = getattr(error, "status", None)
     return type(error).__name__ if status is None else f"{type(error).__name__} ({status})"

@@ -1,6 +1,7 @@
 """Support as a whole: what a webhook brings is handled once, in order, and told to the audit."""
 
 import functools
+from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -8,7 +9,7 @@ import msgspec
 from semel import errors
 from semel.apps.client import RequestRefused
 from semel.apps.settings import naming
-from semel.apps.support.acting import ActionRunner, Audit, told, told_of
+from semel.apps.support.acting import ActionRunner, Audit, audit_entry, customer_of, event_details
 from semel.apps.support.conversation import AutoReply, Conversation, PendingFlow
 from semel.apps.support.helpdesk import Action, ActionKind, open_helpdesk
 from semel.apps.support.lookup import lookup
@@ -29,6 +30,7 @@ from semel.tables.seeds import SUPPORT_EVENTS, SUPPORT_STATE
 if TYPE_CHECKING:
     from fastapi import APIRouter
 
+    from semel.ops.blocks import AppPage
     from semel.provision.deployment import Deployment
 
 PATH: Final = "/webhooks/richpanel"
@@ -36,6 +38,9 @@ PATH: Final = "/webhooks/richpanel"
 _naming = functools.partial(naming, "support")
 
 IN_DOUBT: Final = "nobody knows whether it was sent: settle it under its key"
+
+# Of so many messages the conversations are remembered.
+HANDLED: Final = 200
 
 # A reply that stands so in the ledger was sent, or may have been.
 BEGUN: Final = frozenset({Status.IN_PROGRESS, Status.COMPLETED, Status.UNKNOWN})
@@ -75,15 +80,17 @@ class Support:
         self.s, self._inbox, self.settings = s, inbox, settings
         # What the other side refuses it will refuse again: somebody looks at it among the dead letters.
         self.worker_options: Options = {"ttl": settings.events_ttl, "on_error": {RequestRefused: "keep"}}
-        self._redactor = Redactor()
+        self.redactor = Redactor()
+        self.handled: deque[str] = deque(maxlen=HANDLED)
+        """The conversations of the last messages that this process has handled, for who looks on."""
         self._templates = templates(settings.templates)
         self._states = s.documents.on(SUPPORT_STATE).of(Conversation)
-        self._audit = Audit(s, self._redactor, settings)
+        self._audit = Audit(s, self.redactor, settings)
         self._lookup = lookup(s, settings, self._audit)
         find = None if self._lookup is None else self._lookup.find
         self._planner = Planner(settings, function("decide", settings.decide), find)
         self._helpdesk = open_helpdesk(settings)
-        self._actor = ActionRunner(s, settings, self._helpdesk, self._redactor, self._audit)
+        self._actor = ActionRunner(s, settings, self._helpdesk, self.redactor, self._audit)
 
     @functools.cached_property
     def hooks(self) -> dict[str, Ingress]:
@@ -96,6 +103,12 @@ class Support:
         from semel.apps.support.api import router
 
         return router(self)
+
+    def pages(self) -> "dict[str, AppPage]":
+        """Conversations, in the dashboard."""
+        from semel.apps.support.pages import pages
+
+        return pages(self)
 
     @classmethod
     def deployment(cls) -> "Deployment":
@@ -114,13 +127,15 @@ class Support:
         ticket = ticket_of(notice.payload, self.s.clock.now())
         if ticket is None:
             return None
-        return Message(str(ticket.key), msgspec.to_builtins(ticket), group=ticket.conversation)
+        body, person = msgspec.to_builtins(ticket), customer_of(self.s, ticket)
+        return Message(str(ticket.key), body, group=ticket.conversation, subject=person)
 
     # Handling
 
     def handle(self, message: Message) -> Handled:
         """Decide about a message, act, and write down what came of it; each of these once."""
         run, ticket, mode = current_run(), msgspec.convert(message.body, Ticket), self._mode()
+        self.handled.append(ticket.conversation)
         run.note(**self._facts(ticket, mode, message))
         plan = self._planned(ticket, mode)
         run.note(intent=plan.intent)
@@ -134,7 +149,7 @@ class Support:
             tx.ledger.complete(run, handled)
             self._remember(tx, ticket, plan, handled)
             if refused:
-                self._audit.tell(told(reply, f"fail: {refused}"), tx)
+                self._audit.tell(audit_entry(reply, f"fail: {refused}"), tx)
         return handled
 
     def _mode(self) -> Mode:
@@ -159,7 +174,7 @@ class Support:
 
     def _planned(self, ticket: Ticket, mode: Mode) -> ReplyPlan:
         """The plan for a message: the same at every attempt, whatever has changed since the first."""
-        event = told_of(current_run())
+        event = event_details(current_run())
 
         def plan() -> ReplyPlan:
             current_run().note(**event)
@@ -188,22 +203,28 @@ class Support:
                 fields["pending_flow"] = PendingFlow(plan.awaits, now, plan.asked)
                 ends = {"pending_flow": self.settings.flow_ttl}
         states = tx.documents.on(SUPPORT_STATE).of(Conversation)
-        states.change(ticket.conversation, fields, ends=ends, ttl=self.settings.state_ttl)
+        states.change(
+            ticket.conversation,
+            fields,
+            ends=ends,
+            ttl=self.settings.state_ttl,
+            subject=customer_of(self.s, ticket),
+        )
 
     # Actions
 
     def _routing(self, ticket: Ticket, plan: ReplyPlan) -> list[Action]:
         why = {"intent": plan.intent, "confidence": plan.confidence, "risk_flags": plan.risk_flags}
         if self.settings.excerpt:
-            why["excerpt"] = self._redactor.excerpt(ticket.text)
-        tags = [_action(ticket, "tag", ("rp_tag", tag), to=tag) for tag in plan.tags]
-        return [*tags, _action(ticket, "route", ("rp_assign", plan.team), to=plan.team, why=why)]
+            why["excerpt"] = self.redactor.excerpt(ticket.text)
+        tags = [self._action(ticket, "tag", ("rp_tag", tag), to=tag) for tag in plan.tags]
+        return [*tags, self._action(ticket, "route", ("rp_assign", plan.team), to=plan.team, why=why)]
 
     def _reply(self, ticket: Ticket, plan: ReplyPlan) -> Action:
         """The reply that was planned; one that was refused is named all the same."""
         template = self._templates.get(plan.reply or "", "")
         text = written(template, plan.ending, plan.order)
-        return _action(ticket, "auto_reply", ("rp_reply",), to=plan.reply or "", text=text)
+        return self._action(ticket, "auto_reply", ("rp_reply",), to=plan.reply or "", text=text)
 
     def _answered(self, ticket: Ticket, reply: Action, plan: ReplyPlan) -> str:
         """Send the reply; why not, where it was not sent."""
@@ -228,10 +249,15 @@ class Support:
     def _in_doubt(self, ticket: Ticket, plan: ReplyPlan) -> str:
         why = {"intent": plan.intent, "because": "nobody knows whether a reply was sent"}
         team = self.settings.human_team
-        self._actor.do(_action(ticket, "escalate", ("rp_assign", team), to=team, why=why))
+        self._actor.do(self._action(ticket, "escalate", ("rp_assign", team), to=team, why=why))
         return IN_DOUBT
 
-
-def _action(ticket: Ticket, kind: ActionKind, names: tuple[str, ...], **more: Any) -> Action:
-    """An action on a message, under a key of its own."""
-    return Action(kind=kind, key=str(ticket.action(*names)), conversation=ticket.conversation, **more)
+    def _action(self, ticket: Ticket, kind: ActionKind, names: tuple[str, ...], **more: Any) -> Action:
+        """An action on a message, under a key of its own."""
+        return Action(
+            kind=kind,
+            key=str(ticket.action(*names)),
+            conversation=ticket.conversation,
+            person=customer_of(self.s, ticket),
+            **more,
+        )

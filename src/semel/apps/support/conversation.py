@@ -2,7 +2,7 @@
 
 import msgspec
 
-from semel.apps.support.ticket import seconds_of
+from semel.apps.payloads import seconds_of
 
 
 class PendingFlow(msgspec.Struct, frozen=True):

@@ -1,7 +1,7 @@
 """Support on AWS: one function takes what Richpanel sends, the other works on it."""
 
 from semel.apps.support.settings import Settings
-from semel.provision.deployment import Deployment, Function, Queue, Secret, settings_of
+from semel.provision.deployment import Deployment, Function, Queue, secrets_of, settings_of
 from semel.tables import DOCUMENTS, JOURNAL
 from semel.tables.seeds import SUPPORT_AUDIT, SUPPORT_EVENTS, SUPPORT_STATE
 
@@ -64,29 +64,15 @@ DEPLOYMENT = Deployment(
         ),
     },
     settings=SETTINGS,
-    secrets=(
-        Secret(
-            variable="SEMEL_SECRET",
-            field="secret",
-            about="32 random bytes, by which messages are sealed and persons are named",
-        ),
-        Secret(
-            variable="SEMEL_APPS__SUPPORT__WEBHOOK_TOKEN",
-            field="webhook_token",
-            about="what Richpanel shows",
-        ),
-        Secret(
-            variable="SEMEL_APPS__SUPPORT__RICHPANEL_KEY",
-            field="richpanel_key",
-            about="the key of Richpanel's API, without which nothing is done there",
-            optional="HasRichpanelKey",
-        ),
-        Secret(
-            variable="SEMEL_APPS__SUPPORT__SHOPIFY_TOKEN",
-            field="shopify_token",
-            about="the token of Shopify's API",
-            optional="HasShopifyToken",
-        ),
+    secrets=secrets_of(
+        "support",
+        {
+            "secret": "32 random bytes, by which messages are sealed and persons are named",
+            "webhook_token": "what Richpanel shows",
+            "richpanel_key": "the key of Richpanel's API, without which nothing is done there",
+            "shopify_token": "the token of Shopify's API",
+        },
+        optional={"richpanel_key": "HasRichpanelKey", "shopify_token": "HasShopifyToken"},
     ),
     requires="semel[apps,crypto,privacy]",
     optional={"audit": SUPPORT_AUDIT},

@@ -23,6 +23,8 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
     text: str = ""
     why: dict[str, Any] = {}
     """What the audit tells of it besides."""
+    person: str
+    """Whom it is about."""
 
 
 class Helpdesk(Protocol):
@@ -33,11 +35,9 @@ class Helpdesk(Protocol):
 
     def do(self, action: Action, key: str) -> None:
         """Carry one out; `key` is the same at every attempt at it."""
-        ...
 
     def close(self) -> None:
         """Let go of connections."""
-        ...
 
 
 class Outbox:
@@ -62,7 +62,7 @@ class Richpanel:
 
     def __init__(self, settings: Settings) -> None:
         headers = {"x-richpanel-key": settings.richpanel_key}
-        self._side = RemoteClient(
+        self._client = RemoteClient(
             "richpanel", settings.richpanel_url, headers=headers, timeout=settings.richpanel_timeout
         )
         self._keeps_keys = settings.richpanel_keeps_keys
@@ -71,9 +71,9 @@ class Richpanel:
     def do(self, action: Action, key: str) -> None:
         """Carry one out; a reply whose answer is lost is sent again here only if its key is recognised."""
         more, body = self._request(action)
-        path = self._side.path("v1", "tickets", action.conversation, *more)
+        path = self._client.path("v1", "tickets", action.conversation, *more)
         again = action.kind != "auto_reply" or self._keeps_keys
-        self._side.call("PUT", path, json=body, headers={"Idempotency-Key": key}, repeatable=again)
+        self._client.call("PUT", path, json=body, key=key, repeatable=again)
 
     def _request(self, action: Action) -> tuple[tuple[str, ...], dict[str, Any]]:
         match action.kind:
@@ -86,7 +86,7 @@ class Richpanel:
 
     def close(self) -> None:
         """Let go of connections."""
-        self._side.close()
+        self._client.close()
 
 
 def open_helpdesk(settings: Settings) -> Helpdesk:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TypeAlias
 
-from semel.apps.support.acting import Audit, AuditEntry, said, told_of
+from semel.apps.support.acting import Audit, AuditEntry, customer_of, error_name, event_details
 from semel.apps.support.orders import Order, Shopify
 from semel.apps.support.planning import ending_of
 from semel.apps.support.settings import Settings, function
@@ -25,38 +25,37 @@ class Lookup:
     def find(self, ticket: Ticket, number: str) -> Order | None:
         """The order of this number, if it is the customer's."""
         asking = current_run()
-        told = told_of(asking)
+        told = event_details(asking)
 
         @self._s.once(
             key=self._key,
+            subject="{person}",
             fingerprint=None,
             lease=min(asking.claim.lease, self._every / 2),
             ttl=self._every,
             horizon=self._every,
         )
-        def find(conversation: str, number: str, email: str) -> Order | None:
+        def find(conversation: str, number: str, email: str, person: str) -> Order | None:
             current_run().note(**told)
-            return self._find(conversation, number, email)
+            return self._find(conversation, number, email, person)
 
-        return find(ticket.conversation, number, ticket.email)
+        return find(ticket.conversation, number, ticket.email, customer_of(self._s, ticket))
 
-    def _key(self, conversation: str, number: str, email: str) -> Key:
+    def _key(self, conversation: str, number: str, email: str, person: str) -> Key:
         return Key("act", "shopify_lookup", conversation, self._s.digest(number).sha256[:32])
 
-    def _find(self, conversation: str, number: str, email: str) -> Order | None:
-        run, told = current_run(), {"order": f"***{ending_of(number)}"}
+    def _find(self, conversation: str, number: str, email: str, person: str) -> Order | None:
+        run, about = current_run(), {"order": f"***{ending_of(number)}"}
 
         def entry(result: str) -> AuditEntry:
-            return AuditEntry(
-                conversation=conversation, kind="order_lookup", key=run.key, told=told, result=result
-            )
+            return AuditEntry(conversation, "order_lookup", run.key, about, result, person)
 
         try:
             order = self._asks(number, email)
         except Exception as error:
-            self._audit.tell(entry(f"fail: {said(error)}"))
+            self._audit.tell(entry(f"fail: {error_name(error)}"))
             raise
-        told["found"] = "nothing" if order is None else order.status
+        about["found"] = "nothing" if order is None else order.status
         with self._s.transaction() as tx:
             tx.ledger.complete(run, order)
             self._audit.tell(entry("success"), tx)

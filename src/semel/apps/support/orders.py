@@ -45,14 +45,14 @@ class Shopify:
 
     def __init__(self, url: str, token: str) -> None:
         headers = {"X-Shopify-Access-Token": token}
-        self._side = RemoteClient("shopify", url, headers=headers)
+        self._client = RemoteClient("shopify", url, headers=headers)
 
     def __call__(self, number: str, email: str) -> Order | None:
         """The order of this number and e-mail address; None where there is none."""
         body = {"query": QUERY, "variables": {"name": f"name:{number}"}}
         # It only reads, so it may be asked again whatever became of the first time.
         path = f"/admin/api/{VERSION}/graphql.json"
-        answer = self._side.call("POST", path, json=body, repeatable=True).json()
+        answer = self._client.call("POST", path, json=body, repeatable=True).json()
         if "errors" in answer or not isinstance(answer.get("data"), dict):
             raise ShopifyAnswer("Shopify could not answer; it may be throttling")
         return next(
@@ -61,7 +61,7 @@ class Shopify:
 
     def close(self) -> None:
         """Let go of connections."""
-        self._side.close()
+        self._client.close()
 
 
 def _order(node: dict[str, Any], number: str, email: str) -> Order | None:

@@ -1,7 +1,7 @@
 """The decision about one message, made once: what it is about, where it goes, and what is answered."""
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -91,29 +91,13 @@ class Planner:
         return msgspec.structs.replace(plan, team=team, tags=tags, reply=None, awaits="", refused=why)
 
 
-def _plan(
-    decision: Decision,
-    state: Conversation,
-    *,
-    ending: str = "",
-    order: Order | None = None,
-    refused: str = "",
-    **changed: str | None,
-) -> ReplyPlan:
-    decision = msgspec.structs.replace(decision, **changed)
-    return ReplyPlan(
-        intent=decision.intent,
-        team=decision.team,
-        confidence=decision.confidence,
-        tags=decision.tags,
-        risk_flags=tuple(sorted({*state.risk_flags, *decision.risk_flags})),
-        reply=decision.reply,
-        awaits=decision.awaits,
-        asked=state.awaits(decision.awaits) + 1 if decision.awaits else 0,
-        ending=ending,
-        order=order,
-        refused=refused,
-    )
+def _plan(decision: Decision, state: Conversation, **changed: Any) -> ReplyPlan:
+    """A plan as a decision has it, but for what is changed; the number of its order is left out."""
+    fields = {name: getattr(decision, name) for name in Decision.__struct_fields__}
+    fields |= {"order": None} | changed
+    fields["risk_flags"] = tuple(sorted({*state.risk_flags, *decision.risk_flags}))
+    fields["asked"] = state.awaits(fields["awaits"]) + 1 if fields["awaits"] else 0
+    return ReplyPlan(**fields)
 
 
 def ending_of(number: str) -> str:

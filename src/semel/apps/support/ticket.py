@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from semel.apps.payloads import mended, seconds_of, value_at
 from semel.core.keys import Key
 from semel.doors.webhooks import EventRefused, richpanel_key
 from semel.errors import InvalidKey
@@ -28,6 +29,8 @@ MESSAGE = ("message_id", "message.id", "comment.id")
 TEXT = ("text", "message.text", "message.plain_body", "message", "comment.plain_body", "comment.body", "body")
 WRITTEN = ("created_at", "message.created_at", "comment.created_at")
 EMAIL = ("email", "customer.email", "ticket.customer.email")
+PHONE = ("phone", "customer.phone", "ticket.customer.phone")
+CUSTOMER = ("customer_id", "customer.id", "ticket.customer.id")
 CHANNEL = ("channel", "via.channel", "message.via.channel", "ticket.via.channel")
 SENDER = ("sender_type", "message.sender_type", "comment.sender_type")
 OPERATOR = ("isOperator", "message.isOperator", "comment.isOperator")
@@ -44,6 +47,13 @@ class Ticket(msgspec.Struct, frozen=True, kw_only=True):
     received_at: str = ""
     email: str = ""
     channel: str = ""
+    customer: str = ""
+    """The customer's phone number, or id."""
+
+    @property
+    def persons(self) -> tuple[str, ...]:
+        """What the customer may be called, the best name first; a conversation is always somebody's."""
+        return self.email, self.customer, self.conversation
 
     @property
     def key(self) -> Key:
@@ -75,6 +85,7 @@ def ticket_of(payload: Any, now: float) -> Ticket | None:
         received_at=iso(now if received is None else received),
         email=_text(_first(payload, EMAIL)),
         channel=_text(_first(payload, CHANNEL)),
+        customer=_text(_first(payload, (*PHONE, *CUSTOMER))),
     )
 
 
@@ -83,20 +94,12 @@ def iso(moment: float) -> str:
     return datetime.fromtimestamp(moment, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def seconds_of(text: str) -> float:
-    """The moment that an ISO 8601 text names; one that tells no zone means UTC."""
-    moment = datetime.fromisoformat(text)
-    return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
-
-
 def _first(
     payload: Mapping[str, Any], names: tuple[str, ...], fits: Callable[[Any], bool] = lambda _: True
 ) -> Any:
     """What stands under the first of these names, which may lead through objects."""
     for name in names:
-        value: Any = payload
-        for part in name.split("."):
-            value = value.get(part) if isinstance(value, Mapping) else None
+        value = value_at(payload, name)
         if value not in (None, "") and fits(value):
             return value
     return None
@@ -104,9 +107,7 @@ def _first(
 
 def _text(value: Any) -> str:
     whole = isinstance(value, int) and not isinstance(value, bool)
-    # Half of a character, where somebody has cut a text in two, can be neither kept nor sent.
-    text = str(value).strip() if whole or isinstance(value, str) else ""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return mended(str(value).strip()) if whole or isinstance(value, str) else ""
 
 
 def _part(id: str) -> str:

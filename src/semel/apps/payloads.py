@@ -1,0 +1,27 @@
+"""Reading what other systems send: what stands at a path, moments, and texts that were cut in two."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+
+def value_at(payload: Any, path: str) -> Any:
+    """What stands at a path such as `body.contact.id`, or `tags.0`; None where nothing does."""
+    found = payload
+    for name in path.split("."):
+        if isinstance(found, list) and name.isdigit() and int(name) < len(found):
+            found = found[int(name)]
+        else:
+            found = found.get(name) if isinstance(found, Mapping) else None
+    return found
+
+
+def seconds_of(text: str) -> float:
+    """The moment that an ISO 8601 text names; one that tells no zone means UTC."""
+    moment = datetime.fromisoformat(text)
+    return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def mended(text: str) -> str:
+    """A text whose halves of characters, which can be neither kept nor sent, are replaced."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
