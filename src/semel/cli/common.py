@@ -1,4 +1,4 @@
-"""What the commands that look into a store share: how it is found, how it is opened, how JSON is printed.
+"""What the commands that open a store share: finding it, opening it, and printing JSON.
 
 It is found as `semel serve` finds it: by `semel.toml`, by the environment over that, by options over both.
 """
@@ -12,7 +12,7 @@ import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, TypeAlias, get_type_hints
 
 import msgspec
 import typer
@@ -40,26 +40,17 @@ def app_names() -> list[str]:
 
 ConfigOption: TypeAlias = Annotated[
     str | None,
-    typer.Option(envvar="SEMEL_CONFIG", help=f"The settings; {FILE}, where there is one here."),
+    typer.Option(envvar="SEMEL_CONFIG", help=f"The settings file; by default {FILE} in this folder."),
 ]
 UrlOption: TypeAlias = Annotated[
     str | None,
-    typer.Option(help=f"The store, such as sqlite:///semel.db; else SEMEL_URL, or as {FILE} says."),
+    typer.Option(help=f"The store, such as sqlite:///semel.db; by default SEMEL_URL, or {FILE}."),
 ]
 EnvOption: TypeAlias = Annotated[
-    str | None, typer.Option(help=f"The environment of the keys; else SEMEL_ENV, or as {FILE} says.")
+    str | None, typer.Option(help=f"The environment of the keys; by default SEMEL_ENV, or {FILE}.")
 ]
-ScopeOption: TypeAlias = Annotated[
-    str | None, typer.Option(help="The scope of the keys, such as a tenant; else the app's, or SEMEL_SCOPE.")
-]
-AppOption: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME", help="The ledger of this app, wherever the service has it.", autocompletion=app_names
-    ),
-]
-LimitOption: TypeAlias = Annotated[int, typer.Option(min=1, help="How many at most.")]
-AfterOption: TypeAlias = Annotated[str | None, typer.Option(help="Where the page before ended.")]
+LimitOption: TypeAlias = Annotated[int, typer.Option(min=1, help="The maximum number to print.")]
+AfterOption: TypeAlias = Annotated[str | None, typer.Option(help="Where the previous page ended.")]
 JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -67,45 +58,62 @@ JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON.
 
 
 class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a command was told of the store that it is about; the settings say the rest."""
+    """The options that say which store a command is about; the settings say the rest."""
 
-    config: str | None = None
-    url: str | None = None
-    env: str | None = None
-    scope: str | None = None
-    app: str | None = None
-
-
-OPTIONS: dict[str, Any] = {
-    "app": AppOption,
-    "url": UrlOption,
-    "env": EnvOption,
-    "scope": ScopeOption,
-    "config": ConfigOption,
-}
+    app: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="The ledger of this app, wherever the service has it.",
+            autocompletion=app_names,
+        ),
+    ] = None
+    url: UrlOption = None
+    env: EnvOption = None
+    scope: Annotated[
+        str | None,
+        typer.Option(help="The scope of the keys, such as a tenant; by default the app's, or SEMEL_SCOPE."),
+    ] = None
+    config: ConfigOption = None
 
 
 def on_a_store(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command the options that say which store is meant: it is called with them as `where`."""
-    wanted = {name: kind for name, kind in OPTIONS.items() if name not in without}
+    return with_options("where", StoreOptions, *without)
+
+
+def with_options(
+    given_as: str, kind: type[msgspec.Struct], *without: str
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the options that the fields of a struct describe: it is called with them as one."""
+    hints, defaults = get_type_hints(kind, include_extras=True), _defaults(kind)
+    wanted = {name: hint for name, hint in hints.items() if name not in without}
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        own = [one for name, one in inspect.signature(command).parameters.items() if name != "where"]
+        own = [one for name, one in inspect.signature(command).parameters.items() if name != given_as]
         options = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
-            for name, kind in wanted.items()
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=defaults[name], annotation=annotation
+            )
+            for name, annotation in wanted.items()
         ]
 
         @functools.wraps(command)
         def call(*args: Any, **chosen: Any) -> None:
-            where = StoreOptions(**{name: chosen.pop(name, None) for name in wanted})
-            command(*args, where=where, **chosen)
+            given = {name: chosen.pop(name) for name in wanted if name in chosen}
+            command(*args, **chosen, **{given_as: kind(**given)})
 
         call.__signature__ = inspect.Signature([*own, *options])  # type: ignore[attr-defined]
         call.__annotations__ = {one.name: one.annotation for one in (*own, *options)}
         return call
 
     return decorate
+
+
+def _defaults(kind: type[msgspec.Struct]) -> dict[str, Any]:
+    required = inspect.Parameter.empty
+    fields = msgspec.structs.fields(kind)
+    return {field.name: required if field.required else field.default for field in fields}
 
 
 def gathered(config: str | None, options: Mapping[SettingPath, Any] | None = None) -> Configuration:
@@ -253,6 +261,16 @@ def tell_more(after: str | None) -> None:
     """Say how to go on, where a page was not the last."""
     if after is not None:
         typer.echo(f"There may be more: --after {shlex.quote(after)}")
+
+
+def json_value(option: str, text: str) -> Any:
+    """The value that an option gives as JSON."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        raise errors.UsageError(
+            f"{option} takes JSON, and {text} is none; a text is quoted twice: {option} '\"done\"'"
+        ) from None
 
 
 def number(count: int, one: str, many: str = "") -> str:

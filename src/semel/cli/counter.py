@@ -1,33 +1,29 @@
 """`semel counter`: how much of a period is used up."""
 
-from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, TypeAlias
 
+import msgspec
 import typer
 
 from semel.cli import views
-from semel.cli.common import JsonOption, StoreOptions, connected, on_a_store, print_json
+from semel.cli.common import (
+    AfterOption,
+    JsonOption,
+    LimitOption,
+    StoreOptions,
+    connected,
+    on_a_store,
+    print_json,
+    tell_more,
+)
+from semel.ops.standing import CounterState
 from semel.periods import Day, Hour, Month, Period, Week
 from semel.state.counters import Tally
 
-app = typer.Typer(no_args_is_help=True, help="Look at how much of a period is used up.")
+app = typer.Typer(no_args_is_help=True, help="Show how much of a period is used up.")
 
-
-class PeriodName(StrEnum):
-    """In what a counter counts."""
-
-    HOUR = "hour"
-    DAY = "day"
-    WEEK = "week"
-    MONTH = "month"
-
-
-PERIODS: dict[PeriodName, type[Period]] = {
-    PeriodName.HOUR: Hour,
-    PeriodName.DAY: Day,
-    PeriodName.WEEK: Week,
-    PeriodName.MONTH: Month,
-}
+PeriodName: TypeAlias = Literal["hour", "day", "week", "month"]
+PERIODS: dict[PeriodName, type[Period]] = {"hour": Hour, "day": Day, "week": Week, "month": Month}
 
 
 @app.command()
@@ -35,15 +31,15 @@ PERIODS: dict[PeriodName, type[Period]] = {
 def show(
     counter: Annotated[str, typer.Argument(metavar="COUNTER", help="The counter, such as replies:42.")],
     *,
-    per: Annotated[PeriodName, typer.Option(help="In what it counts.")] = PeriodName.DAY,
-    zone: Annotated[str, typer.Option(help="Whose calendar, such as Europe/Stockholm.")] = "UTC",
-    cap: Annotated[int | None, typer.Option(min=1, help="Up to where, to see what is left.")] = None,
+    per: Annotated[PeriodName, typer.Option(help="The period.")] = "day",
+    zone: Annotated[str, typer.Option(help="The time zone, such as Europe/Stockholm.")] = "UTC",
+    cap: Annotated[int | None, typer.Option(min=1, help="The cap, to see how much is left.")] = None,
     where: StoreOptions,
     as_json: JsonOption = False,
 ) -> None:
-    """Show how a counter stands in the present period.
+    """Show a counter in the current period.
 
-    Ask as its program counts: the period, the zone and the cap are the program's, and are not stored.
+    Pass the period, the zone and the cap that the program uses: they are not stored.
 
     semel counter show replies:42 --per day --zone Europe/Stockholm --cap 3
     """
@@ -54,6 +50,44 @@ def show(
         print_json(for_programs(tally))
     else:
         typer.echo(for_people(tally, zone))
+
+
+@app.command("list")
+@on_a_store()
+def list_counters(
+    *,
+    prefix: Annotated[str, typer.Option(metavar="TEXT", help="What the names begin with.")] = "",
+    limit: LimitOption = 20,
+    after: AfterOption = None,
+    where: StoreOptions,
+    as_json: JsonOption = False,
+) -> None:
+    """List the counters that are remembered: how much was counted in each period, and when that ends.
+
+    Caps are not stored; semel counter show tells what is left of one.
+    """
+    with connected(where) as s:
+        found = s.ops.counters(prefix, limit=limit, after=after)
+    if as_json:
+        print_json({"counters": [_told(each) for each in found.counters], "after": found.after})
+        return
+    if found.counters:
+        rows = [
+            (each.counter, each.period, f"{each.used:,}", views.moment_or_none(each.resets_at) or "")
+            for each in found.counters
+        ]
+        views.print_table(("counter", "period", "used", "ends"), rows)
+    else:
+        typer.echo("No counters." if found.after is None else "None here.")
+    tell_more(found.after)
+
+
+def _told(each: CounterState) -> dict[str, Any]:
+    told: dict[str, Any] = msgspec.to_builtins(each)
+    return told | {
+        "updated_at": views.moment(each.updated_at),
+        "resets_at": views.moment_or_none(each.resets_at),
+    }
 
 
 def for_people(tally: Tally, zone: str) -> str:

@@ -1,21 +1,21 @@
-"""`semel inbox`: what waits to be handled, and what nobody could handle."""
+"""`semel inbox`: the messages that wait in an inbox, and its dead letters."""
 
 import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, TypeAlias
 
 import msgspec
 import typer
-from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn
 
+import semel
 from semel import errors
 from semel.apps.configuration import Configuration, read, store_of
 from semel.apps.ledgers import in_dynamodb, ledger_at
 from semel.apps.registry import own_ledger
 from semel.cli import views
+from semel.cli.asking import ByOption, PreviewOption, WhyOption, ask, can_ask, check_why, login_name
 from semel.cli.common import (
     JsonOption,
     LimitOption,
@@ -27,26 +27,32 @@ from semel.cli.common import (
     on_a_store,
     print_json,
     sections,
+    with_options,
 )
-from semel.doors.inbox import Dead, Inbox, Survey, open_inbox
+from semel.cli.filters import when
+from semel.doors.inbox import Dead, DeadFilter, Inbox, Redriven, Survey, open_inbox
+from semel.doors.inbox.redriving import redrive as redriven
 
 app = typer.Typer(
-    no_args_is_help=True, help="Look at what waits to be handled, and put back what nobody could handle."
+    no_args_is_help=True, help="Show the messages that wait in an inbox, and redrive dead letters."
 )
 
 InboxArgument: TypeAlias = Annotated[
     str,
     typer.Argument(
         metavar="NAME",
-        help="The inbox, as its programs name it: an app's name, say.",
+        help="The name of the inbox, such as the name of an app.",
         autocompletion=app_names,
     ),
 ]
 QueueOption: TypeAlias = Annotated[
-    str, typer.Option(metavar="URL", help="The FIFO queue of SQS that it is on, if it is on one.")
+    str, typer.Option(metavar="URL", help="The SQS FIFO queue, if the inbox is on SQS.")
 ]
+# So many are shown before somebody is asked whether all of them are meant.
+SHOWN = 20
+
 DeadLettersOption: TypeAlias = Annotated[
-    str, typer.Option(metavar="URL", help="The queue of SQS that its dead letters go to.")
+    str, typer.Option(metavar="URL", help="The SQS queue for dead letters.")
 ]
 
 
@@ -59,19 +65,19 @@ def list_waiting(
     where: StoreOptions,
     as_json: JsonOption = False,
 ) -> None:
-    """Tell how much waits: how many messages, how old the oldest is, and how many groups rest.
+    """Show how many messages wait, how old the oldest is, and how many groups are paused.
 
-    A group rests after a failure, until its first message is tried again. Counted are ten thousand at most.
+    A group is paused after a failure, until its first message is retried. At most ten thousand are counted.
 
     semel inbox list support
     """
     with _inbox(name, where, queue) as inbox:
-        told = inbox.survey()
+        found = inbox.survey()
     if as_json:
-        oldest = None if told.oldest is None else views.moment(told.oldest)
-        print_json({"inbox": name, **msgspec.to_builtins(told), "oldest": oldest})
+        oldest = views.moment_or_none(found.oldest)
+        print_json({"inbox": name, **msgspec.to_builtins(found), "oldest": oldest})
     else:
-        _tell(told)
+        _tell(found)
 
 
 @app.command("dead")
@@ -85,9 +91,9 @@ def list_dead(
     where: StoreOptions,
     as_json: JsonOption = False,
 ) -> None:
-    """List messages that were put aside, the oldest first: why, when, and after how many attempts.
+    """List the dead letters, oldest first: why, when, and after how many attempts.
 
-    What a message says is not shown. Mend what was wrong, then put it back: semel inbox redrive NAME ID
+    Bodies are not shown. Fix the cause, then put a message back: semel inbox redrive NAME ID
     """
     with _inbox(name, where, queue, dead_letters) as inbox:
         found = inbox.dead(limit)
@@ -103,36 +109,138 @@ def list_dead(
         typer.echo(f"There may be more: --limit {limit * 10}")
 
 
+class RedriveOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Which dead letters are put back, who wants it, and why."""
+
+    why: WhyOption
+    by: ByOption = ""
+    everything: Annotated[bool, typer.Option("--all", help="All dead letters.")] = False
+    error: Annotated[
+        str, typer.Option(metavar="TYPE", help="Those with this type of error, such as TimeoutError.")
+    ] = ""
+    prefix: Annotated[str, typer.Option(metavar="TEXT", help="Those whose key begins so.")] = ""
+    group: Annotated[str | None, typer.Option(metavar="TEXT", help="Those of one group.")] = None
+    since: Annotated[
+        str | None, typer.Option(metavar="WHEN", help="Put aside since: 2h ago, or 2026-10-25T08:00Z.")
+    ] = None
+    until: Annotated[
+        str | None, typer.Option(metavar="WHEN", help="Put aside until: 10min ago, or 2026-10-25T08:00Z.")
+    ] = None
+    preview: PreviewOption = False
+    yes: Annotated[bool, typer.Option("--yes", help="Yes, to more than one: do not ask.")] = False
+    as_json: JsonOption = False
+
+    def which(self, id: str | None) -> DeadFilter:
+        """The dead letters that are meant."""
+        wanted = DeadFilter(
+            id=id or "",
+            error=self.error,
+            prefix=self.prefix,
+            group=self.group,
+            since=when("--since", self.since),
+            until=when("--until", self.until),
+        )
+        narrowed = msgspec.structs.replace(wanted, id="") != DeadFilter()
+        if [id is not None, self.everything, narrowed].count(True) != 1:
+            raise errors.UsageError(
+                "name one message, by its id as `semel inbox dead` shows it; or say --all, or which: "
+                "--error, --prefix, --group, --since, --until"
+            )
+        check_why(self.why)
+        return wanted
+
+
 @app.command()
 @on_a_store()
+@with_options("options", RedriveOptions)
 def redrive(
     name: InboxArgument,
     id: Annotated[
         str | None,
-        typer.Argument(metavar="ID", help="One message, as `dead` shows it.", show_default=False),
+        typer.Argument(metavar="ID", help="The id of one message, as `dead` shows it.", show_default=False),
     ] = None,
     *,
-    everything: Annotated[bool, typer.Option("--all", help="All that were put aside.")] = False,
     queue: QueueOption = "",
     dead_letters: DeadLettersOption = "",
+    options: RedriveOptions,
     where: StoreOptions,
 ) -> None:
-    """Put messages back that were put aside, to be handled as if they were new.
+    """Put dead letters back, to be handled as new messages: one, all, or those that options find.
 
-    Each takes its old place in its group: before those that still wait, after those that were handled since.
-    On SQS it comes last. If this is stopped half-way, the same command goes on with what is left.
+    A message returns to its old position in its group: before those that still wait, after those that were
+    handled since. On SQS it comes last. If interrupted, run it again: it continues with what is left. Who did
+    it and why is in the operators' journal.
 
-    semel inbox redrive support --all
+    semel inbox redrive support --error TimeoutError --since 2h --why "the bank is back"
     """
-    if (id is None) == (not everything):
-        raise errors.UsageError("name one message, by its id as `semel inbox dead` shows it; or say --all")
-    with _inbox(name, where, queue, dead_letters) as inbox, _shown() as told:
-        done = inbox.redrive(id, told=told)
-    typer.echo(f"Put back {number(done, 'message')}.")
+    which = options.which(id)
+    with _opened(name, where, queue, dead_letters) as (s, inbox):
+        _redrive(s, inbox, which, options)
+
+
+def _redrive(s: semel.Semel, inbox: Inbox, which: DeadFilter, options: RedriveOptions) -> None:
+    """Show what would be put back, ask where it is more than one, and put it back."""
+    by, found = options.by or login_name(), None
+    if options.preview or not (which.id or options.yes):
+        with views.progress("Looking", _messages, 0) as told:
+            found = redriven(s, inbox, which, by=by, why=options.why, preview=True, told=told)
+        if options.preview or not found.letters:
+            _tell_redriven(found, options, preview=True)
+            return
+        if not can_ask(options.as_json):
+            raise errors.UsageError(
+                f"{_messages(len(found.letters))} would be put back: look with --preview, then say --yes"
+            )
+        _tell_redriven(found, options, preview=True)
+        ask(f"Shall {_messages(len(found.letters))} be put back?")
+    with _progress(found) as told:
+        done = redriven(s, inbox, which, by=by, why=options.why, told=told)
+    _tell_redriven(done, options, preview=False)
+    if done.refused:
+        raise typer.Exit(1)
+
+
+@contextmanager
+def _progress(found: Redriven | None) -> Iterator[Callable[[int], None]]:
+    """A bar where it is known how many there are."""
+    if found is None:
+        with views.progress("Putting back", _messages, 0) as told:
+            yield told
+        return
+    with views.progress_bar("Putting back", len(found.letters)) as advance:
+        yield lambda _count: advance()
+
+
+def _tell_redriven(done: Redriven, options: RedriveOptions, *, preview: bool) -> None:
+    if options.as_json:
+        letters = [msgspec.to_builtins(dead) | {"at": views.moment(dead.at)} for dead in done.letters]
+        print_json({"preview": preview, "redriven": letters, "refused": dict(done.refused)})
+        return
+    if preview and done.letters:
+        views.print_table(DEAD, [_row(dead) for dead in done.letters[:SHOWN]], whole=2, cut=True)
+        if len(done.letters) > SHOWN:
+            typer.echo(f"and {len(done.letters) - SHOWN:,} more.")
+    count = _messages(len(done.letters))
+    typer.echo(f"{count} would be put back." if preview else f"Put back {count}.")
+    for id, why in done.refused.items():
+        typer.echo(f"{id} was not put back: {why}.", err=True)
+
+
+def _messages(count: int) -> str:
+    return number(count, "message")
 
 
 @contextmanager
 def _inbox(name: str, where: StoreOptions, queue: str, dead_letters: str = "") -> Iterator[Inbox]:
+    with _opened(name, where, queue, dead_letters) as (_, inbox):
+        yield inbox
+
+
+@contextmanager
+def _opened(
+    name: str, where: StoreOptions, queue: str, dead_letters: str
+) -> Iterator[tuple[semel.Semel, Inbox]]:
+    """The ledger that an inbox belongs to, and the inbox."""
     if dead_letters and not queue:
         raise errors.UsageError("--dead-letters goes with --queue: name both, or neither")
     configuration = configuration_for(where)
@@ -144,7 +252,7 @@ def _inbox(name: str, where: StoreOptions, queue: str, dead_letters: str = "") -
         connected(where) as s,
         closing(open_inbox(s, name, queue=queue, dead_letters=dead_letters)) as inbox,
     ):
-        yield inbox
+        yield s, inbox
 
 
 def _of_its_app(name: str, where: StoreOptions, configuration: Configuration) -> StoreOptions:
@@ -171,32 +279,19 @@ def _queues(name: str, configuration: Configuration) -> tuple[str, str]:
     return chosen.queue, chosen.dead_letters
 
 
-@contextmanager
-def _shown() -> Iterator[Callable[[int], None]]:
-    """Show on a terminal how far it has come."""
-    console, text = Console(stderr=True), TextColumn("Putting back: {task.description}")
-    quiet = not console.is_terminal
-    with Progress(SpinnerColumn(), text, console=console, transient=True, disable=quiet) as progress:
-        task = progress.add_task(number(0, "message"), total=None)
-        yield lambda done: progress.update(task, description=number(done, "message"))
-
-
-def _tell(told: Survey) -> None:
-    if not told.waiting:
+def _tell(found: Survey) -> None:
+    if not found.waiting:
         typer.echo("Nothing waits.")
         return
-    pairs = [("waiting", f"{told.waiting:,}{' or more' if told.more else ''}")]
-    if told.oldest is not None:
-        pairs.append(("oldest", f"accepted {views.span(time.time() - told.oldest)} ago"))
-    rows: dict[str, Any] = {"lanes": told.lanes, "resting": told.resting, "at work": told.entered}
-    notes = {
-        "lanes": "a group is one, and so is a message of none",
-        "resting": "failed, and tried again later",
-        "at work": "groups that somebody is at work on",
-    }
-    for name, count in rows.items():
-        if count is not None:
-            pairs.append((name, f"{count:,}  ({notes[name]})"))
+    pairs = [("waiting", f"{found.waiting:,}{' or more' if found.more else ''}")]
+    if found.oldest is not None:
+        pairs.append(("oldest", f"accepted {views.span(time.time() - found.oldest)} ago"))
+    groups = (
+        ("lanes", found.lanes, "a group is one, and so is a message of none"),
+        ("resting", found.resting, "failed, and tried again later"),
+        ("at work", found.entered, "groups that somebody is at work on"),
+    )
+    pairs += [(name, f"{count:,}  ({note})") for name, count, note in groups if count is not None]
     views.print_pairs(pairs)
 
 

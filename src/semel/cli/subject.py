@@ -1,17 +1,16 @@
-"""`semel forget-subject`: a person asks to be forgotten."""
+"""`semel act erase` and `semel forget-subject`: erase everything kept about a person."""
 
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import msgspec
 import typer
-from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn
 
+import semel
 from semel import errors
+from semel.cli import views
+from semel.cli.asking import ByOption, PreviewOption, WhyOption, ask, can_ask, check_why, login_name
 from semel.cli.common import (
     JsonOption,
     StoreOptions,
@@ -22,41 +21,128 @@ from semel.cli.common import (
     on_a_store,
     print_json,
     unreached,
+    with_options,
 )
-from semel.state.erasure import Erasure, Told
+from semel.ops.model import Erased
+from semel.state.erasure import Erasure
 
 VARIABLE = "SEMEL_SECRET"
+
+PersonArgument: TypeAlias = Annotated[
+    str,
+    typer.Argument(
+        metavar="PERSON", help="The person, as the programs write the name; - reads it from stdin."
+    ),
+]
+SecretFromOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(metavar="ENVVAR", help="The variable with the programs' secret, if it is not SEMEL_SECRET."),
+]
+
+
+class EraseOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Who wants a person erased, and why."""
+
+    why: WhyOption
+    by: ByOption = ""
+    preview: PreviewOption = False
+    yes: Annotated[bool, typer.Option("--yes", help="Yes: do not ask.")] = False
+    as_json: JsonOption = False
+
+
+@on_a_store()
+@with_options("options", EraseOptions)
+def erase(
+    person: PersonArgument,
+    *,
+    secret_from: SecretFromOption = None,
+    options: EraseOptions,
+    where: StoreOptions,
+) -> None:
+    """Erase a person: everything kept about it goes, and work that was done still counts as done.
+
+    What would go is shown first, and you are asked. Messages that wait in the inbox are never handled. The
+    operators' journal has a hash in place of the name. Tables without an index of persons are read whole. If
+    interrupted, run it again: it continues with what is left.
+
+    semel act erase - --app support --why "request no. 17" < person.txt
+    """
+    check_why(options.why)
+    secret, name = _secret(secret_from, where), person_named(person)
+    with unreached() as overflow, connected(where, secret=secret, overflow=overflow) as s:
+        _erase(s, name, options, overflow)
+
+
+def _erase(s: semel.Semel, name: str, options: EraseOptions, overflow: UnreachedOverflow) -> None:
+    by = options.by or login_name()
+    if options.preview or not options.yes:
+        with views.progress("Looking", _words, Erasure()) as told:
+            found = s.ops.erase(name, by=by, why=options.why, preview=True, told=told)
+        if options.preview or not found.rows:
+            _tell_erased(found, options, overflow)
+            return _check_left(found)
+        if not can_ask(options.as_json):
+            raise errors.UsageError(f"{_in_tables(found)} would go: look with --preview, then say --yes")
+        _tell_erased(found, options, overflow)
+        ask("Shall all of it go? It cannot be brought back.")
+    with views.progress("Erasing", _words, Erasure()) as told:
+        done = s.ops.erase(name, by=by, why=options.why, told=told)
+    _tell_erased(done, options, overflow)
+    return _check_left(done)
+
+
+def _tell_erased(done: Erased, options: EraseOptions, overflow: UnreachedOverflow) -> None:
+    if options.as_json:
+        print_json(msgspec.to_builtins(done) | {"overflow": overflow.left})
+        return
+    if not done.rows and not done.running:
+        typer.echo(NOBODY)
+        return
+    typer.echo(f"{'Would go' if done.preview else 'Erased'}: {_in_tables(done)}.")
+    if done.skipped:
+        typer.echo(
+            f"Not looked into, since these credentials may not: {', '.join(done.skipped)}. If these are "
+            "yours, run it again with credentials that may.",
+            err=True,
+        )
+
+
+def _in_tables(done: Erased) -> str:
+    """So many rows, and where."""
+    told = [f"{number(rows, 'row')} of {table}" for table, rows in done.tables.items()]
+    return ", ".join(told) or "nothing"
+
+
+NOBODY = (
+    "Nothing is kept about this person here. If that is a surprise: are the secret, the environment and the "
+    "scope those of the programs, and the name as they write it?"
+)
 
 
 @on_a_store()
 def forget_subject(
-    person: Annotated[
-        str, typer.Argument(metavar="PERSON", help="As the programs name the person; - reads it from stdin.")
-    ],
+    person: PersonArgument,
     *,
-    secret_from: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ENVVAR", help="The variable with the programs' secret, where it is not SEMEL_SECRET."
-        ),
-    ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Yes, what is kept about the person may go.")] = False,
+    secret_from: SecretFromOption = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Confirm the erasure.")] = False,
     where: StoreOptions,
     as_json: JsonOption = False,
 ) -> None:
-    """Drop everything kept about a person; what was done once is still known to be done.
+    """Erase everything kept about a person; work that was done still counts as done.
 
-    Records lose their result and their error, documents and journal entries go. If it is stopped half-way,
-    the same command goes on with what is left. Whoever lists processes sees arguments, and not stdin:
+    Records lose their result and their error; documents and journal entries are deleted. If interrupted, run
+    it again: it continues with what is left. A list of processes shows arguments, but not stdin:
 
     semel forget-subject - --yes < person.txt
+
+    semel act erase does the same with a preview, and tells it to the operators' journal.
     """
     secret = _secret(secret_from, where)
     if not yes:
         raise errors.UsageError("what is kept about a person cannot be brought back: say --yes")
-    name = _name(person)
+    name = person_named(person)
     with unreached() as overflow, connected(where, secret=secret, overflow=overflow) as s:
-        with _shown() as told:
+        with views.progress("Forgetting", _words, Erasure()) as told:
             done = s.forget_subject(name, told=told)
         _tell(done, overflow, as_json)
         _check_left(done)
@@ -74,7 +160,7 @@ def _secret(variable: str | None, where: StoreOptions) -> bytes:
     return os.fsencode(text)  # its very bytes, whatever the locale
 
 
-def _name(person: str) -> str:
+def person_named(person: str) -> str:
     """The person that is meant; no message ever repeats it."""
     text = _stdin().rstrip("\r\n") if person == "-" else person
     if not text.strip():
@@ -91,34 +177,22 @@ def _stdin() -> str:
         raise errors.UsageError(f"stdin is no text in {error.encoding}: write the name in that") from None
 
 
-@contextmanager
-def _shown() -> Iterator[Told]:
-    """Show on a terminal how far it has come."""
-    console, text = Console(stderr=True), TextColumn("Forgetting: {task.description}")
-    quiet = not console.is_terminal
-    with Progress(SpinnerColumn(), text, console=console, transient=True, disable=quiet) as progress:
-        task = progress.add_task(_words(Erasure()), total=None)
-        yield lambda done: progress.update(task, description=_words(done))
-
-
 def _tell(done: Erasure, overflow: UnreachedOverflow, as_json: bool) -> None:
     if as_json:
         print_json(msgspec.to_builtins(done) | {"overflow": overflow.left})
     elif done == Erasure():
-        typer.echo(
-            "Nothing is kept about this person here. If that is a surprise: are the secret, the environment "
-            "and the scope those of the programs, and the name as they write it?"
-        )
+        typer.echo(NOBODY)
     else:
         typer.echo(f"Forgotten: {_words(done)}.")
 
 
 def _words(done: Erasure) -> str:
     entries = number(done.entries, "journal entry", "journal entries")
-    return f"{number(done.records, 'record')}, {number(done.documents, 'document')} and {entries}"
+    words = f"{number(done.records, 'record')}, {number(done.documents, 'document')} and {entries}"
+    return f"{words}, and {number(done.messages, 'message')} that waited" if done.messages else words
 
 
-def _check_left(done: Erasure) -> None:
+def _check_left(done: Erasure | Erased) -> None:
     if done.more:
         raise errors.SemelError("rows about this person keep coming: stop what writes them, and run it again")
     if done.running:

@@ -1,35 +1,57 @@
-"""`semel switch`: stop work at once, everywhere, and let it go on."""
+"""`semel switch`: stop work at once on every worker, and let it continue."""
 
+import getpass
 from typing import Annotated, Any, TypeAlias
 
+import msgspec
 import typer
 from rich.text import Text
 
 from semel.cli import views
-from semel.cli.common import JsonOption, StoreOptions, connected, on_a_store, print_json
+from semel.cli.common import JsonOption, LimitOption, StoreOptions, connected, on_a_store, print_json
+from semel.ops.actions import NO_REASON
 from semel.state.switches import Switch
 
-app = typer.Typer(no_args_is_help=True, help="Stop work at once, everywhere, and let it go on.")
+app = typer.Typer(no_args_is_help=True, help="Stop work at once on every worker, and let it continue.")
 
 SwitchArgument: TypeAlias = Annotated[
-    str, typer.Argument(metavar="NAME", help="The switch, as its gate names it.")
+    str, typer.Argument(metavar="NAME", help="The name of the switch, as in the gate's KillSwitch.")
 ]
-ReasonOption: TypeAlias = Annotated[str, typer.Option(metavar="TEXT", help="Why, for whoever looks later.")]
+ReasonOption: TypeAlias = Annotated[
+    str, typer.Option(metavar="TEXT", help="The reason, for people who look later.")
+]
 
 
 @app.command("list")
 @on_a_store("app", "scope")
 def list_switches(*, where: StoreOptions, as_json: JsonOption = False) -> None:
-    """List the switches that were ever turned: how each stands, since when, and why."""
+    """List the switches that were ever turned: whether each is on, since when, by whom, and why."""
     with connected(where) as s:
         switches, env = s.switches.list(), s.env
     if as_json:
         print_json({"switches": [_for_programs(name, each) for name, each in sorted(switches.items())]})
     elif switches:
         rows = [_row(name, each) for name, each in sorted(switches.items())]
-        views.print_table(("switch", "is", "since", "why"), rows)
+        views.print_table(("switch", "is", "since", "by", "why"), rows)
     else:
         typer.echo(f"No switch was ever turned in environment {env}.")
+
+
+@app.command()
+@on_a_store("app")
+def history(
+    name: SwitchArgument, *, limit: LimitOption = 20, where: StoreOptions, as_json: JsonOption = False
+) -> None:
+    """Tell how a switch was turned, newest first: when, by whom, and why."""
+    with connected(where) as s:
+        turns = s.ops.switch_history(name, limit=limit)
+    if as_json:
+        print_json({"turns": [msgspec.to_builtins(turn) | {"at": views.moment(turn.at)} for turn in turns]})
+    elif turns:
+        rows = [(views.moment(turn.at), _word(turn.on), turn.by, turn.why) for turn in turns]
+        views.print_table(("at", "turned", "by", "why"), rows)
+    else:
+        typer.echo(f"{name} was never turned, or nobody remembers it.")
 
 
 @app.command("on")
@@ -54,11 +76,19 @@ def turn_off(name: SwitchArgument, *, reason: ReasonOption = "", where: StoreOpt
 def _turn(name: str, on: bool, reason: str, where: StoreOptions) -> None:
     with connected(where) as s:
         known = name in s.switches.list()
-        s.switches.turn(name, on=on, reason=reason)
+        s.ops.turn(name, on=on, by=_login_name(), why=reason or NO_REASON)
     typer.echo(f"{name} is {_word(on)} for every worker of environment {s.env}.")
     if not known:
         # A name that is mistyped stops nothing, and nobody would notice.
         typer.echo("It was never turned before: see that a gate asks for it by this very name.")
+
+
+def _login_name() -> str:
+    """Who is logged in here; nobody is stopped because that is not known."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError, ImportError):
+        return "somebody"
 
 
 def _word(on: bool) -> str:
@@ -67,9 +97,8 @@ def _word(on: bool) -> str:
 
 def _row(name: str, switch: Switch) -> views.TableRow:
     state = Text(_word(switch.on), "bold yellow" if switch.on else "")
-    return name, state, views.moment(switch.since), switch.reason
+    return name, state, views.moment(switch.since), switch.by, switch.reason
 
 
 def _for_programs(name: str, switch: Switch) -> dict[str, Any]:
-    since = views.moment(switch.since)
-    return {"name": name, "on": switch.on, "since": since, "reason": switch.reason}
+    return {"name": name, **msgspec.to_builtins(switch), "since": views.moment(switch.since)}

@@ -1,4 +1,4 @@
-"""What is kept, as people and programs read it: tables, lines and JSON.
+"""Records and other data as tables, lines and JSON.
 
 A key or an id that is cut or broken in two cannot be copied. So they stay whole, on a narrow terminal and in
 a pipe alike, and everything else gives way to them.
@@ -6,15 +6,26 @@ a pipe alike, and everything else gives way to them.
 
 import json
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.text import Text
 
 from semel import MISSING, Ledger, Record, Status, errors
 from semel.tables import FOREVER
+
+T = TypeVar("T")
 
 Cell: TypeAlias = Text | str
 TableRow: TypeAlias = Sequence[Cell]
@@ -38,6 +49,11 @@ SPANS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 def as_json(ledger: Ledger, record: Record) -> dict[str, Any]:
     """A record for programs; `result` is there only if there is one, since null is a result too."""
+    return facts(record) | _result(ledger, record)
+
+
+def facts(record: Record) -> dict[str, Any]:
+    """A record for programs, without its result, which may be personal."""
     view: dict[str, Any] = {"key": record.key, "id": record.id}
     view |= {"status": record.status.value, "attempt": record.attempt}
     for name in ("created_at", "updated_at", "lease_until", "expires_at"):
@@ -46,7 +62,7 @@ def as_json(ledger: Ledger, record: Record) -> dict[str, Any]:
     view |= {"subject": record.subject, "details": record.details}
     if failure := record.failure:
         view["error"] = {"type": failure.type, "message": failure.message}
-    return view | _result(ledger, record)
+    return view
 
 
 def record_row(ledger: Ledger, record: Record) -> TableRow:
@@ -111,6 +127,11 @@ def moment(seconds: float) -> str:
         return f"{seconds:.0f} s"
 
 
+def moment_or_none(seconds: float | None) -> str | None:
+    """A moment as ISO 8601 in UTC, where there is one."""
+    return None if seconds is None else moment(seconds)
+
+
 def span(seconds: float) -> str:
     """A span of time in its largest unit."""
     for size, unit in SPANS:
@@ -129,6 +150,14 @@ def print_table(names: Sequence[str], rows: Sequence[TableRow], *, whole: int = 
     Where they leave too little, each row takes two lines: what it is about, and what there is to say of it.
     """
     console = Console(highlight=False)
+    for line in table_lines(console, names, rows, whole=whole, cut=cut):
+        console.print(line, soft_wrap=True)
+
+
+def table_lines(
+    console: Console, names: Sequence[str], rows: Sequence[TableRow], *, whole: int = 1, cut: bool = False
+) -> list[Text]:
+    """The lines of such a table, as wide as a console."""
     table = [[Text(name, "dim") for name in names], *[[_text(cell) for cell in row] for row in rows]]
     widths = [max(cell.cell_len for cell in column) for column in zip(*table, strict=True)]
     before = sum(widths[:-1]) + len(GAP) * (len(names) - 1)
@@ -139,7 +168,7 @@ def print_table(names: Sequence[str], rows: Sequence[TableRow], *, whole: int = 
         lines = [line for row in table for line in _stacked(console, row, widths, whole, cut)]
     for line in lines:
         line.rstrip()
-        console.print(line, soft_wrap=True)
+    return lines
 
 
 def print_pairs(pairs: Iterable[tuple[str, Cell]]) -> None:
@@ -148,6 +177,26 @@ def print_pairs(pairs: Iterable[tuple[str, Cell]]) -> None:
     width = max((len(name) for name, _ in listed), default=0)
     for name, value in listed:
         console.print(Text.assemble((name.ljust(width) + GAP, "dim"), _text(value)), soft_wrap=True)
+
+
+@contextmanager
+def progress(doing: str, words: Callable[[T], str], begun: T) -> Iterator[Callable[[T], None]]:
+    """Show on a terminal how far something has come: call what this gives with what is done so far."""
+    console, text = Console(stderr=True), TextColumn(f"{doing}: {{task.description}}")
+    quiet = not console.is_terminal
+    with Progress(SpinnerColumn(), text, console=console, transient=True, disable=quiet) as shown:
+        task = shown.add_task(words(begun), total=None)
+        yield lambda done: shown.update(task, description=words(done))
+
+
+@contextmanager
+def progress_bar(doing: str, total: int) -> Iterator[Callable[[], None]]:
+    """Show on a terminal how many of so many are done: call what this gives after each."""
+    console = Console(stderr=True)
+    columns = TextColumn(doing), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as shown:
+        task = shown.add_task("", total=total)
+        yield lambda: shown.advance(task)
 
 
 def _text(cell: Cell) -> Text:
@@ -175,8 +224,8 @@ def _padded(cells: list[Text], widths: list[int]) -> Text:
 
 def _stacked(console: Console, row: list[Text], widths: list[int], whole: int, cut: bool) -> list[Text]:
     """What a row is about on lines of its own, and the rest below it."""
-    told, room = _padded(row[whole:-1], widths[whole:]) + row[-1], console.width - len(GAP)
+    rest, room = _padded(row[whole:-1], widths[whole:]) + row[-1], console.width - len(GAP)
     if cut:
-        told.truncate(room, overflow="ellipsis")
-    below = [told] if told.cell_len <= room else told.wrap(console, room)
+        rest.truncate(room, overflow="ellipsis")
+    below = [rest] if rest.cell_len <= room else rest.wrap(console, room)
     return [Text(GAP).join(row[:whole]), *[Text(GAP) + line for line in below]]

@@ -1,0 +1,107 @@
+"""Which records a command is about: the options of `semel ls`, which the actions in bulk have too."""
+
+import re
+import time
+from typing import Annotated
+
+import msgspec
+import typer
+
+import semel
+from semel import errors
+from semel.cli.journal import moment
+from semel.cli.subject import person_named
+from semel.model import ScanCost
+from semel.ops.model import Search
+
+UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+AGO = re.compile(r"(\d+(?:\.\d+)?) ?(s|m|min|h|d)")
+
+
+class SearchOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The options that narrow a search."""
+
+    status: Annotated[
+        semel.Status | None, typer.Option(case_sensitive=False, help="Only these.", show_choices=True)
+    ] = None
+    prefix: Annotated[str, typer.Option(metavar="TEXT", help="What the key begins with.")] = ""
+    doubts: Annotated[
+        bool, typer.Option("--doubts", help="Only what waits for somebody to find out what became of it.")
+    ] = False
+    error: Annotated[
+        str, typer.Option(metavar="TYPE", help="The type of the kept error, such as TimeoutError.")
+    ] = ""
+    worker: Annotated[
+        str, typer.Option(metavar="TEXT", help="Part of the worker's name: a host, a process, a function.")
+    ] = ""
+    subject: Annotated[
+        str, typer.Option(metavar="PERSON", help="Whom it is about; - reads the name from stdin.")
+    ] = ""
+    digest: Annotated[
+        str, typer.Option(metavar="HEX", help="The digest that a log line has in place of a key.")
+    ] = ""
+    since: Annotated[
+        str | None, typer.Option(metavar="WHEN", help="Changed since: 2h ago, or 2026-10-25T08:00Z.")
+    ] = None
+    until: Annotated[
+        str | None, typer.Option(metavar="WHEN", help="Changed until: 10min ago, or 2026-10-25T08:00Z.")
+    ] = None
+
+    scan: Annotated[
+        bool,
+        typer.Option("--scan", help="Where no index leads to them, read the whole table, whatever it costs."),
+    ] = False
+
+    @property
+    def narrowed(self) -> bool:
+        """Whether they ask for less than everything."""
+        return msgspec.structs.replace(self, scan=False) != SearchOptions()
+
+    @property
+    def search(self) -> Search:
+        """What they ask for."""
+        return Search(
+            status=self.status,
+            prefix=self.prefix,
+            in_doubt=self.doubts,
+            error=self.error,
+            worker=self.worker,
+            subject=person_named(self.subject) if self.subject else "",
+            digest=self.digest,
+            since=when("--since", self.since),
+            until=when("--until", self.until),
+        )
+
+
+def check_scan(s: semel.Semel, search: Search) -> None:
+    """Refuse to read a whole table where that costs money; the refusal says how much."""
+    cost = s.ops.cost_of(search)
+    if cost.whole is not None and cost.whole.billed:
+        raise errors.UsageError(
+            f"no index leads to these: to find them all, {words_of_scan(cost.whole)}. Say --scan to do so; "
+            "--doubts, --status failed and --subject are found by an index"
+        )
+
+
+def words_of_scan(cost: ScanCost) -> str:
+    """What a scan takes, in words."""
+    if cost.dollars is None:
+        return f"the whole table is read ({cost.note})"
+    much = f"${cost.dollars:,.2f}" if cost.dollars >= 0.01 else "less than $0.01"
+    return (
+        f"the whole table is read, about {cost.items:,} items in {cost.requests:,} requests for {much} "
+        f"({cost.note})"
+    )
+
+
+def when(option: str, text: str | None) -> float | None:
+    """The moment that an option names: in ISO 8601, or so long ago."""
+    if text is None:
+        return None
+    if ago := AGO.fullmatch(text.strip().removesuffix("ago").strip()):
+        return time.time() - float(ago[1]) * UNITS[ago[2]]
+    try:
+        at = moment(option, text)
+    except errors.UsageError as error:
+        raise errors.UsageError(f"{error}; or so long ago, as 30min, 2h or 7d") from None
+    return None if at is None else at.timestamp()

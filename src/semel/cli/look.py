@@ -1,0 +1,324 @@
+"""`semel ls`, `explain`, `stuck` and `sizes`: what is there, why, what needs somebody, and how much it is."""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.text import Text
+
+import semel
+from semel.cli import views
+from semel.cli.common import (
+    AfterOption,
+    JsonOption,
+    LimitOption,
+    StoreOptions,
+    absent,
+    connected,
+    number,
+    on_a_store,
+    print_json,
+    tell_more,
+    with_options,
+)
+from semel.cli.filters import SearchOptions, check_scan, words_of_scan
+from semel.core.events import digest
+from semel.core.ledger import in_doubt
+from semel.core.records import is_running
+from semel.model import COUNTED, TableSize
+from semel.ops.model import Found, Search, version_of
+
+# How each way of a search is told.
+WAYS = {
+    "subject": "by the index of persons",
+    "doubts": "by the index of doubts",
+    "failures": "by the index of failures",
+    "status": "by status",
+    "key": "by key",
+}
+
+
+@on_a_store()
+@with_options("asked", SearchOptions)
+def ls(
+    *,
+    asked: SearchOptions,
+    limit: LimitOption = 20,
+    after: AfterOption = None,
+    where: StoreOptions,
+    as_json: JsonOption = False,
+) -> None:
+    """Search for records: by state, key, error, worker, person, digest or age. Results are not shown.
+
+    semel ls --status failed --error TimeoutError --since 2h
+
+    semel ls --prefix reply:42
+
+    Then ask what happened to one: semel explain KEY
+    """
+    search = asked.search
+    with connected(where) as s:
+        if asked.scan:
+            found = _scanned(s, search, limit, after)
+        else:
+            check_scan(s, search)
+            found = s.ops.search(search, limit=limit, after=after)
+    if as_json:
+        print_json(_page(found))
+        return
+    if found.records:
+        views.print_table(RECORDS, [_row(record, found.now) for record in found.records], cut=True)
+    _tell_cost(found)
+
+
+def _scanned(s: semel.Semel, search: Search, limit: int, after: str | None) -> Found:
+    """Pages until there are as many as are wanted, or no more."""
+    with views.progress("Reading", _looked, 0) as told:
+        found = s.ops.search(search, limit=limit, after=after)
+        while found.after is not None and len(found.records) < limit:
+            told(found.examined)
+            page = s.ops.search(search, limit=limit - len(found.records), after=found.after)
+            found = msgspec.structs.replace(
+                page,
+                records=found.records + page.records,
+                examined=found.examined + page.examined,
+                unreadable=found.unreadable + page.unreadable,
+            )
+    return found
+
+
+RECORDS = ("key", "status", "attempt", "changed", "worker, error")
+
+
+def _row(record: semel.Record, now: float) -> views.TableRow:
+    changed = f"{views.span(now - record.updated_at)} ago"
+    status = Text(record.status.value, views.STYLES[record.status])
+    return record.key, status, str(record.attempt), changed, who_and_what(record)
+
+
+def who_and_what(record: semel.Record) -> str:
+    """The worker of a record and its error, on one line."""
+    failure = record.failure
+    words = (record.worker, failure and f"{failure.type}: {failure.message}")
+    return "; ".join(" ".join(word.split()) for word in words if word)
+
+
+def _tell_cost(found: Found) -> None:
+    """Say by which way they were found and, where others had to be read, how many that were."""
+    shown = number(len(found.records), "record") if found.records else "No records"
+    others = f", of {found.examined:,} looked at" if found.examined > len(found.records) else ""
+    way = "by reading the table" if found.scan else WAYS[found.how]
+    typer.echo(f"{shown}, found {way}{others}.")
+    for key in found.unreadable:
+        typer.echo(f"{key} cannot be read; semel ledger forget removes it for good.")
+    tell_more(found.after)
+
+
+def _page(found: Found) -> dict[str, Any]:
+    return {
+        "records": [for_programs(record) for record in found.records],
+        "unreadable": found.unreadable,
+        "after": found.after,
+        "how": found.how,
+        "examined": found.examined,
+        "scan": found.scan,
+    }
+
+
+def for_programs(record: semel.Record) -> dict[str, Any]:
+    """A record for an operator's program: with its worker and the version that is acted on, no result."""
+    return views.facts(record) | {
+        "worker": record.worker,
+        "began_at": views.moment(record.began),
+        "digest": digest(record.id),
+        "version": version_of(record),
+    }
+
+
+# One key
+
+
+@on_a_store()
+def explain(
+    key: Annotated[str, typer.Argument(metavar="KEY", help="The key, as `ls` shows it.")],
+    *,
+    scan: Annotated[
+        bool, typer.Option("--scan", help="On Redis and DynamoDB, read the whole table for its steps.")
+    ] = False,
+    where: StoreOptions,
+    as_json: JsonOption = False,
+) -> None:
+    """Tell what happened to a key, attempt by attempt, and what the next call with it gets.
+
+    With it comes what belongs to it: decisions of gates, steps inside its work, entries of the journal that
+    name it, what operators did to it and, with --app, its message in the inbox of that app.
+    """
+    with connected(where) as s:
+        story = s.ops.explain(key, scan=scan, inboxes=[where.app] if where.app else [])
+    if story is None:
+        raise absent("record of", key)
+    if as_json:
+        print_json(_readable(msgspec.to_builtins(story)))
+    else:
+        typer.echo(str(story))
+
+
+# The fields of a story that are moments.
+MOMENTS = frozenset({"at", "until", "not_before", "began", "changed"})
+
+
+def _readable(told: Any) -> Any:
+    """A story as JSON, its moments as people write them."""
+    if isinstance(told, list | tuple):
+        return [_readable(each) for each in told]
+    if not isinstance(told, dict):
+        return told
+    return {
+        name: views.moment_or_none(value) if name in MOMENTS else _readable(value)
+        for name, value in told.items()
+    }
+
+
+# What needs somebody
+
+
+class Stuck(msgspec.Struct, frozen=True):
+    """A record that does not go on by itself, or has not yet."""
+
+    record: semel.Record
+    why: str
+    """in doubt, or lapsed."""
+    since: float
+
+
+@on_a_store()
+def stuck(
+    *,
+    limit: LimitOption = 20,
+    scan: Annotated[
+        bool, typer.Option("--scan", help="On DynamoDB, read the whole table for what lapsed.")
+    ] = False,
+    where: StoreOptions,
+    as_json: JsonOption = False,
+) -> None:
+    """List what is in doubt and what lapsed, oldest first: since when, at whose hands, with which error.
+
+    What is in doubt waits for a person. What lapsed runs again when its key is next called.
+    For these all records that are IN_PROGRESS are looked at, on DynamoDB only with --scan.
+    """
+    with connected(where) as s, views.progress("Looking", _looked, 0) as told:
+        cost = s.ops.cost_of(RUNNING).whole
+        billed = cost is not None and cost.billed and not scan
+        found, examined, now = _all_stuck(s, told, (DOUBTS,) if billed else (DOUBTS, RUNNING))
+    shown = found[:limit]
+    if as_json:
+        entries = [_for_scripts(each, now) for each in shown]
+        lapsed = "not looked for" if billed else "looked for"
+        print_json({"stuck": entries, "of": len(found), "examined": examined, "lapsed": lapsed})
+        return
+    if shown:
+        views.print_table(STUCK, [_stuck_row(each, now) for each in shown], cut=True)
+    _tell_stuck(found, limit, examined)
+    if cost is not None and billed:
+        typer.echo(f"Only doubts were looked for. With --scan, {words_of_scan(cost)}.")
+
+
+DOUBTS, RUNNING = Search(in_doubt=True), Search(status=semel.Status.IN_PROGRESS)
+STUCK = ("key", "is", "for", "attempt", "worker, error")
+
+
+def _looked(count: int) -> str:
+    return number(count, "record")
+
+
+def _all_stuck(
+    s: semel.Semel, told: Callable[[int], None], searches: tuple[Search, ...]
+) -> tuple[list[Stuck], int, float]:
+    """What is stuck, the oldest first, how many records were looked at, and what time it is for the store."""
+    stuck: dict[str, Stuck] = {}
+    examined, now = 0, time.time()
+    for search in searches:
+        for page in pages(s, search):
+            examined, now = examined + page.examined, page.now
+            stuck |= {
+                record.id: _stuck(record, now) for record in page.records if not is_running(record, now)
+            }
+            told(examined)
+    return sorted(stuck.values(), key=lambda each: each.since), examined, now
+
+
+def pages(s: semel.Semel, search: Search) -> Iterator[Found]:
+    """All pages of a search, one after the other."""
+    after: str | None = None
+    while True:
+        page = s.ops.search(search, limit=200, after=after)
+        yield page
+        after = page.after
+        if after is None:
+            return
+
+
+def _stuck(record: semel.Record, now: float) -> Stuck:
+    why = "in doubt" if in_doubt(record, now) else "lapsed"
+    return Stuck(record, why, stuck_since(record))
+
+
+def stuck_since(record: semel.Record) -> float:
+    """Since when it does not go on: its lease ended, or somebody put it in doubt."""
+    lapsed = record.status is semel.Status.IN_PROGRESS
+    return record.lease_until if lapsed else record.updated_at
+
+
+def _stuck_row(stuck: Stuck, now: float) -> views.TableRow:
+    record = stuck.record
+    why = Text(stuck.why, "bold yellow" if stuck.why == "in doubt" else "")
+    return record.key, why, views.span(now - stuck.since), str(record.attempt), who_and_what(record)
+
+
+def _for_scripts(stuck: Stuck, now: float) -> dict[str, Any]:
+    about = {"why": stuck.why, "since": views.moment(stuck.since), "seconds": round(now - stuck.since, 3)}
+    return about | for_programs(stuck.record)
+
+
+def _tell_stuck(found: list[Stuck], limit: int, examined: int) -> None:
+    doubts = sum(each.why == "in doubt" for each in found)
+    words = f"{doubts:,} in doubt, {len(found) - doubts:,} lapsed" if found else "Nothing is stuck"
+    more = f"; the oldest {limit:,} are shown, --limit shows more" if len(found) > limit else ""
+    typer.echo(f"{words}{more}. Looked at {number(examined, 'record')}.")
+    if doubts:
+        typer.echo("Find out whether the effect happened, then settle it: semel explain KEY")
+
+
+# Sizes
+
+
+@on_a_store("scope")
+def sizes(*, where: StoreOptions, as_json: JsonOption = False) -> None:
+    """Tell how large each table is: items, bytes, records by status, and what has expired and waits to go.
+
+    It reads no table to its end: where the store has no figure of its own, up to ten thousand are counted.
+    """
+    with connected(where) as s:
+        found = s.ops.sizes()
+    if as_json:
+        print_json({"tables": msgspec.to_builtins(found), "counted_up_to": COUNTED})
+        return
+    if found:
+        views.print_table(
+            ("table", "items", "bytes", "expired", "among them"), [_size(each) for each in found]
+        )
+    for how in dict.fromkeys(each.how for each in found):
+        typer.echo(f"{how[0].upper()}{how[1:]}.")
+
+
+def _size(size: TableSize) -> views.TableRow:
+    parts = size.by_status | size.indexes
+    among = ", ".join(f"{name} {_figure(count)}" for name, count in parts.items())
+    expired = "" if size.expired is None else _figure(size.expired)
+    return size.table or "all", _figure(size.items), f"{size.bytes or 0:,}", expired, among
+
+
+def _figure(count: int) -> str:
+    return f"{count:,}+" if count == COUNTED else f"{count:,}"
