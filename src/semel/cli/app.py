@@ -1,31 +1,50 @@
-"""What the `semel` command offers."""
+"""The `semel` command with all its subcommands."""
 
 from typing import Annotated
 
 import typer
 
 from semel.cli import (
+    act,
     cost,
     counter,
     demo,
+    doctor,
     document,
     gate,
     inbox,
     journal,
     ledger,
+    look,
+    password,
     provision,
     serve,
     subject,
     switch,
+    tail,
+    top,
+    transfer,
 )
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 app.command("demo")(demo.demo)
 app.command("serve")(serve.serve)
 app.command("work")(serve.work)
+app.command("ls")(look.ls)
+app.command("explain")(look.explain)
+app.command("stuck")(look.stuck)
+app.command("sizes")(look.sizes)
+app.command("tail")(tail.tail)
+app.command("top")(top.top)
+app.command("doctor")(doctor.doctor)
+app.command("hash-password")(password.hash_password)
 app.command("provision")(provision.provision)
 app.command("cost")(cost.cost)
 app.command("forget-subject")(subject.forget_subject)
+app.add_typer(act.app, name="act")
+app.command("export")(transfer.export)
+app.command("import")(transfer.import_)
+app.command("copy")(transfer.copy)
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(document.app, name="document")
 app.add_typer(journal.app, name="journal")
@@ -47,22 +66,24 @@ def _say_version(asked: bool) -> None:
 def semel(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_say_version, is_eager=True, help="Say the version and leave."),
+        typer.Option("--version", callback=_say_version, is_eager=True, help="Print the version and exit."),
     ] = False,
 ) -> None:
     """A ledger for things that must happen once.
 
-    Begin with semel demo: real processes, really killed, and what came of each call.
+    Begin with semel demo: it kills real processes, and shows the result of each call.
 
-    Then look into a ledger of your own, by the URL of its store:
+    Then inspect a ledger of your own, by the URL of its store:
 
     semel ledger list --url sqlite:///semel.db
 
-    It finds its store as semel serve does: by semel.toml in this folder, by SEMEL_URL, by its options.
+    The store is found as semel serve finds it: by semel.toml in this folder, by SEMEL_URL, by options.
 
-    So beside the settings of a service there is little to say:
+    In a folder with the settings of a service, the name of the application is enough:
 
     semel ledger list --app support --status UNKNOWN
+
+    What needs somebody, and how it came to be so: semel stuck, then semel explain KEY
 
     semel switch on safe_mode --reason "wrong replies"
     """

@@ -1,21 +1,21 @@
-"""`semel cost`: what a month of events costs on DynamoDB, before it is paid."""
+"""`semel cost`: estimates what a month of events costs on DynamoDB."""
 
-import json
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from semel.cli.common import JsonOption, print_json
 from semel.core.spans import DAY
 from semel.provision.cost import CostLine, Estimate, Workload, estimate
 
 
 def cost(
     *,
-    events: Annotated[int, typer.Option(min=1, help="How many a month.")] = 1_000_000,
+    events: Annotated[int, typer.Option(min=1, help="The number of events a month.")] = 1_000_000,
     duplicates: Annotated[
-        float, typer.Option(min=0, max=1, help="The share of them that came before.")
+        float, typer.Option(min=0, max=1, help="The share of them that are duplicates.")
     ] = 0.0,
     key_bytes: Annotated[int, typer.Option(min=1, help="The length of a key.")] = 60,
     result_bytes: Annotated[int, typer.Option(min=2, help="The size of a result as it is stored.")] = 500,
@@ -26,14 +26,14 @@ def cost(
     ] = False,
     subjects: Annotated[
         bool,
-        typer.Option("--subjects", help="Each names the person it is about, by whom it can be forgotten."),
+        typer.Option("--subjects", help="Records name a person, and so are in an index too."),
     ] = False,
-    region: Annotated[str, typer.Option(help="Whose prices.")] = "us-east-1",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    region: Annotated[str, typer.Option(help="The region whose prices are used.")] = "us-east-1",
+    as_json: JsonOption = False,
 ) -> None:
     """Estimate what a month of events costs on DynamoDB, on demand.
 
-    The requests are those that the ledger really makes; the prices are AWS's own, of the day it says.
+    It counts the requests that the ledger really makes; the prices are AWS's own, with their date.
 
     semel cost --events 10000000 --duplicates 0.2
     """
@@ -49,7 +49,7 @@ def cost(
     )
     found = estimate(workload, region)
     if as_json:
-        typer.echo(json.dumps(for_programs(found), indent=2))
+        print_json(for_programs(found))
         return
     console = Console(highlight=False)
     console.print(for_people(found))

@@ -1,4 +1,4 @@
-"""`semel demo`: what semel promises, shown with real processes that are really killed."""
+"""`semel demo`: shows what semel promises, by killing real processes."""
 
 import inspect
 import json
@@ -97,14 +97,14 @@ def _seen(names: str, facts: ScenarioFacts) -> str:
 
 def demo(
     database: Annotated[
-        Path | None, typer.Option(help="Keep the ledger in this file, to look at it afterwards.")
+        Path | None, typer.Option(help="Keep the ledger in this file, to inspect it afterwards.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print only the final table, as JSON.")] = False,
 ) -> None:
     """Watch semel keep its promises, in a few seconds.
 
     Worker processes share a ledger in an SQLite file. They call at the same moment, are killed, are frozen
-    and come back. Every figure is counted in that very run. The exit code is 1 if a promise was broken.
+    and come back. Every figure is counted in that run. The exit code is 1 if a promise was broken.
     """
     console = Console(highlight=False, markup=False, soft_wrap=True, quiet=as_json)
     with tempfile.TemporaryDirectory(prefix="semel-demo-") as folder:

@@ -1,4 +1,4 @@
-"""`semel document`: look at a document, and let go of what is over."""
+"""`semel document`: show a document, and delete documents or expired fields."""
 
 from typing import Annotated, Any, TypeAlias
 
@@ -9,7 +9,7 @@ from semel.cli import views
 from semel.cli.common import JsonOption, StoreOptions, absent, connected, number, on_a_store, print_json
 from semel.state.documents import Document
 
-app = typer.Typer(no_args_is_help=True, help="Look at a document, and let go of what is over.")
+app = typer.Typer(no_args_is_help=True, help="Show a document, and delete documents or expired fields.")
 
 DocumentKeyArgument: TypeAlias = Annotated[
     str, typer.Argument(metavar="KEY", help="The key, as its program writes it.")
@@ -19,7 +19,7 @@ DocumentKeyArgument: TypeAlias = Annotated[
 @app.command()
 @on_a_store()
 def show(key: DocumentKeyArgument, *, where: StoreOptions, as_json: JsonOption = False) -> None:
-    """Show a document: its version, its fields, and when each of them ends."""
+    """Show a document: its version, its fields, and when each of them expires."""
     with connected(where) as s:
         document = s.documents.get(key)
     if document is None:
@@ -35,7 +35,7 @@ def show(key: DocumentKeyArgument, *, where: StoreOptions, as_json: JsonOption =
 def delete(
     key: DocumentKeyArgument,
     *,
-    yes: Annotated[bool, typer.Option("--yes", help="Yes, it is to be gone.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Confirm the deletion.")] = False,
     where: StoreOptions,
 ) -> None:
     """Delete a document."""
@@ -50,9 +50,9 @@ def delete(
 @app.command()
 @on_a_store()
 def prune(*, where: StoreOptions) -> None:
-    """Remove fields whose own end has come, from documents that nobody has written since.
+    """Delete expired fields, from documents that nobody has written since.
 
-    Readers do not see them in any case; this is for what must be gone from the disk too.
+    Readers never see expired fields; this is for data that must be gone from the disk too.
     """
     with connected(where) as s:
         pruned = s.documents.prune()

@@ -1,4 +1,4 @@
-"""`semel gate`: why something was allowed, or was not."""
+"""`semel gate`: why an action was allowed or refused."""
 
 from collections.abc import Iterator
 from typing import Annotated, Any
@@ -11,7 +11,7 @@ from semel.cli import views
 from semel.cli.common import JsonOption, StoreOptions, absent, connected, on_a_store, print_json
 from semel.gate import RECORD, RULES, Allowed, Charging, GateDecision, Refused, Sight, Taken
 
-app = typer.Typer(no_args_is_help=True, help="Look up why something was allowed, or was not.")
+app = typer.Typer(no_args_is_help=True, help="Show why an action was allowed or refused.")
 
 
 @app.command()
@@ -22,7 +22,7 @@ def show(
     where: StoreOptions,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the recorded decision about an action, with each rule and what it saw.
+    """Show the recorded decision about an action, with what each rule saw.
 
     semel gate show reply:42:7
     """
@@ -57,8 +57,8 @@ def _about(decision: GateDecision) -> Iterator[tuple[str, views.Cell]]:
 def _verdict(decision: GateDecision) -> Text:
     if isinstance(decision, Allowed):
         return Text("allowed", "green")
-    told = f"refused: {decision.reason}"
-    return Text(f"{told} (all other rules would allow it)" if decision.would_allow else told, "red")
+    others = " (all other rules would allow it)" if decision.would_allow else ""
+    return Text(f"refused: {decision.reason}{others}", "red")
 
 
 def _taking(taken: Taken) -> str:
@@ -82,15 +82,10 @@ def for_programs(decision: GateDecision) -> dict[str, Any]:
     if isinstance(decision, Allowed):
         view["taken"] = [msgspec.to_builtins(taken) for taken in decision.taken]
     else:
-        not_before = _moment(decision.not_before)
+        not_before = views.moment_or_none(decision.not_before)
         view |= {"reason": decision.reason, "not_before": not_before, "would_allow": decision.would_allow}
     return view | {"rules": [_rule(sight) for sight in decision.seen]}
 
 
 def _rule(sight: Sight) -> dict[str, Any]:
-    told: dict[str, Any] = msgspec.to_builtins(sight)
-    return told | {"not_before": _moment(sight.not_before)}
-
-
-def _moment(at: float | None) -> str | None:
-    return None if at is None else views.moment(at)
+    return {**msgspec.to_builtins(sight), "not_before": views.moment_or_none(sight.not_before)}

@@ -1,4 +1,4 @@
-"""`semel journal`: what happened, in the order of time."""
+"""`semel journal`: journal entries, sorted by time."""
 
 from datetime import datetime
 from typing import Annotated, Any, TypeAlias
@@ -19,21 +19,19 @@ from semel.cli.common import (
 )
 from semel.state.journal import Entries, Entry
 
-app = typer.Typer(no_args_is_help=True, help="Look up what happened, in the order of time.")
+app = typer.Typer(no_args_is_help=True, help="Show journal entries, sorted by time.")
 
 Since: TypeAlias = Annotated[
-    str | None, typer.Option(metavar="ISO", help="From this moment on, such as 2026-10-25T08:00Z.")
+    str | None, typer.Option(metavar="ISO", help="The first time, such as 2026-10-25T08:00Z.")
 ]
-Until: TypeAlias = Annotated[
-    str | None, typer.Option(metavar="ISO", help="Up to this moment, which is included.")
-]
+Until: TypeAlias = Annotated[str | None, typer.Option(metavar="ISO", help="The last time, inclusive.")]
 Reverse: TypeAlias = Annotated[bool, typer.Option("--reverse", help="The latest first.")]
 
 
 @app.command("list")
 @on_a_store()
 def list_entries(
-    owner: Annotated[str, typer.Argument(metavar="OWNER", help="Whose entries: a conversation, say.")],
+    owner: Annotated[str, typer.Argument(metavar="OWNER", help="The owner, such as a conversation.")],
     *,
     since: Since = None,
     until: Until = None,
@@ -66,9 +64,9 @@ def by_actor(
     where: StoreOptions,
     as_json: JsonOption = False,
 ) -> None:
-    """List what one actor did, whoever owns it, a page at a time.
+    """List what one actor did, for any owner, a page at a time.
 
-    It comes from an index, which in DynamoDB may lag a moment behind.
+    It reads an index, which in DynamoDB may lag behind by a moment.
 
     semel journal by assistant --since 2026-10-25T08:00Z
     """
@@ -109,7 +107,7 @@ def tell(page: Entries, as_json: bool, *, owners: bool) -> None:
 def _row(entry: Entry, owners: bool) -> views.TableRow:
     """An entry for looking over; none of its text is cut."""
     who = entry.owner if owners else entry.actor
-    return _at(entry) or "", "" if who is None else str(who), views.compact(entry.body)
+    return views.moment_or_none(entry.at) or "", "" if who is None else str(who), views.compact(entry.body)
 
 
 def for_programs(entry: Entry) -> dict[str, Any]:
@@ -117,12 +115,8 @@ def for_programs(entry: Entry) -> dict[str, Any]:
     return {
         "owner": entry.owner,
         "id": entry.id,
-        "at": _at(entry),
+        "at": views.moment_or_none(entry.at),
         "actor": entry.actor,
         "key": entry.key,
         "body": entry.body,
     }
-
-
-def _at(entry: Entry) -> str | None:
-    return None if entry.at is None else views.moment(entry.at)

@@ -1,9 +1,8 @@
-"""`semel ledger`: look into a ledger, and settle what needs a person."""
+"""`semel ledger`: inspect a ledger, and settle records that need a person."""
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, TypeAlias
 
 import typer
 
@@ -18,6 +17,7 @@ from semel.cli.common import (
     UnreachedOverflow,
     absent,
     connected,
+    json_value,
     number,
     on_a_store,
     print_json,
@@ -27,7 +27,7 @@ from semel.cli.common import (
 from semel.core import lifecycle
 from semel.core.drive import Reaping
 
-app = typer.Typer(no_args_is_help=True, help="Look into a ledger, and settle what needs a person.")
+app = typer.Typer(no_args_is_help=True, help="Inspect a ledger, and settle records that need a person.")
 
 KeyArgument: TypeAlias = Annotated[str, typer.Argument(metavar="KEY", help="The key, as `list` shows it.")]
 
@@ -38,7 +38,8 @@ def list_records(
     *,
     where: StoreOptions,
     status: Annotated[
-        semel.Status | None, typer.Option(case_sensitive=False, help="Only these.", show_choices=True)
+        semel.Status | None,
+        typer.Option(case_sensitive=False, help="Only records with this status.", show_choices=True),
     ] = None,
     limit: LimitOption = 20,
     after: AfterOption = None,
@@ -46,7 +47,7 @@ def list_records(
 ) -> None:
     """List records, a page at a time.
 
-    What needs a person: semel ledger doubts
+    For those that need a person: semel ledger doubts
     """
     with _ledger(where) as ledger:
         page = ledger.list(status=status, limit=limit, after=after)
@@ -58,7 +59,7 @@ def list_records(
 def doubts(
     *, where: StoreOptions, limit: LimitOption = 20, after: AfterOption = None, as_json: JsonOption = False
 ) -> None:
-    """List what waits for somebody to find out what became of it, oldest first.
+    """List records whose outcome somebody has to find out, oldest first.
 
     Then settle it: semel ledger resolve KEY --happened '"paid"'
     """
@@ -101,17 +102,17 @@ def resolve(
     key: KeyArgument,
     *,
     happened: Annotated[
-        str | None, typer.Option(metavar="JSON", help="It happened, and this came of it.")
+        str | None, typer.Option(metavar="JSON", help="It happened, with this result.")
     ] = None,
     not_happened: Annotated[
-        bool, typer.Option("--not-happened", help="It did not; it may run again.")
+        bool, typer.Option("--not-happened", help="It did not happen; it may run again.")
     ] = False,
-    abandon: Annotated[str | None, typer.Option(metavar="REASON", help="It is to stay failed.")] = None,
+    abandon: Annotated[str | None, typer.Option(metavar="REASON", help="It stays failed.")] = None,
     where: StoreOptions,
 ) -> None:
-    """Settle what became of an attempt that vanished.
+    """Settle the outcome of an attempt that vanished.
 
-    Find out first whether the effect happened: ask the bank, look into the mailbox. Then say so here.
+    First find out whether the effect happened: ask the bank, look into the mailbox. Then record it here.
     """
     settlement = _settlement(happened, not_happened, abandon)
     with _ledger(where) as ledger:
@@ -124,10 +125,10 @@ def resolve(
 def forget(
     key: KeyArgument,
     *,
-    yes: Annotated[bool, typer.Option("--yes", help="Yes, it may run again.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Confirm that it may run again.")] = False,
     where: StoreOptions,
 ) -> None:
-    """Remove a record, so that the next call with its key runs again."""
+    """Delete a record, so that the next call with its key runs again."""
     if not yes:
         raise errors.UsageError(f"once {key!r} is forgotten, the next call runs again: say --yes")
     with unreached() as overflow, _ledger(where, overflow) as ledger:
@@ -139,7 +140,7 @@ def forget(
 @app.command("drop-result")
 @on_a_store()
 def drop_result(key: KeyArgument, *, where: StoreOptions) -> None:
-    """Let a result go and keep the fact, so that duplicates are still known."""
+    """Delete a result and keep the record, so that duplicates are still recognised."""
     with unreached() as overflow, _ledger(where, overflow) as ledger:
         record = _found(ledger.get(key), key)
         if not ledger.drop_result(key):
@@ -152,7 +153,7 @@ def drop_result(key: KeyArgument, *, where: StoreOptions) -> None:
 @app.command()
 @on_a_store()
 def reap(*, where: StoreOptions) -> None:
-    """Remove what has expired, from a store that does not do so by itself."""
+    """Delete expired records, from a store that does not do so by itself."""
     with connected(where) as s:
         if not isinstance(s.store, Reaping):
             raise errors.UsageError("this store needs no reaping: it removes by itself what has expired")
@@ -185,14 +186,5 @@ def _settlement(happened: str | None, not_happened: bool, abandon: str | None) -
     if (happened is not None) + not_happened + (abandon is not None) != 1:
         raise errors.UsageError("say one of --happened JSON, --not-happened and --abandon REASON")
     if happened is not None:
-        return semel.Happened(_value(happened))
+        return semel.Happened(json_value("--happened", happened))
     return semel.NotHappened() if abandon is None else semel.Abandoned(abandon)
-
-
-def _value(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        raise errors.UsageError(
-            f"--happened takes JSON, and {text} is none; a text is quoted twice: --happened '\"done\"'"
-        ) from None

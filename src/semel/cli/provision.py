@@ -1,8 +1,8 @@
-"""`semel provision`: make a store's tables, check them, or print them as text."""
+"""`semel provision`: create a store's tables, check them, or print them as text."""
 
 import json
-from enum import StrEnum
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 import typer
@@ -28,21 +28,13 @@ from semel.core.extras import require
 from semel.model import Problem
 from semel.provision import KNOWN, named
 from semel.provision.deployment import Deployment
-from semel.provision.iam import Role
+from semel.provision.iam import Role, policy
 from semel.provision.places import ProvisionTarget, opened
 from semel.service.settings import ServiceSettings, enabled, settings, tables_needed, tables_of_app
 from semel.tables import OWN, Table
 
-
-class TemplateFormat(StrEnum):
-    """A tool that makes tables."""
-
-    CLOUDFORMATION = "cloudformation"
-    SAM = "sam"
-    TERRAFORM = "terraform"
-    CDK = "cdk"
-    SQL = "sql"
-    IAM = "iam"
+TemplateFormat: TypeAlias = Literal["cloudformation", "sam", "terraform", "cdk", "sql", "iam"]
+"""A tool that makes tables."""
 
 
 def provision(
@@ -51,31 +43,31 @@ def provision(
     env: EnvOption = None,
     table: Annotated[
         list[str] | None,
-        typer.Option(help="A table by its name, repeatable.", autocompletion=lambda: list(KNOWN)),
+        typer.Option(help="Only this table; can be repeated.", autocompletion=lambda: list(KNOWN)),
     ] = None,
     app: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="The tables of an app, repeatable; with --print sam, all of it.",
+            help="The tables of this app; can be repeated. With --print sam, the whole app.",
             autocompletion=app_names,
         ),
     ] = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Only look, and exit with 1 if all is not well.")
+        bool, typer.Option("--check", help="Change nothing; exit with 1 if there is a problem.")
     ] = False,
     printed: Annotated[
         TemplateFormat | None,
-        typer.Option("--print", help="Print the tables for another tool, and touch nothing."),
+        typer.Option("--print", help="Print the tables for another tool; change nothing."),
     ] = None,
-    role: Annotated[Role, typer.Option(help="Whose policy --print iam prints.")] = Role.WORKER,
+    role: Annotated[Role, typer.Option(help="The role whose policy --print iam prints.")] = Role.WORKER,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make the tables that the service needs, and stamp them for their environment.
+    """Create the tables that the service needs, and stamp them with their environment.
 
-    Beside a semel.toml these are the tables of its apps and of its API; where there is none, semel's own.
-    What is there already is left as it is; a second run finds nothing to do.
+    With a semel.toml these are the tables of its apps and of its API; without one, semel's own tables.
+    Existing tables are left as they are; a second run changes nothing.
 
     semel provision
 
@@ -88,13 +80,13 @@ def provision(
     configuration = configuration_for(StoreOptions(config=config, url=url, env=env))
     chosen = settings(configuration)
     env = chosen.semel.env
-    if app and printed is TemplateFormat.SAM:
+    if app and printed == "sam":
         apps = [deployed(name, chosen.apps.get(name, {})) for name in dict.fromkeys(app)]
         typer.echo(stack_of(apps, env, table).rstrip("\n"))
         return
     if printed is not None:
         chosen = _for_text(printed, chosen)
-    tables = _tables(chosen, configuration, table or [], app or [])
+    tables = tables_wanted(chosen, configuration, table or [], app or [])
     if printed is not None:
         typer.echo(text(printed, tables, env, chosen.semel.url, role).rstrip("\n"))
         return
@@ -111,13 +103,13 @@ def provision(
 
 def _for_text(printed: TemplateFormat, chosen: ServiceSettings) -> ServiceSettings:
     """The settings for a tool that knows one kind of store, whichever theirs is."""
-    kind = "postgresql://" if printed is TemplateFormat.SQL else "dynamodb:"
-    same = chosen.semel.url.startswith("postgres" if printed is TemplateFormat.SQL else kind)
+    kind = "postgresql://" if printed == "sql" else "dynamodb:"
+    same = chosen.semel.url.startswith("postgres" if printed == "sql" else kind)
     url = chosen.semel.url if same else kind
     return msgspec.structs.replace(chosen, semel=msgspec.structs.replace(chosen.semel, url=url))
 
 
-def _tables(
+def tables_wanted(
     chosen: ServiceSettings, configuration: Configuration, names: list[str], apps: list[str]
 ) -> tuple[Table, ...]:
     """The tables that were asked for; else those of the service."""
@@ -138,21 +130,12 @@ def _of_app(app: str, chosen: ServiceSettings) -> tuple[Table, ...]:
 
 def text(printed: TemplateFormat, tables: tuple[Table, ...], env: str, url: str, role: Role) -> str:
     """The tables as another tool wants them."""
-    from semel.provision import cdk, cloudformation, iam, sam, terraform
-
-    match printed:
-        case TemplateFormat.CLOUDFORMATION:
-            return cloudformation.text(tables, env)
-        case TemplateFormat.SAM:
-            return sam.text(tables, env)
-        case TemplateFormat.TERRAFORM:
-            return terraform.text(tables, env)
-        case TemplateFormat.CDK:
-            return cdk.text(tables, env)
-        case TemplateFormat.SQL:
-            return sql(tables, env, url)
-        case TemplateFormat.IAM:
-            return json.dumps(iam.policy(tables, env, role, region=region(url)), indent=2)
+    if printed == "sql":
+        return sql(tables, env, url)
+    if printed == "iam":
+        return json.dumps(policy(tables, env, role, region=region(url)), indent=2)
+    written: str = import_module(f"semel.provision.{printed}").text(tables, env)
+    return written
 
 
 def stack_of(apps: list[Deployment], env: str, table: list[str] | None) -> str:
@@ -195,17 +178,18 @@ class ProgressLines:
 
 
 def report(problems: list[Problem], place: ProvisionTarget, as_json: bool) -> None:
-    """Tell what is wrong, each with its remedy; leave with 1 if anything is."""
+    """Tell what is wrong, each with its remedy; leave with 1 if anything is that is not optional."""
+    wrong = [each for each in problems if not each.optional]
     if as_json:
-        print_json({"problems": [{"what": each.what, "remedy": each.remedy} for each in problems]})
+        print_json({"problems": [msgspec.structs.asdict(each) for each in problems]})
     else:
         console = Console(highlight=False, soft_wrap=True)
         for each in problems:
             console.print(each.what, style="bold", markup=False)
             console.print(f"  {each.remedy}", markup=False)
-        if not problems:
+        if not wrong:
             console.print(f"All is well: environment {place.env} has {counted(place)}.", markup=False)
-    if problems:
+    if wrong:
         raise typer.Exit(1)
 
 

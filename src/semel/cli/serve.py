@@ -2,6 +2,7 @@
 
 import signal
 import sys
+from contextlib import AbstractContextManager
 from typing import Annotated, Any, TypeAlias
 
 import typer
@@ -10,13 +11,15 @@ from semel import errors
 from semel.cli.common import ConfigOption, UrlOption, app_names, gathered
 from semel.core.extras import require
 
-WorkersOption: TypeAlias = Annotated[int | None, typer.Option(min=0, help="Threads for each app's inbox.")]
+WorkersOption: TypeAlias = Annotated[
+    int | None, typer.Option(min=0, help="The number of threads for each app's inbox.")
+]
 AppsOption: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
         "--app",
         metavar="NAME",
-        help="Only this app; repeat it for more. All that are enabled.",
+        help="Run only this app; can be repeated. By default all that are enabled.",
         autocompletion=app_names,
     ),
 ]
@@ -33,10 +36,10 @@ def serve(
     workers: WorkersOption = None,
     app: AppsOption = None,
     traffic: Annotated[
-        bool, typer.Option("--traffic", help="To try it: settings of its own, and made-up traffic.")
+        bool, typer.Option("--traffic", help="Try it out: sample settings and generated traffic.")
     ] = False,
 ) -> None:
-    """Take webhooks, work on what they bring, and lend the ledger over HTTP.
+    """Receive webhooks, handle their events, and serve the ledger over HTTP.
 
     semel serve --config semel.toml
 
@@ -56,7 +59,8 @@ def serve(
 
 def _serve_sample(options: Chosen, *, alone: bool) -> None:
     """The service on settings of the sample, with traffic."""
-    from semel.service import run, server, traffic
+    from semel.service import run, server
+    from semel.service.traffic import Traffic, sampled
 
     if not alone:
         raise errors.UsageError(
@@ -64,9 +68,16 @@ def _serve_sample(options: Chosen, *, alone: bool) -> None:
         )
     # Who is tired of it before it has begun leaves it as one who is later.
     signal.signal(signal.SIGINT, lambda *_: sys.exit(0))
-    with traffic.sampled(options, typer.echo) as configuration:
+    notes: list[str] = []  # told later: the first line is the dashboard's address
+    with sampled(options, notes.append) as configuration:
         runtime = run.begin(configuration)
-        server.serve(runtime, typer.echo, lambda address: traffic.traffic(runtime, address, typer.echo))
+
+        def beside(address: str) -> AbstractContextManager[None]:
+            for note in notes:
+                typer.echo(note)
+            return Traffic(runtime, address, typer.echo).running()
+
+        server.serve(runtime, typer.echo, beside)
 
 
 def work(
@@ -76,12 +87,12 @@ def work(
     host: Annotated[str | None, typer.Option(help="The address to listen on, with --port.")] = None,
     port: Annotated[
         int | None,
-        typer.Option("--port", "--work-port", help="Tell health and metrics here; 0 takes a free one."),
+        typer.Option("--port", "--work-port", help="The port for health and metrics; 0 takes a free one."),
     ] = None,
     workers: WorkersOption = None,
     app: AppsOption = None,
 ) -> None:
-    """Work on what waits in the inboxes, and take no webhooks.
+    """Handle the messages in the inboxes, without receiving webhooks.
 
     semel work --config semel.toml --app support --port 9100
     """
