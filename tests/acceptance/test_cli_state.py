@@ -15,7 +15,6 @@ import pytest
 import typer
 
 import semel
-from semel.cli import main
 from semel.cli.app import app
 from semel.gate import Allowed, Cap, Cooldown, KillSwitch, QuietHours, Shadow
 from semel.periods import Day
@@ -54,22 +53,14 @@ def s(connect, url):
 
 
 @pytest.fixture
-def run(url, monkeypatch, capsys):
+def run(url, monkeypatch, typed):
     """Type a command: its exit code, and what it wrote on stdout and stderr."""
     for name in ("SEMEL_ENV", "SEMEL_SCOPE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("SEMEL_URL", url)
     monkeypatch.setenv("SEMEL_SECRET", SECRET)
     monkeypatch.setenv("COLUMNS", "120")
-
-    def run(*words):
-        monkeypatch.setattr(sys, "argv", ["semel", *words])
-        with pytest.raises(SystemExit) as end:
-            main()
-        captured = capsys.readouterr()
-        return end.value.code or 0, captured.out, captured.err
-
-    return run
+    return typed
 
 
 @pytest.fixture
@@ -103,30 +94,61 @@ def test_a_switch_stops_every_worker_in_every_scope_until_it_is_off(run, s, cloc
     assert gate.decide("reply:2").allowed
 
 
-def test_the_list_of_switches_says_since_when_and_why(run, read, s):
+def test_the_list_of_switches_says_since_when_by_whom_and_why(run, read, s, clock, monkeypatch):
+    monkeypatch.setattr("getpass.getuser", lambda: "ann")
     run("switch", "on", "sending", "--reason", "wrong prices")
     run("switch", "off", "lookups")
     code, out, _ = run("switch", "list")
     assert code == 0
-    lookups, sending = (line.split(maxsplit=3) for line in out.splitlines()[1:])
+    lookups, sending = (line.split(maxsplit=4) for line in out.splitlines()[1:])
     assert lookups[:3] == ["lookups", "off", "2026-07-01T16:00:00.000+00:00"]
     assert [text.strip() for text in sending] == [
         "sending",
         "on",
         "2026-07-01T16:00:00.000+00:00",
+        "ann",
         "wrong prices",
     ]
     assert read("switch", "list") == {
         "switches": [
-            {"name": "lookups", "on": False, "since": "2026-07-01T16:00:00.000+00:00", "reason": ""},
+            {
+                "name": "lookups",
+                "on": False,
+                "since": "2026-07-01T16:00:00.000+00:00",
+                "reason": "no reason was given",
+                "by": "ann",
+            },
             {
                 "name": "sending",
                 "on": True,
                 "since": "2026-07-01T16:00:00.000+00:00",
                 "reason": "wrong prices",
+                "by": "ann",
             },
         ]
     }
+    [turn] = read("switch", "history", "sending")["turns"]
+    assert (turn["on"], turn["by"], turn["why"]) == (True, "ann", "wrong prices")
+    assert run("switch", "history", "sending")[1].splitlines()[1].split()[1:] == [
+        "on",
+        "ann",
+        "wrong",
+        "prices",
+    ]
+    assert "never turned" in run("switch", "history", "nothing")[1]
+    clock.advance(60)
+    run("switch", "off", "sending")
+    assert [turn["on"] for turn in read("switch", "history", "sending")["turns"]] == [False, True]
+
+
+def test_counters_are_listed_with_the_ends_of_their_periods(run, read, s):
+    s.counters.add("replies:42", 3)
+    s.counters.add("mails:7")
+    [counter] = read("counter", "list", "--prefix", "replies:")["counters"]
+    assert (counter["counter"], counter["used"]) == ("replies:42", 3)
+    assert counter["resets_at"] == "2026-07-02T00:00:00.000+00:00"
+    assert "mails:7" in run("counter", "list")[1]
+    assert run("counter", "list", "--prefix", "nothing")[1] == "No counters.\n"
 
 
 def test_without_switches_the_list_says_so(run, read, s):
@@ -493,9 +515,30 @@ def test_everything_about_a_person_goes_and_what_was_done_is_still_known(run, s,
 
 def test_what_was_forgotten_is_told_as_json(read, s):
     fill(s)
-    told = {"records": 3, "documents": 1, "entries": 2, "running": [], "more": False, "overflow": []}
+    none = {"messages": 0, "running": [], "more": False, "skipped": [], "overflow": []}
+    told = {"records": 3, "documents": 1, "entries": 2} | none
     assert read("forget-subject", PERSON, "--yes") == told
-    assert read("forget-subject", PERSON, "--yes") == dict.fromkeys(told, 0) | {"running": [], "overflow": []}
+    assert read("forget-subject", PERSON, "--yes") == dict.fromkeys(told, 0) | none
+
+
+def test_act_erase_shows_what_would_go_asks_and_tells_the_journal(run, s):
+    fill(s)
+    words = ("act", "erase", PERSON, "--why", "request no. 17", "--by", "eve")
+    told = "3 rows of ledger, 1 row of documents, 2 rows of journal"
+    assert run(*words, "--preview")[:2] == (0, f"Would go: {told}.\n")
+    code, _, err = run(*words)
+    assert (code, "say --yes" in err) == (2, True)
+    assert s.documents.get("ada:state") is not None
+    assert run(*words, "--yes")[:2] == (0, f"Erased: {told}.\n")
+    assert run(*words, "--yes")[1].startswith("Nothing is kept about this person here.")
+    busy = claim(s, "busy")
+    code, out, _ = run(*words, "--yes", "--json")
+    left = json.loads(out)
+    assert (code, left["tables"], left["running"], left["preview"]) == (1, {}, ["busy"], False)
+    s.ledger.complete(busy, PERSON)
+    assert "1 row of ledger" in run(*words, "--yes")[1]
+    assert {(entry.actor, entry.body["action"]) for entry in s.ops.journal().entries} == {("eve", "erase")}
+    assert PERSON not in str(s.ops.journal().entries)
 
 
 def test_others_and_other_scopes_are_not_forgotten(run, s):
@@ -746,7 +789,7 @@ def test_the_reference_names_every_option_of_a_command(path):
     heading = f"{path}\n"
     sections = [part for part in page.split("\n#") if part.lstrip("# ").startswith(heading)]
     assert len(sections) == 1, f"no section of its own: {path}"
-    shared = page.split("\n## A store", 1)[1].split("\n## ", 1)[0]
+    shared = page.split("\n## Options for the store", 1)[1].split("\n## ", 1)[0]
     options = {name for param in COMMANDS[path].params for name in param.opts if name.startswith("--")}
     named = {word for code in re.findall(r"`([^`\n]+)`", sections[0] + shared) for word in code.split()}
     assert options - {"--help"} - named == set()

@@ -120,6 +120,13 @@ def test_where_there_is_room_each_record_has_one_line(folder: Path) -> None:
     assert all(Text(line).cell_len <= 80 for line in shown)
 
 
+def test_a_search_on_80_columns_has_every_key_whole(folder: Path) -> None:
+    shown = on_a_terminal(folder, "ls").splitlines()
+    assert all(any(key in line for line in shown) for key in KEYS)
+    assert all(Text(line).cell_len <= 80 or any(key in line for key in KEYS) for line in shown)
+    assert shown[-1] == "4 records, found by reading the table."
+
+
 # How rows are laid out
 
 

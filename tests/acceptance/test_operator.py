@@ -290,13 +290,16 @@ def test_a_message_that_is_put_back_is_handled_and_not_dead_again(
             work_off(runtime)
         [dead] = served.run("inbox", "dead", "support", "--json").json["dead"]
         assert dead["key"] == sent.key
-        put_back = served.run("inbox", "redrive", "support", "--all")
+        put_back = served.run(*REDRIVE)
         assert (put_back.code, put_back.out) == (0, "Put back 1 message.\n")
         assert served.run("inbox", "list", "support", "--json").json["waiting"] == 1
         work_off(runtime)
         assert served.run("inbox", "dead", "support", "--json").json["dead"] == []
         shown = served.run("ledger", "show", sent.key, "--app", "support", "--json").json
         assert shown["status"] == "COMPLETED"
+
+
+REDRIVE = ("inbox", "redrive", "support", "--all", "--why", "mended", "--yes")
 
 
 def broken(_message: object) -> None:
@@ -311,11 +314,13 @@ def test_by_the_url_alone_the_inbox_of_an_app_is_not_taken_for_another(
     (served.folder / "semel.toml").unlink()
     monkeypatch.setenv("SEMEL_URL", served.url)
     monkeypatch.setenv("SEMEL_ENV", served.env)
-    said = served.run("inbox", "redrive", "support", "--all")
+    said = served.run(*REDRIVE)
     assert said.code == 2
     assert "say --app support" in said.err
     for words in (("--app", "support"), ("--scope", "")):
-        assert served.run("inbox", "redrive", "support", "--all", *words).code == 0
+        assert (
+            served.run("inbox", "redrive", "support", "--all", "--why", "mended", "--yes", *words).code == 0
+        )
 
 
 @two

@@ -17,9 +17,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from starlette.testclient import TestClient
 
 import semel
 from semel.connect import Semel
+from semel.dashboard import dashboard
+from tests.acceptance import on_call
 from tests.acceptance.desk import SECRET, Desk, lasting, open_desk, own_dynamodb  # noqa: F401
 from tests.servers.absence import served
 from tests.servers.dynamodb import dynoxide, ministack
@@ -40,6 +43,12 @@ ELSEWHERE = {
 IN_EXAMPLES = {"write-your-own-app.md": "order_notices"}
 # What keeps running: it is started, and stopped when it says that it runs.
 RUNNING = ("serve", "work")
+# What is another at every run, and what stands for it.
+VARYING = (
+    (r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)", "MOMENT"),
+    (r"\b\d[\d.,]* (ms|s|min|h|d|MB)\b( \d+ (s|min|h)\b)?", "SPAN"),
+    (r"\b[0-9A-HJKMNP-TV-Z]{26}\b", "ULID"),
+)
 # Which of a page's commands leave with 1, as they find what the page says that they find.
 FINDS = {
     ("provision.md", "semel provision --url dynamodb://eu-west-1 --env prod --check"),
@@ -96,6 +105,9 @@ def desk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Des
     desk.settle()
     assert desk.run("provision").code == 0
     monkeypatch.setenv("STORE", desk.url)
+    monkeypatch.setenv("OLD", desk.url)
+    for name in ("TARGET", "NEW"):
+        monkeypatch.setenv(name, f"sqlite:///{desk.folder / name}.db")
     return desk
 
 
@@ -166,7 +178,10 @@ def another_dynamodb() -> Iterator[str]:
 def test_every_command_of_a_page_does_as_the_page_says(
     page: str, desk: Desk, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    put_there(desk)
+    if page in on_call.PAGES:
+        on_call.prepare(desk, page, monkeypatch)
+    else:
+        put_there(desk)
     if page in IN_EXAMPLES:
         shutil.copytree(EXAMPLES / IN_EXAMPLES[page], desk.folder, dirs_exist_ok=True)
     key = desk.folder / "semel.db.key"
@@ -196,7 +211,9 @@ def test_every_command_of_a_page_does_as_the_page_says(
 
 
 def plain(text: str) -> str:
-    """A text without what columns are filled up with."""
+    """A text without what columns are filled up with, in which any moment, span, size or id is as good."""
+    for pattern, word in VARYING:
+        text = re.sub(pattern, word, text)
     return re.sub(r"\s+", " ", text)
 
 
@@ -234,3 +251,18 @@ def test_the_pages_have_commands_for_every_group() -> None:
     """Should the blocks be written otherwise one day, this notices that nothing is typed any more."""
     groups = {one.line.split()[1] for one in EVERY}
     assert {"provision", "serve", "work", "switch", "ledger", "inbox", "forget-subject", "cost"} <= groups
+
+
+def test_every_address_of_the_dashboard_that_the_pages_name_is_there() -> None:
+    """The pages for people on call name addresses, and the labels of fields in quotes."""
+    texts = [(HOW_TO / page).read_text("utf-8") for page in on_call.PAGES]
+    named = set(re.findall(r"`(/(?:ledger|key|doubts|switches|journal)?(?:\?[^`]+)?)`", "".join(texts)))
+    assert {"/", "/journal", "/doubts", "/switches"} < named
+    with semel.connect("memory:", secret=SECRET.encode()) as s:
+        for address in named:
+            s.ledger.check_and_set(address.partition("?key=")[2] or "another")
+        client = TestClient(dashboard(s, open=True), "http://localhost", client=("127.0.0.1", 50000))
+        answers = {address: client.get(address) for address in named}
+    assert {address for address, answer in answers.items() if answer.status_code != 200} == set()
+    for label in ("About the person", "Key begins with", "Digest in a log"):
+        assert label in answers["/ledger?subject=bob@example.com"].text

@@ -15,8 +15,10 @@ from typing import Any
 
 import pytest
 
+import semel
 from semel import errors
 from semel.cli.serve import serve
+from semel.ops.model import Search
 from semel.service import sample_data
 from semel.service.traffic import sampled
 from tests.servers.running import PATIENCE_SECONDS, until
@@ -76,6 +78,7 @@ def test_each_app_takes_what_is_pasted_and_drops_it_the_second_time(tmp_path: Pa
         running = Running(tmp_path)
         stack.callback(running.kill)
         assert running.tells("Ctrl-C stops it"), running.told
+        assert running.told.startswith("semel: dashboard at http://127.0.0.1:"), running.told
         assert "port 8000 is in use, so another one is taken" in running.told
         lines = re.findall(r"^  (curl .+)$", running.told, re.MULTILINE)
         sends, looks = lines[: len(PASTED)], lines[len(PASTED) :]
@@ -179,3 +182,15 @@ def test_the_shop_fails_once_for_some_orders_and_always_for_others() -> None:
         with pytest.raises(sample_data.ShopDown):
             sample_data.find_order("40019", "")
     assert sample_data.find_order("40010", "") is None
+
+
+def test_from_the_start_there_is_a_doubt_a_failure_and_a_switch_that_was_turned() -> None:
+    with semel.connect("memory:") as s:
+        sample_data.begin(s)
+        assert len(s.ops.search(Search(in_doubt=True)).records) == 1
+        assert len(s.ops.search(Search(status=semel.Status.FAILED)).records) == 1
+        assert {name: switch.on for name, switch in s.switches.list().items()} == {
+            "sample_pause": True,
+            "sample_maintenance": False,
+        }
+        assert len(s.ops.journal().entries) == 3
