@@ -37,7 +37,7 @@ LEFT_OUT = [positive_data_acceptance, unsupported_method]
 EVERYTHING = f"""
 [tokens.all]
 token = "{TOKENS["north"]}"
-scopes = ["ledger:read", "ledger:write", "admin", "metrics"]
+scopes = ["ledger:read", "ledger:write", "ops:read", "ops:write", "apps:read", "admin", "metrics"]
 """
 
 
@@ -62,11 +62,12 @@ def test_the_document_of_the_ledgers_api_is_true(tmp_path: Path) -> None:
         for operation in [one for one in operations if one.path.startswith("/v1")]:
             for mode in GenerationMode:
                 PLANNED(given(case=operation.as_strategy(generation_mode=mode))(examine))()
-    assert len({label for label, _ in seen}) == 17
+    assert len({label for label, _ in seen}) == 29
     assert not [one for one in seen if one[1] >= 500]
     # What these take can be told by its form alone; the others refuse some of what the document allows.
     taken = {label for label, status in seen if status < 300}
     assert {"GET /v1/switches", "PUT /v1/switches/{name}", "POST /v1/is-processed"} <= taken
+    assert {"GET /v1/ops/records", "GET /v1/ops/journal", "GET /v1/ops/inboxes"} <= taken
 
 
 # Webhooks, and what the apps answer besides

@@ -16,7 +16,6 @@ SCHEMA: Final = problem_schema(
     retry_after={"type": "number", "description": "In so many seconds it may be gone."},
 )
 PROBLEM: Final = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
-METHODS: Final = frozenset({"get", "put", "post", "delete"})
 # What may be said to any request, before an operation sees it or in its place.
 OF_ALL: Final[tuple[ServiceProblemType, ...]] = (
     "invalid-request",
@@ -43,16 +42,16 @@ def problems(
     *kinds: ServiceProblemType, common: tuple[ServiceProblemType, ...] = COMMON
 ) -> dict[int | str, dict[str, Any]]:
     """The answers of an operation that may have these problems, and those that every one may have."""
-    told: dict[int | str, dict[str, Any]] = {}
+    responses: dict[int | str, dict[str, Any]] = {}
     for kind in (*common, *kinds):
         status, title = PROBLEMS[kind]
-        one = told.setdefault(status, {"description": "", "content": PROBLEM})
+        one = responses.setdefault(status, {"description": "", "content": PROBLEM})
         one["description"] = f"{one['description']}\n\n`{kind}`: {title}.".strip()
         if status == 401:
             one["headers"] = {"WWW-Authenticate": {"schema": {"type": "string"}}}
         if status in (408, 409, 503):
             one["headers"] = {"Retry-After": {"schema": {"type": "integer", "minimum": 1}}}
-    return told
+    return responses
 
 
 def describe_service(app: FastAPI, runtime: Runtime) -> None:
@@ -69,9 +68,9 @@ def describe_service(app: FastAPI, runtime: Runtime) -> None:
 
 def _described(document: dict[str, Any], runtime: Runtime) -> dict[str, Any]:
     for path, item in document["paths"].items():
-        for method in METHODS & item.keys():
-            _without_fastapis_own(item[method]["responses"])
-            _add(item[method], OF_HEALTH if path.startswith(HEALTH) else OF_ALL)
+        for operation in item.values():
+            _without_fastapis_own(operation["responses"])
+            _add(operation, OF_HEALTH if path.startswith(HEALTH) else OF_ALL)
     schemas = document.setdefault("components", {}).setdefault("schemas", {})
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)

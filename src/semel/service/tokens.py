@@ -1,13 +1,13 @@
-"""Who may ask what: tokens, compared in constant time, and the tenant that each one stands for."""
+"""Tokens: what each may do, its tenant, and its comparison in constant time."""
 
 import hmac
 import re
 from collections.abc import Awaitable, Callable
 from hashlib import sha256
-from typing import Annotated, Any, Final
+from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
-from fastapi import Security
+from fastapi import Depends, Query, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from semel import errors
@@ -15,7 +15,7 @@ from semel.apps.configuration import Configuration
 from semel.apps.settings import SHORTEST
 from semel.connect import Semel
 from semel.doors.http.problems import ProblemDetails
-from semel.service.problems import ProblemError, problem
+from semel.service.problems import ProblemError, problem, problem_error
 from semel.service.runtime import Runtime
 from semel.service.settings import Right, TokenSection
 
@@ -27,6 +27,15 @@ BEARER: Final = HTTPBearer(
     auto_error=False, scheme_name="token", description="A token of the settings: `[tokens.NAME]`."
 )
 BearerCredentials = Annotated[HTTPAuthorizationCredentials | None, Security(BEARER)]
+AppQuery = Annotated[
+    str | None,
+    Query(
+        min_length=1,
+        max_length=100,
+        description="The application whose ledger is meant, instead of the token's own tenant's; takes the "
+        "scope `apps:read`.",
+    ),
+]
 
 
 class Principal(msgspec.Struct, frozen=True):
@@ -36,6 +45,12 @@ class Principal(msgspec.Struct, frozen=True):
     rights: frozenset[str]
     s: Semel
 
+    def require(self, *rights: Right) -> None:
+        """Refuse it what it asks for, unless it has these rights."""
+        for right in rights:
+            if right not in self.rights:
+                raise ProblemError(_lacks(self, right))
+
 
 class Tokens:
     """Every token that is known."""
@@ -43,6 +58,7 @@ class Tokens:
     def __init__(self, runtime: Runtime) -> None:
         # Its events say that they came in this way.
         s = runtime.s.through("api")
+        self._apps = {one.name: one.s.through("api") for one in runtime.apps}
         self._known: list[tuple[bytes, Principal]] = []
         for name, token in runtime.settings.tokens.items():
             digest = _digest(name, token, runtime.configuration)
@@ -65,6 +81,21 @@ class Tokens:
                 found = caller
         return found
 
+    def operators(self) -> dict[str, tuple[Literal["viewer", "operator"], str]]:
+        """Who may look into a ledger by the dashboard, as what, and the digest of each one's token."""
+        return {
+            caller.name: ("operator" if "ops:write" in caller.rights else "viewer", digest.hex())
+            for digest, caller in self._known
+            if "ops:read" in caller.rights
+        }
+
+    def in_app(self, caller: Principal, app: str) -> Principal:
+        """The caller, in the ledger of an application."""
+        caller.require("apps:read")
+        if app not in self._apps:
+            raise problem_error("no-such-app", f"there are {', '.join(self._apps) or 'none'}")
+        return msgspec.structs.replace(caller, s=self._apps[app])
+
     def name(self, authorization: str) -> str | None:
         """Whose token this header shows; None where it is nobody's."""
         scheme, _, presented = authorization.partition(" ")
@@ -73,7 +104,13 @@ class Tokens:
 
     def unknown(self, *, sent: bool) -> ProblemDetails:
         """What is said to nobody."""
-        return _unknown(known=bool(self._known), sent=sent)
+        detail = "send Authorization: Bearer with a token of the settings"
+        if not self._known:
+            detail = "no token is set up: add a section [tokens.NAME] to the settings"
+        elif sent:
+            detail = "no such token is set up"
+        challenge = 'Bearer realm="semel"' + (', error="invalid_token"' if sent else "")
+        return problem("not-authenticated", detail, [("WWW-Authenticate", challenge)])
 
     def recognise(self, credentials: HTTPAuthorizationCredentials | None) -> Principal:
         """Who sent these; nobody that is not known."""
@@ -82,32 +119,41 @@ class Tokens:
             raise ProblemError(self.unknown(sent=credentials is not None))
         return caller
 
-    def asking(self, right: Right) -> Callable[..., Awaitable[Principal]]:
-        """A dependency: the caller, if it has this right."""
 
-        async def asks(credentials: BearerCredentials) -> Principal:
-            caller = self.recognise(credentials)
-            if right not in caller.rights:
-                raise ProblemError(_lacks(caller, right))
-            return caller
+def asking(*rights: Right) -> Callable[..., Awaitable[Principal]]:
+    """A dependency: the caller, if it has these rights."""
 
-        return asks
+    async def asks(request: Request, credentials: BearerCredentials) -> Principal:
+        caller: Principal = request.app.state.tokens.recognise(credentials)
+        caller.require(*rights)
+        return caller
+
+    return asks
 
 
-def _unknown(*, known: bool, sent: bool) -> ProblemDetails:
-    detail = "send Authorization: Bearer with a token of the settings"
-    if not known:
-        detail = "no token is set up: add a section [tokens.NAME] to the settings"
-    elif sent:
-        detail = "no such token is set up"
-    told = 'Bearer realm="semel"' + (', error="invalid_token"' if sent else "")
-    return problem("not-authenticated", detail, [("WWW-Authenticate", told)])
+def operating(right: Right) -> Callable[..., Awaitable[Principal]]:
+    """A dependency: the caller, if it has this right, in the ledger that it asks about."""
+    known = asking(right)
+
+    async def asks(request: Request, credentials: BearerCredentials, app: AppQuery = None) -> Principal:
+        caller = await known(request, credentials)
+        tokens: Tokens = request.app.state.tokens
+        return caller if app is None else tokens.in_app(caller, app)
+
+    return asks
+
+
+LedgerReader: TypeAlias = Annotated[Principal, Depends(asking("ledger:read"))]
+LedgerWriter: TypeAlias = Annotated[Principal, Depends(asking("ledger:write"))]
+Admin: TypeAlias = Annotated[Principal, Depends(asking("admin"))]
+OpsReader: TypeAlias = Annotated[Principal, Depends(operating("ops:read"))]
+OpsWriter: TypeAlias = Annotated[Principal, Depends(operating("ops:write"))]
 
 
 def _lacks(caller: Principal, right: Right) -> ProblemDetails:
-    told = f'Bearer realm="semel", error="insufficient_scope", scope="{right}"'
+    challenge = f'Bearer realm="semel", error="insufficient_scope", scope="{right}"'
     detail = f"the token {caller.name!r} lacks the scope {right!r}"
-    return problem("not-permitted", detail, [("WWW-Authenticate", told)], scope=right)
+    return problem("not-permitted", detail, [("WWW-Authenticate", challenge)], scope=right)
 
 
 def _digest(name: str, token: TokenSection, configuration: Configuration) -> bytes:
@@ -126,12 +172,3 @@ def _digest(name: str, token: TokenSection, configuration: Configuration) -> byt
     if digest == sha256(b"").digest():
         raise configuration.wrong((*path, "sha256"), "it is the hash of no text at all: hash the token")
     return digest
-
-
-def anybody() -> Callable[..., Awaitable[Any]]:
-    """A dependency that lets everybody in."""
-
-    async def asks() -> None:
-        return None
-
-    return asks

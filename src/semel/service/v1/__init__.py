@@ -1,4 +1,4 @@
-"""The ledger over HTTP, for any language: the same promises as the library's, told by the same rules.
+"""The ledger over HTTP, for any language: the same promises as the library, by the same rules.
 
 `rules` decides what a repeated request means, `models` says how requests and answers look, and the routers
 only carry them to the ledger of the caller's tenant.
@@ -7,13 +7,16 @@ only carry them to the ledger of the caller's tenant.
 from fastapi import APIRouter
 
 from semel.service.runtime import Runtime
-from semel.service.tokens import Tokens
-from semel.service.v1 import claims, counters, gates, marks, records, switches
+from semel.service.v1 import claims, counters, gates, inboxes, marks, ops, records, switches
 
 
-def router(runtime: Runtime, tokens: Tokens) -> APIRouter:
+def router(runtime: Runtime) -> APIRouter:
     """Everything under /v1."""
     routes = APIRouter(prefix="/v1")
-    for part in (claims, records, marks, counters, gates, switches):
-        routes.include_router(part.router(runtime, tokens))
+    for part in (claims.routes, records.routes, marks.routes, counters.routes):
+        routes.include_router(part)
+    routes.include_router(gates.router(runtime))
+    routes.include_router(switches.routes)
+    routes.include_router(ops.routes)
+    routes.include_router(inboxes.router(runtime))
     return routes

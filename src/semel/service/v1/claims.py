@@ -1,15 +1,14 @@
 """Claims, and what becomes of them."""
 
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Depends, Response
+from fastapi import APIRouter, Response
 
 from semel.core.drive import adrive
-from semel.model import MISSING, Busy, Claimed, Failed, Failure, Mismatch, Outcome, Replay, Unknown
+from semel.model import Busy, Claimed, Failed, Failure, Mismatch, Outcome, Replay, Unknown
 from semel.service.openapi import problems
-from semel.service.problems import ProblemError, later, moment, problem_error
-from semel.service.runtime import Runtime
-from semel.service.tokens import Principal, Tokens
+from semel.service.problems import ProblemError, later, problem_error
+from semel.service.tokens import LedgerWriter, Principal
 from semel.service.v1 import rules
 from semel.service.v1.handles import claim_handle, claim_of
 from semel.service.v1.models import (
@@ -25,80 +24,81 @@ from semel.service.v1.models import (
     RenewRequest,
     ReplayResponse,
     SentError,
+    kept_result,
 )
 from semel.service.v1.strict_json import StrictRoute
 
 MOVE = problems("claim-malformed", "claim-lost")
 
 
-def router(_runtime: Runtime, tokens: Tokens) -> APIRouter:
-    """The addresses of claims."""
-    routes = APIRouter(tags=["claims"], route_class=StrictRoute)
-    Writer = Annotated[Principal, Depends(tokens.asking("ledger:write"))]  # noqa: N806 - a type
+routes = APIRouter(tags=["claims"], route_class=StrictRoute)
 
-    @routes.post(
-        "/claims",
-        status_code=201,
-        response_model=ClaimedResponse,
-        responses={
-            200: {"model": ReplayResponse, "description": "It was done before."},
-            **problems(
-                "key-malformed",
-                "in-progress",
-                "outcome-unknown",
-                "failed-before",
-                "claim-over",
-                "result-unreadable",
-                "payload-changed",
-            ),
-        },
+
+@routes.post(
+    "/claims",
+    status_code=201,
+    response_model=ClaimedResponse,
+    responses={
+        200: {"model": ReplayResponse, "description": "It was done before."},
+        **problems(
+            "key-malformed",
+            "in-progress",
+            "outcome-unknown",
+            "failed-before",
+            "claim-over",
+            "result-unreadable",
+            "payload-changed",
+        ),
+    },
+)
+async def claim(asked: ClaimRequest, caller: LedgerWriter) -> Any:
+    """Claim a key, or learn what is in the way.
+
+    Send a `token` of your own: when the answer is lost, the same request gives the same claim.
+    """
+    begun = caller.s.clock.now()
+    outcome = await adrive(
+        rules.claim(caller.s, asked.key, asked.token, _terms(asked, caller)), caller.s.store
     )
-    async def claim(asked: ClaimRequest, caller: Writer) -> Any:
-        """Claim a key, or learn what is in the way.
+    response = _response(outcome, begun)
+    if isinstance(response, ReplayResponse):
+        return Response(response.model_dump_json(exclude_unset=True), 200, media_type="application/json")
+    return response
 
-        Send a `token` of your own: when the answer is lost, the same request gives the same claim.
-        """
-        begun = caller.s.clock.now()
-        outcome = await adrive(
-            rules.claim(caller.s, asked.key, asked.token, _terms(asked, caller)), caller.s.store
-        )
-        told = _told(outcome, begun)
-        if isinstance(told, ReplayResponse):
-            return Response(told.model_dump_json(exclude_unset=True), 200, media_type="application/json")
-        return told
 
-    @routes.post("/claims/complete", responses=MOVE)
-    async def complete(asked: CompleteRequest, caller: Writer) -> CompletedResponse:
-        """The effect happened; keep what came of it. The same again is done again."""
-        s = caller.s
-        held, ledger = claim_of(asked.claim, s.ledger.steps.prefix), s.ledger.steps
-        overflows = s.store.overflow is not None
-        kept = await adrive(rules.complete(ledger, held, asked.result, overflows=overflows), s.store)
-        return CompletedResponse(kept=kept)
+@routes.post("/claims/complete", responses=MOVE)
+async def complete(asked: CompleteRequest, caller: LedgerWriter) -> CompletedResponse:
+    """The effect happened; keep what came of it. The same again is done again."""
+    s = caller.s
+    held, ledger = claim_of(asked.claim, s.ledger.steps.prefix), s.ledger.steps
+    overflows = s.store.overflow is not None
+    kept = await adrive(rules.complete(ledger, held, asked.result, overflows=overflows), s.store)
+    return CompletedResponse(kept=kept)
 
-    @routes.post("/claims/fail", responses=MOVE)
-    async def fail(asked: FailRequest, caller: Writer) -> FailedResponse:
-        """It failed, and is to stay failed."""
-        held = claim_of(asked.claim, caller.s.ledger.steps.prefix)
-        await caller.s.aio.ledger.fail(held, _failure(asked.error))
-        return FailedResponse()
 
-    @routes.post("/claims/release", responses=MOVE)
-    async def release(asked: ReleaseRequest, caller: Writer) -> ReleasedResponse:
-        """It did not happen; let the next attempt run."""
-        held = claim_of(asked.claim, caller.s.ledger.steps.prefix)
-        error = None if asked.error is None else _failure(asked.error)
-        await caller.s.aio.ledger.release(held, error)
-        return ReleasedResponse()
+@routes.post("/claims/fail", responses=MOVE)
+async def fail(asked: FailRequest, caller: LedgerWriter) -> FailedResponse:
+    """It failed, and is to stay failed."""
+    held = claim_of(asked.claim, caller.s.ledger.steps.prefix)
+    await caller.s.aio.ledger.fail(held, _failure(asked.error))
+    return FailedResponse()
 
-    @routes.post("/claims/renew", responses=MOVE)
-    async def renew(asked: RenewRequest, caller: Writer) -> RenewedResponse:
-        """Still at work: the lease begins anew."""
-        held, begun = claim_of(asked.claim, caller.s.ledger.steps.prefix), caller.s.clock.now()
-        await caller.s.aio.ledger.renew(held)
-        return RenewedResponse(lease=held.lease, lease_until=moment(begun + held.lease))
 
-    return routes
+@routes.post("/claims/release", responses=MOVE)
+async def release(asked: ReleaseRequest, caller: LedgerWriter) -> ReleasedResponse:
+    """It did not happen; let the next attempt run."""
+    held = claim_of(asked.claim, caller.s.ledger.steps.prefix)
+    error = None if asked.error is None else _failure(asked.error)
+    await caller.s.aio.ledger.release(held, error)
+    return ReleasedResponse()
+
+
+@routes.post("/claims/renew", responses=MOVE)
+async def renew(asked: RenewRequest, caller: LedgerWriter) -> RenewedResponse:
+    """Still at work: the lease begins anew."""
+    held, begun = claim_of(asked.claim, caller.s.ledger.steps.prefix), caller.s.clock.now()
+    await caller.s.aio.ledger.renew(held)
+    return RenewedResponse(lease=held.lease, lease_until=begun + held.lease)
 
 
 def _terms(asked: ClaimRequest, caller: Principal) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def _terms(asked: ClaimRequest, caller: Principal) -> dict[str, Any]:
     }
 
 
-def _told(outcome: Outcome, begun: float) -> ClaimedResponse | ReplayResponse:
+def _response(outcome: Outcome, begun: float) -> ClaimedResponse | ReplayResponse:
     match outcome:
         case Claimed():
             return ClaimedResponse(
@@ -126,7 +126,7 @@ def _told(outcome: Outcome, begun: float) -> ClaimedResponse | ReplayResponse:
                 attempt=outcome.attempt,
                 lapsed=outcome.lapsed,
                 lease=outcome.lease,
-                lease_until=moment(begun + outcome.lease),
+                lease_until=begun + outcome.lease,
                 ttl=outcome.ttl,
             )
         case Replay():
@@ -149,16 +149,13 @@ def _told(outcome: Outcome, begun: float) -> ClaimedResponse | ReplayResponse:
 
 
 def _replayed(outcome: Replay) -> ReplayResponse:
-    record, told = outcome.record, {}
-    if outcome.result is not MISSING:
-        told["result"] = outcome.result
+    record = outcome.record
     return ReplayResponse(
         outcome="replay",
         key=record.key,
         attempt=record.attempt,
-        completed_at=moment(record.updated_at),
-        kept=outcome.result is not MISSING,
-        **told,
+        completed_at=record.updated_at,
+        **kept_result(outcome.result),
     )
 
 

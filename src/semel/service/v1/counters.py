@@ -1,15 +1,11 @@
 """Counters: so many in a period, counted once."""
 
-from typing import Annotated
-
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter
 
 from semel import periods
 from semel.core.drive import adrive
 from semel.service.openapi import problems
-from semel.service.problems import moment
-from semel.service.runtime import Runtime
-from semel.service.tokens import Principal, Tokens
+from semel.service.tokens import LedgerReader, LedgerWriter
 from semel.service.v1 import rules
 from semel.service.v1.handles import charge_handle, charge_of
 from semel.service.v1.models import (
@@ -33,57 +29,47 @@ PERIODS: dict[str, type[periods.Period]] = {
 }
 
 
-def router(_runtime: Runtime, tokens: Tokens) -> APIRouter:
-    """The addresses of counters."""
-    routes = APIRouter(prefix="/counters", tags=["counters"], route_class=StrictRoute)
-    Writer = Annotated[Principal, Depends(tokens.asking("ledger:write"))]  # noqa: N806 - a type
-    Reader = Annotated[Principal, Depends(tokens.asking("ledger:read"))]  # noqa: N806 - a type
+routes = APIRouter(prefix="/counters", tags=["counters"], route_class=StrictRoute)
 
-    @routes.post("/charge", responses=problems("key-malformed", "cap-reached"))
-    async def charge(asked: ChargeRequest, caller: Writer) -> ChargeResponse:
-        """Count so much, if the period has room for it; the same token again counts nothing more."""
-        made = await caller.s.aio.counters.charge(
-            asked.counter,
-            asked.by,
-            cap=asked.cap,
-            token=asked.token,
-            per=PERIODS[asked.per](asked.zone),
-            keep=asked.keep,
-        )
-        return ChargeResponse(
-            charge=charge_handle(made),
-            counter=made.counter,
-            period=made.period,
-            by=made.by,
-            resets_at=moment(made.resets_at),
-        )
 
-    @routes.post("/refund", responses=problems("key-malformed", "claim-malformed"))
-    async def refund(asked: RefundRequest, caller: Writer) -> RefundResponse:
-        """Give a charge back, once."""
-        held = charge_of(asked.charge)
-        refunded = await caller.s.aio.counters.refund(held)
-        if not refunded:
-            await adrive(rules.check_charge(caller.s, held), caller.s.store)
-        return RefundResponse(refunded=refunded)
+@routes.post("/charge", responses=problems("key-malformed", "cap-reached"))
+async def charge(asked: ChargeRequest, caller: LedgerWriter) -> ChargeResponse:
+    """Count so much, if the period has room for it; the same token again counts nothing more."""
+    made = await caller.s.aio.counters.charge(
+        asked.counter,
+        asked.by,
+        cap=asked.cap,
+        token=asked.token,
+        per=PERIODS[asked.per](asked.zone),
+        keep=asked.keep,
+    )
+    return ChargeResponse(
+        charge=charge_handle(made),
+        counter=made.counter,
+        period=made.period,
+        by=made.by,
+        resets_at=made.resets_at,
+    )
 
-    @routes.get("", responses=problems("key-malformed"))
-    async def look(
-        counter: KeyQuery,
-        caller: Reader,
-        per: CounterPeriod = "day",
-        zone: Zone = "UTC",
-        cap: Amount | None = None,
-    ) -> TallyResponse:
-        """How a counter stands now."""
-        tally = await caller.s.aio.counters.look(counter, per=PERIODS[per](zone), cap=cap)
-        return TallyResponse(
-            counter=tally.counter,
-            period=tally.period,
-            used=tally.used,
-            resets_at=moment(tally.resets_at),
-            cap=tally.cap,
-            remaining=tally.remaining,
-        )
 
-    return routes
+@routes.post("/refund", responses=problems("key-malformed", "claim-malformed"))
+async def refund(asked: RefundRequest, caller: LedgerWriter) -> RefundResponse:
+    """Give a charge back, once."""
+    held = charge_of(asked.charge)
+    refunded = await caller.s.aio.counters.refund(held)
+    if not refunded:
+        await adrive(rules.check_charge(caller.s, held), caller.s.store)
+    return RefundResponse(refunded=refunded)
+
+
+@routes.get("", responses=problems("key-malformed"))
+async def look(
+    counter: KeyQuery,
+    caller: LedgerReader,
+    per: CounterPeriod = "day",
+    zone: Zone = "UTC",
+    cap: Amount | None = None,
+) -> TallyResponse:
+    """How a counter stands now."""
+    tally = await caller.s.aio.counters.look(counter, per=PERIODS[per](zone), cap=cap)
+    return TallyResponse.model_validate(tally)

@@ -2,20 +2,20 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import msgspec
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter
 
 from semel import errors
 from semel.apps.configuration import Configuration
 from semel.core.keys import compile_template
-from semel.gate import RULES, Allowed, GateDecision, Refused, Rule, Sight
+from semel.gate import RULES, Allowed, GateDecision, Refused, Rule
 from semel.service.openapi import problems
-from semel.service.problems import moment, problem_error
+from semel.service.problems import problem_error
 from semel.service.runtime import Runtime
 from semel.service.settings import GateSection
-from semel.service.tokens import Principal, Tokens
+from semel.service.tokens import LedgerWriter, Principal
 from semel.service.v1.counters import PERIODS
 from semel.service.v1.handles import decision_handle, decision_of
 from semel.service.v1.models import (
@@ -34,11 +34,10 @@ ELSEWHERE: Final = frozenset({"book", "table"})
 TAKEN: Final = frozenset({"self", "also", "at", "subject"})
 
 
-def router(runtime: Runtime, tokens: Tokens) -> APIRouter:
+def router(runtime: Runtime) -> APIRouter:
     """The addresses of gates."""
     gates = {name: _rules(name, gate, runtime.configuration) for name, gate in runtime.settings.gates.items()}
     routes = APIRouter(prefix="/gates/{name}", tags=["gates"], route_class=StrictRoute)
-    Writer = Annotated[Principal, Depends(tokens.asking("ledger:write"))]  # noqa: N806 - a type
 
     def gate_of(name: str, caller: Principal) -> Any:
         if name not in gates:
@@ -47,16 +46,16 @@ def router(runtime: Runtime, tokens: Tokens) -> APIRouter:
         return caller.s.aio.gate(*gates[name], ttl=chosen.ttl, trace=chosen.trace)
 
     @routes.post("/decide", responses=problems("key-malformed", "no-such-gate"))
-    async def decide(name: str, asked: DecideRequest, caller: Writer) -> DecisionResponse:
+    async def decide(name: str, asked: DecideRequest, caller: LedgerWriter) -> DecisionResponse:
         """Whether this action may happen; asked again, the answer is the same."""
         gate = gate_of(name, caller)
         if taken := TAKEN & asked.facts.keys():
             raise problem_error("invalid-request", f"no fact can be named {min(taken)!r}")
         ask = gate.reconsider if asked.reconsider else gate.decide
-        return _told(await ask(asked.key, **asked.facts))
+        return _response(await ask(asked.key, **asked.facts))
 
     @routes.post("/refund", responses=problems("key-malformed", "claim-malformed", "no-such-gate"))
-    async def refund(name: str, asked: GateRefundRequest, caller: Writer) -> RefundResponse:
+    async def refund(name: str, asked: GateRefundRequest, caller: LedgerWriter) -> RefundResponse:
         """What was allowed did not happen: give back what it used up, once."""
         gate, held = gate_of(name, caller), decision_of(asked.decision)
         known = await gate.recorded(held.key)
@@ -70,28 +69,18 @@ def router(runtime: Runtime, tokens: Tokens) -> APIRouter:
     return routes
 
 
-def _told(decision: GateDecision) -> DecisionResponse:
+def _response(decision: GateDecision) -> DecisionResponse:
     refused = decision if isinstance(decision, Refused) else None
     return DecisionResponse(
         key=decision.key,
         allowed=decision.allowed,
-        at=moment(decision.at),
+        at=decision.at,
         decision=decision_handle(decision) if isinstance(decision, Allowed) else None,
         reason=None if refused is None else refused.reason,
-        not_before=None if refused is None else _moment(refused.not_before),
+        not_before=None if refused is None else refused.not_before,
         would_allow=refused is None or refused.would_allow,
-        rules=[_sight(sight) for sight in decision.seen],
+        rules=[SightResponse.model_validate(sight) for sight in decision.seen],
     )
-
-
-def _sight(sight: Sight) -> SightResponse:
-    return SightResponse(
-        rule=sight.rule, passed=sight.passed, saw=sight.saw, not_before=_moment(sight.not_before)
-    )
-
-
-def _moment(at: float | None) -> str | None:
-    return None if at is None else moment(at)
 
 
 def _rules(name: str, gate: GateSection, configuration: Configuration) -> list[Rule]:
@@ -143,8 +132,8 @@ def _typed(kind: type[Rule], options: Mapping[str, Any]) -> dict[str, Any]:
 def _template(value: Any) -> None:
     """Refuse a text in which no facts can be filled in."""
 
-    def told(**facts: Any) -> None:
-        """What a gate is told."""
+    def decide(**facts: Any) -> None:
+        """What a gate is asked, with any facts."""
 
     if isinstance(value, str) and {"{", "}"} & set(value):
-        compile_template(value, inspect.signature(told))
+        compile_template(value, inspect.signature(decide))

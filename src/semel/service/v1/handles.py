@@ -31,15 +31,8 @@ class ClaimHandle(msgspec.Struct, frozen=True, array_like=True):
     doubt_ttl: Annotated[float, msgspec.Meta(gt=0, le=LONGEST_TTL)] | None = None
 
 
-class ChargeHandle(msgspec.Struct, frozen=True, array_like=True):
+class ChargeHandle(Charged, frozen=True, array_like=True):
     """A charge."""
-
-    counter: str
-    period: str
-    token: str
-    by: int
-    id: str
-    resets_at: float
 
 
 class DecisionHandle(msgspec.Struct, frozen=True, array_like=True):
@@ -76,7 +69,7 @@ def charge_handle(charge: Charged) -> str:
 
 def charge_of(handle: str) -> Charged:
     """The charge that is meant."""
-    return Charged(*msgspec.structs.astuple(_opened(handle, ChargeHandle)))
+    return _opened(handle, ChargeHandle)
 
 
 def decision_handle(decision: Allowed) -> str:

@@ -1,50 +1,43 @@
 """Marks: was this seen before?"""
 
-from typing import Annotated
-
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter
 
 from semel.core.drive import adrive
 from semel.service.openapi import problems
 from semel.service.problems import problem_error
-from semel.service.runtime import Runtime
-from semel.service.tokens import Principal, Tokens
+from semel.service.tokens import LedgerReader, LedgerWriter
 from semel.service.v1 import rules
 from semel.service.v1.models import CheckRequest, CheckResponse, KeyRequest, MarkRequest, ProcessedResponse
 from semel.service.v1.strict_json import StrictRoute
 
+routes = APIRouter(tags=["marks"], route_class=StrictRoute)
 
-def router(_runtime: Runtime, tokens: Tokens) -> APIRouter:
-    """The addresses of marks."""
-    routes = APIRouter(tags=["marks"], route_class=StrictRoute)
-    Writer = Annotated[Principal, Depends(tokens.asking("ledger:write"))]  # noqa: N806 - a type
-    Reader = Annotated[Principal, Depends(tokens.asking("ledger:read"))]  # noqa: N806 - a type
 
-    @routes.post("/check-and-set", responses=problems("key-malformed"))
-    async def check_and_set(asked: CheckRequest, caller: Writer) -> CheckResponse:
-        """True the first time, false while that time is remembered: one atomic write.
+@routes.post("/check-and-set", responses=problems("key-malformed"))
+async def check_and_set(asked: CheckRequest, caller: LedgerWriter) -> CheckResponse:
+    """True the first time, false while that time is remembered: one atomic write.
 
-        Send a `token` of your own: when the answer is lost, the same request gives the same answer.
-        """
-        steps = rules.ledger_with(caller.s, asked.token)
-        if (asked.key is None) == (asked.keys is None):
-            raise problem_error("invalid-request", "give either key or keys")
-        if asked.keys is not None:
-            return CheckResponse(
-                new=await adrive(steps.check_and_set_many(asked.keys, asked.ttl), caller.s.store)
-            )
-        assert asked.key is not None  # noqa: S101 - for the type checker
-        return CheckResponse(new=await adrive(steps.check_and_set(asked.key, asked.ttl), caller.s.store))
+    Send a `token` of your own: when the answer is lost, the same request gives the same answer.
+    """
+    steps = rules.ledger_with(caller.s, asked.token)
+    if (asked.key is None) == (asked.keys is None):
+        raise problem_error("invalid-request", "give either key or keys")
+    if asked.keys is not None:
+        return CheckResponse(
+            new=await adrive(steps.check_and_set_many(asked.keys, asked.ttl), caller.s.store)
+        )
+    assert asked.key is not None  # noqa: S101 - for the type checker
+    return CheckResponse(new=await adrive(steps.check_and_set(asked.key, asked.ttl), caller.s.store))
 
-    @routes.post("/is-processed", responses=problems("key-malformed"))
-    async def is_processed(asked: KeyRequest, caller: Reader) -> ProcessedResponse:
-        """Whether a key is done; one that is only being worked on is not."""
-        return ProcessedResponse(processed=await caller.s.aio.ledger.is_processed(asked.key))
 
-    @routes.post("/mark-processed", responses=problems("key-malformed", "in-progress"))
-    async def mark_processed(asked: MarkRequest, caller: Writer) -> ProcessedResponse:
-        """Record that a key is done, whatever became of earlier attempts; a running one is left alone."""
-        await caller.s.aio.ledger.mark_processed(asked.key, asked.ttl)
-        return ProcessedResponse(processed=True)
+@routes.post("/is-processed", responses=problems("key-malformed"))
+async def is_processed(asked: KeyRequest, caller: LedgerReader) -> ProcessedResponse:
+    """Whether a key is done; one that is only being worked on is not."""
+    return ProcessedResponse(processed=await caller.s.aio.ledger.is_processed(asked.key))
 
-    return routes
+
+@routes.post("/mark-processed", responses=problems("key-malformed", "in-progress"))
+async def mark_processed(asked: MarkRequest, caller: LedgerWriter) -> ProcessedResponse:
+    """Record that a key is done, whatever became of earlier attempts; a running one is left alone."""
+    await caller.s.aio.ledger.mark_processed(asked.key, asked.ttl)
+    return ProcessedResponse(processed=True)

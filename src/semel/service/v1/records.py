@@ -1,50 +1,45 @@
 """Records: what is known about a key."""
 
 import asyncio
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Request, Response
 
 from semel.errors import ResultUnreadable
 from semel.model import MISSING, Record
 from semel.service.middleware import GONE
 from semel.service.openapi import problems
 from semel.service.problems import problem_error
-from semel.service.runtime import Runtime
-from semel.service.tokens import Principal, Tokens
-from semel.service.v1.models import KeyQuery, RecordResponse, WaitRequest, record_told
+from semel.service.tokens import LedgerReader, Principal
+from semel.service.v1.models import KeyQuery, RecordResponse, WaitRequest, record_response
 from semel.service.v1.strict_json import StrictRoute
 
+routes = APIRouter(tags=["records"], route_class=StrictRoute)
 
-def router(_runtime: Runtime, tokens: Tokens) -> APIRouter:
-    """The addresses of records."""
-    routes = APIRouter(tags=["records"], route_class=StrictRoute)
-    Reader = Annotated[Principal, Depends(tokens.asking("ledger:read"))]  # noqa: N806 - a type
 
-    @routes.post(
-        "/wait",
-        responses=problems("key-malformed", "no-such-record", "in-progress"),
-        response_model=RecordResponse,
-        response_model_exclude_unset=True,
-    )
-    async def wait(asked: WaitRequest, caller: Reader, request: Request) -> Any:
-        """Wait until nobody is at work on a key, and give the record as it then is."""
-        waiting = asyncio.ensure_future(caller.s.aio.ledger.wait(asked.key, asked.timeout))
-        try:
-            if await _outlived(request, waiting):
-                return Response(status_code=GONE)
-            return await _record(caller, waiting.result())
-        finally:
-            waiting.cancel()
+@routes.post(
+    "/wait",
+    responses=problems("key-malformed", "no-such-record", "in-progress"),
+    response_model=RecordResponse,
+    response_model_exclude_unset=True,
+)
+async def wait(asked: WaitRequest, caller: LedgerReader, request: Request) -> Any:
+    """Wait until nobody is at work on a key, and give the record as it then is."""
+    waiting = asyncio.ensure_future(caller.s.aio.ledger.wait(asked.key, asked.timeout))
+    try:
+        if await _outlived(request, waiting):
+            return Response(status_code=GONE)
+        return await _record(caller, waiting.result())
+    finally:
+        waiting.cancel()
 
-    @routes.get(
-        "/records", responses=problems("key-malformed", "no-such-record"), response_model_exclude_unset=True
-    )
-    async def get(key: KeyQuery, caller: Reader) -> RecordResponse:
-        """The record of a key."""
-        return await _record(caller, await caller.s.aio.ledger.get(key))
 
-    return routes
+@routes.get(
+    "/records", responses=problems("key-malformed", "no-such-record"), response_model_exclude_unset=True
+)
+async def get(key: KeyQuery, caller: LedgerReader) -> RecordResponse:
+    """The record of a key."""
+    return await _record(caller, await caller.s.aio.ledger.get(key))
 
 
 async def _outlived(request: Request, waiting: "asyncio.Future[Any]") -> bool:
@@ -65,4 +60,4 @@ async def _record(caller: Principal, record: Record | None) -> RecordResponse:
         result = await caller.s.aio.ledger.result(record)
     except ResultUnreadable:
         result = MISSING
-    return record_told(record, result)
+    return record_response(record, result)

@@ -1,0 +1,131 @@
+"""Inboxes: what waits for each application, what nobody could handle, and how that is put back."""
+
+import asyncio
+from contextlib import suppress
+from typing import Annotated, Any, Final, TypeAlias
+
+import msgspec
+from fastapi import APIRouter, Depends, Query
+
+from semel.doors.inbox import Counted, Dead, DeadFilter, Inbox
+from semel.doors.inbox.redriving import redrive
+from semel.errors import UsageError
+from semel.service.openapi import problems
+from semel.service.problems import problem_error
+from semel.service.runtime import MountedApp, Runtime
+from semel.service.settings import Right
+from semel.service.tokens import Principal, asking
+from semel.service.v1.models import (
+    DeadLetterResponse,
+    DeadLettersQuery,
+    DeadLettersResponse,
+    InboxesResponse,
+    InboxResponse,
+    RedriveRequest,
+    RedriveResponse,
+    RefusedLetter,
+)
+from semel.service.v1.strict_json import StrictRoute
+
+# What waits for the applications is theirs, and no tenant's.
+READS: Final[tuple[Right, ...]] = ("ops:read", "apps:read")
+WRITES: Final[tuple[Right, ...]] = ("ops:write", "apps:read")
+# So many of what was put back are named in an answer.
+NAMED: Final = 100
+InboxReader: TypeAlias = Annotated[Principal, Depends(asking(*READS))]
+InboxWriter: TypeAlias = Annotated[Principal, Depends(asking(*WRITES))]
+
+
+def router(runtime: Runtime) -> APIRouter:
+    """The addresses of inboxes; each asks its queue, which may take a moment, in a thread."""
+    mounted = {one.name: one for one in runtime.apps if one.works}
+    routes = APIRouter(prefix="/ops/inboxes", tags=["operators"], route_class=StrictRoute)
+
+    def mounted_app(app: str) -> MountedApp:
+        if app not in mounted:
+            raise problem_error("no-such-app", f"those with an inbox are {', '.join(mounted) or 'none'}")
+        return mounted[app]
+
+    @routes.get("", operation_id="ops_inboxes", responses=problems(), dependencies=[Depends(asking(*READS))])
+    async def inboxes() -> InboxesResponse:
+        """How much waits for each application, how much is dead, and since when."""
+        looks = [asyncio.to_thread(_look, one.name, one.inbox) for one in mounted.values()]
+        return InboxesResponse(inboxes=await asyncio.gather(*looks))
+
+    @routes.get(
+        "/{app}/dead",
+        operation_id="ops_dead_letters",
+        responses=problems("no-such-app"),
+        response_model_exclude_unset=True,
+    )
+    async def dead(
+        app: str, asked: Annotated[DeadLettersQuery, Query()], caller: InboxReader
+    ) -> DeadLettersResponse:
+        """Messages that nobody could handle, the oldest first."""
+        if asked.bodies:
+            caller.require("ops:write")
+        found = await asyncio.to_thread(mounted_app(app).inbox.dead, asked.limit, bodies=asked.bodies)
+        return DeadLettersResponse(app=app, letters=[_letter(one) for one in found])
+
+    @routes.post(
+        "/{app}/redrive",
+        operation_id="ops_redrive",
+        responses=problems("no-such-app", "no-such-letter"),
+        response_model_exclude_unset=True,
+    )
+    async def put_back(app: str, asked: RedriveRequest, caller: InboxWriter) -> RedriveResponse:
+        """Put dead letters back, to be handled as if they were new: one, all, or those that fit."""
+        which = _which(asked)
+        return await asyncio.to_thread(_redriven, mounted_app(app), asked, which, caller.name)
+
+    return routes
+
+
+def _look(app: str, inbox: Inbox) -> InboxResponse:
+    survey, dead = inbox.survey(), None
+    with suppress(UsageError):  # a queue that was not told where its dead letters are
+        dead = inbox.count(dead=True)
+    counted = dead or Counted(0)
+    return InboxResponse(
+        app=app,
+        waiting=survey.waiting,
+        oldest=survey.oldest,
+        more=survey.more,
+        resting=survey.resting,
+        dead=None if dead is None else dead.number,
+        dead_oldest=counted.oldest,
+        dead_more=counted.after is not None,
+    )
+
+
+def _which(asked: RedriveRequest) -> DeadFilter:
+    """The dead letters that are meant; all of them only where that was said."""
+    which = DeadFilter(
+        error=asked.error,
+        prefix=asked.prefix,
+        group=asked.group,
+        since=None if asked.since is None else asked.since.timestamp(),
+        until=None if asked.until is None else asked.until.timestamp(),
+    )
+    if [asked.id is not None, asked.all, which != DeadFilter()].count(True) != 1:
+        detail = 'name one letter by its id, or say "all": true, or which by error, prefix, group or time'
+        raise problem_error("invalid-request", detail)
+    return msgspec.structs.replace(which, id=asked.id or "")
+
+
+def _redriven(app: MountedApp, asked: RedriveRequest, which: DeadFilter, by: str) -> RedriveResponse:
+    try:
+        done = redrive(app.s, app.inbox, which, by=by, why=asked.why, preview=asked.preview)
+    except UsageError as error:
+        raise problem_error("no-such-letter", str(error)) from error
+    return RedriveResponse(
+        preview=asked.preview,
+        redriven=len(done.letters),
+        letters=[_letter(one) for one in done.letters[:NAMED]],
+        refused=[RefusedLetter(id=id, why=why) for id, why in done.refused.items()],
+    )
+
+
+def _letter(dead: Dead) -> DeadLetterResponse:
+    told: dict[str, Any] = msgspec.to_builtins(dead, str_keys=True, enc_hook=repr)
+    return DeadLetterResponse(**told)
