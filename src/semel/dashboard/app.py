@@ -1,0 +1,163 @@
+"""The dashboard as an ASGI application: its addresses, who is let in to each, and what every answer says."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Mount, Route, Router
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from semel.connect import Semel
+from semel.dashboard.bulk import BulkPages
+from semel.dashboard.inboxes import InboxPages
+from semel.dashboard.live import LiveFeed
+from semel.dashboard.own import OwnPages
+from semel.dashboard.pages import Pages
+from semel.dashboard.persons import PersonPages
+from semel.dashboard.rendering import ASSETS, asset
+from semel.dashboard.sessions import Sessions, UserTokens
+from semel.dashboard.views import LedgerView
+from semel.dashboard.visits import ROOT, Doorkeeper, Endpoint, PageHandler, Visit
+from semel.doors.inbox import Inbox
+from semel.errors import InvalidOption
+
+# Whatever stood in a page, a browser would load nothing from elsewhere, and run and keep nothing of it.
+HEADERS: Final = {
+    "Content-Security-Policy": (
+        "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; "
+        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
+# The address of a file changes with the file.
+KEPT_BY_BROWSER: Final = "public, max-age=86400, immutable"
+
+
+def dashboard(
+    s: Semel,
+    *,
+    tokens: UserTokens | None = None,
+    users: UserTokens | None = None,
+    inboxes: Mapping[str, Inbox] | None = None,
+    secret: bytes | None = None,
+    open: bool = False,  # noqa: A002 - the word for it; nothing here opens a file
+) -> ASGIApp:
+    """The dashboard of a ledger, to be mounted: `app.mount("/semel", dashboard(s, tokens=...))`.
+
+    `tokens` has the role, viewer or operator, and the SHA-256 in hex of the token of each user by name;
+    `users` has the role and the hash of a password, as `semel hash-password` prints it. `inboxes` are shown
+    by their names. `secret` signs sessions; several processes share one, and without it each signs with its
+    own until it ends. `open=True`, in place of tokens and users, lets in everybody on this machine, and
+    nobody else.
+    """
+    view = LedgerView(s=s, inboxes=inboxes or {})
+    return dashboard_of([view], tokens=tokens, users=users, secret=secret, open=open)
+
+
+def dashboard_of(
+    views: Sequence[LedgerView],
+    *,
+    tokens: UserTokens | None = None,
+    users: UserTokens | None = None,
+    secret: bytes | None = None,
+    open: bool = False,  # noqa: A002 - as the option is called
+    stopping: Callable[[], bool] = lambda: False,
+) -> ASGIApp:
+    """One dashboard of several ledgers, each under its name; `stopping` says when live pages are to end."""
+    if open == bool(tokens or users):
+        raise InvalidOption(
+            "a dashboard is given tokens={name: (role, sha256)}, users={name: (role, hash)}, or open=True "
+            "for this machine alone"
+        )
+    clock = views[0].s.clock
+    door = Doorkeeper(Sessions(tokens or {}, users or {}, secret, clock), views, clock, open=open)
+    routes: list[BaseRoute] = [
+        Route("/sign-in", door.sign_in, methods=["GET", "POST"]),
+        Route("/sign-out", door.sign_out, methods=["POST"]),
+        *(Route(f"/static/{name}", _file(name)) for name in ASSETS),
+    ]
+    if len(views) == 1 and not views[0].name:
+        routes += _routes(views[0], door, stopping)
+    else:
+        routes += [Mount(view.path, _router(_routes(view, door, stopping))) for view in views]
+        routes += [Route(view.path, door.viewer(view, _first_page)) for view in views]
+        routes.append(Route("/", door.first))
+    app = Starlette(exception_handlers={HTTPException: door.nowhere})
+    app.router = _router(routes)
+    return SafeHeaders(app)
+
+
+def _router(routes: list[BaseRoute]) -> Router:
+    # A redirect to the address with a slash would lead to whichever host the request names, as http: behind
+    # TLS, and send the form there again.
+    return Router(routes, redirect_slashes=False)
+
+
+def _routes(view: LedgerView, door: Doorkeeper, stopping: Callable[[], bool]) -> list[BaseRoute]:
+    s = view.s.through("dashboard")
+    pages, inboxes, bulk, own = Pages(s, view), InboxPages(s, view), BulkPages(s), OwnPages(view)
+    persons = PersonPages(s)
+    live = LiveFeed(s, view, door, stopping)
+    seen: dict[str, PageHandler] = {
+        "/": pages.overview,
+        "/ledger": pages.ledger,
+        "/key": pages.key,
+        "/doubts": pages.doubts,
+        **({"/switches": pages.switches} if view.switches else {}),
+        "/counters": pages.counters,
+        "/persons": persons.ask,
+        "/journal": pages.journal,
+        "/inboxes": inboxes.all,
+        "/inbox": inboxes.one,
+        "/own/{page}": own.show,
+        "/live": live.stream,
+    }
+    done: dict[str, PageHandler] = {
+        "/key": pages.act,
+        "/reveal": pages.reveal,
+        **({"/switches": pages.turn} if view.switches else {}),
+        "/inbox": inboxes.redrive,
+        "/letter": inboxes.reveal,
+        "/bulk": bulk.act,
+        "/persons": persons.erase,
+    }
+    return [
+        *(Route(path, door.viewer(view, handler), methods=["GET"]) for path, handler in seen.items()),
+        *(Route(path, door.operator(view, handler), methods=["POST"]) for path, handler in done.items()),
+    ]
+
+
+async def _first_page(visit: Visit) -> Response:
+    return visit.elsewhere("/")
+
+
+def _file(name: str) -> Endpoint:
+    async def send(_: Request) -> Response:
+        return Response(asset(name), media_type=ASSETS[name], headers={"Cache-Control": KEPT_BY_BROWSER})
+
+    return send
+
+
+class SafeHeaders:
+    """Says with every answer what a browser may do with it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        scope[ROOT] = str(scope.get("root_path", "")).rstrip("/")
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers.update(HEADERS)
+                headers.setdefault("Cache-Control", "no-store")
+            await send(message)
+
+        await self._app(scope, receive, guarded)

@@ -1,0 +1,159 @@
+"""Who is at the dashboard: users with roles, known by token or password, and sessions in a signed cookie."""
+
+import hmac
+import re
+import secrets
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Mapping
+from functools import cache
+from hashlib import sha256
+from typing import Final, Literal, TypeAlias, get_args
+
+import msgspec
+
+from semel.core.clock import Clock
+from semel.dashboard.passwords import PasswordHash, hash_password
+from semel.errors import InvalidOption
+
+UserRole: TypeAlias = Literal["viewer", "operator"]
+UserTokens: TypeAlias = Mapping[str, tuple[UserRole, str]]
+"""The role of each user by name, and the SHA-256 of a token, or the hash of a password."""
+
+# A working day: whoever leaves a browser open is signed out by the next one.
+LIFETIME: Final = 12 * 3600
+SHORTEST_SECRET: Final = 16
+DIGEST: Final = re.compile(r"[0-9a-fA-F]{64}")
+
+
+class User(msgspec.Struct, frozen=True):
+    """Somebody who is let in, and as what."""
+
+    name: str
+    role: UserRole
+
+    @property
+    def operates(self) -> bool:
+        """Whether this user may change anything, or see a result."""
+        return self.role == "operator"
+
+
+# Where everybody on this machine is let in, nobody has said who he is.
+LOCAL: Final = User("local", "operator")
+
+
+class Session(msgspec.Struct, frozen=True):
+    """What a cookie tells: who, with "" for nobody yet, until when, and what its forms are known by."""
+
+    name: str
+    until: float
+    nonce: str
+
+
+class Sessions:
+    """Begins sessions, and knows them again; a token or password that is changed ends its own."""
+
+    def __init__(self, tokens: UserTokens, users: UserTokens, secret: bytes | None, clock: Clock) -> None:
+        self._tokens = {name: _checked(name, *told) for name, told in tokens.items()}
+        if len({digest for _, digest in self._tokens.values()}) < len(self._tokens):
+            raise InvalidOption("two users of the dashboard have the same token: give each one its own")
+        self._passwords = {name: _hashed(name, *told) for name, told in users.items()}
+        for name in self._passwords.keys() & self._tokens.keys():
+            raise InvalidOption(f"{name!r} has a token and a password: give one of them another name")
+        self._known = self._tokens | {name: _named(name, *told) for name, told in users.items()}
+        if secret is not None and len(secret) < SHORTEST_SECRET:
+            raise InvalidOption(f"a secret of {len(secret)} bytes can be guessed: secrets.token_bytes(32)")
+        self._secret = secret or secrets.token_bytes(32)
+        self._clock = clock
+
+    def begin(self, name: str = "") -> Session:
+        """A new session."""
+        return Session(name, self._clock.now() + LIFETIME, secrets.token_urlsafe(16))
+
+    def holder(self, token: str) -> str | None:
+        """Whose token this is; every one is compared, so that the time tells nothing."""
+        digest, found = sha256(token.encode("utf-8", "replace")).digest(), None
+        for name, (_, known) in self._tokens.items():
+            if hmac.compare_digest(known, digest):
+                found = name
+        return found
+
+    @property
+    def takes_passwords(self) -> bool:
+        """Whether anybody signs in by name and password."""
+        return bool(self._passwords)
+
+    @property
+    def takes_tokens(self) -> bool:
+        """Whether anybody signs in by a token."""
+        return bool(self._tokens)
+
+    def knows(self, name: str, password: str) -> bool:
+        """Whether this is the password of the name; a name that nobody has takes as long."""
+        known = self._passwords.get(name)
+        found = (known or _nobodys()).matches(password)
+        return found and known is not None
+
+    def user(self, session: Session | None) -> User | None:
+        """Who has this session."""
+        if session is None or session.name not in self._known:
+            return None
+        return User(session.name, self._known[session.name][0])
+
+    def sealed(self, session: Session) -> str:
+        """A session as a cookie holds it."""
+        body = urlsafe_b64encode(msgspec.json.encode(session)).decode()
+        return f"{body}.{self._mac('session', session.name, body)}"
+
+    def opened(self, cookie: str) -> Session | None:
+        """The session that a cookie holds; None where it is not ours, or over."""
+        body, _, mac = cookie.partition(".")
+        try:
+            session = msgspec.json.decode(urlsafe_b64decode(body.encode()), type=Session)
+        except (ValueError, msgspec.DecodeError):
+            return None
+        ours = hmac.compare_digest(
+            self._mac("session", session.name, body).encode(), mac.encode("utf-8", "replace")
+        )
+        return session if ours and self._clock.now() < session.until else None
+
+    def form_token(self, session: Session) -> str:
+        """What every form of a session carries, and no other page can know."""
+        return self._mac("form", session.name, session.nonce)
+
+    def is_own_form(self, session: Session, sent: str) -> bool:
+        """Whether a form was made for this session."""
+        return hmac.compare_digest(self.form_token(session).encode(), sent.encode("utf-8", "replace"))
+
+    def _mac(self, purpose: str, name: str, text: str) -> str:
+        _, token = self._known.get(name, ("", b""))
+        told = msgspec.json.encode([purpose, name, token.hex(), text])
+        return hmac.new(self._secret, told, sha256).hexdigest()
+
+
+@cache
+def _nobodys() -> PasswordHash:
+    return PasswordHash(hash_password(secrets.token_hex()))
+
+
+def _hashed(name: str, _role: UserRole, text: str) -> PasswordHash:
+    try:
+        return PasswordHash(text)
+    except InvalidOption as error:
+        raise InvalidOption(f"the password of {name!r}: {error}") from error
+
+
+def _named(name: str, role: UserRole, text: str) -> tuple[UserRole, bytes]:
+    if not name.strip():
+        raise InvalidOption("a user of the dashboard has a name, which the operators' journal tells")
+    if role not in get_args(UserRole):
+        raise InvalidOption(f"the role of {name!r} is viewer or operator, not {role!r}")
+    return role, text.encode()
+
+
+def _checked(name: str, role: UserRole, digest: str) -> tuple[UserRole, bytes]:
+    _named(name, role, digest)
+    if not DIGEST.fullmatch(digest) or digest.lower() == sha256(b"").hexdigest():
+        raise InvalidOption(
+            f"the token of {name!r} is given as its SHA-256: hashlib.sha256(token.encode()).hexdigest()"
+        )
+    return role, bytes.fromhex(digest)
