@@ -1,0 +1,148 @@
+"""Inboxes in the dashboard: what waits, dead letters, looking at one, and putting them back."""
+
+import re
+from html import unescape
+
+import pytest
+
+from semel.doors.inbox import Message, open_inbox
+from tests.dashboard.kit import browser_of, hidden, journal, matched
+
+
+class Broken(Exception):
+    pass
+
+
+class Away(Exception):
+    pass
+
+
+def killed(s, inbox, name, error, body):
+    """A message that a worker gave up."""
+    inbox.put(Message(f"order:{name}", {"to": body}, group=name))
+
+    def handle(_message):
+        work.stop()
+        raise error
+
+    work = inbox.worker(handle, max_attempts=1)
+    work.run()
+
+
+@pytest.fixture
+def inbox(s):
+    return open_inbox(s, "orders")
+
+
+@pytest.fixture
+def dead(s, inbox):
+    killed(s, inbox, "1", Broken("<b>no</b> paper"), "bea@example.org")
+    killed(s, inbox, "2", Away("gone"), "cem@example.org")
+    killed(s, inbox, "3", Broken("no ink"), "dan@example.org")
+    return inbox
+
+
+@pytest.fixture
+def operator(s, inbox):
+    return browser_of(s, inboxes={"orders": inbox}).sign_in("ann")
+
+
+@pytest.fixture
+def viewer(s, inbox):
+    return browser_of(s, inboxes={"orders": inbox}).sign_in("vic")
+
+
+def names(inbox):
+    return [letter.key for letter in inbox.dead()]
+
+
+def ids(page):
+    return unescape(hidden(page, "ids")).split("\n")
+
+
+def ask(operator, **fields):
+    return operator.submit("/inbox", "/inbox?name=orders", name="orders", **fields)
+
+
+def confirm(operator, page, why="the printer is back", **fields):
+    sent = {"name": "orders", "confirmed": "yes", "why": why, "ids": hidden(page, "ids")} | fields
+    return operator.submit("/inbox", "/inbox?name=orders", **sent)
+
+
+def test_each_inbox_tells_how_much_waits_since_when_and_how_much_is_dead(s, clock, dead, viewer):
+    dead.put(Message("order:9", {}))
+    clock.advance(120)
+    for path in ("/inboxes", "/"):
+        row = re.search(r'inbox\?name=orders".*?</tr>', viewer.get(path).text, re.DOTALL)
+        assert row is not None
+        assert re.findall(r">([^<>\n]*?)</td>", row[0]) == ["1", "2 min", "0", "3", "2 min"]
+
+
+def test_dead_letters_are_listed_oldest_first_with_their_error_and_without_what_they_say(dead, viewer):
+    text = viewer.get("/inbox?name=orders").text
+    assert re.findall(r"<bdi>(order:\d)</bdi></a>", text) == ["order:1", "order:2", "order:3"]
+    assert "Broken: &lt;b&gt;no&lt;/b&gt; paper" in text
+    assert "@example.org" not in text
+    assert re.findall(r'<form[^>]*method="post" action="([^"]*)"', text) == ["/semel/sign-out"]
+
+
+def test_an_operator_sees_what_a_letter_says_once_the_journal_has_why(s, dead, operator):
+    id = dead.dead()[0].id
+    refused = operator.submit("/letter", "/inbox?name=orders", name="orders", id=id, why=" ")
+    assert (refused.status_code, "bea@" in refused.text, journal(s)) == (400, False, [])
+    shown = operator.submit("/letter", "/inbox?name=orders", name="orders", id=id, why="she asks")
+    assert "bea@example.org" in shown.text
+    assert "cem@example.org" not in shown.text
+    assert journal(s) == [("ann", "reveal letter")]
+    assert "/semel/inbox?name=orders" in operator.get("/journal").text
+
+
+def test_nothing_is_put_back_before_it_was_shown_and_confirmed(s, dead, operator):
+    page = ask(operator)
+    assert (page.status_code, "3 dead letters" in page.text) == (200, True)
+    assert (len(names(dead)), journal(s)) == (3, [])
+    refused = confirm(operator, page.text, why="")
+    assert (refused.status_code, len(names(dead)), journal(s)) == (400, 3, [])
+    done = confirm(operator, page.text)
+    assert "3 put back" in done.text
+    assert (names(dead), journal(s)) == ([], [("ann", "redrive")])
+    assert dead.waiting() == 3
+
+
+def test_a_page_that_answers_a_form_says_where_its_live_parts_are_to_be_had(dead, operator):
+    id = dead.dead()[0].id
+    shown = operator.submit(
+        "/letter", "/inbox?name=orders", name="orders", id=id, why="she asks", error="Broken"
+    )
+    address = unescape(matched(r'data-page="/semel([^"]+)"', shown.text))
+    assert 'id="live-inbox"' in operator.get(address).text
+
+
+def test_those_of_one_error_are_put_back(dead, operator):
+    page = ask(operator, error="Broken")
+    assert len(ids(page.text)) == 2
+    assert "2 put back" in confirm(operator, page.text, error="Broken").text
+    assert names(dead) == ["order:2"]
+
+
+def test_one_is_put_back(dead, operator):
+    page = ask(operator, id=dead.dead()[1].id)
+    assert "1 put back" in confirm(operator, page.text).text
+    assert names(dead) == ["order:1", "order:3"]
+
+
+def test_what_somebody_else_put_back_meanwhile_is_told(dead, operator):
+    page = ask(operator)
+    dead.redrive(dead.dead()[0].id)
+    assert "2 put back; 1 not there any more" in confirm(operator, page.text).text
+
+
+def test_what_is_not_there_is_explained(dead, operator):
+    assert operator.get("/inbox?name=other").status_code == 404
+    gone = ask(operator, id="gone")
+    assert (gone.status_code, "no such dead letter" in gone.text) == (400, True)
+    assert len(names(dead)) == 3
+
+
+def test_an_inbox_without_dead_letters_says_so(operator):
+    assert "There is nothing to put back" in operator.get("/inbox?name=orders").text
