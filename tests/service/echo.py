@@ -1,6 +1,7 @@
 """An app of the tests: what is delivered is written to a file, each once."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -11,6 +12,7 @@ from semel.core.policy import Options
 from semel.doors.inbox import Inbox, Message
 from semel.doors.webhooks import Answer
 from semel.errors import InvalidOption
+from semel.ops.blocks import AppPage, FactsBlock, FieldBlock, KeyLink, PageBlock, TableBlock, TextBlock
 from tests.servers.running import until
 
 
@@ -66,8 +68,23 @@ class Echo:
             assert until((self._folder / "go").exists)
         if name.startswith("bad"):
             raise ValueError("it is bad")
+        if name.startswith("torn") and not (self._folder / "mended").exists():
+            raise LookupError("a piece is missing")
         self._note(f"done {name}")
         return name
+
+    def pages(self) -> dict[str, AppPage]:
+        return {"names": AppPage("Names", self._names)}
+
+    async def _names(self, query: Mapping[str, str]) -> list[PageBlock]:
+        name = query.get("name", "seen-1")
+        rows = ((KeyLink(f"echo:{name}"), len(name)),)
+        return [
+            TextBlock("What was delivered."),
+            FieldBlock("name", "Name", "seen-1"),
+            FactsBlock({"Folder": self._folder.name, "Words": len(self.settings.words)}),
+            TableBlock("Its key", ("Key", "Length"), rows),
+        ]
 
     def _note(self, line: str) -> None:
         with (self._folder / "effects").open("a") as file:

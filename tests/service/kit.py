@@ -20,6 +20,9 @@ TOKENS = {
     "south": "token-of-south-which-nobody-guesses",
     "reader": "token-of-a-reader-nobody-guesses",
     "chief": "token-of-the-chief-nobody-guesses",
+    "oncall": "token-of-who-is-on-call-nobody-guesses",
+    "watcher": "token-of-who-only-watches-nobody-guesses",
+    "deputy": "token-of-who-acts-for-north-nobody-guesses",
 }
 ALL_TOKENS = f"""
 [tokens.north]
@@ -35,6 +38,20 @@ scope = "north"
 [tokens.chief]
 token = "{TOKENS["chief"]}"
 scopes = ["admin", "metrics", "apps:read"]
+"""
+OPS_TOKENS = f"""
+[tokens.oncall]
+token = "{TOKENS["oncall"]}"
+scopes = ["ops:read", "ops:write", "apps:read"]
+scope = "north"
+[tokens.watcher]
+token = "{TOKENS["watcher"]}"
+scopes = ["ops:read", "apps:read"]
+scope = "north"
+[tokens.deputy]
+token = "{TOKENS["deputy"]}"
+scopes = ["ops:read", "ops:write"]
+scope = "north"
 """
 
 

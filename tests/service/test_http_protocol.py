@@ -10,8 +10,8 @@ from uvicorn import Config
 from uvicorn.server import ServerState
 
 from semel.service.h11_protocol import PIECE_BYTES, LimitedH11Protocol
-from semel.service.header_limits import MAX_HEAD_BYTES
 from semel.service.httptools_protocol import LimitedHttpToolsProtocol
+from semel.service.limits import MAX_HEAD_BYTES
 
 PIECES = [61, 1000, 60_000, 1_000_000]
 

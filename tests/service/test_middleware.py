@@ -20,6 +20,7 @@ from semel.service.middleware import RequestMiddleware, Routes
 from semel.service.problems import problem
 from semel.service.runtime import Runtime
 from semel.service.settings import ServiceSection
+from semel.service.tokens import Tokens
 from tests.service.kit import ALL_TOKENS, bearer, client_of, opened, problem_of, register
 
 
@@ -47,13 +48,16 @@ def middleware_of(app: Any, hooks: Any = None, **options: Any) -> RequestMiddlew
         metrics=ServiceMetrics(),
         hooks=hooks or {},
         routes=Routes(["/a/{b}", "/c", *(hooks or {})]),
-        callers=Words(),
+        tokens=Words(),
         senders={},
     )
 
 
-class Words:
+class Words(Tokens):
     """Who shows a word has it for a name."""
+
+    def __init__(self) -> None:
+        """No settings name them."""
 
     def name(self, authorization: str) -> str | None:
         return authorization.removeprefix("Bearer ") or None
@@ -362,7 +366,7 @@ def test_what_drivers_say_of_each_request_is_not_logged_at_any_level() -> None:
 
 def test_a_line_for_people_has_the_same_in_words(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "semel.access"):
-        logs.told("GET", "/c", 200, 0.0123, "i-1")
+        logs.log_request("GET", "/c", 200, 0.0123, "i-1")
     [record] = caplog.records
     line = logs.TextLines().format(record)
     assert line.endswith("INFO    semel.access: request method=GET route=/c status=200 ms=12.3 id=i-1")

@@ -77,7 +77,7 @@ def test_every_section_scope_and_rule_is_in_the_reference() -> None:
     sections = {name.strip("[]").partition(".")[0] for name in page if name.startswith("[")}
     assert set(ServiceSettings.__struct_fields__) - sections == set()
     assert {row[0].strip("`") for row in table("| scope | what it allows |")} == set(get_args(Right))
-    rules = {row[0].strip("`"): code(row[1]) for row in table("| rule | takes |")}
+    rules = {row[0].strip("`"): code(row[1]) for row in table("| rule | parameters |")}
     assert rules.keys() == RULES.keys()
     for word, takes in rules.items():
         known = set(RULES[word].__struct_fields__) - ELSEWHERE

@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import cache
 from importlib.metadata import version
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import HTMLResponse, JSONResponse
+from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse
 from starlette.exceptions import HTTPException
 
 from semel import errors
@@ -18,12 +18,21 @@ from semel.apps import Shows
 from semel.core.drive import leave
 from semel.doors.http.problems import ProblemDetails
 from semel.service import health, pages, v1
+from semel.service.dashboards import has_dashboard, mount_dashboard
 from semel.service.metrics import CONTENT_TYPE
-from semel.service.middleware import ID, INTERNAL, RequestMiddleware, Routes, logged_problem
+from semel.service.middleware import (
+    FORMS,
+    ID,
+    INTERNAL,
+    LIVE,
+    RequestMiddleware,
+    Routes,
+    logged_problem,
+)
 from semel.service.openapi import PROBLEM, describe_service, problems
 from semel.service.problems import HOME, ProblemError, ServiceProblemType, problem, published
 from semel.service.runtime import Runtime
-from semel.service.tokens import Tokens, anybody
+from semel.service.tokens import Tokens, asking
 
 ABOUT: Final = (
     "A ledger for things that must happen once, over HTTP. Every refusal is a problem by RFC 9457, of a type "
@@ -40,7 +49,7 @@ OF_APPS: Final = problems("no-such-page") | {
 
 def create_app(runtime: Runtime, failing: Callable[[], str] | None = None) -> RequestMiddleware:
     """The application of a runtime; where only workers run, `failing` says what is wrong with them."""
-    _public(runtime)
+    _check_public_url(runtime)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
@@ -62,26 +71,27 @@ def create_app(runtime: Runtime, failing: Callable[[], str] | None = None) -> Re
     tokens = app.state.tokens = Tokens(runtime)
     _answer_with_problems(app)
     app.include_router(health.router(runtime, failing))
-    app.include_router(_about(runtime, tokens))
+    app.include_router(_about(runtime))
     if failing is None:
         app.include_router(_pages(app, runtime))
-        app.include_router(v1.router(runtime, tokens))
-        _mount_apps(app, runtime, tokens)
+        app.include_router(v1.router(runtime))
+        _mount_apps(app, runtime)
+        mount_dashboard(app, runtime, tokens)
         describe_service(app, runtime)
     middleware = RequestMiddleware(
         app,
         settings=runtime.settings.service,
         metrics=runtime.metrics,
         hooks=runtime.hooks() if failing is None else {},
-        routes=Routes({*app.openapi()["paths"], "/openapi.json", "/docs"}),
-        callers=tokens,
+        routes=Routes({*app.openapi()["paths"], "/openapi.json", "/docs", "/about", LIVE}),
+        tokens=tokens,
         senders={path: one.name for one in runtime.apps for path in one.app.hooks},
     )
     runtime.metrics.watch(lambda: middleware.in_flight, runtime.looks())
     return middleware
 
 
-def _public(runtime: Runtime) -> None:
+def _check_public_url(runtime: Runtime) -> None:
     """Refuse a public address that is none: every signature over it would be taken for a forged one."""
     url = runtime.settings.service.public_url
     if url and not PUBLIC.fullmatch(url):
@@ -89,17 +99,18 @@ def _public(runtime: Runtime) -> None:
         raise runtime.configuration.wrong(("service", "public_url"), problem)
 
 
-def _about(runtime: Runtime, tokens: Tokens) -> APIRouter:
+def _about(runtime: Runtime) -> APIRouter:
     """What the service tells about itself."""
     routes = APIRouter(tags=["service"])
-    asking = anybody() if runtime.settings.service.open_metrics else tokens.asking("metrics")
+    allowed = [] if runtime.settings.service.open_metrics else [Depends(asking("metrics"))]
 
     @routes.get(
         "/metrics",
         response_class=Response,
+        dependencies=allowed,
         responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}, **problems()},
     )
-    async def metrics(_caller: Annotated[Any, Depends(asking)]) -> Response:
+    async def metrics() -> Response:
         """Events, requests and inboxes, for Prometheus."""
         # An inbox is asked how much waits in it, which may take a moment.
         return Response(await asyncio.to_thread(runtime.metrics.text), media_type=CONTENT_TYPE)
@@ -115,16 +126,26 @@ def _about(runtime: Runtime, tokens: Tokens) -> APIRouter:
 def _pages(app: FastAPI, runtime: Runtime) -> APIRouter:
     """For whoever comes with a browser, or does not know where to begin."""
     routes = APIRouter(tags=["service"])
-    html: dict[int | str, dict[str, Any]] = {200: {"content": {"text/html": {"schema": {"type": "string"}}}}}
+    html: dict[int | str, dict[str, Any]] = {
+        200: {"content": {"text/html": {"schema": {"type": "string"}}}},
+        303: {"description": "To the dashboard."},
+    }
     reference = cache(lambda: pages.reference(app.openapi()))
 
     @routes.get("/", responses=html)
     async def home(request: Request) -> Response:
-        """What this is, and where to go from here: a page for browsers, and JSON for others."""
-        told, vary = _told(runtime), {"Vary": "Accept"}
-        if "text/html" in request.headers.get("accept", ""):
-            return HTMLResponse(pages.home(told), headers=pages.HEADERS | vary)
-        return JSONResponse(told, headers=vary)
+        """What this is, and where to go from here, as JSON; a browser is led to the dashboard."""
+        vary = {"Vary": "Accept"}
+        if "text/html" not in request.headers.get("accept", ""):
+            return JSONResponse(_public_facts(runtime), headers=vary)
+        if has_dashboard(runtime):
+            return RedirectResponse(FORMS, 303, vary)
+        return HTMLResponse(pages.home(_public_facts(runtime)), headers=pages.HEADERS | vary)
+
+    @routes.get("/about", include_in_schema=False)
+    async def about() -> Response:
+        """What this is, and where to go from here, as a page."""
+        return HTMLResponse(pages.home(_public_facts(runtime)), headers=pages.HEADERS)
 
     @routes.get("/docs", include_in_schema=False)
     async def docs() -> Response:
@@ -134,7 +155,7 @@ def _pages(app: FastAPI, runtime: Runtime) -> APIRouter:
     return routes
 
 
-def _told(runtime: Runtime) -> dict[str, Any]:
+def _public_facts(runtime: Runtime) -> dict[str, Any]:
     """What anybody may know: nothing that is set, and nothing that is kept."""
     return {
         "name": "semel",
@@ -146,19 +167,20 @@ def _told(runtime: Runtime) -> dict[str, Any]:
             "live": "/health/live",
             "ready": "/health/ready",
             "problems": HOME,
+            **({"dashboard": FORMS} if has_dashboard(runtime) else {}),
         },
         "apps": {one.name: list(one.app.hooks) for one in runtime.apps},
     }
 
 
-def _mount_apps(app: FastAPI, runtime: Runtime, tokens: Tokens) -> None:
+def _mount_apps(app: FastAPI, runtime: Runtime) -> None:
     for mounted in runtime.apps:
         if isinstance(mounted.app, Shows):
             app.include_router(
                 mounted.app.router(),
                 prefix=f"/apps/{mounted.name}",
                 tags=[mounted.name],
-                dependencies=[Depends(tokens.asking("apps:read"))],
+                dependencies=[Depends(asking("apps:read"))],
                 responses=OF_APPS,
             )
 
@@ -167,13 +189,13 @@ def _mount_apps(app: FastAPI, runtime: Runtime, tokens: Tokens) -> None:
 
 
 def _answer_with_problems(app: FastAPI) -> None:
-    async def told(request: Request, error: Exception) -> Response:
+    async def handle(request: Request, error: Exception) -> Response:
         details = _problem(error, request)
         return Response(details.body(), details.status, dict(details.all_headers()))
 
     # The last is raised again after it was answered, and so is logged by the middleware.
     for kind in (ProblemError, errors.SemelError, RequestValidationError, HTTPException, Exception):
-        app.add_exception_handler(kind, told)
+        app.add_exception_handler(kind, handle)
 
 
 STATUS: Final[dict[int, ServiceProblemType]] = {404: "no-such-page", 405: "wrong-method"}

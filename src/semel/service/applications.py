@@ -19,9 +19,6 @@ class Applications:
     def __init__(self, configuration: Configuration, settings: ServiceSettings) -> None:
         self._configuration, self._settings, self._sections = configuration, settings, settings.apps
         look_beside(configuration.folder)
-        for name, values in self._sections.items():
-            if not isinstance(values, dict):
-                raise configuration.wrong(("apps", name), "it is a section, with settings of its own")
         for name in settings.inbox:
             if not self._is_known(name):
                 raise configuration.wrong(("inbox", name), self._no_such_app())

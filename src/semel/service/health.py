@@ -1,4 +1,4 @@
-"""Whether the service lives, and whether it can do its work."""
+"""Whether the service is alive, and whether it is ready to work."""
 
 import asyncio
 import shlex
@@ -81,8 +81,8 @@ class ReadinessCheck:
         for error in found:
             if isinstance(error, BaseException) and not isinstance(error, errors.TableMissing):
                 raise error
-        told = zip(self._asks, found, strict=True)
-        missing = [(table.name, error) for (_, table), error in told if isinstance(error, Exception)]
+        asked = zip(self._asks, found, strict=True)
+        missing = [(table.name, error) for (_, table), error in asked if isinstance(error, Exception)]
         if missing:
             names = ", ".join(dict.fromkeys(name for name, _ in missing))
             file = self._runtime.configuration.file

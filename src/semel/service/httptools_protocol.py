@@ -1,12 +1,18 @@
 """uvicorn's faster parser, with the limits that it does not have by itself."""
 
 import asyncio
+from typing import Final
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from semel.doors.http.problems import MEDIA_TYPE
-from semel.service.header_limits import HEAD_SECONDS, MAX_HEAD_BYTES, PIECE_BYTES
+from semel.service.limits import MAX_HEAD_BYTES
 from semel.service.problems import problem
+
+# A head comes at once. Who sends it by drops means no good.
+HEAD_SECONDS: Final = 10.0
+# What follows a head is parsed in pieces of this size, so that the next head is met within one of them.
+BODY_PIECE_BYTES: Final = 16384
 
 
 class LimitedHttpToolsProtocol(HttpToolsProtocol):
@@ -38,7 +44,7 @@ class LimitedHttpToolsProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """Read on; a head that is still not over has been waited for long enough, or is about to."""
         while data and not self.transport.is_closing():
-            room = MAX_HEAD_BYTES - self._seen if self._in_head else PIECE_BYTES
+            room = MAX_HEAD_BYTES - self._seen if self._in_head else BODY_PIECE_BYTES
             piece, data = data[:room], data[room:]
             self._silent += len(piece)
             if piece:

@@ -1,9 +1,13 @@
-"""Limits of how much goes on at a time, and of what one client has of it, so that none keeps others out."""
+"""Limits of concurrent requests, in total and for each client, so that none keeps others out."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from semel.service.problems import ProblemError, later
+
+# The head of a request is a few hundred bytes. Who sends more than this means no good.
+MAX_HEAD_BYTES: Final = 65536
 
 
 class LimitReached(ProblemError):

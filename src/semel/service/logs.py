@@ -28,7 +28,7 @@ class JsonLines(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        line |= {name: value for name, value in record.__dict__.items() if name not in _STANDARD}
+        line |= _extra(record)
         if text := _trace(self, record):
             line["trace"] = text
         return _encode(line).decode()
@@ -39,10 +39,14 @@ class TextLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Its line; a trace, if there is one, below it."""
-        more = {name: value for name, value in record.__dict__.items() if name not in _STANDARD}
-        told = " ".join(f"{name}={value}" for name, value in more.items() if not name.startswith("semel_"))
-        head = f"{_moment(record.created)} {record.levelname:<7} {record.name}: {record.getMessage()}"
-        return "\n".join(part for part in (f"{head} {told}".rstrip(), _trace(self, record)) if part)
+        extra = {name: value for name, value in _extra(record).items() if not name.startswith("semel_")}
+        words = [f"{_moment(record.created)} {record.levelname:<7} {record.name}: {record.getMessage()}"]
+        line = " ".join(words + [f"{name}={value}" for name, value in extra.items()]).rstrip()
+        return "\n".join(filter(None, (line, _trace(self, record))))
+
+
+def _extra(record: logging.LogRecord) -> dict[str, Any]:
+    return {name: value for name, value in record.__dict__.items() if name not in _STANDARD}
 
 
 def _moment(at: float) -> str:
@@ -83,7 +87,7 @@ def set_up(form: str, level: str, redactor: Redactor) -> None:
     logging.getLogger("uvicorn.access").disabled = True
 
 
-def told(method: str, route: str, status: int, seconds: float, id: str) -> None:
+def log_request(method: str, route: str, status: int, seconds: float, id: str) -> None:
     """Log a request that was answered."""
     if not access.isEnabledFor(logging.INFO):
         return

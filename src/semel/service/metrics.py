@@ -1,4 +1,4 @@
-"""Metrics for Prometheus: semel's events, the requests of this process, and what waits for somebody."""
+"""Metrics for Prometheus: semel's events, the requests of this process, and what waits for a person."""
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,6 +13,19 @@ from prometheus_client.registry import Collector
 
 from semel.connect import Semel
 from semel.doors.inbox import Counted, Inbox
+from semel.telemetry.families import (
+    HTTP_IN_FLIGHT,
+    HTTP_REFUSED,
+    HTTP_REQUESTS,
+    HTTP_SECONDS,
+    INBOX_DEAD,
+    INBOX_DEAD_OLDEST,
+    INBOX_OLDEST,
+    INBOX_WAITING,
+    LEDGER_DOUBTS,
+    LEDGER_DOUBTS_OLDEST,
+    MetricFamily,
+)
 from semel.telemetry.prometheus import Prometheus
 
 Look: TypeAlias = Callable[[str | None], Counted]
@@ -32,22 +45,10 @@ class ServiceMetrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.events = Prometheus(self.registry)
-        labels = ["method", "route", "status"]
-        self._requests = Counter("semel_http_requests", "Requests answered.", labels, registry=self.registry)
-        self._seconds = Histogram(
-            "semel_http_request_seconds",
-            "How long answers took.",
-            ["method", "route"],
-            buckets=BUCKETS,
-            registry=self.registry,
-        )
-        self._refused = Counter(
-            "semel_http_refused",
-            "Requests refused since a budget, or a client's share of it, was used up.",
-            ["budget"],
-            registry=self.registry,
-        )
-        self._in_flight = Gauge("semel_http_in_flight", "Requests under way.", registry=self.registry)
+        self._requests = Counter(*_family(HTTP_REQUESTS), registry=self.registry)
+        self._seconds = Histogram(*_family(HTTP_SECONDS), buckets=BUCKETS, registry=self.registry)
+        self._refused = Counter(*_family(HTTP_REFUSED), registry=self.registry)
+        self._in_flight = Gauge(*_family(HTTP_IN_FLIGHT), registry=self.registry)
         # Finding a child by its labels takes longer than counting.
         self._known: dict[tuple[str, str, int], tuple[Callable[[], None], Callable[[float], None]]] = {}
 
@@ -74,6 +75,10 @@ class ServiceMetrics:
         return generate_latest(self.registry)
 
 
+def _family(family: MetricFamily) -> tuple[str, str, tuple[str, ...]]:
+    return family.name, family.about, family.labels
+
+
 class Depths(Collector):
     """How much there is of what somebody may have to look at, and how old the oldest of it is."""
 
@@ -86,8 +91,8 @@ class Depths(Collector):
         """Ask each; one that cannot tell is left out."""
         for kind, counts in self._counts.items():
             depth = DEPTHS[kind]
-            number = GaugeMetricFamily(depth.name, depth.about, labels=[depth.label])
-            oldest = GaugeMetricFamily(depth.oldest, "How old the oldest of them is.", labels=[depth.label])
+            number = GaugeMetricFamily(depth.number.name, depth.number.about, labels=depth.number.labels)
+            oldest = GaugeMetricFamily(depth.oldest.name, depth.oldest.about, labels=depth.oldest.labels)
             for name, count in counts.items():
                 with suppress(Exception):  # whatever is wrong with one of them, the rest is told
                     found = count.look()
@@ -134,22 +139,16 @@ def _added(one: Counted, other: Counted) -> Counted:
 
 
 class Depth(msgspec.Struct, frozen=True):
-    """A gauge, and what tells its series apart."""
+    """The gauges of what somebody may have to look at."""
 
-    name: str
-    oldest: str
-    about: str
-    label: str
+    number: MetricFamily
+    oldest: MetricFamily
 
 
 DEPTHS: Final = {
-    "waiting": Depth("semel_inbox_waiting", "semel_inbox_oldest_seconds", "Messages that wait.", "app"),
-    "dead": Depth(
-        "semel_inbox_dead", "semel_inbox_dead_oldest_seconds", "Messages that nobody could handle.", "app"
-    ),
-    "doubts": Depth(
-        "semel_ledger_doubts", "semel_ledger_doubts_oldest_seconds", "Keys that wait to be settled.", "scope"
-    ),
+    "waiting": Depth(INBOX_WAITING, INBOX_OLDEST),
+    "dead": Depth(INBOX_DEAD, INBOX_DEAD_OLDEST),
+    "doubts": Depth(LEDGER_DOUBTS, LEDGER_DOUBTS_OLDEST),
 }
 
 

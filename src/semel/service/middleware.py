@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 from time import perf_counter
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
@@ -29,6 +29,7 @@ from semel.service.limits import BodyLimit, ConcurrencyLimit, LimitReached
 from semel.service.metrics import ServiceMetrics
 from semel.service.problems import STOPPING, ProblemError, later, problem, problem_error, problem_of
 from semel.service.settings import ServiceSection
+from semel.service.tokens import Tokens
 
 logger: Final = logging.getLogger("semel.service")
 
@@ -44,16 +45,6 @@ GONE: Final = 499
 # The methods of requests that have a body.
 BODIED: Final = frozenset({"POST", "PUT", "PATCH"})
 METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-
-
-class Callers(Protocol):
-    """Whoever may ask."""
-
-    def name(self, authorization: str) -> str | None:
-        """Whose token a request shows; None where it is nobody's."""
-
-    def unknown(self, *, sent: bool) -> ProblemDetails:
-        """What is said to nobody."""
 
 
 class ClientDisconnected(Exception):
@@ -153,6 +144,13 @@ def logged_problem(error: errors.SemelError, id: str) -> ProblemDetails:
 CLOSING: Final = ("Connection", "close")
 
 
+# Whoever fills in a form of a dashboard shows who he is by a cookie.
+FORMS: Final = "/dashboard/"
+# Answers that go on until their reader leaves.
+LIVE: Final = "/dashboard/{ledger}/live"
+LIVE_PATH: Final = re.compile(r"/dashboard/[^/]+/live")
+
+
 class RequestMiddleware:
     """The service as uvicorn sees it."""
 
@@ -164,13 +162,13 @@ class RequestMiddleware:
         metrics: ServiceMetrics,
         hooks: Mapping[str, Hook],
         routes: Routes,
-        callers: Callers,
+        tokens: Tokens,
         senders: Mapping[str, str],
     ) -> None:
         self._app = app
         self._hooks = dict(hooks)
         self._senders = dict(senders)
-        self._callers = callers
+        self._tokens = tokens
         self._routes = routes
         self._address = settings.public_url.rstrip("/")
         self._settings = settings
@@ -180,6 +178,7 @@ class RequestMiddleware:
         self._requests = ConcurrencyLimit("requests", settings.max_in_flight, share)
         self._visits = ConcurrencyLimit("visits", settings.max_in_flight, share)
         self._waits = ConcurrencyLimit("waits", settings.max_waiting, share)
+        self._live = ConcurrencyLimit("live", settings.max_live, share)
         self._deliveries = ConcurrencyLimit("webhooks", settings.max_webhooks, share)
         self._refusals: set[asyncio.Future[None]] = set()
 
@@ -243,15 +242,20 @@ class RequestMiddleware:
             await cycle.answer(answer.status, dict(answer.headers), answer.body)
 
     async def _ask(self, scope: Scope, receive: Receive, cycle: RequestCycle) -> None:
-        """A request of whoever is known by its token; nothing that a mere visitor sends is read."""
+        """A request of whoever is known by its token; of a mere visitor only a dashboard's forms are read."""
         shown = cycle.authorization[0] if cycle.authorization else None
-        caller = None if shown is None else self._callers.name(shown)
+        caller = None if shown is None else self._tokens.name(shown)
         if not cycle.has_body:
             pass
-        elif caller is None:
-            receive = _unread(self._callers.unknown(sent=shown is not None))
+        elif caller is None and not scope["path"].startswith(FORMS):
+            receive = _unread(self._tokens.unknown(sent=shown is not None))
         else:
             receive = _again(await self._read(scope, receive, cycle), receive)
+        if caller is None and LIVE_PATH.fullmatch(scope["path"]):
+            # Not limited in time, and in places of its own: it is open for as long as its reader looks on.
+            with self._live.place(_peer(scope)):
+                await self._app(scope, receive, cycle.send)
+            return
         self._limit(cycle)
         with self._place(scope, caller):
             await self._app(scope, receive, cycle.send)
@@ -278,7 +282,7 @@ class RequestMiddleware:
         )
         crowded = "too many are on their way, and this one has taken the longest"
         with self._bodies.expected(_peer(scope), partial(give_up, crowded)):
-            return await _body(_measured(receive, self._settings.max_body_bytes))
+            return await _body(receive, self._settings.max_body_bytes)
 
     def _limit(self, cycle: RequestCycle) -> None:
         """Give a request up that takes too long from now on."""
@@ -320,27 +324,12 @@ class RequestMiddleware:
             method = "OTHER"  # anybody may invent one
         route = self._routes.of(scope["path"])
         self._metrics.answered(method, route, cycle.status, seconds)
-        logs.told(method, route, cycle.status, seconds, cycle.id.decode())
+        logs.log_request(method, route, cycle.status, seconds, cycle.id.decode())
 
 
 def too_large(limit: int) -> ProblemError:
     """What is said to a body that is too large."""
     return problem_error("body-too-large", f"at most {limit} bytes are read")
-
-
-def _measured(receive: Receive, limit: int) -> Receive:
-    """A body that is read up to a limit: not every one tells its length."""
-    size = 0
-
-    async def measured() -> ASGIMessage:
-        nonlocal size
-        message = await receive()
-        size += len(message.get("body", b""))
-        if size > limit:
-            raise too_large(limit)
-        return message
-
-    return measured
 
 
 def _unread(problem: ProblemDetails) -> Receive:
@@ -367,12 +356,15 @@ def _peer(scope: Scope) -> str:
     return str(client[0]) if client else ""
 
 
-async def _body(receive: Receive) -> bytes:
-    chunks: list[bytes] = []
-    while True:
+async def _body(receive: Receive, limit: int) -> bytes:
+    """A body that is read up to a limit: not every one tells its length."""
+    chunks, size, more = list[bytes](), 0, True
+    while more:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise ClientDisconnected
-        if not message.get("more_body", False):
-            return message["body"] if not chunks else b"".join([*chunks, message.get("body", b"")])
         chunks.append(message.get("body", b""))
+        size, more = size + len(chunks[-1]), message.get("more_body", False)
+        if size > limit:
+            raise too_large(limit)
+    return b"".join(chunks)

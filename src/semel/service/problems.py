@@ -1,4 +1,4 @@
-"""Problems by RFC 9457: every refusal of the service, by name, and which error of semel's is which."""
+"""Problems by RFC 9457: every error response of the service, and which of semel's errors it is for."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -27,6 +27,8 @@ ServiceProblemType: TypeAlias = Literal[
     "no-such-page",
     "no-such-record",
     "no-such-gate",
+    "no-such-app",
+    "no-such-letter",
     "wrong-method",
     "body-too-slow",
     "in-progress",
@@ -36,6 +38,7 @@ ServiceProblemType: TypeAlias = Literal[
     "claim-over",
     "cap-reached",
     "result-unreadable",
+    "action-refused",
     "body-too-large",
     "not-json",
     "payload-changed",
@@ -56,6 +59,8 @@ PROBLEMS: Final[dict[ServiceProblemType, tuple[int, str]]] = {
     "no-such-page": (404, "There is nothing at this address"),
     "no-such-record": (404, "Nothing is known about this key"),
     "no-such-gate": (404, "No gate of this name is set up"),
+    "no-such-app": (404, "No application of this name runs here, or none that has this"),
+    "no-such-letter": (404, "The inbox has no such dead letter"),
     "wrong-method": (405, "This address is not asked in that way"),
     "body-too-slow": (408, "The body has not come in time"),
     "in-progress": (409, "Somebody is at work on this key"),
@@ -65,6 +70,7 @@ PROBLEMS: Final[dict[ServiceProblemType, tuple[int, str]]] = {
     "claim-over": (409, "The claim that was made with this token has been given back"),
     "cap-reached": (409, "The counter has no room for that much in this period"),
     "result-unreadable": (409, "The work is done, and its result cannot be read"),
+    "action-refused": (409, "The record is not in the state that this action starts from"),
     "body-too-large": (413, "The body is larger than the service takes"),
     "not-json": (415, "The body is to be JSON, and to say so"),
     "payload-changed": (422, "This key was first used with another payload"),

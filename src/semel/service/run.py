@@ -1,4 +1,4 @@
-"""Keeping it running: what the service and its workers alone have in common, and the workers."""
+"""Starts and stops: what the service and `semel work` share, and the workers."""
 
 import logging
 import signal

@@ -1,5 +1,7 @@
-"""The runtime: what is open while the service, or its workers alone, run."""
+"""The runtime: what is open while the service or `semel work` runs."""
 
+import hmac
+import threading
 from typing import Any
 
 import msgspec
@@ -12,11 +14,12 @@ from semel.apps.registry import RegisteredApp, check_made
 from semel.connect import Semel
 from semel.core.keys import prefix
 from semel.doors.http.problems import ProblemTypes
+from semel.doors.inbox import open_inbox
 from semel.redact import Redactor
 from semel.service.applications import Applications
 from semel.service.metrics import Looks, ServiceMetrics, in_doubt, in_inbox
 from semel.service.settings import InboxSection, settings, tables_of_api, tables_of_app
-from semel.tables import DOUBTS, Table
+from semel.tables import DOUBTS, JOURNAL, Table
 from semel.telemetry import log_events
 
 
@@ -45,11 +48,15 @@ class Runtime:
         self.metrics = ServiceMetrics()
         self._secrets = secrets_of(self.settings.semel, configuration)
         self._redact = Redactor()
+        self.stopping = threading.Event()
+        """Set once the service was asked to stop."""
         self._open: list[Semel] = []
         self.apps: list[MountedApp] = []
         try:
             self.s = self._connect("")
             self._open_apps(only)
+            if self.settings.service.rates:
+                self._keep_rates()
         except BaseException:
             self.close()
             raise
@@ -64,7 +71,7 @@ class Runtime:
             bound = binding(app, self.settings.semel, self._secrets, self.settings.apps.get(app, {}))
             if app and bound.url == self.settings.semel.url:
                 return self.s.scoped(bound.scope)
-            s = bound.open(redact=self._redact)
+            s = bound.open(redact=self._redact, log_keys=self.settings.service.log_keys)
         except errors.UsageError as error:
             if isinstance(error, errors.InvalidOption) and str(error).startswith("apps."):
                 raise self._applications.placed(app, error) from error
@@ -81,6 +88,13 @@ class Runtime:
                 self._add(self._mounted(found, self._applications.settings_of(found)))
             except errors.InvalidOption as error:
                 raise self._applications.placed(name, error) from error
+
+    def _keep_rates(self) -> None:
+        """Count what happens in every store that has the table for it."""
+        having = [s.store for s, tables in self.tables() if JOURNAL.name in {table.name for table in tables}]
+        for s in self._open:
+            if s.store in having:
+                s.keep_rates()
 
     def _add(self, mounted: MountedApp) -> None:
         self.apps.append(mounted)
@@ -106,12 +120,18 @@ class Runtime:
 
     def _inbox(self, s: Semel, name: str, chosen: InboxSection) -> Any:
         try:
-            return open_inbox(s, name, chosen)
+            return open_inbox(s, name, queue=chosen.queue, dead_letters=chosen.dead_letters)
         except errors.UsageError as error:
             dead = chosen.dead_letters and repr(chosen.dead_letters) in str(error)
             raise self.configuration.wrong(
                 ("inbox", name, "dead_letters" if dead else "queue"), str(error)
             ) from error
+
+    @property
+    def session_secret(self) -> bytes | None:
+        """What sessions of the dashboard are signed with, the same in every process that has the secret."""
+        secret = self._secrets.secret
+        return None if secret is None else hmac.digest(secret, b"semel dashboard sessions", "sha256")
 
     def hooks(self) -> dict[str, Any]:
         """Every address that takes webhooks."""
@@ -151,10 +171,3 @@ class Runtime:
             mounted.inbox.close()
         for s in self._open:
             s.close()
-
-
-def open_inbox(s: Semel, name: str, chosen: InboxSection) -> Any:
-    """The inbox of an app: on its store, or a queue of SQS."""
-    from semel.doors import inbox
-
-    return inbox.open_inbox(s, name, queue=chosen.queue, dead_letters=chosen.dead_letters)

@@ -17,6 +17,9 @@ from typing import Any, Final
 import msgspec
 
 from semel.apps.support.orders import Order
+from semel.connect import Semel
+from semel.core.spans import DAY
+from semel.model import Claimed
 from semel.stores.sqlite.address import SQLiteFile
 
 ALOWARE: Final = "sample-token-of-aloware"
@@ -137,20 +140,20 @@ def batch(first: int, size: int, agent: int, now: float) -> SampleDelivery:
 
 def message(customer: int, id: str, text: str) -> SampleDelivery:
     """Richpanel tells what a customer wrote."""
-    told = {
+    content = {
         "conversation_id": f"customer-{customer}",
         "message_id": id,
         "text": text,
         "email": f"customer-{customer}@example.com",
     }
-    return SampleDelivery("/webhooks/richpanel", bearer(RICHPANEL), told)
+    return SampleDelivery("/webhooks/richpanel", bearer(RICHPANEL), content)
 
 
 def update(id: int, chat: int, now: float, text: str) -> SampleDelivery:
     """Telegram tells what somebody wrote in a chat."""
-    told = {"message_id": id, "date": int(now), "chat": {"id": chat}, "from": {"id": 3}, "text": text}
+    sent = {"message_id": id, "date": int(now), "chat": {"id": chat}, "from": {"id": 3}, "text": text}
     header = {"X-Telegram-Bot-Api-Secret-Token": TELEGRAM}
-    return SampleDelivery("/webhooks/telegram", header, {"update_id": id, "message": told})
+    return SampleDelivery("/webhooks/telegram", header, {"update_id": id, "message": sent})
 
 
 def order(action: str, key: str, **asked: Any) -> SampleDelivery:
@@ -233,6 +236,24 @@ class SampleSenders:
         return order("consume", f"sample-{number}", max=5, seconds=0.1)
 
 
+# What is there from the start
+
+
+def begin(s: Semel) -> None:
+    """What no traffic brings by itself: work that vanished, work that was given up, switches."""
+    # Nothing of an earlier run on the same file has this number.
+    number = int(s.clock.now() * 1000)
+    for name in ("vanished", "given-up"):
+        claim = s.ledger.claim(f"sample:{name}-{number}", ttl=DAY)
+        if isinstance(claim, Claimed) and name == "vanished":
+            s.ledger.doubt(claim)
+        elif isinstance(claim, Claimed):
+            s.ledger.fail(claim, ShopDown("it is down, on purpose"))
+    s.ops.turn("sample_pause", on=True, by="sample", why="to be seen here: nothing asks for it")
+    s.ops.turn("sample_maintenance", on=True, by="sample", why="the shop is being moved")
+    s.ops.turn("sample_maintenance", on=False, by="sample", why="the shop is back")
+
+
 # To be pasted
 
 
@@ -266,8 +287,8 @@ ACCEPTED: Final = frozenset({"/webhooks/richpanel", "/webhooks/telegram"})
 
 def curl(address: str, delivery: SampleDelivery) -> str:
     """A delivery as a line for a shell."""
-    told = delivery.headers | ({"Prefer": "return=representation"} if delivery.path in ACCEPTED else {})
-    headers = " ".join(f"-H '{name}: {value}'" for name, value in told.items())
+    sent = delivery.headers | ({"Prefer": "return=representation"} if delivery.path in ACCEPTED else {})
+    headers = " ".join(f"-H '{name}: {value}'" for name, value in sent.items())
     # Whether the probe has answered the same before is told by a header.
     shown = "-si" if delivery.path.startswith("/messages") else "-s"
     return f"curl {shown} -w '\\n' {address}{delivery.path} {headers} -d '{delivery.body.decode()}'"

@@ -12,8 +12,9 @@ import uvicorn
 
 from semel import errors
 from semel.service.app import create_app
-from semel.service.header_limits import MAX_HEAD_BYTES
-from semel.service.middleware import RequestMiddleware
+from semel.service.dashboards import has_dashboard
+from semel.service.limits import MAX_HEAD_BYTES
+from semel.service.middleware import FORMS, RequestMiddleware
 from semel.service.run import STOP, running_workers, working
 from semel.service.runtime import Runtime
 from semel.service.workers import AppWorkers
@@ -64,23 +65,28 @@ def work(runtime: Runtime, port: int, say: Callable[[str], None]) -> None:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, which lets the worker threads know too."""
+    """uvicorn, which lets the worker threads and live pages know too."""
 
-    def __init__(self, config: uvicorn.Config, workers: AppWorkers) -> None:
+    def __init__(self, config: uvicorn.Config, workers: AppWorkers, runtime: Runtime) -> None:
         super().__init__(config)
         self._workers = workers
+        self._runtime = runtime
 
     def leave(self) -> None:
-        self._workers.stop()
+        self._stop()
         self.should_exit = True
 
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+    def _stop(self) -> None:
+        self._runtime.stopping.set()  # what has no end of its own, as a live page
         self._workers.stop()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._stop()
         super().handle_exit(sig, frame)
 
 
 def _server(runtime: Runtime, middleware: RequestMiddleware, workers: AppWorkers) -> _Server:
-    server = _Server(_config(runtime, middleware), workers)
+    server = _Server(_config(runtime, middleware), workers, runtime)
     for one in STOP:
         # uvicorn gives a signal on to whoever had it before; stopping in order is no death by a signal.
         signal.signal(one, lambda *_: server.leave())
@@ -143,6 +149,8 @@ def _address(runtime: Runtime, listening: socket.socket) -> str:
 
 
 def _tell(runtime: Runtime, workers: AppWorkers, address: str, say: Callable[[str], None]) -> None:
+    if has_dashboard(runtime):
+        say(f"semel: dashboard at {address}{FORMS}")
     say(f"semel: {address}  (docs at {address}/docs)")
     for path in runtime.hooks():
         say(f"semel: takes webhooks at {address}{path}")

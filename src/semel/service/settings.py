@@ -1,4 +1,4 @@
-"""What can be set: the sections of `semel.toml`, as values."""
+"""The sections of `semel.toml`, as values."""
 
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
@@ -16,7 +16,9 @@ PositiveSeconds: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=86_400 * 365
 Share: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=1)]
 Port: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 
-Right: TypeAlias = Literal["ledger:read", "ledger:write", "apps:read", "metrics", "admin"]
+Right: TypeAlias = Literal[
+    "ledger:read", "ledger:write", "apps:read", "ops:read", "ops:write", "metrics", "admin"
+]
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -38,6 +40,8 @@ class ServiceSection(Section, frozen=True):
     max_in_flight: Positive = 256
     max_waiting: Positive = 256
     """Calls of `/v1/wait`, which are not among those in flight."""
+    max_live: Positive = 64
+    """Pages of the dashboard that are live, which are not either."""
     max_webhooks: Positive = 256
     """Deliveries, which are not either."""
     max_receiving: Positive = 256
@@ -50,8 +54,12 @@ class ServiceSection(Section, frozen=True):
     """How long what runs may go on after the service was asked to stop."""
     ready_timeout: PositiveSeconds = 2.0
     open_metrics: bool = False
+    rates: bool = True
+    """Write once a minute what this process did, for who looks back; needs the table of the journal."""
     log_format: Literal["json", "text"] = "json"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_keys: bool = False
+    """Tell keys, redacted, in the log, beside their digests."""
 
 
 class TokenSection(Section, frozen=True):
@@ -62,6 +70,16 @@ class TokenSection(Section, frozen=True):
     scopes: list[Right] = []
     scope: str | None = None
     """The tenant whose ledger it sees; that of its own name unless this says otherwise."""
+
+
+class UserSection(Section, frozen=True):
+    """Somebody who signs in to the dashboard by name and password."""
+
+    password: str
+    """The hash of the password, as `semel hash-password` prints it."""
+    role: Literal["viewer", "operator"] = "viewer"
+    scope: str | None = None
+    """The only tenant whose ledger they see; without it, those of all applications."""
 
 
 class InboxSection(Section, frozen=True):
@@ -91,6 +109,7 @@ class ServiceSettings(Section, frozen=True):
     semel: StoreSection = StoreSection()
     service: ServiceSection = ServiceSection()
     tokens: dict[str, TokenSection] = {}
+    users: dict[str, UserSection] = {}
     inbox: dict[str, InboxSection] = {}
     apps: dict[str, dict[str, Any]] = {}
     """As they were given: each app knows its own."""
@@ -108,11 +127,9 @@ def enabled(settings: ServiceSettings, configuration: Configuration) -> list[str
 
 
 def _flag(name: str, settings: ServiceSettings, configuration: Configuration) -> bool:
-    path, values = ("apps", name, "enabled"), settings.apps[name]
-    if not isinstance(values, dict):
-        raise configuration.wrong(path[:-1], "it is a section, with settings of its own")
+    path, value = ("apps", name, "enabled"), settings.apps[name].get("enabled", True)
     try:
-        return msgspec.convert(values.get("enabled", True), bool, strict=not configuration.is_text(path))
+        return msgspec.convert(value, bool, strict=not configuration.is_text(path))
     except msgspec.ValidationError as error:
         raise configuration.wrong(path, str(error)) from error
 
@@ -131,7 +148,7 @@ def tables_of_app(app: str, settings: ServiceSettings) -> tuple[Table, ...]:
 
 def tables_of_api(settings: ServiceSettings, apps: list[str]) -> tuple[Table, ...]:
     """The tables of the HTTP API; where only apps are served, nobody is let in who could ask for them."""
-    lent = settings.tokens or settings.gates or not apps
+    lent = settings.tokens or settings.users or settings.gates or not apps
     return at(settings.semel.url, API) if lent else ()
 
 

@@ -1,4 +1,4 @@
-"""Traffic: a gentle stream of made-up deliveries to the service itself, and what becomes of them."""
+"""Sample traffic: generated deliveries to the service itself, and their outcomes."""
 
 import errno
 import socket
@@ -81,9 +81,9 @@ class DeliveryCounts:
         self.received = 0
         self.counts = dict.fromkeys(WORDS, 0)
 
-    def watch(self, key_digest: str, told: Callable[[str], None]) -> None:
+    def watch(self, key_digest: str, say: Callable[[str], None]) -> None:
         """Tell also in words what becomes of this one."""
-        self._watched[key_digest] = told
+        self._watched[key_digest] = say
 
     def __call__(self, event: Event) -> None:
         """Count an event."""
@@ -112,7 +112,7 @@ class DeliveryCounts:
 
 
 class Traffic:
-    """The stream; `stop` ends it."""
+    """The stream, which goes on while it is `running`."""
 
     def __init__(self, runtime: Runtime, address: str, say: Callable[[str], None]) -> None:
         self._runtime, self._address, self._say = runtime, address, say
@@ -121,18 +121,21 @@ class Traffic:
         self._refused: set[int] = set()
         self._threads = [threading.Thread(target=each, daemon=True) for each in (self._send, self._report)]
 
-    def start(self) -> None:
-        """Say what it is, and begin."""
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Say what it is, and send until the end of the block."""
         self._introduce()
+        for one in self._runtime.apps:
+            sample_data.begin(one.s)
         self._runtime.s.events.listen(self._tally)
         for thread in self._threads:
             thread.start()
-
-    def stop(self) -> None:
-        """Send nothing more."""
-        self._stopping.set()
-        for thread in self._threads:
-            thread.join(TIMEOUT_SECONDS)
+        try:
+            yield
+        finally:
+            self._stopping.set()
+            for thread in self._threads:
+                thread.join(TIMEOUT_SECONDS)
 
     # What is said
 
@@ -190,14 +193,3 @@ class Traffic:
         if not answer.is_success and answer.status_code not in self._refused:
             self._refused.add(answer.status_code)
             self._say(f"semel: {delivery.path} answers {answer.status_code} to the traffic: {answer.text}")
-
-
-@contextmanager
-def traffic(runtime: Runtime, address: str, say: Callable[[str], None]) -> Iterator[Traffic]:
-    """Traffic to the service at this address, until the end of the block."""
-    stream = Traffic(runtime, address, say)
-    stream.start()
-    try:
-        yield stream
-    finally:
-        stream.stop()

@@ -1,4 +1,4 @@
-"""The worker threads: they work on what waits in the inboxes."""
+"""The worker threads, which handle the messages in the inboxes."""
 
 import logging
 import re
@@ -131,11 +131,9 @@ def _blamed(mounted: MountedApp, problem: str) -> tuple[str, ...]:
 
 def _options(mounted: MountedApp) -> dict[str, Any]:
     """The app's own options, and the settings over them."""
+    chosen = {name: getattr(mounted.settings, name) for name in OPTIONS[1:]}
     options: dict[str, Any] = {**worker_options(mounted.app)}
-    for name in OPTIONS[1:]:
-        value = getattr(mounted.settings, name)
-        if value is not None:
-            options[name] = value
+    options |= {name: value for name, value in chosen.items() if value is not None}
     if mounted.settings.queue and "poll" in options:
         options["poll"] = round(options["poll"])
     return options

@@ -1,4 +1,4 @@
-"""Pages for people: what this service is, and what can be asked of it. Nothing in them is fetched elsewhere.
+"""Pages for people: what this service is and offers. They load nothing from other servers.
 
 `home` and `reference` write HTML from plain values; the look of both is in `page.html` and `page.css`.
 """
@@ -14,7 +14,6 @@ from string import Template
 from typing import Any, Final, TypeAlias
 
 JsonSchema: TypeAlias = dict[str, Any]
-DefinitionRows: TypeAlias = Iterable[tuple[str, str]]
 
 # A browser is told so too: whatever stood in a page, it would load nothing and run nothing.
 HEADERS: Final = {
@@ -81,8 +80,8 @@ def _link(path: str) -> str:
 
 
 def _operation(document: JsonSchema, path: str, method: str, operation: JsonSchema) -> str:
-    told: str = operation.get("description") or operation.get("summary") or ""
-    first, _, rest = told.partition("\n\n")
+    text: str = operation.get("description") or operation.get("summary") or ""
+    first, _, rest = text.partition("\n\n")
     body = _resolved(document, _body(operation))
     parameters = [_parameter(document, one) for one in operation.get("parameters", [])]
     answers = [_answer(document, status, one) for status, one in sorted(operation["responses"].items())]
@@ -100,15 +99,15 @@ def _operation(document: JsonSchema, path: str, method: str, operation: JsonSche
 
 
 def _parameter(document: JsonSchema, one: JsonSchema) -> tuple[str, str]:
-    told = f"{one['in']}, {_described(document, one.get('schema', {}), one.get('description', ''))}"
-    return _name(one["name"], required=one.get("required", False)), told
+    meaning = f"{one['in']}, {_described(document, one.get('schema', {}), one.get('description', ''))}"
+    return _name(one["name"], required=one.get("required", False)), meaning
 
 
 def _answer(document: JsonSchema, status: str, one: JsonSchema) -> tuple[str, str]:
     schema: JsonSchema = next((kind.get("schema", {}) for kind in one.get("content", {}).values()), {})
     fields = [name for name, _ in _fields(document, _resolved(document, schema))] if status < "300" else []
-    told = _words(one.get("description", ""))
-    return _code(status), told + (f"<small>{', '.join(fields)}</small>" if fields else "")
+    words = _words(one.get("description", ""))
+    return _code(status), words + (f"<small>{', '.join(fields)}</small>" if fields else "")
 
 
 def _command(document: JsonSchema, path: str, method: str, operation: JsonSchema) -> str:
@@ -150,12 +149,12 @@ def _fields(document: JsonSchema, schema: JsonSchema) -> Iterator[tuple[str, str
 def _described(document: JsonSchema, schema: JsonSchema, more: str = "") -> str:
     """A value: its type, its limits, and what it means."""
     schema = _resolved(document, schema)
-    told = [_type(document, schema)]
+    words = [_type(document, schema)]
     if "default" in schema:
-        told.append(f"{_code(json.dumps(schema['default']))} unless it is said")
+        words.append(f"{_code(json.dumps(schema['default']))} unless it is said")
     options = [_resolved(document, one) for one in schema.get("anyOf", [])]
     meant = more or next((one["description"] for one in (schema, *options) if "description" in one), "")
-    return f"{', '.join(told)}" + (f"<br><small>{_marked(meant)}</small>" if meant else "")
+    return ", ".join(words) + (f"<br><small>{_marked(meant)}</small>" if meant else "")
 
 
 def _type(document: JsonSchema, schema: JsonSchema) -> str:
@@ -199,9 +198,9 @@ def _name(name: str, *, required: bool) -> str:
     return _code(name) + ("" if required else " <small>optional</small>")
 
 
-def _list(title: str, rows: DefinitionRows) -> str:
-    told = "".join(f"<dt>{name}</dt><dd>{meaning}</dd>\n" for name, meaning in rows)
-    return f"<h3>{escape(title)}</h3>\n<dl>{told}</dl>\n" if told else ""
+def _list(title: str, rows: Iterable[tuple[str, str]]) -> str:
+    items = "".join(f"<dt>{name}</dt><dd>{meaning}</dd>\n" for name, meaning in rows)
+    return f"<h3>{escape(title)}</h3>\n<dl>{items}</dl>\n" if items else ""
 
 
 def _words(text: str) -> str:

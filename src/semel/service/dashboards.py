@@ -1,0 +1,106 @@
+"""The service's dashboard: every application's ledger, and each tenant's own, for those who may see them."""
+
+import re
+from hashlib import sha256
+from typing import Final
+
+from fastapi import FastAPI
+from starlette.responses import RedirectResponse, Response
+
+from semel.apps import Presents
+from semel.dashboard.app import dashboard_of
+from semel.dashboard.sessions import UserTokens
+from semel.dashboard.views import LedgerView
+from semel.errors import InvalidOption
+from semel.service.middleware import FORMS
+from semel.service.runtime import MountedApp, Runtime
+from semel.service.tokens import Tokens
+
+LOOPBACK: Final = re.compile(r"localhost|127\.\d+\.\d+\.\d+|::1")
+# What stands in an address as it is; any other tenant is named there by a hash.
+PLAIN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,60}")
+# What a token needs for any dashboard, and besides for those of applications.
+LOOKS, OF_APPS = "ops:read", "apps:read"
+# Tokens that may have written something into the ledger of their tenant.
+WRITES: Final = frozenset({"ops:read", "ledger:write"})
+
+
+def mount_dashboard(app: FastAPI, runtime: Runtime, tokens: Tokens) -> None:
+    """Mount it: behind tokens with `ops:read` and users, or open to this machine where there are none."""
+    if not has_dashboard(runtime):
+        return
+    by_token, users = tokens.operators(), _users(runtime)
+    try:
+        made = dashboard_of(
+            dashboard_views(runtime),
+            tokens=by_token,
+            users=users,
+            secret=runtime.session_secret,
+            open=not (by_token or users),
+            stopping=runtime.stopping.is_set,
+        )
+    except InvalidOption as error:
+        raise runtime.configuration.wrong(("users",), str(error)) from error
+
+    @app.get(FORMS.rstrip("/"), include_in_schema=False)
+    async def within() -> Response:
+        return RedirectResponse(FORMS, 303)
+
+    app.mount(FORMS.rstrip("/"), made)
+
+
+def has_dashboard(runtime: Runtime) -> bool:
+    """Whether there is a dashboard: none where nobody could be let in."""
+    return _is_signed(runtime) or bool(LOOPBACK.fullmatch(runtime.settings.service.host))
+
+
+def dashboard_views(runtime: Runtime) -> list[LedgerView]:
+    """Every ledger that the dashboard has, each with who may see it."""
+    apps = [_of_app(one, runtime) for one in runtime.apps]
+    tenants = [_of_tenant(scope, names, runtime) for scope, names in _tenants(runtime).items()]
+    return [*apps, *tenants] or [LedgerView(s=runtime.s, name="ledger", title="ledger")]
+
+
+def _is_signed(runtime: Runtime) -> bool:
+    """Whether anybody signs in; else whoever is on this machine sees everything."""
+    settings = runtime.settings
+    return bool(settings.users) or any(LOOKS in token.scopes for token in settings.tokens.values())
+
+
+def _users(runtime: Runtime) -> UserTokens:
+    return {name: (user.role, user.password) for name, user in runtime.settings.users.items()}
+
+
+def _of_app(one: MountedApp, runtime: Runtime) -> LedgerView:
+    settings = runtime.settings
+    names = {name for name, token in settings.tokens.items() if {LOOKS, OF_APPS} <= {*token.scopes}}
+    names |= {name for name, user in settings.users.items() if user.scope is None}
+    return LedgerView(
+        s=one.s,
+        name=one.name,
+        title=one.name,
+        inboxes={one.name: one.inbox} if one.works else {},
+        pages=one.app.pages() if isinstance(one.app, Presents) else {},
+        users=frozenset(names) if _is_signed(runtime) else None,
+    )
+
+
+def _tenants(runtime: Runtime) -> dict[str, set[str]]:
+    """The tenants that have a ledger to be seen, each with who may see it."""
+    found: dict[str, set[str]] = {}
+    for name, token in runtime.settings.tokens.items():
+        if WRITES & {*token.scopes}:
+            seen = found.setdefault(name if token.scope is None else token.scope, set())
+            seen |= {name} if LOOKS in token.scopes else set()
+    for name, user in runtime.settings.users.items():
+        if user.scope is not None:
+            found.setdefault(user.scope, set()).add(name)
+    return found if not _is_signed(runtime) else {scope: names for scope, names in found.items() if names}
+
+
+def _of_tenant(scope: str, names: set[str], runtime: Runtime) -> LedgerView:
+    path = scope if PLAIN.fullmatch(scope) else sha256(scope.encode()).hexdigest()[:12]
+    title = f"tenant {scope}" if scope else "no tenant"
+    # No application has a name that begins so.
+    seen = frozenset(names) if _is_signed(runtime) else None
+    return LedgerView(s=runtime.s.scoped(scope), name=f"~{path}", title=title, users=seen, switches=False)
