@@ -96,7 +96,7 @@ def batch_table(repeat: int) -> Table:
 def fill(s: semel.Semel, count: int, progress: Callable[[int], None]) -> None:
     """Write `count` finished records, in batches."""
     ledger = s.ledger.steps
-    item = opening(ClaimTerms(LEASE, DAY * 30, "f" * 64), "0" * 32)
+    item = opening(ClaimTerms(LEASE, DAY * 30, "f" * 64), "0" * 32, "bench")
     item |= {"status": "COMPLETED", "result": b'{"id":"ch_1"}', "encoding": "json"}
     for start in range(0, count, FILL):
         names = (ledger.name(f"charge:order-{number:x}") for number in range(start, min(start + FILL, count)))
