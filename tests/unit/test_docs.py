@@ -536,9 +536,9 @@ def test_the_page_of_the_seeds_is_made_from_the_marks() -> None:
 def test_the_table_of_moves_is_the_one_of_the_code() -> None:
     expected = []
     for move in lifecycle.MOVES:
-        asks = [word for word, asked in (("token", move.token), ("lease lapsed", move.lapsed)) if asked]
+        asks = ["token", "lease lapsed"] if move.lapsed else ["token"]
         start = ", ".join(f"`{status}`" for status in move.start)
-        expected.append([move.name, start, f"`{move.to}`", ", ".join(asks) or "nothing", move.note])
+        expected.append([move.name, start, f"`{move.to}`", ", ".join(asks), move.note])
     assert rows("explanation/lifecycle.md", "## The moves") == expected
 
 
