@@ -13,18 +13,18 @@ UV := $(BIN)/uv --quiet
 INSTALL = $(UV) pip install --python $(BIN)/python -c constraints.txt -b constraints.txt
 
 # All but amqp, which may have to be compiled: tests/servers/install.py sees to it.
-EXTRAS := apps,boto,celery,cli,crypto,django,dramatiq,fastapi,flask,kafka,otel,postgres,privacy,prometheus,pydantic,redis,service,taskiq,zones
+EXTRAS := apps,boto,celery,cli,crypto,dashboard,django,dramatiq,fastapi,flask,kafka,otel,postgres,privacy,prometheus,pydantic,redis,service,taskiq,zones
 
 heading = @printf '\n== %s\n' "$(1)"
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run demo test slow lint format bench bench-network bench-http bench-lambda bench-load constraints clean
+.PHONY: help run demo test slow lint format pictures bench bench-network bench-http bench-lambda bench-load bench-questions constraints clean
 
 help: ## show this list
 	@printf 'semel: a ledger for things that must happen once.\n\n'
 	@printf 'Start with "make run", then "make test". The first time each fills .venv; after that they start at once.\n\n'
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
 	@printf '\nAnother Python:  make test PYTHON=python3.13\n'
 	@printf 'Some tests only: make test ARGS="-k claim"\n'
 
@@ -57,6 +57,9 @@ format: $(VENV)/.set-test ## mend what ruff can mend
 	@$(BIN)/ruff check --fix-only
 	@$(BIN)/ruff format
 
+pictures: $(VENV)/.set-test ## take the pictures of the docs from the running dashboard
+	@$(BIN)/python -m tests.browser.pictures
+
 bench: $(VENV)/.set-bench ## measure semel beside other libraries
 	@$(BIN)/python -m bench $(ARGS)
 
@@ -71,6 +74,9 @@ bench-http: $(VENV)/.set-bench ## the same for the HTTP middleware: requests of 
 
 bench-load: $(VENV)/.set-bench ## the same for the service: webhooks a second, and how long each takes
 	@$(BIN)/python -m bench.load $(ARGS)
+
+bench-questions: $(VENV)/.set-bench ## the same for operators' questions: 10,000 records and 1,000,000
+	@$(BIN)/python -m bench.questions $(ARGS)
 
 # Markers are cut off, since a constraint on a package that is not installed does nothing. What is left has
 # to be one plain "name==version" for each name, with no address in it.
