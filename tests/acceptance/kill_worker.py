@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import signal
 import sqlite3
 import sys
 from contextlib import closing
@@ -51,15 +52,21 @@ def main(path, effects, seed):
     order = random.Random(seed)
     s = semel.connect(f"sqlite:///{path}", env="kill")
     out = os.open(effects, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    stop_at = ""
+
+    def step(word, n, attempt):
+        say(word, n, attempt)
+        while word == stop_at:  # until it is killed
+            signal.pause()
 
     @s.once("job:{n}", lease=0.2, ttl=3600, wait=60)
     def job(n: int) -> str:
         attempt = semel.current_run().attempt
         value = f"{n}:{attempt}:{os.urandom(8).hex()}"
-        say("begun", n, attempt)
+        step("begun", n, attempt)
         os.write(out, (json.dumps([n, attempt, value]) + "\n").encode())
         os.fsync(out)
-        say("happened", n, attempt)
+        step("happened", n, attempt)
         return value
 
     def insist(n):
@@ -72,7 +79,8 @@ def main(path, effects, seed):
 
     say("idle")
     for line in sys.stdin:
-        window = list(range(*json.loads(line)))
+        first, end, stop_at = json.loads(line)
+        window = list(range(first, end))
         order.shuffle(window)
         for n in window:
             say("told", n, insist(n))

@@ -30,6 +30,8 @@ SPARE = 3
 WINDOW = 10
 # A worker is killed after one to so many lines: early and late in a claim, an effect, a completion, a replay.
 LIFE = 12
+# Where that may be missed, it is not left to chance: some stop before their effect, or after it, to be killed.
+STOPS = ("begun", "", "happened", "")
 
 
 class Worker:
@@ -40,6 +42,7 @@ class Worker:
         with path.with_name("complaints.txt").open("a") as complaints:
             self.process = subprocess.Popen(command, stdin=-1, stdout=-1, stderr=complaints, text=True)
         self.life = float("inf")
+        self.stop_at = ""
         self.lines = lines
         self.listener = threading.Thread(target=self._listen, daemon=True)
         self.listener.start()
@@ -89,17 +92,19 @@ class Parent:
                 at_work.discard(worker)
             elif worker in at_work:
                 worker.life -= 1
-                if worker.life <= 0:
+                if worker.life <= 0 or what == worker.stop_at:
                     at_work.discard(worker)
                     self._kill(worker)
 
     def finish(self):
         """Let those who are left do every job, in peace, and go."""
         self.everything = range(self.first + WINDOW)
+        for worker in [worker for worker in self.alive if worker.stop_at]:
+            self._kill(worker)
         left = set(self.alive)
         self.alive.clear()
         for worker in left:
-            worker.assign(0, self.first + WINDOW)
+            worker.assign(0, self.first + WINDOW, "")
             worker.process.stdin.close()
         while left:
             worker, (what, *facts) = self.lines.get()
@@ -117,7 +122,8 @@ class Parent:
         while all(n in self.told for n in range(self.first, self.first + WINDOW)):
             self.first += WINDOW
         worker.life = min(worker.life, self.chance.randint(1, LIFE))
-        worker.assign(self.first, self.first + WINDOW)
+        worker.stop_at = STOPS[self.kills % len(STOPS)]
+        worker.assign(self.first, self.first + WINDOW, worker.stop_at)
         return worker
 
     def _kill(self, worker):
@@ -169,7 +175,7 @@ def kept(after):
 
 
 def test_as_many_processes_were_killed_as_should_be(after):
-    assert after.kills == KILLS
+    assert after.kills >= KILLS
 
 
 def test_every_key_is_completed(kept):
