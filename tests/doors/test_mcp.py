@@ -21,7 +21,10 @@ def server(tmp_path):
     assert example is not None
     (tmp_path / "till.py").write_text(example[1])
     return StdioServerParameters(
-        command=sys.executable, args=["till.py"], cwd=tmp_path, env={"PYTHONDONTWRITEBYTECODE": "1"}
+        command=sys.executable,
+        args=["till.py"],
+        cwd=tmp_path,
+        env={"PYTHONDONTWRITEBYTECODE": "1", "PYTHONFAULTHANDLER": "1"},
     )
 
 
@@ -35,8 +38,9 @@ async def told(client, **arguments):
     return answer.is_error, answer.content[0].text
 
 
-async def calls(server):
-    async with Client(stdio_client(server)) as one, Client(stdio_client(server)) as other:
+async def calls(server, log):
+    clients = [Client(stdio_client(server, errlog=log)) for _ in range(2)]
+    async with clients[0] as one, clients[1] as other:
         # At once, from two clients, which have a server process each.
         together = await asyncio.gather(*[told(each, order_id="o-1", cents=5) for each in (one, other, one)])
         again = await told(other, order_id="o-1", cents=5)
@@ -52,7 +56,12 @@ async def calls(server):
 
 
 def test_two_clients_at_once_and_one_that_calls_again_make_one_charge(server):
-    together, again, changed, busy, free, tools = asyncio.run(calls(server))
+    with (server.cwd / "errors.txt").open("w") as log:
+        try:
+            together, again, changed, busy, free, tools = asyncio.run(calls(server, log))
+        except BaseExceptionGroup as error:  # a server that has ended may have said why
+            error.add_note((server.cwd / "errors.txt").read_text())
+            raise
     assert {*together, again} == {(False, "receipt for o-1: 5 cents")}
     assert charges(server) == ["o-1 5", "o-2 5"]
     # What is refused is an error of the tool that says what to do, and changed nothing.
