@@ -799,3 +799,12 @@ def test_the_reference_names_every_option_of_a_command(path):
 def test_help_says_what_every_option_is_for(run, path):
     assert run(*path.split()[1:], "--help")[0] == 0
     assert [param.name for param in COMMANDS[path].params if not param.help and param.name != "help"] == []
+
+
+@pytest.mark.parametrize("path", COMMANDS)
+def test_help_shows_the_words_that_it_has_in_brackets(run, path):
+    """Rich takes such words for a style, and leaves them out."""
+    _, shown, _ = run(*path.split()[1:], "--help")
+    texts = [COMMANDS[path].help or "", *[param.help for param in COMMANDS[path].params if param.help]]
+    written = {word for text in texts for word in re.findall(r"\[[a-z][\w.]*\]", text)}
+    assert {word for word in written if word not in shown} == set()

@@ -8,7 +8,7 @@ from semel.core.extras import require
 
 
 def hash_password() -> None:
-    """Print the hash of a password, for [users.NAME] in the settings of a service.
+    """Print the hash of a password, for a user in the settings of a service.
 
     semel hash-password
 
