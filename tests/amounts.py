@@ -1,10 +1,11 @@
-"""How much is tried: in every run as much as seven minutes allow, and all of it with `make slow`."""
+"""How much is tried: what seven minutes allow, all of it with `make slow`, and more with `make proof`."""
 
 import os
 
 import pytest
 
-ALL = bool(os.environ.get("SEMEL_TEST_ALL"))
+PROOF = bool(os.environ.get("SEMEL_TEST_PROOF"))
+ALL = PROOF or bool(os.environ.get("SEMEL_TEST_ALL"))
 
 # The rules are the same generators sync and async, and every store shows both in its conformance tests. So in
 # every run the rules about state are tried on these stores, and async on the second ones; and on another
@@ -19,7 +20,9 @@ SYNC_ONLY = {
 NOT_EVERYDAY = {"TestAlchemiser", "TestSupportEvents", "TestProbe"}
 
 
-def amount(whole: int, everyday: int) -> int:
+def amount(whole: int, everyday: int, proof: int | None = None) -> int:
+    if PROOF and proof is not None:
+        return proof
     return whole if ALL else everyday
 
 

@@ -33,7 +33,7 @@ def sell(s, connection, n, step=lambda word: None):
     step("committed")
 
 
-def clerk(path):
+def clerk(url):
     """Sell one order after the other, and after each step wait for a word."""
 
     def step(word):
@@ -41,16 +41,16 @@ def clerk(path):
         sys.stdin.readline()
 
     with (
-        semel.connect(f"sqlite:///{path}", env="kill") as s,
-        closing(sqlite3.connect(path, isolation_level=None)) as connection,
+        semel.connect(url, env="kill") as s,
+        closing(sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)) as connection,
     ):
         for line in sys.stdin:
             sell(s, connection, json.loads(line)[0], step)
 
 
-def main(path, effects, seed):
+def main(url, env, effects, seed):
     order = random.Random(seed)
-    s = semel.connect(f"sqlite:///{path}", env="kill")
+    s = semel.connect(url, env=env)
     out = os.open(effects, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     stop_at = ""
 

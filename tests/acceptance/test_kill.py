@@ -1,4 +1,4 @@
-"""Two hundred times `kill -9`: nothing that was acknowledged is lost, and nothing is accepted twice.
+"""Hundreds of times `kill -9`: nothing that was acknowledged is lost, and nothing is accepted twice.
 
 And twenty times within a transaction of the caller's: his row and his completion are both there, or neither.
 """
@@ -19,10 +19,12 @@ import pytest
 import semel
 from semel.core.lifecycle import Status
 from tests.acceptance.kill_worker import sell
-from tests.amounts import amount
+from tests.amounts import ALL, amount
+from tests.places import open_place
 
 WORKER = Path(__file__).with_name("kill_worker.py")
-KILLS = amount(200, 40)
+STORES = ("sqlite", "postgres", "redis", "dynoxide") if ALL else ("sqlite",)
+KILLS = amount(200, 40, 1_000)
 AT_WORK = 4
 # Started before they are needed, as a process takes longer to start than to be killed.
 SPARE = 3
@@ -30,16 +32,16 @@ SPARE = 3
 WINDOW = 10
 # A worker is killed after one to so many lines: early and late in a claim, an effect, a completion, a replay.
 LIFE = 12
-# Where that may be missed, it is not left to chance: some stop before their effect, or after it, to be killed.
+# So that none of these is missed by chance, some stop before their effect, or after it, to be killed there.
 STOPS = ("begun", "", "happened", "")
 
 
 class Worker:
     """A process, and the thread that passes on its lines."""
 
-    def __init__(self, path, lines, *more):
-        command = [sys.executable, str(WORKER), str(path), *map(str, more)]
-        with path.with_name("complaints.txt").open("a") as complaints:
+    def __init__(self, url, folder, lines, *more):
+        command = [sys.executable, str(WORKER), url, *map(str, more)]
+        with (folder / "complaints.txt").open("a") as complaints:
             self.process = subprocess.Popen(command, stdin=-1, stdout=-1, stderr=complaints, text=True)
         self.life = float("inf")
         self.stop_at = ""
@@ -68,8 +70,9 @@ class Worker:
 class Parent:
     """Keeps workers at work, kills them, and writes down what they were told."""
 
-    def __init__(self, path, effects):
-        self.path, self.effects = path, effects
+    def __init__(self, place, folder):
+        self.place, self.folder = place, folder
+        self.effects = folder / "effects.txt"
         self.chance = random.Random(1)
         self.lines: queue.SimpleQueue = queue.SimpleQueue()
         self.told = defaultdict(set)
@@ -114,7 +117,8 @@ class Parent:
                 left.discard(worker)
 
     def _start(self):
-        worker = Worker(self.path, self.lines, self.effects, self.chance.random())
+        url, env = self.place.url(), self.place.env
+        worker = Worker(url, self.folder, self.lines, env, self.effects, self.chance.random())
         self.workers.append(worker)
         self.alive.add(worker)
 
@@ -140,13 +144,17 @@ class Parent:
         elif what == "idle" and worker in self.alive:
             self.waiting.append(worker)
         elif what == "gone":
-            assert worker not in self.alive, self.effects.with_name("complaints.txt").read_text()
+            assert worker not in self.alive, (self.folder / "complaints.txt").read_text()
+
+
+@pytest.fixture(scope="module", params=STORES)
+def place(request, tmp_path_factory):
+    return open_place(request.param, request, tmp_path_factory.mktemp("store"))
 
 
 @pytest.fixture(scope="module")
-def after(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("kill")
-    parent = Parent(folder / "semel.db", folder / "effects.txt")
+def after(place, tmp_path_factory):
+    parent = Parent(place, tmp_path_factory.mktemp("kill"))
     try:
         parent.run()
         parent.finish()
@@ -169,28 +177,34 @@ def effects(after):
 @pytest.fixture(scope="module")
 def kept(after):
     """What the ledger has in the end: the record and the result of every key."""
-    with semel.connect(f"sqlite:///{after.path}", env="kill") as s:
+    with semel.connect(after.place.url(), env=after.place.env) as s:
         records = {n: s.ledger.get(f"job:{n}") for n in after.everything}
         return {n: (record, record and s.ledger.result(record)) for n, record in records.items()}
 
 
-def test_as_many_processes_were_killed_as_should_be(after):
+@pytest.mark.proof("kills")
+def test_as_many_processes_were_killed_as_should_be(after, tried):
     assert after.kills >= KILLS
+    tried(after.kills, seed="1")
 
 
+@pytest.mark.proof("kills")
 def test_every_key_is_completed(kept):
     assert {record.status for record, _ in kept.values()} == {Status.COMPLETED}
 
 
+@pytest.mark.proof("kills")
 def test_what_was_acknowledged_is_what_is_kept(after, kept):
     assert after.told == {n: {value} for n, (_, value) in kept.items()}
 
 
+@pytest.mark.proof("kills")
 def test_what_is_kept_did_happen_at_the_attempt_that_the_record_names(effects, kept):
     for n, (record, value) in kept.items():
         assert (record.attempt, value) in effects[n]
 
 
+@pytest.mark.proof("kills")
 def test_no_attempt_happened_twice(effects):
     for happened in effects.values():
         attempts = [attempt for attempt, _ in happened]
@@ -205,7 +219,9 @@ def test_the_kills_came_at_moments_that_matter(effects, kept):
 
 
 def test_the_file_is_sound(after):
-    with closing(sqlite3.connect(after.path)) as connection:
+    if after.place.name != "sqlite":
+        return
+    with closing(sqlite3.connect(after.place.url().removeprefix("sqlite:///"))) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 
@@ -248,7 +264,7 @@ def test_a_row_and_its_completion_are_both_there_or_neither(tmp_path):
         connection.execute("CREATE TABLE orders (n, value)")
         for n in range(ORDERS):
             step, expected = list(STEPS.items())[n % len(STEPS)]
-            kill_at(step, Worker(path, queue.SimpleQueue()), n)
+            kill_at(step, Worker(f"sqlite:///{path}", tmp_path, queue.SimpleQueue()), n)
             rows, results = rows_and_results(s, connection, n)
             assert rows == results
             assert len(rows) in expected

@@ -298,7 +298,8 @@ def log():
 @pytest.mark.parametrize(
     ("way", "many"), [(Sync, amount(10_000, 1_000)), (Async, amount(1_000, 300))], ids=["sync", "async"]
 )
-def test_none_of_what_is_planted_is_stored_or_logged(place, way, many, log):
+@pytest.mark.proof("planted")
+def test_none_of_what_is_planted_is_stored_or_logged(place, way, many, log, tried):
     """Of thousands of addresses, numbers and links: in no row, no log line, no event, in whatever case."""
     values, clock, redactor = planted()[:many], FakeClock(), Remembering()
     events: list[Event] = []
@@ -320,5 +321,6 @@ def test_none_of_what_is_planted_is_stored_or_logged(place, way, many, log):
         do(lambda s: s.documents.put("as it is", {"said": said}))
         assert found(raw.text(place), values) == found(said, values[:100])
         assert len(found(said, values[:100])) >= 100
+        tried(many)
     finally:
         do.close()

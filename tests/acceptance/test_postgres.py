@@ -13,7 +13,6 @@ from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from signal import SIGINT
 from typing import Any
 
 import psycopg
@@ -59,7 +58,8 @@ from semel.testing import FakeClock, FaultProxy
 from semel.testing.conformance import NOTES, TABLES, THINGS
 from semel.testing.linear import History, check
 from tests.servers import postgres as servers
-from tests.servers.running import Server, come_up, folder, start, stop, until
+from tests.servers.durable import durable_postgres
+from tests.servers.running import until
 
 WORKER = Path(__file__).with_name("postgres_worker.py")
 LONG = 10_000.0
@@ -684,47 +684,21 @@ def test_a_closed_store_says_so(url):
         asyncio.run(store.aexecute(Get(LEDGER, "key")))
 
 
-@contextmanager
-def own_server():
-    """A server that may be stopped: gives its URL, and functions to stop and to start it."""
-    with folder() as place:
-        user, programs, data = servers.servant(place), servers.binaries(place), place / "data"
-        servers.once(servers.initdb(programs, data), place, user)
-        server = Server(
-            place,
-            lambda port: [programs / "postgres", "-D", data, *servers.options(port)],
-            servers.answers,
-            user=user,
-            signal=SIGINT,
-        )
-        process, port = come_up(server)
-
-        def again():
-            nonlocal process
-            process = start(server, port)
-            assert until(lambda: servers.answers(port))
-
-        try:
-            yield servers.url(port), lambda: stop(process, SIGINT), again
-        finally:
-            stop(process, SIGINT)
-
-
 @pytest.mark.skipif("SEMEL_TEST_POSTGRES_URL" in os.environ, reason="somebody else's server is not stopped")
 def test_a_restart_of_the_server_is_survived():
-    with own_server() as (url, down, up):
+    with durable_postgres() as (url, server):
         migrate(url, "test")
         with semel.connect(url, env="test") as s:
             work = s.once("work:{n}")(lambda n: n)
             before: Any = s.ledger.claim("held")
             assert work(1) == 1
-            down()
+            server.stop()
             for ask in (lambda: work(2), lambda: asyncio.run(s.aio.ledger.get("work:1"))):
                 with pytest.raises(
                     errors.StoreUnavailable, match=r"127\.0\.0\.1:\d+/postgres: cannot be reached"
                 ):
                     ask()
-            up()
+            server.start()
             assert work(2) == 2
             s.ledger.complete(before, "kept")
             assert s.ledger.get("work:1").status is Status.COMPLETED

@@ -21,9 +21,10 @@ from semel.testing.linear import History, check_items
 from tests.amounts import amount
 from tests.places import NAMES, open_place
 
-LOST = amount(300, 60)
-ZOMBIES = amount(100, 40)
-WORKERS, OPERATIONS, KEYS = 8, amount(5_000, 1_600), 40
+LOST = amount(300, 60, 500)
+ZOMBIES = amount(100, 40, 500)
+WORKERS, OPERATIONS, KEYS = 8, amount(5_000, 1_600, 20_000), 40
+CALLERS = amount(300, 100, 1_000)
 
 
 @pytest.fixture(params=NAMES)
@@ -43,8 +44,9 @@ class Effect:
 
 
 @pytest.mark.situation(8, 9)
+@pytest.mark.proof("lost")
 @pytest.mark.parametrize("lost", ["claim", "completion"])
-def test_a_lost_answer_makes_nothing_run_twice_and_locks_nobody_out(place, lost):
+def test_a_lost_answer_makes_nothing_run_twice_and_locks_nobody_out(place, lost, tried):
     """The answer to a claim, or to a completion, is lost after the store has carried it out."""
     effect = Effect()
     with place.lossy() as (store, lose):
@@ -65,10 +67,12 @@ def test_a_lost_answer_makes_nothing_run_twice_and_locks_nobody_out(place, lost)
         assert list(effect.runs.values()) == [1] * LOST
         records = {s.ledger.get(f"work:{key}").attempt for key in effect.runs}
         assert records == {1}
+    tried(LOST)
 
 
+@pytest.mark.proof("lost")
 @pytest.mark.parametrize("lost", ["claim", "completion"])
-def test_a_lost_answer_is_the_same_for_tasks(place, lost):
+def test_a_lost_answer_is_the_same_for_tasks(place, lost, tried):
     """The same through asyncio, several keys at a time."""
     effect = Effect()
 
@@ -93,12 +97,14 @@ def test_a_lost_answer_is_the_same_for_tasks(place, lost):
     with place.lossy() as (store, lose):
         asyncio.run(main(semel.Semel(store, env=place.env), lose))
     assert list(effect.runs.values()) == [1] * LOST
+    tried(LOST)
 
 
 @pytest.mark.situation(5, 6)
+@pytest.mark.proof("zombies")
 @pytest.mark.parametrize("move", ["complete", "fail", "renew"])
-def test_a_zombie_is_refused(place, move):
-    """100 holders wake up after their lease has lapsed and somebody else has the key."""
+def test_a_zombie_is_refused(place, move, tried):
+    """Many holders wake up after their lease has lapsed and somebody else has the key."""
     clock = FakeClock()
     with ExitStack() as stack:
         stores = [stack.enter_context(closing(place.open(clock))) for _ in range(2)]
@@ -115,6 +121,7 @@ def test_a_zombie_is_refused(place, move):
             heir.complete(claim, "heir's")
         for number in range(ZOMBIES):
             assert dead.claim(f"key:{number}").result == "heir's"
+    tried(ZOMBIES)
 
 
 def commands(dice, who):
@@ -138,8 +145,9 @@ def commands(dice, who):
         )
 
 
-def test_a_crowd_sees_one_order_of_things(place):
-    """5,000 commands of eight workers on forty items: some order of them explains every reply."""
+@pytest.mark.proof("order")
+def test_a_crowd_sees_one_order_of_things(place, tried):
+    """Thousands of commands of eight workers on forty items: some order of them explains every reply."""
     history = History()
     with ExitStack() as stack:
         stores = [stack.enter_context(closing(place.open())) for _ in range(place.workers(2))]
@@ -154,6 +162,7 @@ def test_a_crowd_sees_one_order_of_things(place):
             list(pool.map(work, range(WORKERS)))
     assert len(history.operations) == OPERATIONS
     assert not check_items(history)
+    tried(OPERATIONS, seed="0 to 7")
 
 
 class Skewed(Clock):
@@ -167,9 +176,10 @@ class Skewed(Clock):
 
 
 @pytest.mark.situation(11, 12)
+@pytest.mark.proof("clocks")
 @pytest.mark.parametrize("off", [-3600, 3600])
 @pytest.mark.parametrize("jump", [0, -7200, 7200])
-def test_no_clock_lets_two_hold_a_key(place, off, jump):
+def test_no_clock_lets_two_hold_a_key(place, off, jump, tried):
     """A worker whose clock is an hour off, or is set, neither takes a live key nor loses its own."""
     right, wrong = Clock(), Skewed(off)
     with ExitStack() as stack:
@@ -190,6 +200,7 @@ def test_no_clock_lets_two_hold_a_key(place, off, jump):
         other.complete(theirs, "theirs")
         assert other.claim("mine").result == "mine"
         assert mistaken.claim("theirs").result == "theirs"
+    tried(1)
 
 
 def test_one_of_many_workers_runs(place):
@@ -212,3 +223,38 @@ def test_one_of_many_workers_runs(place):
             answers = list(pool.map(work, range(WORKERS)))
     assert answers == [[f"result of {number}" for number in range(10)]] * WORKERS
     assert effect.runs == {f"{number}": 1 for number in range(10)}
+
+
+@pytest.mark.situation(41)
+@pytest.mark.proof("waiters")
+def test_of_many_callers_of_one_key_one_runs_and_all_get_its_result(place, tried):
+    """Tasks of two workers want it while its one run waits for the last of them to have asked."""
+    runs, asked = [], []
+
+    async def main(sides):
+        everybody = asyncio.Event()
+
+        async def work(key: str) -> str:
+            runs.append(key)
+            await everybody.wait()
+            return f"result of {key}"
+
+        works = [side.once("work:{key}", wait=600, shared=True)(work) for side in sides]
+
+        async def call(number):
+            asked.append(number)
+            if len(asked) == CALLERS:
+                everybody.set()
+            return await works[number % len(works)]("hot")
+
+        answers = await asyncio.gather(*map(call, range(CALLERS)))
+        for side in sides:
+            await leave(side.store)
+        return answers
+
+    with ExitStack() as stack:
+        stores = [stack.enter_context(closing(place.open())) for _ in range(place.workers(2))]
+        answers = asyncio.run(main([semel.Semel(store, env=place.env) for store in stores]))
+    assert runs == ["hot"]
+    assert set(answers) == {"result of hot"}
+    tried(CALLERS)

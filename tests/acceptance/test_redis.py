@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -59,8 +59,9 @@ from semel.tables import COUNTERS, DOCUMENTS, JOURNAL, LEDGER
 from semel.testing import FakeClock, FaultProxy
 from semel.testing.conformance import ENTRIES, LINES, NOTES, THINGS
 from semel.testing.conformance.harness import claimed
-from tests.servers.redis import Pair, answers, binary, node, url
-from tests.servers.running import HOST, Failed, Server, folder, free_port, start, stop, until
+from tests.servers.durable import Durable, durable_redis
+from tests.servers.redis import Pair, node, url
+from tests.servers.running import HOST, Failed, free_port, until
 
 NUMBERS = itertools.count()
 # Nobody would wait so long for it: what comes back was woken.
@@ -131,48 +132,27 @@ def test_a_server_that_forgot_its_scripts_is_taught_them_again(
         assert type(asked(store, through, mark("a"))[0]) is Refused
 
 
-@contextlib.contextmanager
-def durable_server() -> Iterator[tuple[str, Callable[[], None]]]:
-    """A server that keeps what it is told, and what kills it and starts it again."""
-    with folder() as place, ExitStack() as stack:
-        options = ["--save", "", "--appendonly", "yes", "--appendfsync", "always"]
-        server = Server(
-            place, lambda port: [binary(), "--bind", HOST, "--port", str(port), *options], answers
-        )
-        port = free_port()
-        running = [start(server, port)]
-        stack.callback(lambda: stop(running[0], signal.SIGKILL))
-        assert until(lambda: answers(port))
-
-        def restart() -> None:
-            stop(running[0], signal.SIGKILL)
-            running[0] = start(server, port)
-            assert until(lambda: answers(port))
-
-        yield url(port), restart
-
-
 def test_a_server_killed_and_started_again_has_lost_nothing_that_it_acknowledged() -> None:
     """A claim outlives it, its holder completes it over a new connection, and nobody is told of any of it."""
-    with durable_server() as (server, restart), semel.connect(server) as s:
+    with durable_redis() as (place, server), semel.connect(place) as s:
         claim = claimed(s.ledger.claim("key"))
-        restart()
+        server.restart()
         s.ledger.complete(claim, "done")
-        restart()
-        with semel.connect(server) as other:
+        server.restart()
+        with semel.connect(place) as other:
             assert other.ledger.claim("key", returns=str).result == "done"
 
 
 def test_tasks_do_not_notice_a_restart_either() -> None:
-    async def main(server: str, restart: Callable[[], None]) -> Any:
-        async with semel.connect(server).aio as s:
+    async def main(place: str, server: Durable) -> Any:
+        async with semel.connect(place).aio as s:
             claim = claimed(await s.ledger.claim("key"))
-            await asyncio.to_thread(restart)
+            await asyncio.to_thread(server.restart)
             await s.ledger.complete(claim, "done")
             return await s.ledger.claim("key", returns=str)
 
-    with durable_server() as (server, restart):
-        assert asyncio.run(main(server, restart)).result == "done"
+    with durable_redis() as (place, server):
+        assert asyncio.run(main(place, server)).result == "done"
 
 
 # The network

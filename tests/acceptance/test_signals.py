@@ -293,7 +293,8 @@ def test_a_handler_may_write_and_close_on_a_server_too(request, tmp_path):
 
 
 @pytest.mark.timeout(300)
-def test_signals_at_random_moments_leave_no_lock_and_no_key_and_lose_no_result(place):
+@pytest.mark.proof("signals")
+def test_signals_at_random_moments_leave_no_lock_and_no_key_and_lose_no_result(place, tried):
     """A process is hit by a signal in every call, then by a storm of them."""
     program = [sys.executable, "-m", "tests.acceptance.signal_worker"]
     child = subprocess.run(
@@ -304,3 +305,4 @@ def test_signals_at_random_moments_leave_no_lock_and_no_key_and_lose_no_result(p
     assert (said["wrong"], said["beating"]) == ([], 0)
     assert said["hits"] >= SIGNALS
     assert said["stormy"] > 0
+    tried(said["hits"], seed="48")

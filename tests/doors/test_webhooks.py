@@ -330,7 +330,8 @@ FORGERIES = {
 }
 
 
-def test_of_ten_thousand_forgeries_none_is_accepted_and_every_original_is():
+@pytest.mark.proof("forgeries")
+def test_of_ten_thousand_forgeries_none_is_accepted_and_every_original_is(tried):
     draw = random.Random(5)
     accepted = []
     for number in range(10_000):
@@ -344,6 +345,7 @@ def test_of_ten_thousand_forgeries_none_is_accepted_and_every_original_is():
         if not refused(verifier, forged, then):
             accepted.append((scheme.name, forge.__name__, sent, forged))
     assert accepted == []
+    tried(10_000, seed="5")
 
 
 @every

@@ -128,8 +128,9 @@ def first_broken(seeds):
     return None
 
 
+@pytest.mark.proof("guards")
 @pytest.mark.parametrize("name", GUARDS)
-def test_every_guard_is_needed(name, monkeypatch):
+def test_every_guard_is_needed(name, monkeypatch, tried):
     remove, invariants = GUARDS[name]
     with monkeypatch.context() as patch:
         remove(patch)
@@ -138,3 +139,4 @@ def test_every_guard_is_needed(name, monkeypatch):
     print(f"{name}: seed {violation.seed}, {violation.invariant}: {violation.what}")  # noqa: T201 - for -rP
     assert violation.invariant in invariants
     assert simulate.run(violation.seed)["steps"] > 0
+    tried(1, seed=str(violation.seed))

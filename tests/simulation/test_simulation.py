@@ -10,7 +10,7 @@ from semel.testing import simulate
 from semel.testing.simulation import World
 from tests.amounts import amount
 
-CHUNKS, WORLDS = amount(20, 8), 1000
+CHUNKS, WORLDS = amount(20, 8, 100), 1000
 
 # What a thousand worlds have to have seen, or the simulation proves little: about half of what they see.
 EXERCISED = {
@@ -54,6 +54,7 @@ EXERCISED = {
 }
 
 
+@pytest.mark.proof("worlds")
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_every_promise_holds_in_every_world(chunk):
     """No invariant is broken, and the worlds were as bad as they are meant to be."""
