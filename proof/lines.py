@@ -1,7 +1,8 @@
 """The lines of the scoreboard: what is tried, and what one try is.
 
-A test that tries a line says so with `@pytest.mark.proof("kills")`, and tells the fixture `tried` how often.
-`make test` runs the same tests with smaller amounts.
+A test that tries a line says so with `@pytest.mark.proof("kills")`, and tells the fixture `tried` how often;
+or it says both with the mark, `@pytest.mark.proof("restarts", 1)`. `make test` runs the same tests with smaller
+amounts.
 """
 
 from typing import NamedTuple
@@ -28,6 +29,9 @@ LINES = {
     "outages": Line("Short outages while work ends", "outages"),
     "servers": Line("Servers killed under load and started again", "restarts"),
     "failover": Line("Claims confirmed with `wait_replicas` by a Redis primary that was lost", "claims"),
+    "inbox": Line(
+        "Messages of an inbox whose workers fail or are killed: once each, and in order", "messages"
+    ),
     "waiters": Line("Callers that want one key at once", "callers"),
     "inputs": Line("Bad inputs: keys, headers, bodies and results", "inputs"),
     "forgeries": Line("Forged signatures of webhooks", "forgeries"),

@@ -24,7 +24,8 @@ def pytest_runtest_makereport(
     report = yield
     mark = item.get_closest_marker("proof")
     if mark is not None:
-        report.user_properties += [("line", mark.args[0]), ("where", where(item))]
+        line, *tries = mark.args
+        report.user_properties += [("line", line), ("where", where(item)), *[("tried", one) for one in tries]]
     return report
 
 

@@ -1,7 +1,10 @@
 """A store that is away for a moment: nothing is done again, and whoever waits goes on waiting."""
 
 import asyncio
+import random
 import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -10,10 +13,13 @@ from semel.core.clock import Clock
 from semel.core.drive import leave
 from semel.testing import FaultProxy
 from semel.testing.conformance.harness import claimed
+from tests.amounts import ALL, amount
 from tests.places import NETWORKED, open_place
 
 # So long that no busy machine lets it run out.
 LEASE = 600
+THREADS = 4
+OUTAGES, LONGEST_OUTAGE = amount(5, 1, 20), 5.0 if ALL else 0.3
 
 
 class Healing(Clock):
@@ -62,8 +68,9 @@ def go_away(proxy):
 
 
 @pytest.mark.situation(45)
+@pytest.mark.proof("outages")
 @pytest.mark.parametrize("ending", ["a result", "a kept error", "an error"])
-def test_a_short_outage_repeats_nothing(s, proxy, ending):
+def test_a_short_outage_repeats_nothing(s, proxy, ending, tried):
     """The store is away when work ends, and back within the lease: what came of it is kept."""
     errors = {"a kept error": ValueError("declined"), "an error": KeyError("flaky")}
     runs = []
@@ -86,6 +93,35 @@ def test_a_short_outage_repeats_nothing(s, proxy, ending):
     record = s.ledger.get("work:a")
     statuses = {"a result": "COMPLETED", "a kept error": "FAILED", "an error": "RELEASED"}
     assert (record.status, record.attempt) == (statuses[ending], 1)
+    tried(1)
+
+
+@pytest.mark.situation(45)
+@pytest.mark.proof("outages")
+def test_outages_of_any_length_within_the_lease_repeat_nothing(place, proxy, tried):
+    """Several threads end their work while the store is away, for as long as real outages are."""
+    dice, runs = random.Random(45), Counter[str]()
+    store = place.open(server=proxy.url(place.server))
+    s, together = semel.Semel(store, env=place.env), threading.Barrier(THREADS, lambda: go_away(proxy))
+
+    @s.once("work:{key}", lease=LEASE)
+    def work(key: str) -> str:
+        runs[key] += 1
+        together.wait()
+        return f"done {key}"
+
+    with ThreadPoolExecutor(THREADS) as threads:
+        for outage in range(OUTAGES):
+            keys = [f"{outage}-{thread}" for thread in range(THREADS)]
+            answers = [threads.submit(work, key) for key in keys]
+            back = threading.Timer(dice.uniform(0.1, LONGEST_OUTAGE), proxy.heal)
+            back.start()
+            assert [answer.result() for answer in answers] == [f"done {key}" for key in keys]
+            back.join()
+    assert set(runs.values()) == {1}
+    assert {s.ledger.get(f"work:{key}").attempt for key in runs} == {1}
+    store.close()
+    tried(OUTAGES, seed="45")
 
 
 @pytest.mark.situation(45)

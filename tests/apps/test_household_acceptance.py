@@ -101,6 +101,7 @@ def house(place: Place, tmp_path: Any) -> Iterator[House]:  # noqa: F811
 
 
 @pytest.mark.seed("H1", "H2", "H5", "H8")
+@pytest.mark.proof("restarts", 1)
 def test_each_activity_once_each_reply_at_most_once_and_none_lost(house, place):  # noqa: F811
     """Every update comes twice, the service is killed and started again, and Telegram fails in every way."""
     telegram = house.telegram

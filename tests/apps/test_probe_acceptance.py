@@ -52,6 +52,7 @@ def stack() -> Iterator[ExitStack]:
 
 @pytest.mark.seed("M3")
 @pytest.mark.seed("M5")
+@pytest.mark.proof("restarts", 1)
 @pytest.mark.parametrize(
     ("place", "queues"),
     [("sqlite", "embedded"), ("dynamodb+sqs", "embedded"), ("dynamodb+sqs", "rabbitmq")],

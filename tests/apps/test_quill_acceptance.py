@@ -106,6 +106,7 @@ def settle(s: semel.Semel, there: powerbi.PowerBI, sender: Sender) -> int:
 
 
 @pytest.mark.seed("Q7")
+@pytest.mark.proof("restarts", 1)
 def test_every_event_is_a_fact_once(place: Place, there: powerbi.PowerBI, tmp_path: Path) -> None:  # noqa: F811
     """Duplicates, a failing Power BI, answers that never come, SIGKILL in the middle of a post, a restart."""
     held = 0

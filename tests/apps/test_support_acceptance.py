@@ -114,6 +114,7 @@ def house(place: Place, tmp_path: Path) -> Iterator[House]:  # noqa: F811
 
 
 @pytest.mark.seed("R3", "R5", "R7", "R8", "R9", "R10")
+@pytest.mark.proof("restarts", 1)
 def test_each_reply_at_most_once_nothing_lost_and_the_audit_complete(house: House, place: Place) -> None:  # noqa: F811
     """Every delivery comes twice, the service is killed in the middle, and Richpanel fails in every way."""
     richpanel = house.richpanel

@@ -991,9 +991,10 @@ class Crowd:
 
 
 @pytest.mark.seed("R10")
-def test_many_workers_that_fail_now_and_then_keep_every_promise(place):
+@pytest.mark.proof("inbox")
+def test_many_workers_that_fail_now_and_then_keep_every_promise(place, tried):
     """Several stores in one place, several threads each, and messages that come twice."""
-    groups, each = 5, amount(40, 8)
+    groups, each = 5, amount(40, 8, 100)
     place.forget()
     opened = [semel.Semel(place.open(), env=place.env, scope="crowd") for _ in range(place.workers(3))]
     inboxes = [open_inbox(s, "in") for s in opened]
@@ -1009,3 +1010,4 @@ def test_many_workers_that_fail_now_and_then_keep_every_promise(place):
         s.close()
     assert crowd.crowded == []
     assert crowd.done == {f"g{group}": list(range(each)) for group in range(groups)}
+    tried(groups * each)

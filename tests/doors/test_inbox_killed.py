@@ -29,7 +29,8 @@ def conversations() -> list[Message]:
 @pytest.mark.situation(4)
 @pytest.mark.seed("R8")
 @pytest.mark.seed("R10")
-def test_killed_workers_handle_every_message_once_and_in_order(tmp_path):
+@pytest.mark.proof("inbox")
+def test_killed_workers_handle_every_message_once_and_in_order(tmp_path, tried):
     """Hundreds of messages in ten groups, every tenth put in twice, by processes that die at any moment."""
     path = tmp_path / "effects.db"
     with ExitStack() as stack:
@@ -68,3 +69,4 @@ def test_killed_workers_handle_every_message_once_and_in_order(tmp_path):
     assert len(told) == MESSAGES
     for who in range(CONVERSATIONS):
         assert [n for c, n, _ in told if c == f"c{who}"] == list(range(MESSAGES // CONVERSATIONS))
+    tried(MESSAGES, seed="3")

@@ -22,6 +22,7 @@ from semel.core.lifecycle import Status
 from semel.service import logs
 from semel.tables import LEDGER
 from semel.testing import FaultProxy
+from tests.amounts import amount
 from tests.apps.kit import ROOT, Place, Service, Work, found, place
 from tests.servers.running import HOST, until
 from tests.service.kit import ALL_TOKENS, TOKENS, bearer
@@ -124,8 +125,10 @@ def test_a_client_that_loses_every_first_answer_still_does_all_of_it_once(tmp_pa
 # Webhooks and workers
 
 
+@pytest.mark.proof("restarts", 1)
+@pytest.mark.parametrize("time", range(amount(1, 1, 10)))
 def test_what_was_accepted_is_worked_on_once_though_the_worker_is_killed(
-    place: Place, tmp_path: Path
+    place: Place, tmp_path: Path, time: int
 ) -> None:
     # One at a time, so that nothing else is under way when it is killed; and no lease ends by itself.
     inbox = place.toml("echo", lease=600, workers=1)
