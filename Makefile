@@ -19,7 +19,7 @@ heading = @printf '\n== %s\n' "$(1)"
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run demo test slow lint format pictures bench bench-network bench-http bench-lambda bench-load bench-questions constraints clean
+.PHONY: help run demo test slow lint format pictures proof bench bench-network bench-http bench-lambda bench-load bench-questions constraints clean
 
 help: ## show this list
 	@printf 'semel: a ledger for things that must happen once.\n\n'
@@ -59,6 +59,9 @@ format: $(VENV)/.set-test ## mend what ruff can mend
 
 pictures: $(VENV)/.set-test ## take the pictures of the docs from the running dashboard
 	@$(BIN)/python -m tests.browser.pictures
+
+proof: $(VENV)/.set-bench $(VENV)/.set-test ## try every promise thousands of times, and write the scoreboard into the docs
+	@$(BIN)/python -m proof $(ARGS)
 
 bench: $(VENV)/.set-bench ## measure semel beside other libraries
 	@$(BIN)/python -m bench $(ARGS)

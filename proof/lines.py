@@ -1,8 +1,8 @@
 """The lines of the scoreboard: what is tried, and what one try is.
 
 A test that tries a line says so with `@pytest.mark.proof("kills")`, and tells the fixture `tried` how often;
-or it says both with the mark, `@pytest.mark.proof("restarts", 1)`. `make test` runs the same tests with smaller
-amounts.
+or it says both with the mark, `@pytest.mark.proof("restarts", 1)`. `make test` runs the same tests with fewer
+tries.
 """
 
 from typing import NamedTuple
