@@ -131,7 +131,7 @@ def _row(letter: str, name: str, found: dict[str, list[str]]) -> str:
 
 
 def _section(letter: str, found: dict[str, list[str]]) -> str:
-    rows = [f"| {id} | {POINTS[id]} | {_told(found.get(id, []))} |\n" for id in _of(letter)]
+    rows = [f"| {id} | {POINTS[id]} | {told(found.get(id, []))} |\n" for id in _of(letter)]
     return f"\n## {letter}: {SYSTEMS[letter]}\n\n| | requirement | shown by |\n|---|---|---|\n{''.join(rows)}"
 
 
@@ -139,7 +139,8 @@ def _of(letter: str) -> list[str]:
     return [id for id in POINTS if id[0] == letter]
 
 
-def _told(tests: list[str]) -> str:
+def told(tests: list[str]) -> str:
+    """The tests, as a cell of a table."""
     return ", ".join(f"`{test}`" for test in tests) or "not shown yet"
 
 

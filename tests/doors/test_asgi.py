@@ -179,6 +179,7 @@ async def raising(error: BaseException) -> None:
 # A response is written down, sent, and given again
 
 
+@pytest.mark.draft("2.6a", "2.6b")
 def test_a_request_has_its_effect_once(s: semel.Semel) -> None:
     async def main() -> None:
         app = Application(
@@ -272,6 +273,7 @@ def test_a_body_that_turns_out_too_large_is_refused(s: semel.Semel) -> None:
     assert (reply.status, reply.kind, status_of(s)) == (413, "body-too-large", None)
 
 
+@pytest.mark.draft("2.1")
 def test_two_headers_of_one_name_are_no_key(s: semel.Semel) -> None:
     for second in (b'"k"', b'"other"', b"k", b""):
         reply = asyncio.run(ask(protected(s, Application()), headers=((b"idempotency-key", second),)))
@@ -324,6 +326,7 @@ def test_what_is_not_protected_passes_through(s: semel.Semel) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.draft("2.5.2a")
 def test_the_policy_and_a_status_have_pages_and_a_head_has_no_body(s: semel.Semel) -> None:
     async def main() -> None:
         app = protected(s, Application())
@@ -876,6 +879,7 @@ def test_a_second_cancellation_does_not_tear_what_the_first_one_began() -> None:
 # A hot key
 
 
+@pytest.mark.draft("2.6c")
 def test_of_many_at_once_one_runs_and_the_others_are_told_or_wait(s: semel.Semel) -> None:
     async def main() -> None:
         go = asyncio.Event()

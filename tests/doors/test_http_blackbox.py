@@ -57,6 +57,7 @@ def claim(check: Callable[..., Any]) -> Callable[..., Any]:
     return check
 
 
+@pytest.mark.draft("2.1", "2.5.2c", "2.5.2f", "2.6a", "2.6b", "2.6c", "2.7a", "2.7b", "2.7c", "5c")
 @pytest.mark.seed("M3")
 @pytest.mark.parametrize(("framework", "store"), PAIRS)
 def test_every_claim_holds_of_a_real_server(framework, store, request, tmp_path):

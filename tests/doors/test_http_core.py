@@ -153,6 +153,7 @@ PARAMETERS = st.lists(st.tuples(st.sampled_from(["", " ", "  "]), NAMES, VALUES)
 )
 
 
+@pytest.mark.draft("2.1")
 @given(PRINTABLE.filter(bool), PARAMETERS, st.booleans())
 @example("k", ';t=%"f%c3%bc"', True)
 def test_a_string_of_the_rfc_is_read_as_what_it_stands_for(text: str, parameters: str, strict: bool) -> None:
@@ -176,6 +177,7 @@ def test_whatever_a_client_sends_is_a_key_or_is_refused(text: str, strict: bool)
         assert key == text.strip(" \t")
 
 
+@pytest.mark.draft("2.1")
 @pytest.mark.parametrize(
     "value",
     [
@@ -213,6 +215,7 @@ def test_what_is_no_single_string_is_refused(value: str) -> None:
         read_key(value, strict=False, longest=255)
 
 
+@pytest.mark.draft("2.1")
 def test_a_key_without_its_quotes_is_the_same_key_unless_the_policy_is_strict() -> None:
     assert read_key("8e03-40d5", strict=False, longest=255) == read_key(
         '"8e03-40d5"', strict=True, longest=255
@@ -250,6 +253,7 @@ def test_any_other_time_is_refused(value: str) -> None:
 # Requests in
 
 
+@pytest.mark.draft("2.7a")
 def test_a_request_without_a_key_is_turned_away_or_left_alone_as_the_policy_says(s: semel.Semel) -> None:
     answer = turned_away(anyone(s), request_of(None))
     assert (answer.status, kind(answer)) == (400, "key-missing")
@@ -359,6 +363,7 @@ def hashed(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
+@pytest.mark.draft("2.2b", "5c")
 @pytest.mark.situation(30)
 @settings(max_examples=300)
 @given(REQUESTS, REQUESTS)
@@ -425,6 +430,7 @@ OWNERS = [
 ]
 
 
+@pytest.mark.draft("5c")
 @pytest.mark.situation(30)
 @pytest.mark.parametrize("scope", ["", "shop", "shop:eu/1"])
 def test_every_caller_has_keys_of_its_own_whatever_the_name(s: semel.Semel, scope: str) -> None:
@@ -467,6 +473,7 @@ def test_a_key_of_the_scopes_own_work_is_not_a_key_of_its_callers(s: semel.Semel
     assert asked(outer).body == b"mine"
 
 
+@pytest.mark.draft("5c")
 @pytest.mark.situation(51)
 @pytest.mark.parametrize(
     ("one", "other"),
@@ -517,6 +524,7 @@ BODIES = [
 ]
 
 
+@pytest.mark.draft("2.4a", "2.4b")
 @pytest.mark.parametrize("payload", ["bytes", "json"])
 def test_any_body_has_a_fingerprint_and_other_bodies_have_others(s: semel.Semel, payload: Any) -> None:
     idempotency = anyone(s, payload=payload)
@@ -525,6 +533,7 @@ def test_any_body_has_a_fingerprint_and_other_bodies_have_others(s: semel.Semel,
     assert len(set(prints)) == len(BODIES) - (payload == "json")  # {} and { } are one JSON
 
 
+@pytest.mark.draft("2.4b")
 @given(st.recursive(st.none() | st.booleans() | st.integers(-(2**53) + 1, 2**53 - 1) | st.text(), st.lists))
 def test_the_form_of_a_json_body_does_not_count(value: Any) -> None:
     idempotency = Idempotency(naming().s, identity=ANYONE, payload="json")
@@ -547,6 +556,7 @@ def test_the_query_counts_and_does_not_run_into_the_body(s: semel.Semel) -> None
     assert len(prints) == len(asking)
 
 
+@pytest.mark.draft("2.4b")
 def test_a_payload_of_ones_own_is_made_of_the_request_and_its_body(s: semel.Semel) -> None:
     idempotency = anyone(s, payload=lambda native, body: [native, len(body)])
 
@@ -572,6 +582,7 @@ def test_a_secret_hides_the_payload_from_who_can_guess_it() -> None:
 # A request under its key
 
 
+@pytest.mark.draft("2.3b", "2.6b")
 def test_a_response_is_kept_and_given_again(s: semel.Semel, clock: FakeClock) -> None:
     idempotency = anyone(s)
     headers = [
@@ -656,6 +667,7 @@ def test_a_record_that_cannot_be_read_does_not_run_again(s: semel.Semel) -> None
     assert (answer.status, kind(answer)) == (410, "result-not-kept")
 
 
+@pytest.mark.draft("2.7b")
 def test_another_payload_is_refused_and_changes_nothing(s: semel.Semel) -> None:
     assert begun(anyone(s), body=b"1").keep(200, [], b"one") is None
     assert kind(asked(anyone(s), body=b"2")) == "payload-changed"
@@ -663,6 +675,7 @@ def test_another_payload_is_refused_and_changes_nothing(s: semel.Semel) -> None:
     assert asked(anyone(s), body=b"1").body == b"one"
 
 
+@pytest.mark.draft("2.7c")
 def test_while_one_is_at_work_the_next_is_told_when_to_come_and_where_to_ask(
     s: semel.Semel, clock: FakeClock
 ) -> None:
@@ -699,6 +712,7 @@ def test_a_request_inside_itself_is_refused_instead_of_waiting_for_ever(s: semel
         semel.current_run()
 
 
+@pytest.mark.draft("2.6b")
 def test_a_server_error_gives_the_key_back_and_so_does_an_exception(s: semel.Semel) -> None:
     for attempt, end in enumerate(
         [
@@ -715,6 +729,7 @@ def test_a_server_error_gives_the_key_back_and_so_does_an_exception(s: semel.Sem
     assert asked(anyone(s)).body == b"done"
 
 
+@pytest.mark.draft("2.6b")
 def test_which_statuses_are_kept_is_the_policys_to_say(s: semel.Semel) -> None:
     idempotency = anyone(s, keep=lambda status: status == 500)
     assert begun(idempotency).keep(200, [], b"given back") is None
@@ -1001,6 +1016,7 @@ def status_page(idempotency: Idempotency, url: str, native: Any = None) -> HTTPR
     return page
 
 
+@pytest.mark.draft("2.3b", "2.5.2a", "2.5.2b")
 def test_the_policy_is_published_as_it_is_kept(s: semel.Semel) -> None:
     idempotency = anyone(
         s, expiry=(60, 3600), strict=True, ttl=7200, keep=lambda status: status in (200, 201, 404)
@@ -1020,6 +1036,7 @@ def test_the_policy_is_published_as_it_is_kept(s: semel.Semel) -> None:
     }
 
 
+@pytest.mark.draft("5a")
 @pytest.mark.parametrize("strict", [True, False])
 @given(data=st.data())
 def test_whatever_the_published_pattern_fits_is_taken_for_a_key(strict: bool, data: st.DataObject) -> None:

@@ -62,6 +62,7 @@ def names(operation: dict[str, Any]) -> set[str]:
 # What is said
 
 
+@pytest.mark.draft("2.3b", "2.5.2a")
 # A route of two methods is one operation id too few; that is FastAPI's own matter.
 @pytest.mark.filterwarnings("ignore:Duplicate Operation ID")
 def test_an_operation_of_the_route_class_is_described_and_no_other(idempotency: Idempotency) -> None:
@@ -127,6 +128,7 @@ def test_two_policies_of_one_application_are_told_apart(s: semel.Semel) -> None:
         assert client.get(one["policy"]).json()["retention_seconds"] == one["retention_seconds"]
 
 
+@pytest.mark.draft("5a")
 def test_the_headers_of_a_request_are_described_as_they_are_taken(s: semel.Semel) -> None:
     policy = Idempotency(s, identity=ANYONE, max_key=40, required=False, expiry=(60.5, 3600), ttl=600)
     key, expiry = post_of(describe(plain(), policy))["parameters"]

@@ -27,7 +27,7 @@ from semel.core.policy import Options, policy_of
 from semel.gate.facades import Gate
 from semel.state import counters, documents, erasure, facades, journal, switches, transaction
 from semel.testing import StoreConformance
-from tests import seeds, situations
+from tests import draft, seeds, situations
 from tests.doors.sqs_kit import make_queue
 from tests.servers.rabbitmq import Broker, declare
 
@@ -528,6 +528,21 @@ def test_every_point_of_the_seeds_is_described() -> None:
 
 def test_the_page_of_the_seeds_is_made_from_the_marks() -> None:
     assert text_of("reference/seeds.md") == seeds.text(), "python -m tests.seeds > docs/reference/seeds.md"
+
+
+# The draft
+
+
+def test_every_rule_of_the_draft_is_shown_by_a_test_or_is_a_clients() -> None:
+    servers = {id for id, rule in draft.RULES.items() if rule.whose == "server"}
+    assert servers <= seeds.shown("draft").keys() <= draft.RULES.keys()
+    assert all(rule.ours for rule in draft.RULES.values())
+    assert {draft.section_of(id) for id in draft.RULES} == draft.SECTIONS.keys()
+
+
+def test_the_page_of_the_draft_is_made_from_the_marks() -> None:
+    page = "reference/idempotency-key.md"
+    assert text_of(page) == draft.text(), f"python -m tests.draft > docs/{page}"
 
 
 # The explanations

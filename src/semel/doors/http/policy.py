@@ -134,7 +134,7 @@ class Idempotency:
         self._identity = _checked_identity(identity)
         self.has_owners = self._identity is not None
         """Whether callers are told apart."""
-        self._payload = payload
+        self.payload = payload
         if not callable(payload):
             check_word("payload", payload, Literal["bytes", "json"])
         self._options: Options = {"on_busy": "raise", **options}
@@ -169,7 +169,7 @@ class Idempotency:
 
     def fingerprint(self, ticket: AdmittedKey, body: bytes) -> str:
         """The fingerprint of what must not change under the ticket's key."""
-        payload = self._payload
+        payload = self.payload
         try:
             if callable(payload):
                 return self.s.fingerprint(payload(ticket.native, body))

@@ -31,6 +31,8 @@ def policy_document(idempotency: Idempotency, root: str = "") -> dict[str, Any]:
         "quoted_only": idempotency.strict,
         "key_pattern": key_pattern(idempotency),
         "methods": sorted(idempotency.methods),
+        "unique_within": [*(["caller"] if idempotency.has_owners else []), "method", "path"],
+        "payload": "selected" if callable(idempotency.payload) else idempotency.payload,
         "max_key_length": idempotency.max_key,
         "max_body_bytes": idempotency.max_body,
         "max_kept_bytes": idempotency.max_kept,
