@@ -1,6 +1,7 @@
 """The page of the proof, made from its report: `python -m proof.page` writes it again."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +14,9 @@ TEMPLATE = Path(__file__).with_name("page.md")
 
 STORES = {"dynoxide": "DynamoDB (dynoxide)", "ministack": "DynamoDB (ministack)", "postgres": "PostgreSQL"}
 STORES |= {"redis": "Redis", "sqlite": "SQLite", "memory": "memory"}
+
+
+RANGE = re.compile(r"(\d+) to (\d+)")
 
 
 class Score(NamedTuple):
@@ -43,9 +47,17 @@ def _score(where: str, rows: list[dict[str, Any]]) -> Score:
         sum(row["tried"] for row in rows),
         sum(not row["held"] for row in rows),
         sum(row["seconds"] for row in rows),
-        ", ".join(seeds) if len(seeds) < 4 else f"{len(seeds)} seeds",
+        _seeds(seeds),
         "; ".join(dict.fromkeys(row["found"] for row in rows if row["found"])),
     )
+
+
+def _seeds(seeds: list[str]) -> str:
+    """Several seeds in short: ranges as the whole that they make."""
+    ranges = [tuple(map(int, found.groups())) for seed in seeds if (found := RANGE.fullmatch(seed))]
+    if len(ranges) == len(seeds) > 0:
+        return f"{min(ranges)[0]:,} to {max(ranges)[1]:,}"
+    return ", ".join(seeds) if len(seeds) < 4 else f"{len(seeds)} seeds"
 
 
 def scoreboard(report: dict[str, Any]) -> str:

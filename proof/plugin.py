@@ -14,6 +14,8 @@ import pytest
 REPORT = "SEMEL_PROOF_REPORT"
 
 ROWS: list[dict[str, Any]] = []
+PREPARED: dict[str, float] = {}
+"""How long the fixtures of a test took, in which some do all of their work."""
 
 
 @pytest.hookimpl(wrapper=True)
@@ -38,6 +40,8 @@ def where(item: pytest.Item) -> str:
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Note what was tried; what failed before or after its work is noted too."""
     told = dict(report.user_properties)
+    if report.when == "setup":
+        PREPARED[report.nodeid] = report.duration
     if "line" not in told or (report.when != "call" and not report.failed):
         return
     ROWS.append(
@@ -49,7 +53,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
             "seed": told.get("seed", ""),
             "found": told.get("found", ""),
             "held": report.passed,
-            "seconds": round(report.duration, 1),
+            "seconds": round(report.duration + PREPARED.pop(report.nodeid, 0.0), 1),
             "skipped": report.skipped,
         }
     )

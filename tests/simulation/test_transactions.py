@@ -28,7 +28,7 @@ ENOUGH = 2000
 
 # What so many worlds have to have seen, or they prove little: about half of what they see.
 EXERCISED = {
-    "ClaimLost": 8,
+    "ClaimLost": 3,
     "all answers lost": 130,
     "allowed": 800,
     "answered": 700,
