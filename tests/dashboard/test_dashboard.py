@@ -211,7 +211,7 @@ FORMS = {
     "/reveal": {"key": KEY, "why": "ticket 12"},
     "/switches": {"name": "mail", "on": "yes", "why": "ticket 12"},
     "/bulk": {"records": f'[["{KEY}", "x"]]', "action": "release", "confirmed": "yes", "why": "ticket 12"},
-    "/inbox": {"name": "orders", "ids": "x", "confirmed": "yes", "why": "ticket 12"},
+    "/inbox": {"name": "orders", "until": "9e9", "confirmed": "yes", "why": "ticket 12"},
     "/letter": {"name": "orders", "id": "x", "why": "ticket 12"},
 }
 

@@ -145,7 +145,7 @@ FIELDS = {
     "on": "no",
     "why": "ticket 12",
     "id": "1",
-    "all": "yes",
+    "until": "9e9",
     "confirmed": "yes",
     "person": "ann@example.com",
     "subject": "ann@example.com",

@@ -56,16 +56,13 @@ def names(inbox):
     return [letter.key for letter in inbox.dead()]
 
 
-def ids(page):
-    return unescape(hidden(page, "ids")).split("\n")
-
-
 def ask(operator, **fields):
     return operator.submit("/inbox", "/inbox?name=orders", name="orders", **fields)
 
 
 def confirm(operator, page, why="the printer is back", **fields):
-    sent = {"name": "orders", "confirmed": "yes", "why": why, "ids": hidden(page, "ids")} | fields
+    shown = {name: hidden(page, name) for name in ("error", "id", "until", "shown")}
+    sent = {"name": "orders", "confirmed": "yes", "why": why} | shown | fields
     return operator.submit("/inbox", "/inbox?name=orders", **sent)
 
 
@@ -118,23 +115,49 @@ def test_a_page_that_answers_a_form_says_where_its_live_parts_are_to_be_had(dead
     assert 'id="live-inbox"' in operator.get(address).text
 
 
-def test_those_of_one_error_are_put_back(dead, operator):
+def test_those_of_one_error_are_put_back(s, dead, operator):
     page = ask(operator, error="Broken")
-    assert len(ids(page.text)) == 2
-    assert "2 put back" in confirm(operator, page.text, error="Broken").text
+    assert re.findall(r"<bdi>(order:\d)</bdi></a>", page.text) == ["order:1", "order:3"]
+    assert "2 put back" in confirm(operator, page.text).text
     assert names(dead) == ["order:2"]
+    [entry] = s.ops.journal().entries
+    assert entry.body["about"].startswith("inbox orders: error Broken, until ")
 
 
-def test_one_is_put_back(dead, operator):
+def test_one_is_put_back_and_the_journal_has_its_key(s, dead, operator):
     page = ask(operator, id=dead.dead()[1].id)
     assert "1 put back" in confirm(operator, page.text).text
     assert names(dead) == ["order:1", "order:3"]
+    [entry] = s.ops.journal().entries
+    assert entry.body["before"] == {"key": "order:2"}
+
+
+def test_what_died_since_it_was_shown_is_not_put_back(s, clock, dead, operator):
+    page = ask(operator)
+    clock.advance(1)
+    killed(s, dead, "4", Broken("no light"), "eve@example.org")
+    assert "3 put back." in confirm(operator, page.text).text
+    assert names(dead) == ["order:4"]
+
+
+@pytest.mark.parametrize("until", ["", "soon", "nan", "inf", "-1", "1e300"])
+def test_nothing_is_put_back_where_nothing_says_what_was_shown(s, dead, operator, until):
+    refused = confirm(operator, ask(operator).text, until=until)
+    assert (refused.status_code, len(names(dead)), journal(s)) == (400, 3, [])
 
 
 def test_what_somebody_else_put_back_meanwhile_is_told(dead, operator):
     page = ask(operator)
     dead.redrive(dead.dead()[0].id)
     assert "2 put back; 1 not there any more" in confirm(operator, page.text).text
+
+
+def test_one_that_somebody_else_put_back_meanwhile_is_told(dead, operator):
+    id = dead.dead()[0].id
+    page = ask(operator, id=id)
+    dead.redrive(id)
+    refused = confirm(operator, page.text)
+    assert (refused.status_code, "has no dead letter" in refused.text) == (400, True)
 
 
 def test_what_is_not_there_is_explained(dead, operator):

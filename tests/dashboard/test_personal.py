@@ -158,7 +158,7 @@ def test_no_line_of_the_log_has_any_of_it_or_of_what_lets_people_in(office: Offi
         pass
     reveal(office, "mail:done")
     reveal_letter(office)
-    office.submit("/inbox", "/inbox?name=echo", name="echo", confirmed="yes", all="yes", why=TEXT)
+    office.submit("/inbox", "/inbox?name=echo", name="echo", confirmed="yes", until="9e9", why=TEXT)
     bulk = {"action": "drop", "confirmed": "yes", "why": TEXT}
     office.submit("/bulk", "/ledger", records=json.dumps([("mail:done", "1")]), **bulk)
     office.client.get("/dashboard/echo/ledger", params={"subject": TEXT, "prefix": TEXT})

@@ -9,6 +9,8 @@ from semel.errors import InvalidOption
 
 # Longer than anybody asks a ledger to remember.
 MOST_DAYS: Final = 3650
+# A moment in a form is one that a date can be written for.
+LAST_MOMENT: Final = 253_402_300_799.0
 
 
 def name_of(visit: Visit) -> str:
@@ -35,3 +37,14 @@ def days_in(text: str) -> float:
     if not 0 < days <= MOST_DAYS:
         raise InvalidOption(f"a record is kept for a number of days, at most {MOST_DAYS:,}, not {text!r}")
     return days
+
+
+def moment_in(text: str) -> float:
+    """The moment up to which something was shown, as the page wrote it into its form."""
+    try:
+        moment = float(text)
+    except ValueError:
+        moment = -1.0
+    if not 0 <= moment <= LAST_MOMENT:
+        raise InvalidOption("the form does not say what was shown: look again")
+    return moment

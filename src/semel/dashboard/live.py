@@ -15,7 +15,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
 from semel.connect import Semel
 from semel.core.events import digest
-from semel.dashboard.inboxes import look_into
+from semel.dashboard.inboxes import standing_in
 from semel.dashboard.views import LedgerView
 from semel.dashboard.visits import Doorkeeper, Visit
 from semel.errors import StoreError
@@ -104,7 +104,7 @@ class LiveFeed:
         s, now = self._s.aio, self._clock.now()
         rates = await s.ops.rates(now - MINUTE, now)
         doubts = await s.ops.search(Search(in_doubt=True), limit=LOOKED_AT)
-        inboxes = await asyncio.gather(*(look_into(inbox) for inbox in self._view.inboxes.values()))
+        inboxes = await standing_in(self._view.inboxes)
         seen: list[Any] = [rates, self._s.counted_rates(), await s.switches.list(), inboxes]
         seen += [[record.id, record.attempt] for record in doubts.records]
         # Also what says how long ago something was grows old.

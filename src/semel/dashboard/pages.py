@@ -1,6 +1,5 @@
 """The pages, each made of what the ledger's operators can ask."""
 
-import asyncio
 import json
 from math import ceil
 from typing import Any, cast, get_args
@@ -13,7 +12,7 @@ from semel.core.spans import DAY
 from semel.dashboard.charts import OUTCOMES, SPANS, drawn
 from semel.dashboard.figures import figures, with_counted
 from semel.dashboard.forms import MOST_DAYS, days_in, name_of, result_in
-from semel.dashboard.inboxes import InboxLook, look_into
+from semel.dashboard.inboxes import standing_in
 from semel.dashboard.searches import asked, search_of
 from semel.dashboard.views import LedgerView
 from semel.dashboard.visits import Visit
@@ -51,13 +50,9 @@ class Pages:
             span=span,
             now=now,
             doubts=doubts,
-            inboxes=await self._inboxes(),
+            inboxes=await standing_in(self._view.inboxes),
             switches={name: switch for name, switch in sorted(switches.items()) if switch.on},
         )
-
-    async def _inboxes(self) -> dict[str, InboxLook]:
-        looks = await asyncio.gather(*map(look_into, self._view.inboxes.values()))
-        return dict(zip(self._view.inboxes, looks, strict=True))
 
     async def ledger(self, visit: Visit) -> Response:
         """Records by search, a page at a time."""

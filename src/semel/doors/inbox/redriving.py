@@ -38,7 +38,7 @@ class DeadFilter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Whether a dead letter is one of those."""
         return (
             self.id in ("", dead.id)
-            and self.error in ("", dead.error.partition(":")[0])
+            and self.error in ("", dead.error_type)
             and dead.key.startswith(self.prefix)
             and self.group in (None, dead.group)
             and (self.since is None or dead.at >= self.since)
@@ -63,6 +63,10 @@ class Redriven(msgspec.Struct, frozen=True):
     letters: tuple[Dead, ...] = ()
     refused: Mapping[str, str] = {}
     """Ids of those that were not put back, each with why."""
+
+    def narrowed(self, which: DeadFilter) -> DeadFilter:
+        """What was asked for, without those that were put aside later than these."""
+        return msgspec.structs.replace(which, until=max(letter.at for letter in self.letters))
 
 
 def redrive(

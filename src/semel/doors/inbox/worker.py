@@ -88,6 +88,11 @@ class Dead(msgspec.Struct, frozen=True):
     body: Any = msgspec.UNSET
     """What it says, where that was asked for and can be read."""
 
+    @property
+    def error_type(self) -> str:
+        """The type of the error of which it died."""
+        return self.error.partition(":")[0].strip() or "unknown"
+
 
 class LaneNotifier:
     """Tells the workers of this process when something was put in."""

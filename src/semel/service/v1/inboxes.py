@@ -1,7 +1,6 @@
 """Inboxes: what waits for each application, what nobody could handle, and how that is put back."""
 
 import asyncio
-from contextlib import suppress
 from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
@@ -9,6 +8,7 @@ from fastapi import APIRouter, Depends, Query
 
 from semel.doors.inbox import Counted, Dead, DeadFilter, Inbox
 from semel.doors.inbox.redriving import redrive
+from semel.doors.inbox.standing import standing_of
 from semel.errors import UsageError
 from semel.service.openapi import problems
 from semel.service.problems import problem_error
@@ -49,7 +49,7 @@ def router(runtime: Runtime) -> APIRouter:
     @routes.get("", operation_id="ops_inboxes", responses=problems(), dependencies=[Depends(asking(*READS))])
     async def inboxes() -> InboxesResponse:
         """How much waits for each application, how much is dead, and since when."""
-        looks = [asyncio.to_thread(_look, one.name, one.inbox) for one in mounted.values()]
+        looks = [asyncio.to_thread(_response, one.name, one.inbox) for one in mounted.values()]
         return InboxesResponse(inboxes=await asyncio.gather(*looks))
 
     @routes.get(
@@ -81,10 +81,9 @@ def router(runtime: Runtime) -> APIRouter:
     return routes
 
 
-def _look(app: str, inbox: Inbox) -> InboxResponse:
-    survey, dead = inbox.survey(), None
-    with suppress(UsageError):  # a queue that was not told where its dead letters are
-        dead = inbox.count(dead=True)
+def _response(app: str, inbox: Inbox) -> InboxResponse:
+    standing = standing_of(inbox)
+    survey, dead = standing.survey, standing.dead
     counted = dead or Counted(0)
     return InboxResponse(
         app=app,

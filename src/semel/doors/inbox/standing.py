@@ -1,0 +1,28 @@
+"""How an inbox stands: what waits in it, and how much is dead."""
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from semel.errors import UsageError
+from semel.state.mailbox import Counted, Survey
+
+if TYPE_CHECKING:
+    from semel.doors.inbox import Inbox
+
+
+class InboxStanding(msgspec.Struct, frozen=True):
+    """What waits in an inbox, and its dead letters, in numbers."""
+
+    survey: Survey
+    dead: Counted | None
+    """None where the queue was not told where its dead letters are."""
+
+
+def standing_of(inbox: "Inbox") -> InboxStanding:
+    """How an inbox stands now."""
+    survey, dead = inbox.survey(), None
+    with suppress(UsageError):
+        dead = inbox.count(dead=True)
+    return InboxStanding(survey, dead)
