@@ -485,7 +485,10 @@ def test_a_decision_about_a_forgotten_person_permits_nothing(run, read, s):
     assert run("gate", "show", "reply:1")[0] == 0
 
 
-# forget-subject
+# act erase
+
+ERASING = ("act", "erase", "--why", "request no. 17", "--by", "eve")
+ALL = "3 rows of ledger, 1 row of documents, 2 rows of journal"
 
 
 def claim(s, key, person=PERSON):
@@ -505,49 +508,39 @@ def fill(s, person=PERSON, name="ada"):
 
 def test_everything_about_a_person_goes_and_what_was_done_is_still_known(run, s, tmp_path):
     fill(s)
-    code, out, err = run("forget-subject", PERSON, "--yes")
-    assert (code, out, err) == (0, "Forgotten: 3 records, 1 document and 2 journal entries.\n", "")
+    code, out, err = run(*ERASING, PERSON, "--yes")
+    assert (code, out, err) == (0, f"Erased: {ALL}.\n", "")
     assert [s.ledger.get(f"ada:{number}").tombstone for number in range(3)] == [True] * 3
     assert isinstance(s.ledger.claim("ada:0"), semel.Replay)
     assert s.documents.get("ada:state") is None
     assert s.journal.list("audit").entries == ()
 
 
-def test_what_was_forgotten_is_told_as_json(read, s):
+def test_what_was_erased_is_told_as_json(read, s):
     fill(s)
-    none = {"messages": 0, "running": [], "more": False, "skipped": [], "overflow": []}
-    told = {"records": 3, "documents": 1, "entries": 2} | none
-    assert read("forget-subject", PERSON, "--yes") == told
-    assert read("forget-subject", PERSON, "--yes") == dict.fromkeys(told, 0) | none
+    none = {"running": [], "more": False, "skipped": [], "overflow": [], "preview": False}
+    done, again = (read(*ERASING, PERSON, "--yes") for _ in range(2))
+    assert done.pop("subjects") == again.pop("subjects")
+    assert done == {"tables": {"ledger": 3, "documents": 1, "journal": 2}} | none
+    assert again == {"tables": {}} | none
 
 
-def test_act_erase_shows_what_would_go_asks_and_tells_the_journal(run, s):
+def test_what_would_go_is_shown_first_and_the_journal_tells_who_erased_it(run, s):
     fill(s)
-    words = ("act", "erase", PERSON, "--why", "request no. 17", "--by", "eve")
-    told = "3 rows of ledger, 1 row of documents, 2 rows of journal"
-    assert run(*words, "--preview")[:2] == (0, f"Would go: {told}.\n")
-    code, _, err = run(*words)
-    assert (code, "say --yes" in err) == (2, True)
-    assert s.documents.get("ada:state") is not None
-    assert run(*words, "--yes")[:2] == (0, f"Erased: {told}.\n")
-    assert run(*words, "--yes")[1].startswith("Nothing is kept about this person here.")
-    busy = claim(s, "busy")
-    code, out, _ = run(*words, "--yes", "--json")
-    left = json.loads(out)
-    assert (code, left["tables"], left["running"], left["preview"]) == (1, {}, ["busy"], False)
-    s.ledger.complete(busy, PERSON)
-    assert "1 row of ledger" in run(*words, "--yes")[1]
+    assert run(*ERASING, PERSON, "--preview")[:2] == (0, f"Would go: {ALL}.\n")
+    assert (s.documents.get("ada:state") is not None, s.ops.journal().entries) == (True, ())
+    assert run(*ERASING, PERSON, "--yes")[:2] == (0, f"Erased: {ALL}.\n")
     assert {(entry.actor, entry.body["action"]) for entry in s.ops.journal().entries} == {("eve", "erase")}
     assert PERSON not in str(s.ops.journal().entries)
 
 
-def test_others_and_other_scopes_are_not_forgotten(run, s):
+def test_others_and_other_scopes_are_not_erased(run, s):
     fill(s, "eve@example.org", "eve")
     fill(s.scoped("tenant"))
-    assert run("forget-subject", PERSON, "--yes")[1].startswith("Nothing is kept about this person here.")
+    assert run(*ERASING, PERSON, "--yes")[1].startswith("Nothing is kept about this person here.")
     assert s.documents.get("eve:state") is not None
     assert s.scoped("tenant").documents.get("ada:state") is not None
-    assert "3 records" in run("forget-subject", PERSON, "--yes", "--scope", "tenant")[1]
+    assert "3 rows of ledger" in run(*ERASING, PERSON, "--yes", "--scope", "tenant")[1]
     assert s.scoped("tenant").documents.get("ada:state") is None
 
 
@@ -560,23 +553,23 @@ def test_after_a_crash_the_same_command_goes_on(read, s):
 
     with pytest.raises(InterruptedError):
         s.forget_subject(PERSON, told=crash)
-    done = read("forget-subject", PERSON, "--yes")
-    assert (done["records"], done["documents"], done["entries"]) == (1, 1, 2)
+    done = read(*ERASING, PERSON, "--yes")
+    assert done["tables"] == {"ledger": 1, "documents": 1, "journal": 2}
 
 
 def test_what_is_being_worked_on_is_left_until_it_is_done(run, s):
     running = claim(s, "charge:7")
     fill(s)
-    code, out, err = run("forget-subject", PERSON, "--yes")
-    assert (code, out) == (1, "Forgotten: 3 records, 1 document and 2 journal entries.\n")
+    code, out, err = run(*ERASING, PERSON, "--yes")
+    assert (code, out) == (1, f"Erased: {ALL}.\n")
     assert one_line(err, told="1 key is being worked on and left alone: charge:7; run the same command again")
-    code, out, err = run("forget-subject", PERSON, "--yes", "--json")
+    code, out, err = run(*ERASING, PERSON, "--yes", "--json")
     assert (code, json.loads(out)["running"]) == (1, ["charge:7"])
     assert one_line(err, told="charge:7")
     s.ledger.complete(running, {"to": PERSON})
-    assert run("forget-subject", PERSON, "--yes")[:2] == (
+    assert run(*ERASING, PERSON, "--yes")[:2] == (
         0,
-        "Forgotten: 1 record, 0 documents and 0 journal entries.\n",
+        "Erased: 1 row of ledger.\n",
     )
 
 
@@ -584,9 +577,9 @@ def test_what_is_being_worked_on_is_left_until_it_is_done(run, s):
 def test_a_person_may_come_from_stdin_where_no_list_of_processes_shows_it(run, s, monkeypatch, text):
     fill(s)
     monkeypatch.setattr(sys, "stdin", io.StringIO(text))
-    assert run("forget-subject", "-", "--yes")[:2] == (
+    assert run(*ERASING, "-", "--yes")[:2] == (
         0,
-        "Forgotten: 3 records, 1 document and 2 journal entries.\n",
+        f"Erased: {ALL}.\n",
     )
 
 
@@ -596,7 +589,7 @@ def test_a_person_may_come_from_stdin_where_no_list_of_processes_shows_it(run, s
 def test_stdin_names_exactly_one_person(run, s, monkeypatch, text, told):
     fill(s)
     monkeypatch.setattr(sys, "stdin", io.StringIO(text))
-    code, out, err = run("forget-subject", "-", "--yes")
+    code, out, err = run(*ERASING, "-", "--yes")
     assert (code, out) == (2, "")
     assert one_line(err, told=told)
     assert s.documents.get("ada:state") is not None
@@ -604,14 +597,14 @@ def test_stdin_names_exactly_one_person(run, s, monkeypatch, text, told):
 
 def test_stdin_that_is_no_text_is_one_line(run, s, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xffda"), "utf-8"))
-    code, _, err = run("forget-subject", "-", "--yes")
+    code, _, err = run(*ERASING, "-", "--yes")
     assert code == 2
     assert one_line(err, told="stdin is no text in utf-8")
 
 
-def test_forgetting_a_person_wants_a_yes(run, s):
+def test_erasing_a_person_wants_a_yes(run, s):
     fill(s)
-    code, out, err = run("forget-subject", PERSON)
+    code, out, err = run(*ERASING, PERSON)
     assert (code, out) == (2, "")
     assert one_line(err, told="say --yes")
     assert s.documents.get("ada:state") is not None
@@ -623,7 +616,7 @@ def test_without_the_secret_nobody_is_found_and_it_says_so(run, s, monkeypatch, 
     monkeypatch.delenv("SEMEL_SECRET")
     if value is not None:
         monkeypatch.setenv("SEMEL_SECRET", value)
-    code, out, err = run("forget-subject", PERSON, "--yes")
+    code, out, err = run(*ERASING, PERSON, "--yes")
     assert (code, out) == (2, "")
     assert one_line(err, told="SEMEL_SECRET is not set")
     assert s.documents.get("ada:state") is not None
@@ -632,22 +625,22 @@ def test_without_the_secret_nobody_is_found_and_it_says_so(run, s, monkeypatch, 
 def test_the_secret_may_be_in_another_variable(run, s, monkeypatch):
     fill(s)
     monkeypatch.setenv("SEMEL_SECRET", "another one, which finds nothing.")
-    _, out, _ = run("forget-subject", PERSON, "--yes")
+    _, out, _ = run(*ERASING, PERSON, "--yes")
     assert out.startswith("Nothing is kept about this person here. If that is a surprise: are the secret,")
     monkeypatch.setenv("PSEUDONYMS", SECRET)
-    assert "3 records" in run("forget-subject", PERSON, "--yes", "--secret-from", "PSEUDONYMS")[1]
+    assert "3 rows of ledger" in run(*ERASING, PERSON, "--yes", "--secret-from", "PSEUDONYMS")[1]
 
 
 def test_no_message_names_the_person(run, s, monkeypatch):
     claim(s, "charge:7")
     fill(s)
     said = [
-        run("forget-subject", PERSON),
-        run("forget-subject", PERSON, "--yes"),
-        run("forget-subject", PERSON, "--yes", "--json"),
-        run("forget-subject", PERSON, "--yes", "--scope", "tenant"),
-        run("forget-subject", PERSON, "--yes", "--env", "prod"),
-        run("forget-subject", PERSON, "--yes", "--secret-from", "NOTHING_HERE"),
+        run(*ERASING, PERSON),
+        run(*ERASING, PERSON, "--yes"),
+        run(*ERASING, PERSON, "--yes", "--json"),
+        run(*ERASING, PERSON, "--yes", "--scope", "tenant"),
+        run(*ERASING, PERSON, "--yes", "--env", "prod"),
+        run(*ERASING, PERSON, "--yes", "--secret-from", "NOTHING_HERE"),
     ]
     assert [code for code, _, _ in said] == [2, 1, 1, 0, 1, 2]
     assert not [text for _, *texts in said for text in texts if "ada@" in text]
@@ -666,7 +659,7 @@ def stashed(connect, url, tmp_path):
 @pytest.mark.parametrize(
     "words",
     [
-        ("forget-subject", PERSON, "--yes"),
+        (*ERASING, PERSON, "--yes"),
         ("ledger", "drop-result", "letter:1"),
         ("ledger", "forget", "letter:1", "--yes"),
     ],
@@ -686,7 +679,7 @@ def test_on_a_terminal_it_is_shown_how_far_it_has_come(url):
     with (
         os.fdopen(near, "rb", buffering=0) as terminal,
         subprocess.Popen(
-            [sys.executable, "-m", "semel.cli", "forget-subject", "-", "--yes", "--json"],
+            [sys.executable, "-m", "semel.cli", *ERASING, "-", "--yes", "--json"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=far,
@@ -698,8 +691,8 @@ def test_on_a_terminal_it_is_shown_how_far_it_has_come(url):
         process.stdin.close()
         shown = drained(terminal).decode()
         done = json.loads(drained(process.stdout))
-    assert (process.returncode, done["records"]) == (0, 3)
-    assert "Forgetting: 3 records, 1 document and 2 journal entries" in shown
+    assert (process.returncode, done["tables"]["ledger"]) == (0, 3)
+    assert "Erasing: 3 records, 1 document and 2 journal entries" in shown
 
 
 def drained(terminal):
@@ -738,7 +731,7 @@ LOOKING = [
     ("document", "prune"),
     ("counter", "show", "replies:42"),
     ("gate", "show", "reply:1"),
-    ("forget-subject", PERSON, "--yes"),
+    (*ERASING, PERSON, "--yes"),
 ]
 
 

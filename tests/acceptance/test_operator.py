@@ -395,8 +395,8 @@ def test_who_asks_to_be_forgotten_is_found_by_the_secret_of_the_service(local: D
         s = runtime.s.scoped("support")
         s.documents.put("c:1", {"text": "hello"}, subject="ada@example.org")
     assert list(local.folder.glob("*.key"))
-    said = local.run("forget-subject", "ada@example.org", "--yes", "--app", "support")
-    assert (said.code, said.out) == (0, "Forgotten: 0 records, 1 document and 0 journal entries.\n")
+    said = local.run("act", "erase", "ada@example.org", "--why", "her wish", "--yes", "--app", "support")
+    assert (said.code, said.out) == (0, "Erased: 1 row of documents.\n")
 
 
 # Commands that messages name

@@ -90,7 +90,7 @@ def _own(url: str, configuration: Configuration, looking: bool) -> bytes | None:
         _make(path)
     if path.stat().st_mode & 0o077:
         logger.warning("%s can be read by others: chmod 600 it", path)
-    # As it stands, so that `semel forget-subject` can be given the same secret.
+    # As it stands, so that `semel act erase` can be given the same secret.
     return _from_file(path, ("semel", "secret"), configuration)
 
 

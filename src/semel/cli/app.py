@@ -19,7 +19,6 @@ from semel.cli import (
     password,
     provision,
     serve,
-    subject,
     switch,
     tail,
     top,
@@ -40,7 +39,6 @@ app.command("doctor")(doctor.doctor)
 app.command("hash-password")(password.hash_password)
 app.command("provision")(provision.provision)
 app.command("cost")(cost.cost)
-app.command("forget-subject")(subject.forget_subject)
 app.add_typer(act.app, name="act")
 app.command("export")(transfer.export)
 app.command("import")(transfer.import_)

@@ -1,4 +1,4 @@
-"""`semel act erase` and `semel forget-subject`: erase everything kept about a person."""
+"""`semel act erase`: erase everything kept about a person."""
 
 import os
 import sys
@@ -61,11 +61,12 @@ def erase(
 ) -> None:
     """Erase a person: everything kept about it goes, and work that was done still counts as done.
 
-    What would go is shown first, and you are asked. Messages that wait in the inbox are never handled. The
-    operators' journal has a hash in place of the name. Tables without an index of persons are read whole. If
-    interrupted, run it again: it continues with what is left.
+    What would go is shown first, and you are asked; where stdin has the name, look with --preview, then say
+    --yes. Messages that wait in the inbox are never handled. The operators' journal has a hash in place of
+    the name. Tables without an index of persons are read whole. If interrupted, run it again: it continues
+    with what is left.
 
-    semel act erase - --app support --why "request no. 17" < person.txt
+    semel act erase - --app support --why "request no. 17" --yes < person.txt
     """
     check_why(options.why)
     secret, name = _secret(secret_from, where), person_named(person)
@@ -119,35 +120,6 @@ NOBODY = (
 )
 
 
-@on_a_store()
-def forget_subject(
-    person: PersonArgument,
-    *,
-    secret_from: SecretFromOption = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Confirm the erasure.")] = False,
-    where: StoreOptions,
-    as_json: JsonOption = False,
-) -> None:
-    """Erase everything kept about a person; work that was done still counts as done.
-
-    Records lose their result and their error; documents and journal entries are deleted. If interrupted, run
-    it again: it continues with what is left. A list of processes shows arguments, but not stdin:
-
-    semel forget-subject - --yes < person.txt
-
-    semel act erase does the same with a preview, and tells it to the operators' journal.
-    """
-    secret = _secret(secret_from, where)
-    if not yes:
-        raise errors.UsageError("what is kept about a person cannot be brought back: say --yes")
-    name = person_named(person)
-    with unreached() as overflow, connected(where, secret=secret, overflow=overflow) as s:
-        with views.progress("Forgetting", _words, Erasure()) as told:
-            done = s.forget_subject(name, told=told)
-        _tell(done, overflow, as_json)
-        _check_left(done)
-
-
 def _secret(variable: str | None, where: StoreOptions) -> bytes:
     if variable is None and (found := bound(where).secret):
         return found
@@ -166,7 +138,7 @@ def person_named(person: str) -> str:
     if not text.strip():
         raise errors.UsageError("no person was named: give one, or write one line to stdin for -")
     if "\n" in text:
-        raise errors.UsageError("stdin names more than one person, in several lines: forget one at a time")
+        raise errors.UsageError("stdin names more than one person, in several lines: erase one at a time")
     return text
 
 
@@ -177,22 +149,13 @@ def _stdin() -> str:
         raise errors.UsageError(f"stdin is no text in {error.encoding}: write the name in that") from None
 
 
-def _tell(done: Erasure, overflow: UnreachedOverflow, as_json: bool) -> None:
-    if as_json:
-        print_json(msgspec.to_builtins(done) | {"overflow": overflow.left})
-    elif done == Erasure():
-        typer.echo(NOBODY)
-    else:
-        typer.echo(f"Forgotten: {_words(done)}.")
-
-
 def _words(done: Erasure) -> str:
     entries = number(done.entries, "journal entry", "journal entries")
     words = f"{number(done.records, 'record')}, {number(done.documents, 'document')} and {entries}"
     return f"{words}, and {number(done.messages, 'message')} that waited" if done.messages else words
 
 
-def _check_left(done: Erasure | Erased) -> None:
+def _check_left(done: Erased) -> None:
     if done.more:
         raise errors.SemelError("rows about this person keep coming: stop what writes them, and run it again")
     if done.running:
