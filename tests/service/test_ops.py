@@ -228,13 +228,14 @@ def test_rates_are_those_of_all_processes(get: Any, s: Semel) -> None:
     start = int(now // HOUR) * HOUR
     steps = s.ops.steps._rates
     for process, counted in (("one", 2), ("two", 3)):
-        rates = Rates(start, {"pay": {"completed": counted}}, {}, {"d1": counted})
+        rates = Rates(start, {"pay": {"completed": counted}}, {}, {"d1": counted}, {"cap": counted})
         drive(steps.keep(rates, MINUTE, process), s.store)
         drive(steps.keep(rates, HOUR, process), s.store)
     for width in ("minute", "hour"):
         told = get("rates", width=width, since=iso(start), until=iso(now)).json()
         [rates] = told["rates"]
         assert (rates["counts"], rates["duplicates"]) == ({"pay": {"completed": 5}}, {"d1": 5})
+        assert rates["reasons"] == {"cap": 5}
         assert datetime.fromisoformat(rates["start"]).timestamp() == start
         assert told["edges"][0] == 0.005
     assert get("rates", until=iso(start - HOUR)).json()["rates"] == []

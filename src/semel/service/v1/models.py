@@ -768,6 +768,9 @@ class RatesResponse(ResponseModel):
         description="How many took how long: one number for each edge, and one for what took longer."
     )
     duplicates: dict[str, int] = Field(description="What was asked for most often again, by digest.")
+    reasons: dict[str, int] = Field(
+        description="How often a gate refused, by the kind of its reason.", examples=[{"cap": 12, "quiet": 3}]
+    )
 
 
 class AllRatesResponse(ResponseModel):
