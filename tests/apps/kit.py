@@ -44,7 +44,7 @@ from tests.doors.sqs_kit import make_queue
 from tests.places import CREDENTIALS
 from tests.servers.absence import served
 from tests.servers.dynamodb import dynoxide, ministack
-from tests.servers.running import HOST, PATIENCE_SECONDS, free_port, leashed, until
+from tests.servers.running import HOST, IMPORTS, PATIENCE_SECONDS, free_port, leashed, until
 
 ROOT = Path(__file__).parents[2]
 SECRET = "a secret of the tests, which nobody else has"
@@ -84,7 +84,7 @@ class Program:
         return self
 
     def _environment(self) -> dict[str, str]:
-        own = {"PATH": os.environ.get("PATH", os.defpath), "HOME": str(self.folder), "PYTHONPATH": str(ROOT)}
+        own = {"PATH": os.environ.get("PATH", os.defpath), "HOME": str(self.folder), "PYTHONPATH": IMPORTS}
         return own | self._env
 
     def is_running(self) -> bool:

@@ -15,9 +15,16 @@ from pathlib import Path
 from typing import Any, Self
 
 from tests.places import CREDENTIALS, Place
-from tests.servers.running import HOST, PATIENCE_SECONDS, Server, Unavailable, folder, serving, until
-
-ROOT = Path(__file__).parents[2]
+from tests.servers.running import (
+    HOST,
+    IMPORTS,
+    PATIENCE_SECONDS,
+    Server,
+    Unavailable,
+    folder,
+    serving,
+    until,
+)
 
 # A worker that is stopped for a moment is not to be taken for dead, nor a quiet connection for an idle one.
 ASGI = (
@@ -48,7 +55,7 @@ def shop(framework: str, place: Place) -> "Iterator[Shop]":
 
     with folder() as home, Gates(home / "gate") as gates:
         env = CREDENTIALS | {
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": IMPORTS,
             "SHOP_STORE": place.url(),
             "SHOP_ENV": place.env,
             "SHOP_EFFECTS": str(home / "effects"),

@@ -26,7 +26,7 @@ from semel.doors import dramatiq as dramatiq_door
 from semel.doors import taskiq as taskiq_door
 from semel.doors.tasks import RETRY_SECONDS, retry_after
 from semel.testing import FakeClock, Faulty
-from tests.servers.running import until
+from tests.servers.running import IMPORTS, until
 
 ROOT = Path(__file__).parents[2]
 ORDERS = [f"o-{n}" for n in range(20)]
@@ -86,7 +86,7 @@ def played(rabbitmq, tmp_path_factory):
         "SEMEL_TEST_TASKS_BROKER": rabbitmq.url,
         "SEMEL_TEST_TASKS_PLACE": str(place),
         "SEMEL_TEST_TASKS_FATAL": ORDERS[7],
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": IMPORTS,
     }
     with ExitStack() as stack:
         workers = []

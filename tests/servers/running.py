@@ -23,10 +23,13 @@ from pathlib import Path
 from signal import SIGTERM
 from typing import TypeAlias
 
+import semel
 from semel.core.clock import Clock
 
 LEASH = Path(__file__).with_name("leash.py")
 HOST = "127.0.0.1"
+# What programs of the tests import from: the tests, and the very semel that the tests import.
+IMPORTS = os.pathsep.join(map(str, (Path(__file__).parents[2], Path(semel.__file__).parents[1])))
 
 Start: TypeAlias = Callable[[], AbstractContextManager[str]]
 

@@ -23,8 +23,8 @@ from semel.service import logs
 from semel.tables import LEDGER
 from semel.testing import FaultProxy
 from tests.amounts import amount
-from tests.apps.kit import ROOT, Place, Service, Work, found, place
-from tests.servers.running import HOST, until
+from tests.apps.kit import Place, Service, Work, found, place
+from tests.servers.running import HOST, IMPORTS, until
 from tests.service.kit import ALL_TOKENS, TOKENS, bearer
 
 __all__ = ["place"]  # the fixture
@@ -258,7 +258,7 @@ def test_a_start_that_fails_is_one_line_and_a_code(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "semel.cli", "serve"],
         cwd=tmp_path,
-        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)},
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": IMPORTS},
         capture_output=True,
         text=True,
         timeout=60,
