@@ -1,6 +1,5 @@
 """What rates tell in numbers: by function, how long work took, what gates refused, what was saved."""
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -62,7 +61,7 @@ def figures(rows: Iterable[Rates]) -> Figures:
         quantile(buckets, 0.5),
         quantile(buckets, 0.95),
         tuple(sorted(whole.reasons.items(), key=lambda one: -one[1])),
-        tuple(Counter(whole.duplicates).most_common(MOST_REPEATED)),
+        tuple(sorted(whole.duplicates.items(), key=lambda one: (-one[1], one[0]))[:MOST_REPEATED]),
         _saved(whole),
     )
 
