@@ -14,6 +14,7 @@ from semel.dashboard.figures import figures, with_counted
 from semel.dashboard.forms import MOST_DAYS, days_in, name_of, result_in
 from semel.dashboard.inboxes import standing_in
 from semel.dashboard.searches import asked, search_of
+from semel.dashboard.timelines import timeline_of
 from semel.dashboard.views import LedgerView
 from semel.dashboard.visits import Visit
 from semel.errors import InvalidOption, UsageError
@@ -152,6 +153,7 @@ class Pages:
             404 if seen is None and done is None else status,
             key=key,
             seen=seen,
+            timeline=None if seen is None else timeline_of(seen.story),
             problem=problem,
             done=done,
             revealed=revealed,
