@@ -1,6 +1,7 @@
 """The dashboard of the real service in a real Chromium: what people do with it, and whom it shuts out."""
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
+import semel
 from semel.core.lifecycle import Status
 from semel.ops.model import version_of
 from tests.browser.kit import (
@@ -26,6 +28,7 @@ from tests.servers.chromium import chromium
 from tests.servers.running import until
 from tests.service.test_dashboards import OPERATOR, VIEWER
 
+PERSON = "ada@example.org"
 # The scripts that would run note it here.
 RAN = "window.ran = true"
 HOSTILE = {
@@ -122,6 +125,14 @@ def test_a_key_is_gone_to_by_its_name_and_tells_its_time_line(viewer: Page, desk
     lines = viewer.get_by_role("region", name="What happened").get_by_role("listitem")
     said = ["attempt 1 began", "TimeoutError: too slow", "attempt 2 began", "attempt 2 completed"]
     expect(lines).to_contain_text(said)
+    picture = viewer.get_by_role("img", name="Attempts over time")
+    expect(picture).to_have_accessible_name(
+        "Attempts over time: attempt 1: gave the key back; attempt 2: completed. "
+        "The list below has the moments."
+    )
+    expect(picture.locator("text")).to_have_text(["attempt 1: gave the key back", "attempt 2: completed"])
+    for shape in picture.locator("circle").all():
+        expect(shape).to_be_in_viewport()
     expect(viewer.get_by_text("is given the kept result, and nothing runs")).to_be_visible()
 
 
@@ -175,7 +186,7 @@ def test_dead_letters_of_one_error_are_put_back_once_they_were_shown(operator: P
     desk.open(operator, "/inboxes")
     operator.get_by_role("rowheader").get_by_role("link", name="echo").click()
     operator.get_by_role("navigation", name="By error").get_by_role("link", name="LookupError 2").click()
-    rows = operator.get_by_role("rowheader")
+    rows = operator.get_by_role("rowheader").get_by_role("link")
     expect(rows).to_have_text(torn)
     operator.get_by_role("button", name="Put back those of this error").click()
     expect(operator.get_by_role("heading", level=1)).to_have_text("Put back into echo?")
@@ -191,6 +202,37 @@ def test_dead_letters_of_one_error_are_put_back_once_they_were_shown(operator: P
     assert len(desk.inbox.dead()) == before - 2
     [about] = [about for _, action, about in desk.journal() if action == "redrive"]
     assert about.startswith("inbox echo: error LookupError, until ")
+
+
+def test_a_person_is_erased_once_it_was_shown_what_would_go(operator: Page, desk: Desk) -> None:
+    done = desk.s.ledger.claim("reply:erased", ttl=3600, subject=PERSON)
+    assert isinstance(done, semel.Claimed)
+    desk.s.ledger.complete(done, f"Dear {PERSON}")
+    desk.s.documents.put("chat:erased", {"from": PERSON}, subject=PERSON)
+    desk.open(operator)
+    operator.get_by_role("navigation", name="Pages").get_by_role("link", name="Persons").click()
+    operator.get_by_label("Person, as the application names them").fill(PERSON)
+    operator.get_by_label("Reason, for whoever").fill("request no. 17")
+    operator.get_by_role("button", name="See what would be erased").click()
+    expect(operator.get_by_role("status").filter(has_text="erase")).to_contain_text("would erase 2 rows")
+    rows = operator.get_by_role("table", name="Rows by table").get_by_role("row")
+    expect(rows).to_have_text([re.compile("Table"), re.compile("ledger *1"), re.compile("documents *1")])
+    assert desk.s.documents.get("chat:erased") is not None
+    operator.get_by_role("button", name="Erase it for good").click()
+    expect(operator.get_by_role("status").filter(has_text="erased")).to_contain_text("2 rows erased")
+    assert PERSON not in operator.content()
+    assert desk.s.documents.get("chat:erased") is None
+    record = desk.s.ledger.get("reply:erased")
+    assert record is not None
+    assert (record.status, record.tombstone) == (Status.COMPLETED, True)
+    operator.get_by_role("main").get_by_role("link", name="journal").click()
+    row = operator.get_by_role("row").filter(has_text="request no. 17")
+    expect(row).to_contain_text("erase person")
+    expect(row).to_contain_text("oncall")
+    assert PERSON not in operator.content()
+    desk.open(operator, "/key", key="reply:erased")
+    expect(operator.get_by_role("main")).to_contain_text("was erased with a person's data")
+    assert PERSON not in operator.content()
 
 
 def test_records_are_changed_in_bulk_once_it_was_shown_what_would_change(operator: Page, desk: Desk) -> None:
@@ -237,8 +279,21 @@ def test_a_tile_of_the_overview_changes_without_loading_the_page_again(viewer: P
     assert viewer.evaluate("window.stayed")
 
 
+def test_live_traffic_is_counted_without_loading_the_page_again(viewer: Page, desk: Desk) -> None:
+    desk.open(viewer)
+    tile = viewer.locator(".tiles li").filter(has_text="completed")
+    number = int(tile.locator("b").inner_text())
+    expect(viewer.locator("#live")).to_have_text("live")
+    viewer.evaluate(HEARD, desk.address("/live"))
+    viewer.evaluate("window.stayed = true")
+    desk.deliver("traffic-1", "traffic-2")
+    expect(tile.locator("b")).to_have_text(str(number + 2))
+    assert viewer.evaluate("window.stayed")
+
+
 def test_a_viewer_finds_no_button_and_is_refused_by_hand(viewer: Page, desk: Desk) -> None:
     doubted(desk.s, "pay:looked-at")
+    desk.s.documents.put("chat:kept", {"from": PERSON}, subject=PERSON)
     before, dead = desk.journal(), desk.inbox.dead()
     for path in desk.pages:
         desk.open(viewer, path)
@@ -256,12 +311,15 @@ def test_a_viewer_finds_no_button_and_is_refused_by_hand(viewer: Page, desk: Des
         "/inbox": {"name": "echo", "until": "9e9", "confirmed": "yes", "why": "mine"},
         "/letter": {"name": "echo", "id": desk.inbox.dead()[0].id, "why": "mine"},
         "/bulk": {"action": "forget", "records": records, "confirmed": "yes", "why": "mine"},
+        "/persons": {"person": PERSON, "confirmed": "yes", "why": "mine"},
     }
     for path, form in forms.items():
         answer = viewer.request.post(desk.base + path, form=form | {"form_token": token})
         assert answer.status == 403, path
     assert desk.s.ledger.get("pay:looked-at") == held
     assert (desk.journal(), desk.inbox.dead()) == (before, dead)
+    assert desk.s.documents.get("chat:kept") is not None
+    desk.s.documents.delete("chat:kept")
 
 
 def test_it_all_works_without_scripts(visitor: Visitor, desk: Desk) -> None:
@@ -409,6 +467,14 @@ def shown(visitor: Visitor, desk: Desk, **options: Any) -> Iterator[tuple[str, P
     page.get_by_role("button", name="Put it back").first.click()
     expect(page).to_have_title("Put back · semel")
     yield "what would be put back", page
+    desk.s.documents.put("chat:shown", {"from": PERSON}, subject=PERSON)
+    desk.open(page, "/persons")
+    page.get_by_label("Person, as the application names them").fill(PERSON)
+    page.get_by_label("Reason, for whoever").fill("to look at the page")
+    page.get_by_role("button", name="See what would be erased").click()
+    expect(page.get_by_role("button", name="Erase it for good")).to_be_visible()
+    yield "what would be erased", page
+    desk.s.documents.delete("chat:shown")
     desk.open(page, "/ledger", prefix="charge:")
     page.get_by_text("of this page").first.click()
     page.get_by_role("button", name="See what it would do").click()
@@ -443,3 +509,33 @@ def test_no_page_is_wider_than_a_phone(visitor: Visitor, desk: Desk) -> None:
     phone = {"width": 380, "height": 800}
     for path, page in shown(visitor, desk, viewport=phone):
         assert page.evaluate("document.documentElement.scrollWidth") <= 380, path
+
+
+def test_a_dead_letter_can_be_read_and_put_back_on_a_phone(visitor: Visitor, desk: Desk) -> None:
+    page = visitor.arrive("oncall", viewport={"width": 380, "height": 800})
+    desk.open(page, "/inbox", name="echo")
+    row = page.get_by_role("row").filter(has_text="echo:bad-1")
+    expect(row.get_by_role("rowheader")).to_contain_text("ValueError: it is bad")
+    row.get_by_text("Look or put back").click()
+    button = row.get_by_role("button", name="Put it back")
+    button.scroll_into_view_if_needed()
+    expect(button).to_be_in_viewport(ratio=1)
+    assert page.get_by_role("region", name="Dead letters").last.evaluate(
+        "(one) => one.scrollLeft === 0 && one.scrollWidth <= one.clientWidth"
+    )
+
+
+@pytest.mark.parametrize("width", [900, 1100, 1400])
+def test_the_head_has_one_row_for_who_is_here_and_one_for_the_pages(
+    visitor: Visitor, desk: Desk, width: int
+) -> None:
+    page = visitor.arrive("oncall", viewport={"width": width, "height": 800})
+    desk.open(page)
+    expect(page.locator("#live")).to_have_text("live")
+    parts = (".brand", ".ledgers", ".find", "#live", ".leave", ".pages")
+    *above, pages = (page.locator(f".bar {part}").bounding_box() for part in parts)
+    middles = {round((box["y"] + box["height"] / 2) / 4) for box in above if box is not None}
+    assert len(middles) == 1, above
+    assert pages is not None
+    assert pages["height"] < 45
+    assert pages["y"] >= max(box["y"] + box["height"] for box in above if box is not None)
