@@ -47,7 +47,7 @@ LETTERS = {
 PICTURES = {
     "overview": ("/", 900),
     "ledger": ("/ledger?prefix=charge:order-126", 940),
-    "key": (f"/key?key={TROUBLED}", 600),
+    "key": (f"/key?key={TROUBLED}", 700),
     "doubts": ("/doubts", 620),
     "switches": ("/switches", 620),
     "inbox": ("/inbox?name=orders", 620),
