@@ -1,4 +1,4 @@
-"""The scoreboard of the proof: its page is made from its report, and its lines from the tests that try them."""
+"""The scoreboard of the proof: its page is made from its report, its lines from the tests that try them."""
 
 import json
 from typing import Any
