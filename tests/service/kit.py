@@ -13,6 +13,7 @@ from semel.apps import registry
 from semel.apps.configuration import Configuration
 from semel.service.app import create_app
 from semel.service.middleware import RequestMiddleware, Routes
+from semel.service.openapi import routes_of
 from semel.service.runtime import Runtime
 
 TOKENS = {
@@ -74,12 +75,33 @@ def opened(text: str, folder: Path) -> Iterator[Runtime]:
         runtime.close()
 
 
+_documents: dict[frozenset[Any], dict[str, Any]] = {}
+
+
+def _document_of(middleware: RequestMiddleware) -> dict[str, Any]:
+    """The document of a service, made once for all services that have the same operations."""
+    app: Any = middleware._app
+    described = frozenset(map(_operation, routes_of(app))) | frozenset(map(_hook, middleware._hooks.items()))
+    if described not in _documents:
+        _documents[described] = app.openapi()
+    return _documents[described]
+
+
+def _operation(route: Any) -> Any:
+    dependencies = getattr(route, "dependencies", ())
+    return route.path_format, frozenset(route.methods), route.endpoint.__code__, len(dependencies)
+
+
+def _hook(hook: tuple[str, Any]) -> Any:
+    return hook[0], frozenset(getattr(hook[1], "answers", {}).items())
+
+
 class Reader(TestClient):
     """A client that has read the document: whatever it is answered stands there."""
 
     def __init__(self, middleware: RequestMiddleware) -> None:
         super().__init__(middleware)
-        self.document = middleware._app.openapi()  # type: ignore[attr-defined]  # it is FastAPI's
+        self.document = _document_of(middleware)
         self._routes = Routes(self.document["paths"])
         self.seen: set[tuple[str, str, int]] = set()
 

@@ -168,3 +168,9 @@ def test_what_the_code_can_answer_is_what_is_published(runtime: Runtime) -> None
                 assert {401, 403} <= published, (method, path)
             if path.startswith("/apps/"):
                 assert {404, 422} <= published, path
+
+
+def test_logs_and_metrics_tell_every_address_of_the_document(runtime: Runtime) -> None:
+    middleware = create_app(runtime)
+    addresses = [*middleware._app.openapi()["paths"], "/openapi.json", "/docs", "/about"]  # type: ignore[attr-defined]  # it is FastAPI's
+    assert [middleware._routes.of(address) for address in addresses] == addresses

@@ -29,7 +29,7 @@ from semel.service.middleware import (
     Routes,
     logged_problem,
 )
-from semel.service.openapi import PROBLEM, describe_service, problems
+from semel.service.openapi import PROBLEM, describe_service, problems, routes_of
 from semel.service.problems import HOME, ProblemError, ServiceProblemType, problem, published
 from semel.service.runtime import Runtime
 from semel.service.tokens import Tokens, asking
@@ -78,12 +78,13 @@ def create_app(runtime: Runtime, failing: Callable[[], str] | None = None) -> Re
         _mount_apps(app, runtime)
         mount_dashboard(app, runtime, tokens)
         describe_service(app, runtime)
+    hooks = runtime.hooks() if failing is None else {}
     middleware = RequestMiddleware(
         app,
         settings=runtime.settings.service,
         metrics=runtime.metrics,
-        hooks=runtime.hooks() if failing is None else {},
-        routes=Routes({*app.openapi()["paths"], "/openapi.json", "/docs", "/about", LIVE}),
+        hooks=hooks,
+        routes=Routes({LIVE, *hooks, *(one.path_format for one in routes_of(app))}),
         tokens=tokens,
         senders={path: one.name for one in runtime.apps for path in one.app.hooks},
     )

@@ -1,9 +1,9 @@
 """The OpenAPI document: what FastAPI makes of the routes, and what it does not know."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from fastapi import FastAPI
+from fastapi import FastAPI, routing
 
 from semel.doors.http.problems import MEDIA_TYPE, problem_schema
 from semel.service.middleware import HEALTH
@@ -52,6 +52,13 @@ def problems(
         if status in (408, 409, 503):
             one["headers"] = {"Retry-After": {"schema": {"type": "integer", "minimum": 1}}}
     return responses
+
+
+def routes_of(app: FastAPI) -> Iterator[Any]:
+    """The routes of an application, each with its whole path."""
+    # Later versions of FastAPI keep the routers that are included apart.
+    every = getattr(routing, "iter_route_contexts", iter)
+    return (one for one in every(app.routes) if getattr(one, "methods", None))
 
 
 def describe_service(app: FastAPI, runtime: Runtime) -> None:
