@@ -1,10 +1,13 @@
 """How the whole suite runs: the same examples every time, and never decided by timing; and the servers."""
 
+import gc
+import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
@@ -32,6 +35,27 @@ settings.load_profile("default")
 
 # A shell starts what it runs in the background deaf to Ctrl-C, and some tests press it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# Where a file system in memory has room, the tests' files are there: only a power cut tells it from a disk.
+MEMORY, ROOM = Path("/dev/shm"), 2 * 2**30
+if MEMORY.is_dir():
+    there = os.statvfs(MEMORY)
+    # Some tests write programs, which a container's may refuse to run.
+    if not there.f_flag & os.ST_NOEXEC and there.f_bavail * there.f_frsize > ROOM:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect the tests without looking for garbage, then or later, among what is there for the whole run."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
