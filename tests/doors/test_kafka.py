@@ -292,6 +292,7 @@ def test_a_partition_that_stood_still_goes_on_when_it_is_assigned_anew(cluster, 
         assert until(lambda: len(refused) == 4)
         with Running(s, cluster.servers, ["moved"], second, "movers") as other:
             assert until(lambda: len(handled) == 4)
+            one.consumer.stop()
     assert one.error is other.error is None
     assert {part for _, part in handled} == {0, 1, 2, 3}
     assert {who for who, _ in handled} == {"first", "second"}
