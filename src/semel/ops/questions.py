@@ -23,7 +23,7 @@ from semel.tables import LEDGER, SUBJECT
 # So many records are looked at for one page at most, however few of them are wanted: no page takes long.
 EXAMINED = 2000
 
-# So many are asked for at once.
+# So many are asked for at once, at most.
 BITE = 200
 
 
@@ -41,15 +41,19 @@ class QuestionSteps:
 
         A page ends after a bounded number of records was looked at, however few of them were wanted; the next
         one goes on from there. What is in doubt comes oldest first, what failed newest first, and the rest in
-        no promised order.
+        no promised order. As many are read as are wanted, and twice as many each time after that while few of
+        them were.
         """
         check_limit("limit", limit)
         skip, place = _cursor(after)
+        bite = skip + limit
         records: list[Record] = []
         unreadable: list[str] = []
         examined = 0
         while True:
-            page = yield from self._page(search, place, EXAMINED - examined)
+            left = EXAMINED - examined
+            page = yield from self._page(search, place, min(bite, BITE, left), left)
+            bite *= 2
             examined += page.read
             for number, record in enumerate(page.records[skip:], skip + 1):
                 if matches(search, record):
@@ -105,22 +109,22 @@ class QuestionSteps:
             # It may have no table for them, and what the record says is told all the same.
             return None
 
-    def _page(self, search: Search, after: str | None, most: int) -> Steps[Listing]:
+    def _page(self, search: Search, after: str | None, limit: int, most: int) -> Steps[Listing]:
         if search.subject:
-            return (yield from self._of_subject(search, after))
+            return (yield from self._of_subject(search, after, limit))
         if search.in_doubt:
-            return (yield from self._ledger.doubts(limit=BITE, after=after))
+            return (yield from self._ledger.doubts(limit=limit, after=after))
         if search.status is Status.FAILED:
-            return (yield from self._ledger.failures(reverse=True, limit=BITE, after=after))
+            return (yield from self._ledger.failures(reverse=True, limit=limit, after=after))
         return (
             yield from self._ledger.list(
-                status=search.status, prefix=search.prefix, limit=BITE, after=after, most=most
+                status=search.status, prefix=search.prefix, limit=limit, after=after, most=most
             )
         )
 
-    def _of_subject(self, search: Search, after: str | None) -> Steps[Listing]:
+    def _of_subject(self, search: Search, after: str | None, limit: int) -> Steps[Listing]:
         subject = self._ledger.subject(search.subject)
-        page: Page = yield Query(LEDGER, subject, index=SUBJECT.name, limit=BITE, after=after)
+        page: Page = yield Query(LEDGER, subject, index=SUBJECT.name, limit=limit, after=after)
         records: list[Record] = []
         unreadable: list[str] = []
         for item in page.items:

@@ -80,8 +80,8 @@ class TableScan:
         self._seen.update(self.keys)
 
     def reading(self, now: float | None) -> tuple[list[RedisCommand], list[str]]:
-        """Read the next few."""
-        count = max(self._query.limit - len(self.items), LEAST_READ)
+        """Read as many as are lacking, or as many as were read in vain so far."""
+        count = max(self._query.limit - len(self.items), min(self._read - len(self.items), MOST_READ))
         some, self.keys = self.keys[:count], self.keys[count:]
         return [self._plan.get([name.encode()], now) for name in some], some
 
