@@ -162,6 +162,23 @@ def test_a_search_says_which_way_it_went_and_what_it_cost(run, options, said):
     assert run("ls", *options.split())[1].splitlines()[-1] == said
 
 
+@pytest.mark.parametrize("words", [("ls",), ("ledger", "list")])
+def test_a_table_that_costs_money_is_read_only_where_somebody_says_so(
+    words, request, tmp_path, monkeypatch, run, read
+):
+    place = open_place("dynoxide", request, tmp_path)
+    monkeypatch.setenv("SEMEL_URL", place.url())
+    with semel.connect(place.url(), env=place.env, secret=SECRET.encode()) as s:
+        s.ledger.complete(claim(s, "reply:1"), "an answer")
+        s.ledger.fail(claim(s, "reply:2"), ValueError("no"))
+    code, _, err = run(*words, "--env", place.env)
+    assert code == 2
+    assert "the whole table is read" in err
+    assert "Say --scan" in err
+    assert keys(read(*words, "--env", place.env, "--scan")) == {"reply:1", "reply:2"}
+    assert keys(read(*words, "--env", place.env, "--status", "failed")) == {"reply:2"}
+
+
 @pytest.mark.usefixtures("s")
 def test_pages_follow_each_other_to_the_end(read, run):
     found: list[str] = []

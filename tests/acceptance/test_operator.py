@@ -254,7 +254,7 @@ def test_app_finds_its_ledger_and_what_is_encrypted_there(served: Desk, app: str
         result = mounted.s.ledger.result(record)
     shown = served.run("ledger", "show", paste.key, "--app", app, "--json").json
     assert (shown["status"], shown["result"]) == ("COMPLETED", msgspec.to_builtins(result))
-    listed = served.run("ledger", "list", "--app", app, "--json").json["records"]
+    listed = served.run("ledger", "list", "--scan", "--app", app, "--json").json["records"]
     assert paste.key in [one["key"] for one in listed]
 
 
@@ -266,7 +266,7 @@ def test_what_a_person_settles_is_settled_for_the_app(served: Desk) -> None:
             claim = quill.s.ledger.claim(key)
             assert isinstance(claim, semel.Claimed)
             quill.s.ledger.doubt(claim)
-        held = served.run("ledger", "list", "--app", "quill", "--status", "UNKNOWN", "--json").json
+        held = served.run("ledger", "list", "--scan", "--app", "quill", "--status", "UNKNOWN", "--json").json
         assert [one["key"] for one in held["records"]] == ["ALOWARE:1", "ALOWARE:2"]
         settled = served.run("ledger", "resolve", "ALOWARE:1", "--app", "quill", "--happened", '{"row": 1}')
         assert settled.out == "ALOWARE:1 is COMPLETED.\n"
@@ -329,18 +329,18 @@ def test_options_win_over_the_environment_and_that_over_the_file(
 ) -> None:
     with served.runtime() as runtime:
         runtime.s.scoped("shop").ledger.mark_processed("order:1")
-    assert served.run("ledger", "list", "--json").json["records"] == []
-    listed = served.run("ledger", "list", "--scope", "shop", "--json").json["records"]
+    assert served.run("ledger", "list", "--scan", "--json").json["records"] == []
+    listed = served.run("ledger", "list", "--scan", "--scope", "shop", "--json").json["records"]
     assert [one["key"] for one in listed] == ["order:1"]
     monkeypatch.setenv("SEMEL_SCOPE", "shop")
-    assert len(served.run("ledger", "list", "--json").json["records"]) == 1
-    assert served.run("ledger", "list", "--app", "household", "--json").json["records"] == []
+    assert len(served.run("ledger", "list", "--scan", "--json").json["records"]) == 1
+    assert served.run("ledger", "list", "--scan", "--app", "household", "--json").json["records"] == []
     monkeypatch.setenv("SEMEL_ENV", "another")
-    assert served.run("ledger", "list").code == 1
-    assert served.run("ledger", "list", "--env", served.env).code == 0
+    assert served.run("ledger", "list", "--scan").code == 1
+    assert served.run("ledger", "list", "--scan", "--env", served.env).code == 0
     monkeypatch.setenv("SEMEL_URL", f"sqlite:///{served.folder}/nowhere.db")
     assert "there is no file" in served.run("ledger", "list").err
-    assert served.run("ledger", "list", "--env", served.env, "--url", served.url).code == 0
+    assert served.run("ledger", "list", "--scan", "--env", served.env, "--url", served.url).code == 0
 
 
 def test_an_app_that_is_not_there_is_told_with_those_that_are(local: Desk) -> None:

@@ -2,20 +2,28 @@
 
 import re
 import time
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import msgspec
 import typer
 
 import semel
 from semel import errors
+from semel.cli import views
+from semel.cli.common import number
 from semel.cli.journal import moment
 from semel.cli.subject import person_named
 from semel.model import ScanCost
-from semel.ops.model import Search
+from semel.ops.model import Found, Search
 
 UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 AGO = re.compile(r"(\d+(?:\.\d+)?) ?(s|m|min|h|d)")
+
+
+ScanOption: TypeAlias = Annotated[
+    bool,
+    typer.Option("--scan", help="Where no index leads to them, read the whole table, whatever it costs."),
+]
 
 
 class SearchOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,10 +55,7 @@ class SearchOptions(msgspec.Struct, frozen=True, kw_only=True):
         str | None, typer.Option(metavar="WHEN", help="Changed until: 10min ago, or 2026-10-25T08:00Z.")
     ] = None
 
-    scan: Annotated[
-        bool,
-        typer.Option("--scan", help="Where no index leads to them, read the whole table, whatever it costs."),
-    ] = False
+    scan: ScanOption = False
 
     @property
     def narrowed(self) -> bool:
@@ -73,13 +78,37 @@ class SearchOptions(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+def find(s: semel.Semel, search: Search, limit: int, after: str | None, *, scan: bool) -> Found:
+    """A page of a search; a whole table that costs money is read only with `scan`, until the page is full."""
+    if not scan:
+        check_scan(s, search)
+        return s.ops.search(search, limit=limit, after=after)
+    with views.progress("Reading", looked_at, 0) as told:
+        found = s.ops.search(search, limit=limit, after=after)
+        while found.after is not None and len(found.records) < limit:
+            told(found.examined)
+            page = s.ops.search(search, limit=limit - len(found.records), after=found.after)
+            found = msgspec.structs.replace(
+                page,
+                records=found.records + page.records,
+                examined=found.examined + page.examined,
+                unreadable=found.unreadable + page.unreadable,
+            )
+    return found
+
+
+def looked_at(count: int) -> str:
+    """How many records were looked at, in words."""
+    return number(count, "record")
+
+
 def check_scan(s: semel.Semel, search: Search) -> None:
     """Refuse to read a whole table where that costs money; the refusal says how much."""
     cost = s.ops.cost_of(search)
     if cost.whole is not None and cost.whole.billed:
         raise errors.UsageError(
             f"no index leads to these: to find them all, {words_of_scan(cost.whole)}. Say --scan to do so; "
-            "--doubts, --status failed and --subject are found by an index"
+            "semel ls --doubts, --status failed and --subject are found by an index"
         )
 
 

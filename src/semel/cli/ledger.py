@@ -24,8 +24,10 @@ from semel.cli.common import (
     tell_more,
     unreached,
 )
+from semel.cli.filters import ScanOption, find
 from semel.core import lifecycle
 from semel.core.drive import Reaping
+from semel.ops.model import Found, Search
 
 app = typer.Typer(no_args_is_help=True, help="Inspect a ledger, and settle records that need a person.")
 
@@ -43,15 +45,16 @@ def list_records(
     ] = None,
     limit: LimitOption = 20,
     after: AfterOption = None,
+    scan: ScanOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """List records, a page at a time.
+    """List records with their results, a page at a time; `semel ls` searches for them.
 
     For those that need a person: semel ledger doubts
     """
-    with _ledger(where) as ledger:
-        page = ledger.list(status=status, limit=limit, after=after)
-        _print_page(ledger, page, "No records.", as_json=as_json)
+    with connected(where) as s:
+        page = find(s, Search(status=status), limit, after, scan=scan)
+        _print_page(s.ledger, page, "No records.", as_json=as_json)
 
 
 @app.command()
@@ -68,7 +71,7 @@ def doubts(
         _print_page(ledger, page, "No doubts.", as_json=as_json)
 
 
-def _print_page(ledger: semel.Ledger, page: semel.Listing, nothing: str, *, as_json: bool) -> None:
+def _print_page(ledger: semel.Ledger, page: semel.Listing | Found, nothing: str, *, as_json: bool) -> None:
     """Print a page of records, for people or for programs."""
     if as_json:
         records = [views.as_json(ledger, record) for record in page.records]

@@ -23,7 +23,7 @@ from semel.cli.common import (
     tell_more,
     with_options,
 )
-from semel.cli.filters import SearchOptions, check_scan, words_of_scan
+from semel.cli.filters import SearchOptions, find, looked_at, words_of_scan
 from semel.core.events import digest
 from semel.core.ledger import in_doubt
 from semel.core.records import is_running
@@ -58,35 +58,14 @@ def ls(
 
     Then ask what happened to one: semel explain KEY
     """
-    search = asked.search
     with connected(where) as s:
-        if asked.scan:
-            found = _scanned(s, search, limit, after)
-        else:
-            check_scan(s, search)
-            found = s.ops.search(search, limit=limit, after=after)
+        found = find(s, asked.search, limit, after, scan=asked.scan)
     if as_json:
         print_json(_page(found))
         return
     if found.records:
         views.print_table(RECORDS, [_row(record, found.now) for record in found.records], cut=True)
     _tell_cost(found)
-
-
-def _scanned(s: semel.Semel, search: Search, limit: int, after: str | None) -> Found:
-    """Pages until there are as many as are wanted, or no more."""
-    with views.progress("Reading", _looked, 0) as told:
-        found = s.ops.search(search, limit=limit, after=after)
-        while found.after is not None and len(found.records) < limit:
-            told(found.examined)
-            page = s.ops.search(search, limit=limit - len(found.records), after=found.after)
-            found = msgspec.structs.replace(
-                page,
-                records=found.records + page.records,
-                examined=found.examined + page.examined,
-                unreadable=found.unreadable + page.unreadable,
-            )
-    return found
 
 
 RECORDS = ("key", "status", "attempt", "changed", "worker, error")
@@ -208,7 +187,7 @@ def stuck(
     What is in doubt waits for a person. What lapsed runs again when its key is next called.
     For these all records that are IN_PROGRESS are looked at, on DynamoDB only with --scan.
     """
-    with connected(where) as s, views.progress("Looking", _looked, 0) as told:
+    with connected(where) as s, views.progress("Looking", looked_at, 0) as told:
         cost = s.ops.cost_of(RUNNING).whole
         billed = cost is not None and cost.billed and not scan
         found, examined, now = _all_stuck(s, told, (DOUBTS,) if billed else (DOUBTS, RUNNING))
@@ -227,10 +206,6 @@ def stuck(
 
 DOUBTS, RUNNING = Search(in_doubt=True), Search(status=semel.Status.IN_PROGRESS)
 STUCK = ("key", "is", "for", "attempt", "worker, error")
-
-
-def _looked(count: int) -> str:
-    return number(count, "record")
 
 
 def _all_stuck(
