@@ -275,7 +275,7 @@ class WrongSchema(StoreError):
 
 
 class NotProvisioned(StoreError):
-    """What a later semel has added to the store is not there yet, or not complete; all else works."""
+    """What a later semel has added, or the owner may choose, is not there or not complete; all else works."""
 
     def __init__(self, serves: str, table: str, index: str, command: str) -> None:
         super().__init__(

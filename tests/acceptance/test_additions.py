@@ -16,13 +16,14 @@ import semel
 from semel.cli.app import app
 from semel.core.clock import Clock
 from semel.core.commands import Get, Put, Update
+from semel.ops.model import Search
 from semel.provision.places import ProvisionTarget, opened
 from semel.provision.shape import stamp_key
 from semel.stores.backfill import PAGE_ITEMS
 from semel.stores.dynamodb.address import parse
 from semel.stores.dynamodb.store import transport_of
 from semel.stores.postgres import PostgresStore, ddl, schema
-from semel.tables import LEDGER, OWN
+from semel.tables import LEDGER, OWN, RECENT
 from semel.testing import FakeClock
 from tests.places import NETWORKED, open_place
 from tests.servers.postgres import drop
@@ -324,3 +325,81 @@ def test_a_large_store_is_completed_by_pages_and_tells_how_far_it_is(place):
         assert [one.key for one in first.records] == ["k00000", "k00001"]
         last = s.ledger.doubts(limit=1, after=s.ledger.doubts(limit=PAGE_ITEMS + 49).after)
         assert [one.key for one in last.records] == [f"k{PAGE_ITEMS + 49:05}"]
+
+
+# What an owner chooses
+
+
+def test_all_that_is_written_while_a_chosen_index_is_made_is_in_it(database):
+    over = threading.Event()
+
+    def work(name):
+        with closing(semel.connect(database.url(), env=database.env)) as s:
+            done = 0
+            while not over.is_set():
+                s.ledger.complete(claimed(s, f"{name}-{done}"), done)
+                done += 1
+            return done
+
+    with ThreadPoolExecutor(3) as workers:
+        done = [workers.submit(work, name) for name in "abc"]
+        with opened(chosen(database)) as builder:
+            assert "made index semel_ledger_recent" in builder.provision(lambda _: None)
+        over.set()
+        written = sum(each.result() for each in done)
+    with closing(semel.connect(database.url(), env=database.env)) as s:
+        found = s.ops.search(Search(order="newest"), limit=2000)
+        assert len(found.records) == min(written + len(OLDER), 2000)
+        moments = [record.updated_at for record in found.records]
+        assert moments == sorted(moments, reverse=True)
+
+
+def chosen(place):
+    return ProvisionTarget(url=place.url(), env=place.env, tables=OWN, clock=Clock(), chosen=(RECENT.name,))
+
+
+def test_an_index_that_was_left_unfinished_is_made_anew(database):
+    with opened(chosen(database)) as builder:
+        builder.provision(lambda _: None)
+    with psycopg.connect(database.server, autocommit=True) as connection:
+        name = f"{database.env}.semel_ledger_recent"
+        unfinished = f"UPDATE pg_index SET indisvalid = false WHERE indexrelid = '{name}'::regclass"
+        connection.execute(unfinished.encode())
+    with closing(semel.connect(database.url(), env=database.env)) as s:
+        assert not s.ops.lists_by_time()
+        with opened(chosen(database)) as builder:
+            assert builder.provision(lambda _: None) == ["made index semel_ledger_recent"]
+        assert [record.key for record in s.ops.search(Search(order="newest"), limit=2).records] == LATEST
+
+
+LATEST = ["unknown-2", "rerun"]
+
+
+def test_the_statements_that_are_printed_have_what_is_chosen(request, tmp_path):
+    place = open_place("postgres", request, tmp_path)
+    words = ["provision", "--url", place.url(), "--env", place.env, "--print", "sql", "--with", "recent"]
+    printed = CliRunner().invoke(app, words).output
+    with psycopg.connect(place.server, autocommit=True) as connection:
+        for _ in range(2):
+            connection.execute(printed.encode())
+    with opened(chosen(place)) as builder:
+        assert builder.problems() == []
+        assert builder.provision(lambda _: None) == []
+
+
+@pytest.mark.parametrize("name", ["sqlite", "postgres"])
+def test_an_owner_chooses_an_index_checks_it_and_drops_it(name, request, tmp_path):
+    place = open_place(name, request, tmp_path)
+    place.open().close()
+
+    def typed(*words):
+        found = CliRunner().invoke(app, ["provision", "--url", place.url(), "--env", place.env, *words])
+        return found.exit_code, found.output
+
+    code, said = typed("--check", "--with", "recent")
+    assert code == 1
+    assert "table ledger has no index recent, which --with asks for" in said
+    assert typed("--with", "recent")[1].splitlines()[-1] == "Made index semel_ledger_recent."
+    assert typed("--check", "--with", "recent")[0] == typed("--check")[0] == 0
+    assert typed("--without", "recent") == (0, "Dropped index semel_ledger_recent.\n")
+    assert typed("--check", "--with", "recent")[0] == 1

@@ -162,6 +162,33 @@ def test_a_search_says_which_way_it_went_and_what_it_cost(run, options, said):
     assert run("ls", *options.split())[1].splitlines()[-1] == said
 
 
+def test_all_records_are_listed_in_the_order_of_time_once_the_owner_chose_so(s, url, run, read):
+    code, _, err = run("ls", "--newest")
+    assert code != 0
+    assert f"run: semel provision --url {url} --env dev --with recent" in err
+    assert run("provision", "--with", "recent")[0] == 0
+    records = s.ledger.list().records
+    latest = [record.key for record in sorted(records, key=lambda each: each.updated_at)]
+    assert [record["key"] for record in read("ls", "--oldest")["records"]] == latest
+    page = read("ls", "--newest", "--limit", "4")
+    rest = read("ls", "--newest", "--limit", "4", "--after", page["after"])
+    assert [record["key"] for record in page["records"] + rest["records"]] == latest[::-1]
+    assert run("ls", "--newest")[1].endswith("6 records, found by the index of all records.\n")
+
+
+@pytest.mark.usefixtures("s")
+def test_failures_and_doubts_have_an_order_of_their_own(run, read):
+    assert [each["key"] for each in read("ls", "--status", "failed", "--oldest")["records"]] == [
+        "reply:2",
+        "charge:2",
+    ]
+    assert keys(read("ls", "--doubts", "--newest")) == {"charge:4"}
+    assert "say --newest or --oldest, not both" in run("ls", "--newest", "--oldest")[2]
+    assert "there is recent" in run("provision", "--with", "latest")[2]
+    both = run("provision", "--with", "recent", "--without", "recent")
+    assert "say which you mean" in both[2]
+
+
 @pytest.mark.parametrize("words", [("ls",), ("ledger", "list")])
 def test_a_table_that_costs_money_is_read_only_where_somebody_says_so(
     words, request, tmp_path, monkeypatch, run, read
@@ -177,6 +204,7 @@ def test_a_table_that_costs_money_is_read_only_where_somebody_says_so(
     assert "Say --scan" in err
     assert keys(read(*words, "--env", place.env, "--scan")) == {"reply:1", "reply:2"}
     assert keys(read(*words, "--env", place.env, "--status", "failed")) == {"reply:2"}
+    assert run("ls", "--newest", "--env", place.env)[0] == 2
 
 
 @pytest.mark.usefixtures("s")

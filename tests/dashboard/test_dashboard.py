@@ -389,6 +389,26 @@ def test_a_search_that_cannot_be_is_explained_and_kept(viewer, query):
     assert 'value="charge:"' in answer.text
 
 
+def test_where_the_store_has_it_records_are_offered_in_the_order_of_time(s, clock, viewer, tmp_path):
+    for number in range(60):
+        clock.advance(1)
+        completed(s, f"charge:{number * 7 % 60:02}")
+    latest = [f"charge:{number * 7 % 60:02}" for number in reversed(range(60))]
+    page = viewer.get("/ledger?order=newest").text
+    assert '<option value="newest" selected>newest first</option>' in page
+    assert shown(viewer, "?order=newest") == latest[:50]
+    following = unescape(matched(r'href="/semel/ledger([^"]*)" rel="next"', page))
+    assert shown(viewer, following) == latest[50:]
+    assert shown(viewer, "?order=oldest") == latest[:9:-1]
+    assert viewer.get("/ledger?order=fastest").status_code == 400
+    with semel.connect(f"sqlite:///{tmp_path / 'semel.db'}") as without:
+        browser = browser_of(without).sign_in("vic")
+        assert 'name="order"' not in browser.get("/ledger").text
+        asked = browser.get("/ledger?order=newest")
+        assert asked.status_code == 400
+        assert "--with recent" in asked.text
+
+
 def test_pages_follow_each_other_with_the_same_search(s, viewer):
     for number in range(120):
         completed(s, f"charge:{number:03}")

@@ -19,7 +19,11 @@ from semel.model import Claimed
 from semel.ops.model import Action
 from semel.ops.questions import QuestionSteps
 from semel.ops.rates import HOUR, MINUTE, Rates
+from semel.provision.places import ProvisionTarget
+from semel.provision.places import opened as provisioning
 from semel.service.runtime import Runtime
+from semel.stores.sqlite import SQLiteStore
+from semel.tables import OWN, RECENT
 from tests.service.kit import (
     ALL_TOKENS,
     OPS_TOKENS,
@@ -203,6 +207,33 @@ def test_a_search_comes_in_pages_that_have_each_record_once(get: Any, s: Semel) 
             break
         query["after"] = page["after"]
     assert sorted(seen) == [f"charge:{number}" for number in range(5)]
+
+
+def test_records_come_in_the_order_of_time_where_the_store_has_it(
+    get: Any, s: Semel, runtime: Runtime
+) -> None:
+    for key in "abc":
+        s.ledger.complete(claim(s, key), 1)
+    s.ledger.drop_result("a")
+    store = s.store
+    if isinstance(store, SQLiteStore):
+        refused = get("records", order="newest")
+        assert (refused.status_code, problem_of(refused)) == (400, "invalid-request")
+        assert "semel provision --with recent" in refused.json()["detail"]
+        assert store.path not in refused.text
+        url, env = f"sqlite:///{store.path}", runtime.settings.semel.env
+        choose(ProvisionTarget(url=url, env=env, tables=OWN, clock=Clock(), chosen=(RECENT.name,)))
+    for order, wanted in (("newest", ["a", "c", "b"]), ("oldest", ["b", "c", "a"])):
+        page = get("records", order=order, limit=2).json()
+        rest = get("records", order=order, limit=2, after=page["after"]).json()
+        assert [one["key"] for one in page["records"] + rest["records"]] == wanted
+        assert page["how"] == "recent"
+    assert get("records", order="fastest").status_code == 400
+
+
+def choose(target: ProvisionTarget) -> None:
+    with provisioning(target) as builder:
+        builder.provision(lambda _: None)
 
 
 def test_a_story_is_told_as_data_and_as_text_and_its_version_is_acted_on(

@@ -9,6 +9,7 @@ import typer
 from rich.text import Text
 
 import semel
+from semel import errors
 from semel.cli import views
 from semel.cli.common import (
     AfterOption,
@@ -28,7 +29,7 @@ from semel.core.events import digest
 from semel.core.ledger import in_doubt
 from semel.core.records import is_running
 from semel.model import COUNTED, TableSize
-from semel.ops.model import Found, Search, version_of
+from semel.ops.model import Found, Order, Search, version_of
 
 # How each way of a search is told.
 WAYS = {
@@ -37,6 +38,7 @@ WAYS = {
     "failures": "by the index of failures",
     "status": "by status",
     "key": "by key",
+    "recent": "by the index of all records",
 }
 
 
@@ -45,6 +47,10 @@ WAYS = {
 def ls(
     *,
     asked: SearchOptions,
+    newest: Annotated[
+        bool, typer.Option("--newest", help="Newest first; of all records, see `semel provision --with`.")
+    ] = False,
+    oldest: Annotated[bool, typer.Option("--oldest", help="Oldest first.")] = False,
     limit: LimitOption = 20,
     after: AfterOption = None,
     where: StoreOptions,
@@ -56,16 +62,25 @@ def ls(
 
     semel ls --prefix reply:42
 
+    semel ls --newest --since 2h
+
     Then ask what happened to one: semel explain KEY
     """
+    search = msgspec.structs.replace(asked.search, order=_order(newest, oldest))
     with connected(where) as s:
-        found = find(s, asked.search, limit, after, scan=asked.scan)
+        found = find(s, search, limit, after, scan=asked.scan)
     if as_json:
         print_json(_page(found))
         return
     if found.records:
         views.print_table(RECORDS, [_row(record, found.now) for record in found.records], cut=True)
     _tell_cost(found)
+
+
+def _order(newest: bool, oldest: bool) -> Order | None:
+    if newest and oldest:
+        raise errors.UsageError("say --newest or --oldest, not both")
+    return "newest" if newest else "oldest" if oldest else None
 
 
 RECORDS = ("key", "status", "attempt", "changed", "worker, error")

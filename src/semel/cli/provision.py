@@ -1,6 +1,7 @@
 """`semel provision`: create a store's tables, check them, or print them as text."""
 
 import json
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Annotated, Literal, TypeAlias
 
@@ -53,6 +54,18 @@ def provision(
             autocompletion=app_names,
         ),
     ] = None,
+    with_index: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--with",
+            metavar="INDEX",
+            help="An index that every write pays for, on SQLite and PostgreSQL: `recent` lists all records "
+            "newest or oldest first.",
+        ),
+    ] = None,
+    without_index: Annotated[
+        list[str] | None, typer.Option("--without", metavar="INDEX", help="Drop such an index again.")
+    ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Change nothing; exit with 1 if there is a problem.")
     ] = False,
@@ -76,7 +89,11 @@ def provision(
     semel provision --print terraform --env prod
 
     semel provision --app support --print sam --env prod
+
+    semel provision --url sqlite:///semel.db --with recent
     """
+    if set(with_index or ()) & set(without_index or ()):
+        raise errors.UsageError("the same index is named by --with and by --without: say which you mean")
     configuration = configuration_for(StoreOptions(config=config, url=url, env=env))
     chosen = settings(configuration)
     env = chosen.semel.env
@@ -88,11 +105,24 @@ def provision(
         chosen = _for_text(printed, chosen)
     tables = tables_wanted(chosen, configuration, table or [], app or [])
     if printed is not None:
-        typer.echo(text(printed, tables, env, chosen.semel.url, role).rstrip("\n"))
+        if printed == "sql":
+            made = sql(tables, env, chosen.semel.url, with_index or [])
+        elif with_index:
+            raise errors.UsageError("--with is for stores in SQL: leave it out, or print sql")
+        else:
+            made = text(printed, tables, env, chosen.semel.url, role)
+        typer.echo(made.rstrip("\n"))
         return
     if not configuration.file and not configuration.where(("semel", "url")):
         raise errors.UsageError("name the store: --url dynamodb://eu-west-1, or set SEMEL_URL")
-    place = ProvisionTarget(url=chosen.semel.url, env=env, tables=tables, clock=Clock())
+    place = ProvisionTarget(
+        url=chosen.semel.url,
+        env=env,
+        tables=tables,
+        clock=Clock(),
+        chosen=tuple(with_index or ()),
+        dropped=tuple(without_index or ()),
+    )
     with opened(place) as builder:
         if check:
             report(builder.problems(), place, as_json)
@@ -130,8 +160,6 @@ def _of_app(app: str, chosen: ServiceSettings) -> tuple[Table, ...]:
 
 def text(printed: TemplateFormat, tables: tuple[Table, ...], env: str, url: str, role: Role) -> str:
     """The tables as another tool wants them."""
-    if printed == "sql":
-        return sql(tables, env, url)
     if printed == "iam":
         return json.dumps(policy(tables, env, role, region=region(url)), indent=2)
     written: str = import_module(f"semel.provision.{printed}").text(tables, env)
@@ -147,13 +175,13 @@ def stack_of(apps: list[Deployment], env: str, table: list[str] | None) -> str:
     return stack.text(apps, env)
 
 
-def sql(tables: tuple[Table, ...], env: str, url: str) -> str:
+def sql(tables: tuple[Table, ...], env: str, url: str, with_index: Sequence[str] = ()) -> str:
     """The tables as PostgreSQL has them, in the schema that a URL names."""
     require("psycopg", "postgres")
     from semel.stores.postgres.address import PostgresAddress
     from semel.stores.postgres.schema import ddl
 
-    return ddl(tables, env, PostgresAddress.from_url(url).schema)
+    return ddl(tables, env, PostgresAddress.from_url(url).schema, with_index)
 
 
 def region(url: str) -> str:

@@ -345,6 +345,10 @@ class LedgerSteps(ClaimSteps):
             where = AllOf((where, Equals("status", str(status))))
         check_limit("limit", limit)
         page: Page = yield Query(LEDGER, where=where, limit=limit, after=after, most=most)
+        return self.listing(page)
+
+    def listing(self, page: Page) -> Listing:
+        """A page of items as records, and the keys of those that cannot be read."""
         records, unreadable = [], []
         for item in page.items:
             try:
@@ -354,13 +358,13 @@ class LedgerSteps(ClaimSteps):
         looked = max(page.read, len(page.items))
         return Listing(tuple(records), page.after, tuple(unreadable), page.now, looked)
 
-    def doubts(self, *, limit: int = 100, after: str | None = None) -> Steps[Listing]:
-        """What waits for somebody to find out what became of it, oldest first.
+    def doubts(self, *, reverse: bool = False, limit: int = 100, after: str | None = None) -> Steps[Listing]:
+        """What waits for somebody to find out what became of it, oldest first or, in `reverse`, newest first.
 
         That is what is UNKNOWN, and what lapsed where the policy is to hold it or to ask. It comes from an
         index; on a table that was there first and has none, all of it is looked through, a page at a time.
         """
-        return (yield from self._listed(DOUBTS, in_doubt, limit, after))
+        return (yield from self._listed(DOUBTS, in_doubt, limit, after, reverse))
 
     def failures(
         self, *, reverse: bool = False, limit: int = 100, after: str | None = None

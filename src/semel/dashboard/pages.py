@@ -17,9 +17,9 @@ from semel.dashboard.searches import asked, search_of
 from semel.dashboard.timelines import timeline_of
 from semel.dashboard.views import LedgerView
 from semel.dashboard.visits import Visit
-from semel.errors import InvalidOption, UsageError
+from semel.errors import InvalidOption, NotProvisioned, UsageError
 from semel.model import MISSING, Record
-from semel.ops.model import Action, ActionName, Done, Found, Search, version_of
+from semel.ops.model import Action, ActionName, Done, Found, Order, Search, version_of
 
 PAGE_SIZE = 50
 
@@ -61,7 +61,7 @@ class Pages:
         problem, found = "", None
         try:
             found = await self._ops.search(search_of(fields, self._clock.now()), limit=PAGE_SIZE, after=after)
-        except UsageError as error:
+        except (UsageError, NotProvisioned) as error:
             problem = str(error)
         return visit.page(
             "ledger",
@@ -71,6 +71,7 @@ class Pages:
             after=after,
             problem=problem,
             statuses=list(Status),
+            orders=get_args(Order) if await self._ops.lists_by_time() else (),
             seen=_versions(found),
             back=visit.request.url.query,
         )

@@ -8,8 +8,9 @@ from typing import Any, Final
 import msgspec
 
 from semel.core.lifecycle import Status
+from semel.core.policy import check_word
 from semel.errors import InvalidOption
-from semel.ops.model import Search
+from semel.ops.model import Order, Search
 
 AGO: Final = re.compile(r"(\d{1,9}) *(s|min|m|h|d|w)")
 UNITS: Final = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 604800}
@@ -29,6 +30,9 @@ def search_of(fields: Mapping[str, str], now: float) -> Search:
         wanted["status"] = _status(fields["status"])
     for name in {"since", "until"} & fields.keys():
         wanted[name] = moment_in(fields[name], now)
+    if "order" in fields:
+        check_word("order", fields["order"], Order)
+        wanted["order"] = fields["order"]
     return Search(in_doubt="in_doubt" in fields, **wanted)
 
 

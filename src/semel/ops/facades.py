@@ -62,6 +62,7 @@ class OpsMethods(Facade[OpsSteps]):
     """The methods of `Ops` and `AsyncOps`."""
 
     search = Driven(OpsSteps.search)
+    lists_by_time = Driven(OpsSteps.lists_by_time)
     explain = Driven(OpsSteps.explain)
     look = Driven(OpsSteps.look)
     counters = Driven(OpsSteps.counters)

@@ -13,6 +13,10 @@ from semel.model import Record, ScanCost
 ActionName: TypeAlias = Literal["release", "complete", "fail", "drop", "forget"]
 
 
+# In which order records are wanted: by when they changed, failed, or came to be in doubt.
+Order: TypeAlias = Literal["newest", "oldest"]
+
+
 class Search(msgspec.Struct, frozen=True, kw_only=True):
     """Which records are wanted. What is left out does not narrow it."""
 
@@ -33,6 +37,9 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
     """Changed at this moment or later."""
     until: float | None = None
     """Changed at this moment or earlier."""
+    order: Order | None = None
+    """Newest or oldest first. Of what failed or is in doubt every store knows the order; of all records a
+    store in memory, and one in SQL that was provisioned for it (`semel provision --with recent`)."""
 
     @property
     def way(self) -> str:
@@ -43,11 +50,13 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
             return "doubts"
         if self.status is Status.FAILED:
             return "failures"
+        if self.order is not None:
+            return "recent"
         return "key" if self.status is None else "status"
 
     def scans(self, *, unordered: bool) -> bool:
         """Whether records are read one after the other, in a store whose keys lie in no order or in one."""
-        if self.way in ("subject", "doubts", "failures"):
+        if self.way in ("subject", "doubts", "failures", "recent"):
             return False
         return unordered or (self.status is None and not self.prefix)
 

@@ -11,14 +11,14 @@ from semel.core.events import digest
 from semel.core.keys import Key, key_of
 from semel.core.ledger import LedgerSteps, in_doubt
 from semel.core.lifecycle import Status
-from semel.core.policy import check_limit
+from semel.core.policy import check_limit, check_word
 from semel.model import Listing, Record
-from semel.ops.model import Found, Search, version_of
+from semel.ops.model import Found, Order, Search, version_of
 from semel.ops.rates import RateSteps
 from semel.ops.related import Related, RelatedSteps
 from semel.ops.story import Inspection, Story, completed, tell, tell_absent
 from semel.state.journal import JournalSteps
-from semel.tables import LEDGER, SUBJECT
+from semel.tables import LEDGER, RECENT, SUBJECT
 
 # So many records are looked at for one page at most, however few of them are wanted: no page takes long.
 EXAMINED = 2000
@@ -40,11 +40,12 @@ class QuestionSteps:
         """A page of the records that are asked for, by the way that reads the fewest others.
 
         A page ends after a bounded number of records was looked at, however few of them were wanted; the next
-        one goes on from there. What is in doubt comes oldest first, what failed newest first, and the rest in
-        no promised order. As many are read as are wanted, and twice as many each time after that while few of
-        them were.
+        one goes on from there. Unless an order is asked for, what is in doubt comes oldest first, what failed
+        newest first, and the rest in no promised order. As many are read as are wanted, and twice as many
+        each time after that while few of them were.
         """
         check_limit("limit", limit)
+        _check_order(search)
         skip, place = _cursor(after)
         bite = skip + limit
         records: list[Record] = []
@@ -109,18 +110,44 @@ class QuestionSteps:
             # It may have no table for them, and what the record says is told all the same.
             return None
 
+    def lists_by_time(self) -> Steps[bool]:
+        """Whether this store lists all records newest and oldest first, as `Search.order` asks for it."""
+        try:
+            yield Query(LEDGER, self._ledger.prefix, index=RECENT.name, limit=1)
+        except (errors.NotProvisioned, errors.UsageError):
+            return False
+        return True
+
     def _page(self, search: Search, after: str | None, limit: int, most: int) -> Steps[Listing]:
         if search.subject:
             return (yield from self._of_subject(search, after, limit))
         if search.in_doubt:
-            return (yield from self._ledger.doubts(limit=limit, after=after))
+            newest = search.order == "newest"
+            return (yield from self._ledger.doubts(reverse=newest, limit=limit, after=after))
         if search.status is Status.FAILED:
-            return (yield from self._ledger.failures(reverse=True, limit=limit, after=after))
+            newest = search.order != "oldest"
+            return (yield from self._ledger.failures(reverse=newest, limit=limit, after=after))
+        if search.order is not None:
+            return (yield from self._by_time(search, after, limit))
         return (
             yield from self._ledger.list(
                 status=search.status, prefix=search.prefix, limit=limit, after=after, most=most
             )
         )
+
+    def _by_time(self, search: Search, after: str | None, limit: int) -> Steps[Listing]:
+        """A page of all records in the order of time; what else is asked for is looked at one by one."""
+        page: Page = yield Query(
+            LEDGER,
+            self._ledger.prefix,
+            low=search.since,
+            high=search.until,
+            reverse=search.order == "newest",
+            limit=limit,
+            after=after,
+            index=RECENT.name,
+        )
+        return self._ledger.listing(page)
 
     def _of_subject(self, search: Search, after: str | None, limit: int) -> Steps[Listing]:
         subject = self._ledger.subject(search.subject)
@@ -152,6 +179,14 @@ def matches(search: Search, record: Record) -> bool:
         and (search.since is None or record.updated_at >= search.since)
         and (search.until is None or record.updated_at <= search.until)
     )
+
+
+def _check_order(search: Search) -> None:
+    if search.order is None:
+        return
+    check_word("order", search.order, Order)
+    if search.subject:
+        raise errors.InvalidOption("what is about a person comes in no order: leave out the order")
 
 
 def _cursor(after: str | None) -> tuple[int, str | None]:

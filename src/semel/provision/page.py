@@ -76,6 +76,11 @@ def _facts(table: Table) -> Iterator[tuple[str, str]]:
         names = [f"`{name}`" for name in addition.attributes]
         names += [f"index `{addition.index}`"] if addition.index else []
         yield "added later", f"{', '.join(names)}: without them {addition.serves} is not available"
+    for choice in table.choices:
+        yield (
+            "to be chosen in SQL",
+            f"index `{choice.index.name}`: without it {choice.serves} is not available",
+        )
     yield (
         "billing",
         "for each request"

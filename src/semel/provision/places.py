@@ -16,6 +16,7 @@ from semel.model import PROVISION, Problem
 from semel.provision import dynamodb
 from semel.provision.dynamodb import Say
 from semel.stores.backfill import optional, unmarked
+from semel.stores.choices import named, not_offered
 from semel.tables import OWN, Table
 
 
@@ -26,6 +27,14 @@ class ProvisionTarget(msgspec.Struct, frozen=True, kw_only=True):
     env: str
     tables: tuple[Table, ...]
     clock: Clock
+    chosen: tuple[str, ...] = ()
+    """Indexes that it is to have besides, as its owner chooses."""
+    dropped: tuple[str, ...] = ()
+    """Indexes that its owner chose before, and wants no more."""
+
+    def __post_init__(self) -> None:
+        for name in self.chosen + self.dropped:
+            named(name)
 
     @property
     def scheme(self) -> str:
@@ -73,6 +82,7 @@ class DynamoDB(StoreBuilder):
     def provision(self, say: Say) -> list[str]:
         """Make what is missing."""
         target = self._target
+        self._check_choices()
         with self._translated_errors():
             done = dynamodb.provision(self._transport, target.tables, target.env, clock=target.clock, say=say)
             for table in target.tables:
@@ -89,8 +99,14 @@ class DynamoDB(StoreBuilder):
         with closing(DynamoDBStore(transport, tables=[table], env=env, clock=clock, url=url)) as store:
             return list(dynamodb.completed(transport, store.execute, table, env, say))
 
+    def _check_choices(self) -> None:
+        from semel.stores.dynamodb.prices import no_choices
+
+        _check_without_choices(self._target, no_choices())
+
     def problems(self) -> list[Problem]:
         """What is not as it should be."""
+        self._check_choices()
         with self._translated_errors():
             return dynamodb.problems(self._transport, self._target.tables, self._target.env)
 
@@ -122,24 +138,51 @@ class SQLite(StoreBuilder):
         self._path = Path(self._file.path)
 
     def provision(self, say: Say) -> list[str]:
-        """Open the file, which makes what is missing."""
-        found, target = self.problems(), self._target
+        """Open the file, which makes what is missing, and then what is chosen."""
+        found, target = list(self._found(())), self._target
         open_store(target.url, env=target.env, clock=target.clock).close()
         missing = [each.what for each in found if each.remedy == PROVISION and not each.optional]
         done = [f"made {self._path}, where {what}" for what in missing]
         if any(each.optional for each in found):
             done.append(f"completed the indexes of {self._path} that were added later")
-        return _said(done, say)
+        return _said([*done, *self._choose()], say)
+
+    def _choose(self) -> list[str]:
+        from semel.stores.sqlite.errors import translated
+        from semel.stores.sqlite.schema import choose
+
+        target = self._target
+        if not target.chosen and not target.dropped:
+            return []
+        try:
+            with closing(self._file.writer()) as connection:
+                return list(choose(connection, target.chosen, target.dropped))
+        except sqlite3.Error as error:
+            raise translated(error, self._file) from error
 
     def problems(self) -> list[Problem]:
         """What is not as it should be."""
+        return list(self._found(self._target.chosen))
+
+    def _found(self, chosen: tuple[str, ...]) -> Iterator[Problem]:
         if not self._path.is_file():
-            return [Problem(f"there is no file {self._path}", PROVISION)]
+            yield Problem(f"there is no file {self._path}", PROVISION)
+            return
         try:
             with closing(sqlite3.connect(f"{self._path.as_uri()}?mode=ro", uri=True)) as connection:
-                return list(self._wrong(connection))
+                yield from self._wrong(connection)
+                yield from self._unchosen(connection, chosen)
         except sqlite3.Error as error:
-            return [Problem(f"{self._path} cannot be read: {error}", "name another file with --url")]
+            yield Problem(f"{self._path} cannot be read: {error}", "name another file with --url")
+
+    def _unchosen(self, connection: sqlite3.Connection, chosen: tuple[str, ...]) -> Iterator[Problem]:
+        from semel.stores.sqlite.plan import SQLitePlan
+        from semel.stores.sqlite.schema import has_choice
+
+        for name in chosen:
+            table, choice = named(name)
+            if not has_choice(connection, SQLitePlan(table), choice):
+                yield _missing_choice(name, table)
 
     def _wrong(self, connection: sqlite3.Connection) -> Iterator[Problem]:
         from semel.stores.sqlite.address import LEAST_ROOM
@@ -172,17 +215,23 @@ class PostgreSQL(StoreBuilder):
         self._target = target
 
     def provision(self, say: Say) -> list[str]:
-        """Bring the schema to the newest."""
-        from semel.stores.postgres import schema
+        """Bring the schema to the newest, and make what is chosen."""
+        from semel.stores.postgres import choices, schema
 
         target = self._target
-        return _said(schema.migrate(target.url, target.env, target.tables, say=say), say)
+        done = _said(schema.migrate(target.url, target.env, target.tables, say=say), say)
+        if target.chosen or target.dropped:
+            done += _said(choices.choose(target.url, target.chosen, target.dropped, say), say)
+        return done
 
     def problems(self) -> list[Problem]:
         """What is not as it should be."""
-        from semel.stores.postgres import schema
+        from semel.stores.postgres import choices, schema
 
-        return schema.problems(self._target.url, self._target.env, self._target.tables)
+        target = self._target
+        missing = choices.missing(target.url, target.chosen) if target.chosen else []
+        wrong = schema.problems(target.url, target.env, target.tables)
+        return [*wrong, *(_missing_choice(name, named(name)[0]) for name in missing)]
 
 
 class Redis(StoreBuilder):
@@ -196,13 +245,29 @@ class Redis(StoreBuilder):
         """Stamp it."""
         from semel.stores.redis import schema
 
+        self._check_choices()
         return _said(schema.provision(self._target.url, self._target.env, say), say)
 
     def problems(self) -> list[Problem]:
         """What is not as it should be."""
         from semel.stores.redis import schema
 
+        self._check_choices()
         return schema.problems(self._target.url, self._target.env)
+
+    def _check_choices(self) -> None:
+        from semel.stores.redis.interpreter import NO_CHOICES
+
+        _check_without_choices(self._target, NO_CHOICES)
+
+
+def _check_without_choices(target: ProvisionTarget, why: str) -> None:
+    for name in target.chosen + target.dropped:
+        raise not_offered(named(name)[1], why)
+
+
+def _missing_choice(name: str, table: Table) -> Problem:
+    return Problem(f"table {table.name} has no index {name}, which --with asks for", PROVISION)
 
 
 def _said(done: list[str], say: Say) -> list[str]:

@@ -11,14 +11,14 @@ from textwrap import fill
 from typing import Any, NamedTuple, Self, TypeAlias, cast
 
 from semel.connect import Semel
-from semel.core.commands import Stored
+from semel.core.commands import Query, Stored
 from semel.model import Claimed
 from semel.stores.postgres.interpreter import PostgresPlans, PostgresSteps, RoundTrips
 from semel.stores.postgres.layout import PostgresLayout
 from semel.stores.sqlite import SQLiteStore
 from semel.stores.sqlite.address import SQLiteConnection, SQLiteFile
-from semel.stores.sqlite.plan import SQLitePlan
-from semel.tables import LEDGER
+from semel.stores.sqlite.plan import SQLitePlan, select
+from semel.tables import LEDGER, RECENT
 
 HEADER = """\
 # Statements
@@ -44,6 +44,9 @@ A write that a read shows to be refused takes no lock and starts no transaction.
 transaction.
 """
 LIMIT = 500
+# What an owner may choose, and what it is for.
+BY_TIME = "all records, newest first, where the owner chose that"
+NEWEST = Query(LEDGER, "", index=RECENT.name, reverse=True)
 
 WIDTH = 110
 # What stands between parentheses stays in one line where it is as short as this.
@@ -161,6 +164,7 @@ def _on_postgres(ran: Iterable[Ran]) -> Iterator[str]:
     yield _section("reap", _first(steps.reap([LEDGER], LIMIT)))
     layout = PostgresLayout(LEDGER)
     yield _section("the table", [layout.definition(), *layout.indexes().values()])
+    yield _section(BY_TIME, [layout.choice_statement(RECENT), *_first(steps.of(NEWEST))])
 
 
 def _first(steps: RoundTrips[Any]) -> list[str]:
@@ -173,6 +177,7 @@ def _on_sqlite(ran: Iterable[Ran]) -> Iterator[str]:
         yield _section(title, statements)
     plan = SQLitePlan(LEDGER)
     yield _section("the table", [plan.definition(), *plan.indexes().values()])
+    yield _section(BY_TIME, [plan.choice(RECENT)[1], select(plan, NEWEST, 0.0)[0]])
 
 
 def _section(title: str, statements: Iterable[str]) -> str:

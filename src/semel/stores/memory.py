@@ -43,7 +43,7 @@ from semel.errors import InvalidOption, StoreClosed, WriteUnderWay
 from semel.model import TableSize
 from semel.stores.shared import place_named
 from semel.stores.waiting import WaitingRoom
-from semel.tables import Index, Table
+from semel.tables import Index, Table, realm_of
 
 if TYPE_CHECKING:
     from semel.core.codecs import Overflow
@@ -277,7 +277,7 @@ class MemoryStore:
 
     def _query(self, command: Query) -> Page:
         now = self._now()
-        table, index = command.table, command.table.index(command.index)
+        table, index = command.table, command.table.any_index(command.index)
         order = ordering(table, index)
 
         def place(item: Item) -> list[Any]:
@@ -315,7 +315,7 @@ def _refuse(_: Any) -> Any:
 def _asked_for(command: Query, by: Table | Index, item: Item, now: float) -> bool:
     if alive(command.table, item, now) is None:
         return False
-    if command.key is not None and item.get(by.partition) != command.key:
+    if command.key is not None and _partition(by, item) != command.key:
         return False
     if by.sort is not None:
         place = item.get(by.sort)
@@ -326,3 +326,8 @@ def _asked_for(command: Query, by: Table | Index, item: Item, now: float) -> boo
         ):
             return False
     return command.where is None or holds(command.where, item, now)
+
+
+def _partition(by: Table | Index, item: Item) -> Any:
+    value = item.get(by.partition)
+    return realm_of(str(value)) if isinstance(by, Index) and by.by_realm else value

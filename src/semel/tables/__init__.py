@@ -68,6 +68,8 @@ class Index(msgspec.Struct, frozen=True, kw_only=True):
     sort: str | None = None
     carries: tuple[str, ...] | None = None
     """What of an item it gives besides its key and its end; None for everything."""
+    by_realm: bool = False
+    """Its partition is not that attribute but the environment and scope that it begins with."""
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -107,6 +109,14 @@ class Addition(msgspec.Struct, frozen=True, kw_only=True):
     """The attributes that an older item is given; none where it does not belong into the index."""
 
 
+class Choice(msgspec.Struct, frozen=True):
+    """An index that a store in SQL has only where its owner asks for it, since every write pays for it."""
+
+    index: Index
+    serves: str
+    """What is available with it."""
+
+
 class Table(msgspec.Struct, frozen=True, kw_only=True):
     """A table that stores keep.
 
@@ -127,6 +137,8 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     indexes: tuple[Index, ...] = ()
     later: tuple[Addition, ...] = ()
     """What was added since the table was first made, and is optional until it is provisioned."""
+    choices: tuple[Choice, ...] = ()
+    """Indexes that its owner may choose; only stores in memory and in SQL know them."""
 
     title: str = "semel-{env}-{name}"
     """The table's name in DynamoDB."""
@@ -195,6 +207,15 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
         known = ", ".join(index.name for index in self.indexes) or "none"
         raise UsageError(f"table {self.name} has no index {name!r}; it has {known}")
 
+    def choice(self, name: str) -> Choice | None:
+        """The index of this name that its owner may choose; None where there is none."""
+        return next((each for each in self.choices if each.index.name == name), None)
+
+    def any_index(self, name: str) -> Index | None:
+        """The index of this name, also one that its owner may choose; None for no name."""
+        choice = self.choice(name)
+        return self.index(name) if choice is None else choice.index
+
     def mark(self, index: str) -> str:
         """What a store notes of an index that was added later once it is complete."""
         return f"complete {self.name}/{index}"
@@ -225,6 +246,10 @@ DOUBTS = Index(name="doubts", partition="doubt", sort="doubt_since", carries=())
 # What failed for good, by environment and scope, in the order of when it did. Others cost nothing.
 FAILURES = Index(name="failures", partition="failed", sort="failed_at", carries=())
 
+# All records, by environment and scope, in the order of when they changed. The owner of a store in SQL may
+# choose it: a claim pays for it, and each change of a record.
+RECENT = Index(name="recent", partition="id", sort="updated_at", by_realm=True)
+
 # Every row of a person, for whoever has to forget it. Rows that name nobody are not in it, and cost nothing.
 SUBJECT = Index(name="subject", partition="subject", carries=())
 
@@ -245,12 +270,19 @@ def _older_failure(item: dict[str, Any]) -> dict[str, Any]:
 
 def _entered(item: dict[str, Any], index: Index) -> dict[str, Any]:
     """The attributes by which an older record is in an index, at the moment of its last change."""
-    id, updated = item["id"].split("/", 2), item.get("updated_at")
-    if item.get(index.sort or "") is not None or len(id) < 3:
+    realm, updated = realm_of(item["id"]), item.get("updated_at")
+    if item.get(index.sort or "") is not None or not realm:
         return {}
     # One that cannot be read is listed first, as such.
     since = updated if isinstance(updated, int | float) else 0
-    return {index.partition: f"{id[0]}/{id[1]}/", str(index.sort): since}
+    return {index.partition: realm, str(index.sort): since}
+
+
+def realm_of(name: str) -> str:
+    """The environment and scope that a qualified name begins with, as `env/scope/`; "" of another name."""
+    env, _, rest = name.partition("/")
+    scope, slash, _ = rest.partition("/")
+    return f"{env}/{scope}/" if slash else ""
 
 
 # Whom a row is about, in tables where that is looked for by going through all of them.
@@ -291,6 +323,7 @@ LEDGER = Table(
         ),
         HISTORY,
     ),
+    choices=(Choice(RECENT, "the list of all records by when they changed"),),
 )
 
 DOCUMENTS = Table(

@@ -456,6 +456,11 @@ class OpsQuery(RequestModel):
 class SearchQuery(SearchRequest, OpsQuery):
     """Which records are wanted, and how they are to be shown."""
 
+    order: Literal["newest", "oldest"] | None = Field(
+        default=None,
+        description="Newest or oldest first. What failed or is in doubt has an order in every store; all "
+        "records have one where the store was provisioned for it.",
+    )
     limit: PageLimit = 50
     after: SearchCursor | None = None
     errors: Literal["type", "full"] = Field(
@@ -495,7 +500,7 @@ class SearchResponse(ResponseModel):
     after: str | None = Field(description="Where the next page begins; null when this is the last.")
     now: IsoMoment
     examined: int = Field(description="How many items the store has read to find these.")
-    how: Literal["key", "status", "doubts", "failures", "subject"] = Field(
+    how: Literal["key", "status", "doubts", "failures", "subject", "recent"] = Field(
         description="By which way they were found."
     )
     scan: bool = Field(description="No index led to them: one record was read after the other.")

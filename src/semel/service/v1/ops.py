@@ -2,11 +2,12 @@
 
 from typing import Annotated, Any
 
+import msgspec
 from fastapi import APIRouter, Path, Query
 
 from semel.core.events import digest
 from semel.core.lifecycle import Status
-from semel.errors import UsageError
+from semel.errors import NotProvisioned, UsageError
 from semel.model import Record
 from semel.ops.model import Action, Done, Found, Search, version_of
 from semel.ops.rates import EDGES, HOUR, KEPT, MINUTE
@@ -52,11 +53,16 @@ from semel.service.v1.models import (
 )
 from semel.service.v1.strict_json import StrictRoute
 from semel.state.journal import Entry
-from semel.tables import FOREVER
+from semel.tables import FOREVER, RECENT
 
 WIDTHS: dict[RateWidth, int] = {"minute": MINUTE, "hour": HOUR}
 # So many minutes, or hours, are told of where nobody says since when.
 USUAL = 60
+
+UNORDERED = (
+    "order: this store does not list all records by time; whoever runs it turns that on with "
+    f"semel provision --with {RECENT.name}"
+)
 
 routes = APIRouter(prefix="/ops", tags=["operators"], route_class=StrictRoute)
 
@@ -72,7 +78,13 @@ routes = APIRouter(prefix="/ops", tags=["operators"], route_class=StrictRoute)
 )
 async def search(asked: Annotated[SearchQuery, Query()], caller: OpsReader) -> SearchResponse:
     """A page of the records that are asked for; never their results."""
-    found = await caller.s.aio.ops.search(_search(asked), limit=asked.limit, after=asked.after)
+    wanted = msgspec.structs.replace(_search(asked), order=asked.order)
+    try:
+        found = await caller.s.aio.ops.search(wanted, limit=asked.limit, after=asked.after)
+    except NotProvisioned as error:
+        if error.index != RECENT.name:
+            raise
+        raise problem_error("invalid-request", UNORDERED) from error
     return SearchResponse(
         records=[_found(record, full=asked.errors == "full") for record in found.records],
         after=found.after,

@@ -36,8 +36,10 @@ from semel.core.commands import (
 )
 from semel.core.tokens import random_token
 from semel.stores.backfill import incomplete, refuse_incomplete
+from semel.stores.choices import not_offered
 from semel.stores.dynamodb.layout import COMPLETE, SCHEMA
 from semel.stores.dynamodb.plan import DynamoPlan, RequestBody, afresh, check_count, check_sizes
+from semel.stores.dynamodb.prices import no_choices
 from semel.stores.dynamodb.read_first import RefusalRate
 from semel.stores.dynamodb.time import ClockReading, Timekeeper
 from semel.tables import Table
@@ -307,6 +309,8 @@ class DynamoOperations:
     def query(self, command: Query) -> DynamoSteps[Page]:
         """Look until there are as many as were asked for, or no more."""
         plan = self._plan_of(command.table)
+        if choice := command.table.choice(command.index):
+            raise not_offered(choice, no_choices())
         if command.index and not plan.layout.guest:
             yield from self._completed(plan, command)
         reading, search = self._time.read(), plan.search(command)

@@ -46,6 +46,9 @@ PRICES = {
 READ_BYTES = 4096
 SCAN_BYTES = 1024**2
 MILLION = 1_000_000
+# A first call claims and completes. In an index by when records changed the claim is one write more, and the
+# completion two: its entry leaves one place and comes to another.
+CALL_UNITS, INDEXED_CALL_UNITS = 2, 5
 # Where no price of a region is known, it is told by this one's.
 USUAL_REGION = "us-east-1"
 
@@ -62,6 +65,17 @@ def scan_cost(described: dict[str, Any]) -> ScanCost:
         dollars=ceil(size / READ_BYTES) * prices.reads / MILLION,
         note=f"DynamoDB counts items every six hours; on demand, by the prices of {prices.region} of "
         f"{prices.published}",
+    )
+
+
+def no_choices() -> str:
+    """Why there is no index over all records here, and what it would cost."""
+    prices = PRICES[USUAL_REGION]
+    more = INDEXED_CALL_UNITS - CALL_UNITS
+    return (
+        f"on DynamoDB it would make a first call cost {INDEXED_CALL_UNITS} write units instead of "
+        f"{CALL_UNITS}, ${more * prices.writes:,.2f} more for a million of them by the prices of "
+        f"{prices.region} of {prices.published}, and one partition of it would take every write"
     )
 
 

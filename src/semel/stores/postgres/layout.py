@@ -4,10 +4,10 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from semel.errors import WrongSchema
-from semel.stores.postgres.statements import BELL
+from semel.stores.postgres.statements import BELL, realm
 from semel.stores.postgres.values import COLUMN_TYPES
 from semel.stores.sql import PREFIX, UNUSUAL, listed, literal, quoted
-from semel.tables import Addition, Table
+from semel.tables import Addition, Index, Table
 
 META = PREFIX + "meta"
 # PostgreSQL cuts longer names.
@@ -72,6 +72,22 @@ class PostgresLayout:
             there = [f"{quoted(name)} IS NOT NULL" for name in index.key if name not in self._needed]
             made.append(self._index(index.name, (*index.key, *table.key), there))
         return dict(made)
+
+    def choice(self, index: Index) -> tuple[str, str]:
+        """The name of an index that the owner may choose, and the columns that it is made of."""
+        columns = [realm(quoted(index.partition)) if index.by_realm else quoted(index.partition)]
+        columns += [quoted(name) for name in (index.sort, *self.table.key) if name is not None]
+        return self.index_title(index.name), ", ".join(columns)
+
+    def choice_statement(self, index: Index) -> str:
+        """What makes such an index where it is missing."""
+        title, columns = self.choice(index)
+        return f"CREATE INDEX IF NOT EXISTS {quoted(title)} ON {quoted(self.title)} ({columns});"
+
+    def chosen(self, found: Catalog) -> set[str]:
+        """Which of the indexes that the owner may choose are there."""
+        names = [each.index.name for each in self.table.choices]
+        return {name for name in names if self.index_title(name) in found.indexes}
 
     def index_title(self, name: str) -> str:
         """What an index of this name is called in the database."""

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from semel.core.commands import Bound, Query, ordering
 from semel.stores.postgres.conditions import Clauses, StatementShape
-from semel.stores.postgres.statements import BELL, StatementTemplate, TableSQL
+from semel.stores.postgres.statements import BELL, StatementTemplate, TableSQL, realm
 from semel.stores.postgres.values import HEAD, Parameters
 from semel.stores.sql import check_kind, quoted
 from semel.tables import Index
@@ -57,7 +57,7 @@ class ReadStatements(TableSQL):
 
     def query(self, query: Query, place: list[str | float], where: StatementShape) -> StatementTemplate:
         """Reads a page, and one item more where there is one. The head is (key, low, high, limit, *place)."""
-        parameters, index = Parameters(), self.table.index(query.index)
+        parameters, index = Parameters(), self.table.any_index(query.index)
         order = ordering(self.table, index)
         clauses = [self.alive, *self._bounds(parameters, query, index)]
         if place:
@@ -81,18 +81,21 @@ class ReadStatements(TableSQL):
         """Which partition of the table, or of an index, and what part of it."""
         by = self.table if index is None else index
         if query.key is not None:
-            yield self._bound(parameters, by.partition, "=", 0, query.key)
+            column = f"o.{quoted(by.partition)}"
+            if index is not None and index.by_realm:
+                column = realm(column)
+            yield f"{column} = {self._bound(parameters, by.partition, 0, query.key)}"
         if by.sort is None:
             return
         if index is not None:
             yield f"o.{quoted(by.sort)} IS NOT NULL"
         for operator, place, value in ((">=", 1, query.low), ("<=", 2, query.high)):
             if value is not None:
-                yield self._bound(parameters, by.sort, operator, place, value)
+                yield f"o.{quoted(by.sort)} {operator} {self._bound(parameters, by.sort, place, value)}"
 
-    def _bound(self, parameters: Parameters, name: str, operator: str, place: int, value: Bound) -> str:
+    def _bound(self, parameters: Parameters, name: str, place: int, value: Bound) -> str:
         check_kind(name, self.kinds[name], value)
-        return f"o.{quoted(name)} {operator} {parameters.value(self.kinds[name], type(value), HEAD, place)}"
+        return parameters.value(self.kinds[name], type(value), HEAD, place)
 
     def _key(self) -> Parameters:
         parameters = Parameters()

@@ -16,6 +16,7 @@ from semel.core.commands import Query
 from semel.core.drive import run_sync
 from semel.model import PROVISION, Problem
 from semel.stores.backfill import backfill, incomplete, optional, progress_of, refuse_incomplete
+from semel.stores.choices import named, refuse_unchosen
 from semel.stores.postgres.address import PostgresAddress
 from semel.stores.postgres.errors import DRIVER_ERRORS, translated, unreachable
 from semel.stores.postgres.interpreter import PostgresPlans, PostgresSteps, RoundTrip, RoundTrips
@@ -150,6 +151,7 @@ class SchemaCheck:
         self._clock = clock
         self._due_at = float("-inf")
         self._marks: Collection[str] = ()
+        self._chosen: Collection[str] = ()
 
     def due(self) -> bool:
         """Whether to look before the next command."""
@@ -164,14 +166,20 @@ class SchemaCheck:
         self.plans.lack({name: names for name, names in absent.items() if names})
         lacking = [(layout, each) for layout in self._layouts for each, _ in state.lacking(layout)]
         self._marks = {*(state.meta or {})} - {layout.table.mark(each.index) for layout, each in lacking}
+        self._chosen = {name for layout in self._layouts for name in layout.chosen(state.found)}
         self.whole = not any(absent.values())
         self._due_at = asked_at + LOOK_SECONDS
 
     def completed(self, query: Query) -> RoundTrips[None]:
-        """Refuse to ask an index that lacks older rows; one that did may have them by now."""
-        if incomplete(query, self._marks):
+        """Refuse to ask an index that is not there, or lacks older rows; by now it may be otherwise."""
+        choice = query.table.choice(query.index)
+        known = query.index in self._chosen and self._clock.monotonic() < self._due_at
+        if (choice is not None and not known) or incomplete(query, self._marks):
             yield from self.look()
-            refuse_incomplete(query, self._marks, _provision(self._address, self._env, self._layouts))
+            command = _provision(self._address, self._env, self._layouts)
+            if choice is not None and query.index not in self._chosen:
+                refuse_unchosen(query, choice, command)
+            refuse_incomplete(query, self._marks, command)
 
 
 # Findings
@@ -376,13 +384,19 @@ def _connected(address: PostgresAddress) -> "Iterator[psycopg.Connection[Any]]":
         yield connection
 
 
-def ddl(tables: Iterable[Table], env: str, schema: str | None = None) -> str:
-    """The whole schema as SQL, for whoever runs it instead of `migrate`; running it again changes nothing."""
+def ddl(tables: Iterable[Table], env: str, schema: str | None = None, chosen: Iterable[str] = ()) -> str:
+    """The whole schema as SQL, for whoever runs it instead of `migrate`; running it again changes nothing.
+
+    `chosen` are names of indexes that an owner may choose; `choices.choose` makes one without keeping
+    anybody waiting, which no transaction can.
+    """
     lines = ["BEGIN;", *_settings(None), QUERIES["alone"] + ";"]
     if schema is not None:
         lines += [f"CREATE SCHEMA IF NOT EXISTS {quoted(schema)};", _settings(schema)[-1]]
     lines += [migration.strip() for migration in MIGRATIONS]
     lines += [statement for layout in layouts_of(tables) for statement in layout.script()]
+    for table, choice in map(named, chosen):
+        lines.append(PostgresLayout(table).choice_statement(choice.index))
     stamp = QUERIES["stamp"].replace("$1", literal(str(len(MIGRATIONS)))).replace("$2", literal(env))
     return "\n\n".join([*lines, stamp + ";", "COMMIT;"]) + "\n"
 

@@ -96,6 +96,11 @@ class TableSQL:
         return ", ".join(f"{row}.{quoted(name)}{direction}" for name in names or self.table.key)
 
 
+def realm(column: str) -> str:
+    """The environment and scope that a qualified name begins with, as an index of such has it."""
+    return f"(split_part({column}, '/', 1) || '/' || split_part({column}, '/', 2) || '/')"
+
+
 def qualified(title: str, schema: str | None) -> str:
     """A table's name, in its schema where one is named."""
     return quoted(title) if schema is None else f"{quoted(schema)}.{quoted(title)}"

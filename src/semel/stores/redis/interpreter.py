@@ -39,6 +39,7 @@ from semel.errors import (
 )
 from semel.model import ScanCost, TableSize
 from semel.stores.backfill import incomplete, refuse_incomplete
+from semel.stores.choices import not_offered
 from semel.stores.redis.address import RedisAddress
 from semel.stores.redis.cluster import Requests, Router, key_slot
 from semel.stores.redis.indexes import LATE_SECONDS, IndexEntry, RedisIndex
@@ -62,6 +63,9 @@ from semel.tables import OWN
 SCHEMA = 1
 # What a stamp has beside environment, schema and slots.
 MARKS = tuple(mark.encode() for table in OWN for mark in table.marks)
+
+# The place of an entry is known before it is written. There it would be the time, which is asked for first.
+NO_CHOICES = "on Redis it would make every claim and every completion take another round trip"
 
 # So many writes of a batch are one call of the script: others' commands wait for no more than that at a time.
 WRITES_PER_CALL = 50
@@ -327,6 +331,8 @@ class Interpreter(Router):
 
     def _by_index(self, plan: RedisPlan, query: Query) -> Requests[Page]:
         """Read entries, and the items that they lead to; those that lead nowhere are reported."""
+        if choice := query.table.choice(query.index):
+            raise not_offered(choice, NO_CHOICES)
         if incomplete(query, self._marks):
             yield from self.open()  # it may have been completed since
             command = f"semel provision --url {shlex.quote(self.address.shown)} --env {self._env}"

@@ -32,7 +32,7 @@ from semel.core.commands import cursor as next_page
 from semel.core.drive import run_sync
 from semel.stores.backfill import backfill
 from semel.stores.sqlite.plan import SQLitePlan, SQLiteRow, select
-from semel.stores.sqlite.schema import lay_out, mark
+from semel.stores.sqlite.schema import check_choice, lay_out, mark
 from semel.tables import Addition
 
 # For every row written up to two expired ones are removed, so that a store that is only ever written stays
@@ -187,12 +187,14 @@ def _alike(one: Write, other: Put) -> bool:
 def page(rows: sqlite3.Cursor, plan: SQLitePlan, query: Query, now: float) -> Page:
     """A page of items; the cursor is left where the next page begins."""
     items: list[Item] = []
+    check_choice(rows.connection, plan, query)
     for row in rows.execute(*select(plan, query, now)):
         item = plan.item(row)
         if query.where is not None and not holds(query.where, item, now):
             continue
         if len(items) == query.limit:
-            return Page(now, tuple(items), next_page(query.table, items[-1], query.table.index(query.index)))
+            index = query.table.any_index(query.index)
+            return Page(now, tuple(items), next_page(query.table, items[-1], index))
         items.append(item)
     return Page(now, tuple(items), None)
 

@@ -21,7 +21,7 @@ from semel.core.commands import (
 )
 from semel.errors import UsageError
 from semel.stores.sql import PREFIX, UNUSUAL, USUAL, check, lacks, listed, literal, quoted
-from semel.tables import Kind, Table
+from semel.tables import Index, Kind, Table
 
 SQLiteRow: TypeAlias = tuple[Any, ...]
 SQLClause: TypeAlias = tuple[str, tuple[Any, ...]]
@@ -144,6 +144,12 @@ class SQLitePlan:
         made += [self._index(self._present(by.partition), *by.key) for by in table.indexes]
         return dict(made)
 
+    def choice(self, index: Index) -> tuple[str, str]:
+        """The name of an index that the file's owner may choose, and the statement that makes it."""
+        name, first = f"{PREFIX}{self.table.name}_{index.name}", partition_of(index)
+        columns = first if index.sort is None else f"{first}, {quoted(index.sort)}"
+        return name, f"CREATE INDEX IF NOT EXISTS {quoted(name)} ON {self.name} ({columns})"
+
     def _present(self, name: str) -> str:
         """An item without the attribute is not in its index, and costs no second write."""
         # That a query for one value of it may use the index, SQLite sees by itself; but not if the column is
@@ -161,17 +167,28 @@ class SQLitePlan:
         return quoted(name) + COLUMN_TYPES[self.kinds[name]] + required
 
 
+def partition_of(by: Table | Index) -> str:
+    """What the items of one partition have in common, as SQL has it."""
+    column = quoted(by.partition)
+    if not isinstance(by, Index) or not by.by_realm:
+        return column
+    slash = f"instr({column}, '/')"
+    return f"substr({column}, 1, {slash} + instr(substr({column}, {slash} + 1), '/'))"
+
+
 class AccessPath:
     """How a query gets at its rows: by the primary key, or by an index."""
 
     def __init__(self, table: Table, query: Query) -> None:
-        self.index = table.index(query.index)
+        self.index = table.any_index(query.index)
         by = self.index or table
         self.partition, self.sort = by.partition, by.sort
+        self.partition_sql = partition_of(by)
         self.order = tuple(dict.fromkeys(ordering(table, self.index)))
         self.after = None if query.after is None else self._place(table, query.after)
         # In one partition its attribute orders nothing, and only without it SQLite sees the index's order.
-        self.rest = tuple(name for name in self.order if name != self.partition) or self.order
+        whole = self.partition_sql == quoted(self.partition)
+        self.rest = tuple(name for name in self.order if name != self.partition or not whole) or self.order
 
     def _place(self, table: Table, after: str) -> dict[str, Any]:
         return dict(zip(ordering(table, self.index), place_of(table, after, self.index), strict=True))
@@ -195,7 +212,7 @@ def select(plan: SQLitePlan, query: Query, now: float) -> tuple[str, list[Any]]:
 def _range(path: AccessPath, query: Query) -> Iterator[SQLClause]:
     """The range of the primary key, or of an index, that a page can come from."""
     if query.key is not None:
-        yield f"{quoted(path.partition)} = ?", (query.key,)
+        yield f"{path.partition_sql} = ?", (query.key,)
     if path.after is not None:
         yield _beyond(path, path.after, query)
     if path.sort is None:

@@ -1,5 +1,6 @@
 """The schema of the file: its tables and indexes, its version, and the environment that it belongs to."""
 
+import shlex
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -7,12 +8,14 @@ from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 from semel import errors
+from semel.core.commands import Query
 from semel.core.sockets import ANSWER_SECONDS
 from semel.stores.backfill import unmarked
+from semel.stores.choices import named, refuse_unchosen
 from semel.stores.sql import PREFIX, quoted
 from semel.stores.sqlite.errors import code_of
 from semel.stores.sqlite.plan import SQLitePlan
-from semel.tables import LEDGER, Addition
+from semel.tables import LEDGER, Addition, Choice
 
 META = quoted(PREFIX + "meta")
 
@@ -46,6 +49,33 @@ def complete(connection: sqlite3.Connection, plan: SQLitePlan) -> bool:
     indexes = {row[1] for row in connection.execute(f"PRAGMA index_list({plan.name})")}
     whole = plan.kinds.keys() <= _columns(connection, plan) and plan.indexes().keys() <= indexes
     return whole and not (plan.table.later and unmarked(plan.table, meta_of(connection)))
+
+
+def has_choice(connection: sqlite3.Connection, plan: SQLitePlan, choice: Choice) -> bool:
+    """Whether the file has an index that its owner may choose."""
+    name, _ = plan.choice(choice.index)
+    return connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (name,)).fetchone() is not None
+
+
+def check_choice(connection: sqlite3.Connection, plan: SQLitePlan, query: Query) -> None:
+    """Refuse to ask an index that the file's owner has not chosen."""
+    choice = plan.table.choice(query.index)
+    if choice is not None and not has_choice(connection, plan, choice):
+        path = connection.execute("PRAGMA database_list").fetchone()[2]
+        url, env = shlex.quote(f"sqlite:///{path}"), meta_of(connection).get("environment")
+        refuse_unchosen(query, choice, f"semel provision --url {url} --env {env}")
+
+
+def choose(connection: sqlite3.Connection, chosen: Iterable[str], dropped: Iterable[str]) -> Iterator[str]:
+    """Make the indexes that are chosen and drop the others, as far as that is to be done; what was done."""
+    for name, wanted in [*((name, True) for name in chosen), *((name, False) for name in dropped)]:
+        table, choice = named(name)
+        plan = SQLitePlan(table)
+        if has_choice(connection, plan, choice) is wanted:
+            continue
+        title, statement = plan.choice(choice.index)
+        connection.execute(statement if wanted else f"DROP INDEX IF EXISTS {quoted(title)}")
+        yield f"{'made' if wanted else 'dropped'} index {title}"
 
 
 def _columns(connection: sqlite3.Connection, plan: SQLitePlan) -> set[str]:
