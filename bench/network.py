@@ -48,9 +48,9 @@ ENVIRONMENT = {
 DONE = "order-0"
 
 
-def provision(url: str) -> None:
-    """Make the tables."""
-    with opened(ProvisionTarget(url=url, env=ENV, tables=OWN, clock=Clock())) as builder:
+def provision(url: str, chosen: tuple[str, ...] = ()) -> None:
+    """Make the tables, with the indexes that are chosen."""
+    with opened(ProvisionTarget(url=url, env=ENV, tables=OWN, clock=Clock(), chosen=chosen)) as builder:
         builder.provision(lambda _: None)
 
 

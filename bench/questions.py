@@ -1,7 +1,8 @@
 """What an operator's questions take as a ledger grows: `make bench-questions`.
 
 The same questions are asked of a ledger of few records and of one of many, side by side: a table for each
-store, and a bar for each question. What reads a whole table is found by the store's own means: SQLite's query
+store, and a bar for each question. Both have so many records of each kind that a question has as much to read
+in the one as in the other. What reads a whole table is found by the store's own means: SQLite's query
 plans, PostgreSQL's count of rows read in sequence, the number of Redis' SCANs. DynamoDB is asked once, with
 few records, for the number of its requests.
 """
@@ -28,7 +29,8 @@ from semel.core.lifecycle import Status
 from semel.core.records import ClaimTerms, opening
 from semel.core.spans import DAY
 from semel.ops import Search
-from semel.tables import FOREVER, LEDGER
+from semel.ops.questions import EXAMINED
+from semel.tables import FOREVER, LEDGER, RECENT
 from tests.servers.dynamodb import dynoxide
 from tests.servers.postgres import postgres
 from tests.servers.redis import redis_server
@@ -38,8 +40,11 @@ ENV = "bench"
 # A question may take so many times as long among many records as among few.
 LIMIT = 2.0
 BATCH = 500
-# One in so many records is not simply done.
-FAILED, HELD, RELEASED, OF_A_PERSON = 100, 250, 500, 1000
+# One in so many records is not simply done; of few records more, that there are as many as a question reads.
+FAILED, HELD, RUNNING, RELEASED, OF_A_PERSON = 100, 250, 250, 500, 1000
+LEAST = {FAILED: EXAMINED + 100, HELD: 200}
+# Each record changed so long after the one before.
+APART = 0.05
 # So many records are about each person, however many there are.
 OF_EACH_PERSON = 10
 SECRET = b"a secret for a benchmark, and for nothing else"
@@ -55,6 +60,7 @@ QUESTIONS: dict[str, Question] = {
     "failed": lambda s: s.ops.search(Search(status=Status.FAILED)),
     "failed by a type that none has": lambda s: s.ops.search(Search(status=Status.FAILED, error="Nothing")),
     "in doubt": lambda s: s.ops.search(Search(in_doubt=True)),
+    "in doubt, newest first": lambda s: s.ops.search(Search(in_doubt=True, order="newest")),
     "about a person": lambda s: s.ops.search(Search(subject="person-0")),
     "by worker": lambda s: s.ops.search(Search(worker="nobody")),
     "by digest": lambda s: s.ops.search(Search(digest=digest(s.ledger.steps.name("charge:order-7")))),
@@ -64,30 +70,53 @@ QUESTIONS: dict[str, Question] = {
     "switches": lambda s: s.switches.list(),
 }
 
+# What a store is asked that has the index over all records.
+BY_TIME: dict[str, Question] = {
+    "all, newest first": lambda s: s.ops.search(Search(order="newest")),
+    "all, oldest first": lambda s: s.ops.search(Search(order="oldest")),
+    "completed, newest first": lambda s: s.ops.search(Search(status=Status.COMPLETED, order="newest")),
+    "older than 100 s, newest first": lambda s: s.ops.search(Search(until=time.time() - 100, order="newest")),
+    "by worker, newest first": lambda s: s.ops.search(Search(worker="nobody", order="newest")),
+}
+
 
 # Records
 
 
 def items(s: semel.Semel, count: int) -> Iterator[tuple[str, Item]]:
-    """The records of a ledger in use, each with its name."""
+    """The records of a ledger in use, each with its name; the last has just changed."""
     ledger = s.ledger.steps
-    now = time.time()
     begun = opening(ClaimTerms(30.0, 30 * DAY, "f" * 64), "0" * 32, "host-1:4711 charge")
-    begun |= {"created_at": now, "updated_at": now, "began_at": now, "lease_until": now}
-    done = begun | {"status": "COMPLETED", "result": b'{"id":"ch_1"}', "encoding": "json"}
-    failed = begun | {"status": "FAILED", "failed": ledger.prefix, "failed_at": now}
-    failed |= {"error": '{"type":"TimeoutError","message":"late"}'}
-    held = begun | {"status": "UNKNOWN", "doubt": ledger.prefix, "doubt_since": now, "expires_at": FOREVER}
-    released = begun | {"status": "RELEASED"}
+    kinds: tuple[tuple[int, Item], ...] = (
+        (FAILED, {"status": "FAILED", "failed": ledger.prefix, "error": ERROR}),
+        (HELD, {"status": "UNKNOWN", "doubt": ledger.prefix, "expires_at": FOREVER}),
+        (RUNNING, {"status": "IN_PROGRESS"}),
+        (RELEASED, {"status": "RELEASED"}),
+    )
+    ended = time.time()
     for number in range(count):
-        item = done
-        for every, other in ((FAILED, failed), (HELD, held), (RELEASED, released)):
-            if number % every == every - 1:
-                item = other
+        at = ended - (count - number) * APART
+        item = begun | dict.fromkeys(("created_at", "updated_at", "began_at", "lease_until"), at)
+        kind: Item = {"status": "COMPLETED", "result": b'{"id":"ch_1"}', "encoding": "json"}
+        for place, (every, other) in enumerate(kinds):
+            if number % spacing(every, count) == place:
+                kind = other
+        item |= kind
+        item |= {since: at for name, since in SINCE.items() if name in item}
         if number % OF_A_PERSON == 0:
             person = ledger.subject(f"person-{number // OF_A_PERSON // OF_EACH_PERSON}")
-            item = item | {"subject": person}
+            item |= {"subject": person}
         yield ledger.name(f"charge:order-{number:x}"), item
+
+
+ERROR = '{"type":"TimeoutError","message":"late"}'
+# Where a record has its place in an index.
+SINCE = {"failed": "failed_at", "doubt": "doubt_since"}
+
+
+def spacing(every: int, count: int) -> int:
+    """One record in how many is of a kind, that there are as many of them as a question reads."""
+    return min(every, max(4, count // LEAST.get(every, 200)))
 
 
 def fill(s: semel.Semel, count: int) -> None:
@@ -121,14 +150,17 @@ def traced(statements: set[str]) -> Iterator[None]:
         sqlite3.connect = connect
 
 
+# What a plan may read to its end: a file's own description of itself, and what is no table.
+FEW_ROWS = ("sqlite_master", "semel_meta", "CONSTANT")
+
+
 def whole_reads(statements: set[str], path: str) -> set[str]:
     """The parts of SQLite's plans for these statements that read a whole table."""
     with sqlite3.connect(path) as database:
         asked = [one for one in statements if one.lstrip().upper().startswith(("SELECT", "WITH"))]
         plans = [line for one in asked for *_, line in database.execute(f"EXPLAIN QUERY PLAN {one}")]
-    return {
-        line for line in plans if line.startswith("SCAN") and " USING " not in line and "CONSTANT" not in line
-    }
+    whole = {line for line in plans if line.startswith("SCAN") and " USING " not in line}
+    return {line for line in whole if not any(word in line for word in FEW_ROWS)}
 
 
 @contextmanager
@@ -180,20 +212,23 @@ def redis_places(sizes: list[int]) -> Iterator[tuple[list[str], Callable[[], str
 PLACES = {"SQLite": sqlite_places, "PostgreSQL": postgres_places, "Redis": redis_places}
 
 
+CHOSEN = {"SQLite": (RECENT.name,), "PostgreSQL": (RECENT.name,), "Redis": ()}
+
+
 def asked(name: str, sizes: list[int], number: int, repeat: int) -> tuple[Table, str]:
     """The questions on one store, among few records and among many."""
     with ExitStack() as stack:
         urls, told = stack.enter_context(PLACES[name](sizes))
         ledgers = []
         for url, size in zip(urls, sizes, strict=True):
-            if name != "SQLite":
-                provision(url)
+            provision(url, CHOSEN[name])
             s = stack.enter_context(semel.connect(url, env=ENV, secret=SECRET))
             fill(s, size)
             ledgers.append(s)
         before = told()
+        questions = QUESTIONS | (BY_TIME if CHOSEN[name] else {})
         rows = [
-            row for title, ask in QUESTIONS.items() for row in compared(title, ask, ledgers, number, repeat)
+            row for title, ask in questions.items() for row in compared(title, ask, ledgers, number, repeat)
         ]
         after = told()
     return Table(
