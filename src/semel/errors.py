@@ -279,7 +279,7 @@ class NotProvisioned(StoreError):
 
     def __init__(self, serves: str, table: str, index: str, command: str) -> None:
         super().__init__(
-            f"{serves} is not available yet: index {index!r} of table {table} is not there, or lacks what is "
+            f"{serves} is not available yet: {index!r} of table {table} is not there, or lacks what is "
             f"older than it; run: {command}"
         )
         self.table = table

@@ -171,6 +171,18 @@ def test_a_store_of_an_earlier_semel_works_and_lists_its_doubts_once_it_is_provi
         assert keys(s) == [*LISTED[1:], "held"]
 
 
+def test_nobody_is_told_that_a_person_is_erased_where_rows_cannot_name_one(request, tmp_path):
+    """PostgreSQL gets the column by provisioning; without it erasing would find nothing."""
+    place = open_place("postgres", request, tmp_path)
+    with psycopg.connect(place.server, autocommit=True) as database:
+        database.execute(f"ALTER TABLE {place.env}.semel_inbox DROP COLUMN subject")
+    with closing(semel.connect(place.url(), env=place.env, secret=b"s" * 32)) as s:
+        with pytest.raises(semel.NotProvisioned, match="erasing a person from it is not available"):
+            s.forget_subject("ann@example.com")
+        provision(place)
+        assert s.forget_subject("ann@example.com").messages == 0
+
+
 def test_who_works_meanwhile_is_not_overwritten(place):
     """A record that changes between the look at it and the write is judged by what it has become."""
     age(place)

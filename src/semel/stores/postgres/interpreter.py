@@ -10,6 +10,7 @@ from semel.core.commands import (
     Batch,
     Cancelled,
     Delete,
+    Equals,
     Found,
     Get,
     Item,
@@ -146,6 +147,11 @@ class PostgresPlans:
             raise UsageError(f"this store has another table named {table.name!r}")
         return plan
 
+    def lacks(self, query: Query) -> str:
+        """The optional attribute that a query goes by and its table does not have; "" where it has all."""
+        absent, where = self._absent.get(query.table.name, ()), query.where
+        return where.attribute if isinstance(where, Equals) and where.attribute in absent else ""
+
     def lack(self, absent: dict[str, frozenset[str]]) -> None:
         """Do without these optional attributes, by the names of their tables."""
         if absent != self._absent:
@@ -201,7 +207,7 @@ class PostgresSteps:
         return Found(row[0], plan.item(row[1:]))
 
     def _query(self, command: Query) -> RoundTrips[Page]:
-        if command.index and self._completed is not None:
+        if self._completed is not None and (command.index or command.where is not None):
             yield from self._completed(command)
         plan = self.plan(command.table)
         [rows] = yield RoundTrip([plan.query(command, self._imposed())], commits=False)

@@ -171,12 +171,15 @@ class SchemaCheck:
         self._due_at = asked_at + LOOK_SECONDS
 
     def completed(self, query: Query) -> RoundTrips[None]:
-        """Refuse to ask an index that is not there, or lacks older rows; by now it may be otherwise."""
+        """Refuse to go by what is not there, or lacks older rows; by now it may be otherwise."""
         choice = query.table.choice(query.index)
         known = query.index in self._chosen and self._clock.monotonic() < self._due_at
-        if (choice is not None and not known) or incomplete(query, self._marks):
+        if (choice is not None and not known) or incomplete(query, self._marks) or self.plans.lacks(query):
             yield from self.look()
             command = _provision(self._address, self._env, self._layouts)
+            if lacking := self.plans.lacks(query):
+                serves = query.table.optional[lacking].serves
+                raise errors.NotProvisioned(serves, query.table.name, lacking, command)
             if choice is not None and query.index not in self._chosen:
                 refuse_unchosen(query, choice, command)
             refuse_incomplete(query, self._marks, command)
