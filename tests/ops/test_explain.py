@@ -82,6 +82,12 @@ def settled_done(s, clock):
     s.ledger.resolve(KEY, Happened("paid"), by="ann", why="the bank says so")
 
 
+def doubted_and_settled(s, clock):
+    doubted(s, clock)
+    clock.advance(60)
+    s.ledger.resolve(KEY, Happened("paid"), by="ann", why="the bank says so")
+
+
 def settled_undone(s, clock):
     held(s, clock)
     s.ledger.resolve(KEY, NotHappened(), by="ann", why="the bank knows nothing")
@@ -147,6 +153,7 @@ HISTORIES = [
     (held, "UNKNOWN", "claimed held", "settles"),
     (doubted, "UNKNOWN", "claimed held", "settles"),
     (settled_done, "COMPLETED", "claimed lapsed settled", "kept result"),
+    (doubted_and_settled, "COMPLETED", "claimed held settled", "kept result"),
     (settled_undone, "RELEASED", "claimed lapsed settled", "runs it"),
     (settled_and_run_again, "COMPLETED", "claimed lapsed settled claimed completed", "kept result"),
     (abandoned, "FAILED", "claimed lapsed settled", "kept failure"),

@@ -208,7 +208,10 @@ class LedgerSteps(ClaimSteps):
         act = HistoryEntry(record.attempt, by[:LONGEST_NAME] or self.worker(), now, now, how, note)
         if record.status in ENDED:
             return self.history(record, ENDED[record.status], record.updated_at, act)
-        return self.history(record, "lapsed", min(record.lease_until, record.updated_at), act)
+        # A holder that cannot tell says so within its lease; of others the lease has run out.
+        held = record.status is Status.UNKNOWN and record.updated_at < record.lease_until
+        ended = min(record.lease_until, record.updated_at)
+        return self.history(record, "held" if held else "lapsed", ended, act)
 
     def _settling(
         self, claim: Claimed, settlement: Settlement, moves: Mapping[type, Move], told: Item

@@ -189,6 +189,7 @@ def _past(entry: HistoryEntry) -> Iterator[StoryLine]:
         )
     text = {
         "lapsed": f"the lease of attempt {entry.attempt} ran out; {who} was not heard of again",
+        "held": f"attempt {entry.attempt} could not tell whether its effect happened",
         "released": f"attempt {entry.attempt} gave the key back{note}",
         "failed": f"attempt {entry.attempt} failed for good{note}",
         "completed": f"attempt {entry.attempt} completed",
