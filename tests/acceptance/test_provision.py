@@ -437,7 +437,7 @@ def test_an_sqlite_file_is_made_by_opening_it(run, tmp_path):
     assert (code, out.splitlines()[0]) == (1, f"there is no file {path}")
     assert not path.exists(), "looking makes nothing"
     code, out, _ = run(*words)
-    assert (code, out) == (0, f"Made {path}, where there is no file {path}.\n")
+    assert (code, out) == (0, f"Made the ledger in {path}.\n")
     assert run(*words)[1].startswith("Nothing to do: environment prod")
     assert run(*words, "--check")[0] == 0
 

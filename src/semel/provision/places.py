@@ -141,8 +141,8 @@ class SQLite(StoreBuilder):
         """Open the file, which makes what is missing, and then what is chosen."""
         found, target = list(self._found(())), self._target
         open_store(target.url, env=target.env, clock=target.clock).close()
-        missing = [each.what for each in found if each.remedy == PROVISION and not each.optional]
-        done = [f"made {self._path}, where {what}" for what in missing]
+        missing = [each for each in found if each.remedy == PROVISION and not each.optional]
+        done = [f"made the ledger in {self._path}"] if missing else []
         if any(each.optional for each in found):
             done.append(f"completed the indexes of {self._path} that were added later")
         return _said([*done, *self._choose()], say)
