@@ -68,5 +68,7 @@ def made(command: Any, reply: Any) -> Iterable[Write]:
 
 def wake(room: WaitingRoom, command: Any, reply: Any) -> None:
     """Wake whoever waits in this process for what was written."""
+    if not (room.vigils or room.async_vigils):
+        return
     for write in made(command, reply):
         room.ring(place_named(write))

@@ -161,6 +161,7 @@ class Indexes:
         names = dict.fromkeys(name for index in table.indexes for name in attributes_of(index))
         self.attributes = tuple(name for name in names if name not in table.key)
         """What a write may change of what items are found by."""
+        self._names = frozenset(self.attributes)
         # By nothing but its key an item is found as soon as it is there.
         self._by_key = any(set(attributes_of(index)) <= set(table.key) for index in table.indexes)
 
@@ -183,9 +184,10 @@ class Indexes:
         if kind is Delete or not self._by_name:
             return False
         written = command.item if kind is Put else command.set  # type: ignore[union-attr]
-        for name in self.attributes:
-            if written.get(name) is not None:
-                return True
+        if not self._names.isdisjoint(written):
+            for name in self.attributes:
+                if written.get(name) is not None:
+                    return True
         if isinstance(command, Add):
             once = any(command.once.get(name) is not None for name in self.attributes)
             return once or self._by_key or command.attribute in self.attributes

@@ -49,6 +49,9 @@ Packer: TypeAlias = Callable[[Any, Binary], Any]
 # What is never so: a write that is only asked where it would bring its item.
 NEVER: ScriptCondition = ("never",)
 
+# Conditions that are not on one attribute.
+OF_NO_ATTRIBUTE = frozenset({Absent, Present, AllOf, AnyOf})
+
 
 class PlannedWrite(NamedTuple):
     """A write, what has to lead to the item that it leaves, and what has to be so still for it to be made."""
@@ -306,9 +309,10 @@ class RedisPlan:
 
     def clause(self, condition: Condition, command: Write, binary: Binary) -> ScriptCondition:
         """A condition as write.lua knows it."""
-        if getattr(condition, "attribute", None) in self._key:
+        kind = type(condition)
+        if kind not in OF_NO_ATTRIBUTE and condition.attribute in self._key:  # type: ignore[union-attr]
             return self._decided(condition, command)
-        return self._clauses[type(condition)](condition, command, binary)
+        return self._clauses[kind](condition, command, binary)
 
     def _decided(self, condition: Any, command: Write) -> ScriptCondition:
         if isinstance(condition, Past):
@@ -332,6 +336,9 @@ class RedisPlan:
 
     def _compared(self, attribute: str, value: Any, binary: Binary) -> Any:
         """A value that an attribute is compared with."""
+        kind = self.kinds.get(attribute)
+        if kind is Kind.TEXT and type(value) is str:  # as nearly every one
+            return value
         kind = self._kind(attribute)
         if kind in (Kind.OBJECT, Kind.SET) or not isinstance(value, PYTHON_TYPES[kind]):
             raise UsageError(f"{attribute!r} holds {kind}, which is not compared with {value!r}")
