@@ -1,6 +1,5 @@
 """The table of AWS Lambda Powertools' idempotency utility, and its keys."""
 
-import json
 import os
 from collections.abc import Callable
 from typing import Any
@@ -44,5 +43,7 @@ def powertools_key(function: Callable[..., Any], payload: Any, prefix: str | Non
 
     home = os.environ.get("AWS_LAMBDA_FUNCTION_NAME", "test-func")
     named = prefix or f"{home}.{function.__module__}.{function.__qualname__}"
+    import json  # which only who calls this needs
+
     text = json.dumps(payload, sort_keys=True)
     return f"{named}#{md5(text.encode(), usedforsecurity=False).hexdigest()}"

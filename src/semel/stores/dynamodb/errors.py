@@ -1,7 +1,6 @@
 """What DynamoDB's errors mean, and what to do about them."""
 
 import re
-import shlex
 from collections.abc import Iterable
 
 from semel import errors
@@ -27,8 +26,13 @@ class ErrorTranslator:
     """Where errors happened, as messages tell it."""
 
     def __init__(self, url: str, env: str) -> None:
-        self._env = env
-        self._command = f"semel provision --url {shlex.quote(url)} --env {shlex.quote(env)}"
+        self._url, self._env = url, env
+
+    @property
+    def _command(self) -> str:
+        from shlex import quote  # where something is wrong, and not at every start
+
+        return f"semel provision --url {quote(self._url)} --env {quote(self._env)}"
 
     def translated(
         self, error: ServiceError, operation: str, title: str, tables: Iterable[Table] = ()

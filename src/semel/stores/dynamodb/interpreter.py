@@ -36,10 +36,8 @@ from semel.core.commands import (
 )
 from semel.core.tokens import random_token
 from semel.stores.backfill import incomplete, refuse_incomplete
-from semel.stores.choices import not_offered
 from semel.stores.dynamodb.layout import COMPLETE, SCHEMA
 from semel.stores.dynamodb.plan import DynamoPlan, RequestBody, afresh, check_count, check_sizes
-from semel.stores.dynamodb.prices import no_choices
 from semel.stores.dynamodb.read_first import RefusalRate
 from semel.stores.dynamodb.time import ClockReading, Timekeeper
 from semel.tables import Table
@@ -310,6 +308,9 @@ class DynamoOperations:
         """Look until there are as many as were asked for, or no more."""
         plan = self._plan_of(command.table)
         if choice := command.table.choice(command.index):
+            from semel.stores.choices import not_offered
+            from semel.stores.dynamodb.prices import no_choices
+
             raise not_offered(choice, no_choices())
         if command.index and not plan.layout.guest:
             yield from self._completed(plan, command)

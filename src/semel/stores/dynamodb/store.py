@@ -23,13 +23,13 @@ from semel.stores.dynamodb.read_first import ReadFirst, RefusalRate
 from semel.stores.dynamodb.time import Timekeeper
 from semel.stores.shared import Plans, place_named, tables_of, wake
 from semel.stores.waiting import WaitingRoom
-from semel.stores.workers import WorkerThreads
 from semel.tables import LEDGER, Form, Table
 
 if TYPE_CHECKING:
     import asyncio
 
     from semel.core.codecs import Overflow
+    from semel.stores.workers import WorkerThreads
 
 # An item has room for 409,600 bytes; what is left is for its key, an error and the rest.
 ROOM = 380_000
@@ -80,7 +80,8 @@ class DynamoDBStore:
         """With nothing that threads share: a forked child must not wait for its parent's."""
         self._room = WaitingRoom(self._clock)
         self._opening = threading.RLock()
-        self._workers = WorkerThreads(AT_ONCE, "semel-dynamodb")
+        self._workers: list[WorkerThreads] = []
+        """The threads for what is asked side by side, once they are needed."""
         self._aopening: PerLoop[asyncio.Lock] = PerLoop(_lock, _nothing, lambda _: None)
 
     def __repr__(self) -> str:
@@ -191,7 +192,8 @@ class DynamoDBStore:
     def close(self) -> None:
         """Let go of every connection."""
         self._closed = True
-        self._workers.stop()
+        for workers in self._workers:
+            workers.stop()
         self._transport.close()
         if self._own_overflow is not None:
             self._own_overflow.close()
@@ -254,7 +256,15 @@ class DynamoDBStore:
             return [self._row(row) for row in step.rows]
         if self._closed:
             raise StoreClosed("the store was closed")
-        return self._workers.map(self._row, step.rows)
+        return self._threads().map(self._row, step.rows)
+
+    def _threads(self) -> "WorkerThreads":
+        from semel.stores.workers import WorkerThreads
+
+        if not self._workers:
+            # Two threads may each add some; the first are used, and others are never started.
+            self._workers.append(WorkerThreads(AT_ONCE, "semel-dynamodb"))
+        return self._workers[0]
 
     async def _aperform(self, step: DynamoStep) -> Any:
         if not isinstance(step, Concurrently):
