@@ -249,12 +249,14 @@ def _problem(command: Stored, reply: Any) -> str | None:
         case Batch(writes), Many(replies):
             if len(replies) != len(writes):
                 return f"{len(replies)} replies to {len(writes)} writes"
-            return next(filter(None, map(_problem, writes, replies)), None)
+            pairs = zip(writes, replies, strict=True)
+            unsettled = [pair for pair in pairs if type(pair[1]) is not SETTLED.get(type(pair[0]))]
+            return next(filter(None, (_problem(*pair) for pair in unsettled)), None)
         case Transact(writes), Cancelled(refusals=refusals):
             if len(refusals) != len(writes) or not any(refusals):
                 return "a cancellation that does not say which of the writes was refused"
-            pairs = zip(writes, refusals, strict=True)
-            return next(filter(None, (_problem(*pair) for pair in pairs if pair[1] is not None)), None)
+            refused = zip(writes, refusals, strict=True)
+            return next(filter(None, (_problem(*pair) for pair in refused if pair[1] is not None)), None)
         case Query(after=str(after)), Page(after=next_page) if after == next_page:
             return "a page that begins where the one before it began"
         case Add(), Applied(item=None):

@@ -120,7 +120,7 @@ class SQLiteInterpreter:
             return False
         after = outcome(command, None, now) or {}
         self._due += REAPED_PER_WRITE
-        return cursor.execute(plan.insert, plan.row(after)).rowcount == 1
+        return cursor.execute(*plan.insertion(plan.row(after))).rowcount == 1
 
     def _transact(self, cursor: sqlite3.Cursor, command: Transact, now: float) -> Applied | Cancelled:
         refusals = tuple(self._refusal(cursor, write, now) for write in command.writes)
@@ -140,16 +140,18 @@ class SQLiteInterpreter:
     ) -> Iterator[Applied | Refused]:
         """The replies to writes of which many may be the same but for their keys: marks of a batch are."""
         like: Put | None = None
+        statement = ""
         row: SQLiteRow = ()
         applied = Applied(now)
         for write in writes:
             plan = self._plans[write.table.name]
             if like is None or not _alike(write, like):
                 like = write if type(write) is Put and not plan.sorted and allowed(write, None, now) else None
-                row = () if like is None else plan.row(outcome(like, None, now) or {})
+                if like is not None:
+                    statement, row = plan.insertion(plan.row(outcome(like, None, now) or {}))
             if like is None:
                 yield self._write(cursor, write, now)
-            elif cursor.execute(plan.insert, (write.key, *row[1:])).rowcount == 1:
+            elif cursor.execute(statement, (write.key, *row[1:])).rowcount == 1:
                 self._due += REAPED_PER_WRITE
                 yield applied
             else:

@@ -67,7 +67,8 @@ class SQLitePlan:
         self.delete = f"DELETE FROM {self.name} WHERE {here}"
         values = f"INTO {self.name} ({listed(self.columns)}) VALUES ({', '.join('?' * len(self.columns))})"
         self.replace = f"REPLACE {values}"
-        self.insert = f"INSERT {values} ON CONFLICT ({key}) DO NOTHING"
+        self._key_list = key
+        self._inserts: dict[tuple[type, ...], str] = {}
         self._here = here
         self._updates: dict[tuple[str, ...], tuple[str, list[int]]] = {}
         self.reap = (
@@ -87,6 +88,20 @@ class SQLitePlan:
             if name in item:
                 item[name] = unpacked(item[name])
         return item
+
+    def insertion(self, row: SQLiteRow) -> tuple[str, SQLiteRow]:
+        """The statement that adds a row where there is none, and its parameters.
+
+        What has no value is not named: half of a claim's columns, for which SQLite would take as long again.
+        """
+        kinds = tuple(map(type, row))
+        statement = self._inserts.get(kinds)
+        if statement is None:
+            pairs = zip(self.columns, row, strict=True)
+            named = tuple(name for name, value in pairs if value is not None)
+            values = f"INTO {self.name} ({listed(named)}) VALUES ({', '.join('?' * len(named))})"
+            statement = self._inserts[kinds] = f"INSERT {values} ON CONFLICT ({self._key_list}) DO NOTHING"
+        return statement, tuple([value for value in row if value is not None])
 
     def row(self, item: Item) -> SQLiteRow:
         """An item as a row that will come back as it is; what SQLite refuses by itself is left to it."""
