@@ -16,13 +16,13 @@ from typing import Any
 
 from bench.timing import versions
 from proof.lines import LINES
-from proof.page import PAGE, REPORT, page, scoreboard
+from proof.page import PAGE, REPORT, Rows, page, scoreboard
 from proof.plugin import REPORT as VARIABLE
 
 PACKAGES = ("semel", "psycopg", "redis", "hypothesis")
 
 
-def tried(only: str | None, jobs: int) -> list[dict[str, Any]]:
+def tried(only: str | None, jobs: int) -> Rows:
     """What the tests of the lines have tried."""
     with tempfile.TemporaryDirectory() as folder:
         rows = Path(folder) / "rows.json"
@@ -30,37 +30,45 @@ def tried(only: str | None, jobs: int) -> list[dict[str, Any]]:
         words = ["-m", "proof", "-n", str(jobs), "-p", "proof.plugin", "--dist", "worksteal", "-q"]
         more = [] if only is None else [only]
         subprocess.run([sys.executable, "-m", "pytest", *words, *more], env=environment, check=False)
-        found: list[dict[str, Any]] = json.loads(rows.read_text("utf-8")) if rows.exists() else []
+        found: Rows = json.loads(rows.read_text("utf-8")) if rows.exists() else []
         return found
 
 
-def checked(module: str) -> list[dict[str, Any]]:
-    """What another part of the proof tells, which is a program of its own."""
-    done = subprocess.run(
-        [sys.executable, "-m", module, "--json"], capture_output=True, text=True, check=False
-    )
-    if not done.stdout.startswith(("[", "{")):
-        print(done.stderr or done.stdout, file=sys.stderr)
-        return [{"name": module, "held": False, "what": "it could not be run"}]
-    rows: list[dict[str, Any]] = json.loads(done.stdout)
-    return rows
+def told(module: str) -> Any:
+    """What another part of the proof tells, which is a program of its own; None where it cannot be run."""
+    program = [sys.executable, "-m", module, "--json"]
+    done = subprocess.run(program, stdout=subprocess.PIPE, text=True, check=False)
+    return json.loads(done.stdout) if done.stdout.startswith(("[", "{")) else None
 
 
-def report(rows: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
-    """The report of a run."""
+def report(rows: Rows, begun: float) -> dict[str, Any]:
+    """The report of a run, with the parts that are programs of their own."""
+    model, rivals = told("proof.model") or [], told("proof.rivals") or {"suites": {}, "results": []}
     return {
         "date": datetime.now(UTC).date().isoformat(),
-        "seconds": round(seconds),
+        "seconds": round(time.monotonic() - begun),
         "versions": versions(PACKAGES),
         "rows": rows,
+        "model": model,
+        "rivals": rivals,
     }
 
 
-def problems(rows: list[dict[str, Any]]) -> list[str]:
-    """What does not hold: a test that failed, or a line that nothing was tried of."""
+def problems(report: dict[str, Any]) -> list[str]:
+    """What does not hold: a test that failed, a line that nothing was tried of, a part that did not run."""
+    rows, results = report["rows"], report["rivals"]["results"]
     broken = [f"{row['test']} has failed" for row in rows if not row["held"] and not row["skipped"]]
     empty = [name for name in LINES if not sum(row["tried"] for row in rows if row["line"] == name)]
-    return broken + [f"nothing was tried of {name!r}" for name in empty]
+    wrong = [one["name"] for one in report["model"] if not one["good"]]
+    failed = [f"{one['suite']} {one['case']}" for one in results if one["outcome"] in ("failed", "absent")]
+    return [
+        *broken,
+        *[f"nothing was tried of {name!r}" for name in empty],
+        *[f"the model is not as expected: {name}" for name in wrong],
+        *[f"another library's case has failed: {name}" for name in failed],
+        *(["the model was not searched"] if not report["model"] else []),
+        *(["the other libraries' suites did not run"] if not results else []),
+    ]
 
 
 def main() -> int:
@@ -70,15 +78,15 @@ def main() -> int:
     arguments = parser.parse_args()
     begun = time.monotonic()
     rows = tried(arguments.only, arguments.jobs)
-    done = report(rows, time.monotonic() - begun)
-    print(scoreboard(done))
+    print(scoreboard(rows))
     if arguments.only is not None:
         return 0 if all(row["held"] or row["skipped"] for row in rows) else 1
+    done = report(rows, begun)
     REPORT.write_text(json.dumps(done, indent=1) + "\n", "utf-8")
     PAGE.write_text(page(done), "utf-8")
-    for problem in problems(rows):
+    for problem in problems(done):
         print(problem, file=sys.stderr)
-    return 1 if problems(rows) else 0
+    return 1 if problems(done) else 0
 
 
 if __name__ == "__main__":

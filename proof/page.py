@@ -2,10 +2,13 @@
 
 import json
 import re
+from collections import Counter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from proof.lines import LINES
+
+Rows: TypeAlias = list[dict[str, Any]]
 
 ROOT = Path(__file__).parents[1]
 REPORT = ROOT / "docs" / "reports" / "proof.json"
@@ -30,17 +33,17 @@ class Score(NamedTuple):
     found: str
 
 
-def scores(report: dict[str, Any], line: str) -> list[Score]:
+def scores(rows: Rows, line: str) -> list[Score]:
     """What came of a line, store by store."""
-    rows = [row for row in report["rows"] if row["line"] == line and not row["skipped"]]
-    return [_score(where, [row for row in rows if row["where"] == where]) for where in _places(rows)]
+    found = [row for row in rows if row["line"] == line and not row["skipped"]]
+    return [_score(where, [row for row in found if row["where"] == where]) for where in _places(found)]
 
 
-def _places(rows: list[dict[str, Any]]) -> list[str]:
+def _places(rows: Rows) -> list[str]:
     return list(dict.fromkeys(row["where"] for row in rows))
 
 
-def _score(where: str, rows: list[dict[str, Any]]) -> Score:
+def _score(where: str, rows: Rows) -> Score:
     seeds = sorted({row["seed"] for row in rows if row["seed"]})
     return Score(
         STORES.get(where, where),
@@ -60,11 +63,11 @@ def _seeds(seeds: list[str]) -> str:
     return ", ".join(seeds) if len(seeds) < 4 else f"{len(seeds)} seeds"
 
 
-def scoreboard(report: dict[str, Any]) -> str:
+def scoreboard(rows: Rows) -> str:
     """All lines as a table."""
     table = ["| what | where | tried | violations | seed | seconds |", "|---|---|---:|---:|---|---:|"]
     for name, line in LINES.items():
-        for at, score in enumerate(scores(report, name)):
+        for at, score in enumerate(scores(rows, name)):
             title = line.title if at == 0 else ""
             table.append(
                 f"| {title} | {score.where} | {score.tried:,} {line.one} | {score.violations} | {score.seed} "
@@ -73,14 +76,34 @@ def scoreboard(report: dict[str, Any]) -> str:
     return "\n".join(table)
 
 
-def findings(report: dict[str, Any]) -> str:
+def findings(rows: Rows) -> str:
     """What was found that is no violation, and is to be known."""
     return "\n".join(
         f"- {line.title}{f', {score.where}' if score.where else ''}: {score.found}."
         for name, line in LINES.items()
-        for score in scores(report, name)
+        for score in scores(rows, name)
         if score.found
     )
+
+
+def model(found: Rows) -> str:
+    """The searches of the model: those in which all holds, and then each guard that was taken away."""
+    table = ["| searched | found | states |", "|---|---|---:|"]
+    for one in found:
+        what = f"breaks `{one['broken']}`" if one["broken"] else "all holds"
+        name = f"mutant `{one['name']}`" if one["expected"] else one["name"]
+        table.append(f"| {name} | {what} | {one['states']:,} |")
+    return "\n".join(table)
+
+
+def suites(rivals: dict[str, Any]) -> str:
+    """The suites of other libraries on our stores."""
+    table = ["| suite | passed | differs | failed |", "|---|---:|---:|---:|"]
+    for suite, version in rivals["suites"].items():
+        ours = [one for one in rivals["results"] if one["suite"] == suite and one["store"] in STORES]
+        counts = Counter(one["outcome"] for one in ours)
+        table.append(f"| {suite} {version} | {counts['passed']} | {counts['differs']} | {counts['failed']} |")
+    return "\n".join(table)
 
 
 def page(report: dict[str, Any]) -> str:
@@ -91,8 +114,10 @@ def page(report: dict[str, Any]) -> str:
         minutes=round(report["seconds"] / 60),
         machine=report["versions"]["machine"],
         versions=told,
-        scoreboard=scoreboard(report),
-        findings=findings(report),
+        scoreboard=scoreboard(report["rows"]),
+        findings=findings(report["rows"]),
+        model=model(report["model"]),
+        suites=suites(report["rivals"]),
     )
 
 

@@ -25,7 +25,7 @@ def test_every_line_is_tried_by_tests_and_every_mark_names_a_line() -> None:
 
 
 def test_the_report_has_every_line_and_no_violation(report: Any) -> None:
-    assert problems(report["rows"]) == []
+    assert problems(report) == []
 
 
 def test_a_failure_and_a_line_that_nothing_was_tried_of_are_problems() -> None:
@@ -33,8 +33,21 @@ def test_a_failure_and_a_line_that_nothing_was_tried_of_are_problems() -> None:
         {"line": name, "where": "", "test": f"test_{name}", "tried": 1, "held": True, "skipped": False}
         for name in LINES
     ]
-    assert problems(rows) == []
+    case = {"suite": "theirs", "case": "one", "outcome": "passed"}
+    report = {"rows": rows, "model": [{"name": "all", "good": True}], "rivals": {"results": [case]}}
+    assert problems(report) == []
     rows[0]["held"] = False
     rows[1]["tried"] = 0
+    report["model"] = [{"name": "all", "good": False}]
+    case["outcome"] = "failed"
     first, second = list(LINES)[:2]
-    assert problems(rows) == [f"test_{first} has failed", f"nothing was tried of {second!r}"]
+    assert problems(report) == [
+        f"test_{first} has failed",
+        f"nothing was tried of {second!r}",
+        "the model is not as expected: all",
+        "another library's case has failed: theirs one",
+    ]
+    assert problems(report | {"model": [], "rivals": {"results": []}})[2:] == [
+        "the model was not searched",
+        "the other libraries' suites did not run",
+    ]
