@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
-from tests.servers import chromium, rabbitmq, redis
+from tests.servers import chromium, rabbitmq, redis, spin
 from tests.servers.dynamodb import BINARY, PACKAGE, SERVERS, VERSION
 from tests.servers.running import Unavailable
 
@@ -132,6 +132,8 @@ def main() -> None:
         install_server("rabbitmq-server", "RabbitMQ is not here: install your system's rabbitmq-server.")
     if not has(chromium.binary):
         install_program("chromium", "Chromium is not here: install your system's chromium, or Chrome.")
+    if not has(spin.binary):
+        install_program("spin", "Spin is not here: install your system's spin and gcc.")
     if find_spec("proton") is None:
         install_proton()
 

@@ -1,0 +1,5 @@
+import sys
+
+from proof.model.check import main
+
+sys.exit(main())
