@@ -543,6 +543,29 @@ def test_the_same_key_inside_itself_is_an_error_and_no_deadlock(s: semel.Semel) 
         work()
 
 
+@pytest.mark.situation(38)
+def test_the_same_key_inside_itself_is_an_error_after_a_resolver_too(
+    s: semel.Semel, clock: FakeClock
+) -> None:
+    """Sync and async: the resolver runs as this attempt before the work does."""
+
+    @s.once("k", on_lapsed="resolve", resolver=semel.NotHappened, wait=0.01)
+    def work() -> None:
+        work()
+
+    @s.once("a", on_lapsed="resolve", resolver=semel.NotHappened, wait=0.01)
+    async def awork() -> None:
+        await awork()
+
+    for key in ("k", "a"):
+        s.ledger.claim(key, lease=10, on_lapsed="resolve")
+    clock.advance(11)
+    with pytest.raises(semel.Reentered, match="wait for itself"):
+        work()
+    with pytest.raises(semel.Reentered, match="wait for itself"):
+        asyncio.run(awork())
+
+
 def test_outside_of_a_run_there_is_no_current_run() -> None:
     with pytest.raises(LookupError):
         semel.current_run()

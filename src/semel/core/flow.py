@@ -376,8 +376,9 @@ class Flow:
             self.end(run)
 
     def begin(self, run: Run) -> None:
-        """The work begins."""
+        """The work begins; a resolver's may have been over before."""
         run.outer = CURRENT.get()
+        run.over = False
         CURRENT.set(run)
         if self._beats and run.claim.attempt:  # it is protected
             self._heart.start(run, self._ledger)
@@ -406,8 +407,9 @@ class Flow:
                 raise lost from error
 
     def abegin(self, run: Run) -> Pulse | None:
-        """Async work begins."""
+        """Async work begins; a resolver's may have been over before."""
         run.outer = CURRENT.get()
+        run.over = False
         CURRENT.set(run)
         run.begun = True
         if not (self._beats and run.claim.attempt):
