@@ -16,7 +16,7 @@ from typing import Any
 
 from bench.timing import versions
 from proof.lines import LINES
-from proof.page import PAGE, REPORT, Rows, page, scoreboard
+from proof.page import PAGE, REPORT, Rows, as_json, page, scoreboard
 from proof.plugin import REPORT as VARIABLE
 
 PACKAGES = ("semel", "psycopg", "redis", "hypothesis")
@@ -82,7 +82,7 @@ def main() -> int:
     if arguments.only is not None:
         return 0 if all(row["held"] or row["skipped"] for row in rows) else 1
     done = report(rows, begun)
-    REPORT.write_text(json.dumps(done, indent=1) + "\n", "utf-8")
+    REPORT.write_text(as_json(done), "utf-8")
     PAGE.write_text(page(done), "utf-8")
     for problem in problems(done):
         print(problem, file=sys.stderr)

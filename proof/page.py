@@ -106,6 +106,18 @@ def suites(rivals: dict[str, Any]) -> str:
     return "\n".join(table)
 
 
+def as_json(report: dict[str, Any]) -> str:
+    """A report with one line for each row, so that two of them can be compared."""
+
+    def lines(value: Any) -> str:
+        if isinstance(value, list):
+            return "[\n" + ",\n".join(map(json.dumps, value)) + "\n]" if value else "[]"
+        return json.dumps(value)
+
+    parts = [f"{json.dumps(name)}: {lines(value)}" for name, value in report.items()]
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
 def page(report: dict[str, Any]) -> str:
     """The page as a text."""
     told = ", ".join(f"{name} {version}" for name, version in report["versions"].items() if name != "machine")
