@@ -1,4 +1,4 @@
-"""Twenty thousand worlds in which everything goes wrong, and every promise holds."""
+"""Thousands of worlds in which everything goes wrong, and every promise holds."""
 
 import os
 import subprocess
