@@ -38,42 +38,51 @@ TemplateFormat: TypeAlias = Literal["cloudformation", "sam", "terraform", "cdk",
 """A tool that makes tables."""
 
 
+TableNames: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(help="Only this table; can be repeated.", autocompletion=lambda: list(KNOWN)),
+]
+AppNames: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME",
+        help="The tables of this app; can be repeated. With --print sam, the whole app.",
+        autocompletion=app_names,
+    ),
+]
+ChosenIndexes: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--with",
+        metavar="INDEX",
+        help="An index that every write pays for, on SQLite and PostgreSQL: `recent` lists all records "
+        "newest or oldest first.",
+    ),
+]
+DroppedIndexes: TypeAlias = Annotated[
+    list[str] | None, typer.Option("--without", metavar="INDEX", help="Drop such an index again.")
+]
+CheckOption: TypeAlias = Annotated[
+    bool, typer.Option("--check", help="Change nothing; exit with 1 if there is a problem.")
+]
+PrintOption: TypeAlias = Annotated[
+    TemplateFormat | None,
+    typer.Option("--print", help="Print the tables for another tool; change nothing."),
+]
+RoleOption: TypeAlias = Annotated[Role, typer.Option(help="The role whose policy --print iam prints.")]
+
+
 def provision(
     *,
     url: UrlOption = None,
     env: EnvOption = None,
-    table: Annotated[
-        list[str] | None,
-        typer.Option(help="Only this table; can be repeated.", autocompletion=lambda: list(KNOWN)),
-    ] = None,
-    app: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="The tables of this app; can be repeated. With --print sam, the whole app.",
-            autocompletion=app_names,
-        ),
-    ] = None,
-    with_index: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--with",
-            metavar="INDEX",
-            help="An index that every write pays for, on SQLite and PostgreSQL: `recent` lists all records "
-            "newest or oldest first.",
-        ),
-    ] = None,
-    without_index: Annotated[
-        list[str] | None, typer.Option("--without", metavar="INDEX", help="Drop such an index again.")
-    ] = None,
-    check: Annotated[
-        bool, typer.Option("--check", help="Change nothing; exit with 1 if there is a problem.")
-    ] = False,
-    printed: Annotated[
-        TemplateFormat | None,
-        typer.Option("--print", help="Print the tables for another tool; change nothing."),
-    ] = None,
-    role: Annotated[Role, typer.Option(help="The role whose policy --print iam prints.")] = Role.WORKER,
+    table: TableNames = None,
+    app: AppNames = None,
+    with_index: ChosenIndexes = None,
+    without_index: DroppedIndexes = None,
+    check: CheckOption = False,
+    printed: PrintOption = None,
+    role: RoleOption = Role.WORKER,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -105,12 +114,7 @@ def provision(
         chosen = _for_text(printed, chosen)
     tables = tables_wanted(chosen, configuration, table or [], app or [])
     if printed is not None:
-        if printed == "sql":
-            made = sql(tables, env, chosen.semel.url, with_index or [])
-        elif with_index:
-            raise errors.UsageError("--with is for stores in SQL: leave it out, or print sql")
-        else:
-            made = text(printed, tables, env, chosen.semel.url, role)
+        made = text(printed, tables, env, chosen.semel.url, role, with_index or [])
         typer.echo(made.rstrip("\n"))
         return
     if not configuration.file and not configuration.where(("semel", "url")):
@@ -158,8 +162,19 @@ def _of_app(app: str, chosen: ServiceSettings) -> tuple[Table, ...]:
     return tables_of(deployment(app).app, chosen.semel.url, queued=True)
 
 
-def text(printed: TemplateFormat, tables: tuple[Table, ...], env: str, url: str, role: Role) -> str:
+def text(  # noqa: PLR0917 - all of them belong to one text
+    printed: TemplateFormat,
+    tables: tuple[Table, ...],
+    env: str,
+    url: str,
+    role: Role,
+    with_index: Sequence[str] = (),
+) -> str:
     """The tables as another tool wants them."""
+    if printed == "sql":
+        return sql(tables, env, url, with_index)
+    if with_index:
+        raise errors.UsageError("--with is for stores in SQL: leave it out, or print sql")
     if printed == "iam":
         return json.dumps(policy(tables, env, role, region=region(url)), indent=2)
     written: str = import_module(f"semel.provision.{printed}").text(tables, env)
