@@ -220,7 +220,7 @@ def test_the_kills_came_at_moments_that_matter(effects, kept):
 
 def test_the_file_is_sound(after):
     if after.place.name != "sqlite":
-        return
+        pytest.skip("this store has no file of its own")
     with closing(sqlite3.connect(after.place.url().removeprefix("sqlite:///"))) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 

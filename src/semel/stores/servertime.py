@@ -29,7 +29,7 @@ class ServerTime:
             reply = reply.replies[-1]
         came = self._clock.monotonic()
         heard = (reply.now - came, came)
-        if heard > self._heard or came - self._heard[1] > FRESH_SECONDS:
+        if heard > self._heard or not self._fresh(came):
             self._heard = heard
 
     def tell(self) -> Found | None:

@@ -18,7 +18,6 @@ from semel.stores.dynamodb.address import DynamoAddress, parse
 from semel.stores.dynamodb.errors import ErrorTranslator
 from semel.stores.dynamodb.interpreter import Concurrently, DynamoOperations, DynamoStep, DynamoSteps
 from semel.stores.dynamodb.plan import DynamoPlan
-from semel.stores.dynamodb.prices import UNTOLD, scan_cost, table_size
 from semel.stores.dynamodb.read_first import ReadFirst, RefusalRate
 from semel.stores.dynamodb.time import Timekeeper
 from semel.stores.shared import Plans, place_named, tables_of, wake
@@ -169,6 +168,8 @@ class DynamoDBStore:
 
     def scan_cost(self, table: Table) -> ScanCost:
         """What it takes to read a whole table, as DynamoDB last counted it."""
+        from semel.stores.dynamodb.prices import UNTOLD, scan_cost
+
         try:
             described = self._run(self._operations.described(self._plan(table)))
         except NotPermitted:
@@ -177,6 +178,8 @@ class DynamoDBStore:
 
     def measure(self, tables: Sequence[Table]) -> list[TableSize]:
         """The sizes of the tables that are there, as DynamoDB last counted them."""
+        from semel.stores.dynamodb.prices import table_size
+
         sizes = []
         for table in tables:
             with suppress(TableMissing):

@@ -336,8 +336,7 @@ class RedisPlan:
 
     def _compared(self, attribute: str, value: Any, binary: Binary) -> Any:
         """A value that an attribute is compared with."""
-        kind = self.kinds.get(attribute)
-        if kind is Kind.TEXT and type(value) is str:  # as nearly every one
+        if self.kinds.get(attribute) is Kind.TEXT and type(value) is str:  # as nearly every one
             return value
         kind = self._kind(attribute)
         if kind in (Kind.OBJECT, Kind.SET) or not isinstance(value, PYTHON_TYPES[kind]):

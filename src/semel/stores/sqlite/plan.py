@@ -65,9 +65,7 @@ class SQLitePlan:
         key = listed(table.key)
         self.select = f"SELECT {listed(self.columns)} FROM {self.name} WHERE {here}"
         self.delete = f"DELETE FROM {self.name} WHERE {here}"
-        values = f"INTO {self.name} ({listed(self.columns)}) VALUES ({', '.join('?' * len(self.columns))})"
-        self.replace = f"REPLACE {values}"
-        self._key_list = key
+        self.replace = f"REPLACE {self._into(self.columns)}"
         self._inserts: dict[tuple[type, ...], str] = {}
         self._here = here
         self._updates: dict[tuple[str, ...], tuple[str, list[int]]] = {}
@@ -99,9 +97,12 @@ class SQLitePlan:
         if statement is None:
             pairs = zip(self.columns, row, strict=True)
             named = tuple(name for name, value in pairs if value is not None)
-            values = f"INTO {self.name} ({listed(named)}) VALUES ({', '.join('?' * len(named))})"
-            statement = self._inserts[kinds] = f"INSERT {values} ON CONFLICT ({self._key_list}) DO NOTHING"
+            free = f"ON CONFLICT ({listed(self.table.key)}) DO NOTHING"
+            statement = self._inserts[kinds] = f"INSERT {self._into(named)} {free}"
         return statement, tuple([value for value in row if value is not None])
+
+    def _into(self, columns: tuple[str, ...]) -> str:
+        return f"INTO {self.name} ({listed(columns)}) VALUES ({', '.join('?' * len(columns))})"
 
     def row(self, item: Item) -> SQLiteRow:
         """An item as a row that will come back as it is; what SQLite refuses by itself is left to it."""
