@@ -125,3 +125,18 @@ def typed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
         return end.value.code or 0, captured.out, captured.err
 
     return run
+
+
+@pytest.fixture
+def typed_on(typed: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Any]:
+    """Type commands in a shell that names this store and this secret, on 120 columns."""
+
+    def on(url: str, secret: str) -> Any:
+        for name in ("SEMEL_ENV", "SEMEL_SCOPE"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("SEMEL_URL", url)
+        monkeypatch.setenv("SEMEL_SECRET", secret)
+        monkeypatch.setenv("COLUMNS", "120")
+        return typed
+
+    return on

@@ -40,14 +40,8 @@ def url(tmp_path):
 
 
 @pytest.fixture
-def run(url, monkeypatch, typed):
-    """Type a command: its exit code, and what it wrote on stdout and stderr."""
-    for name in ("SEMEL_ENV", "SEMEL_SCOPE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("SEMEL_URL", url)
-    monkeypatch.setenv("SEMEL_SECRET", SECRET)
-    monkeypatch.setenv("COLUMNS", "120")
-    return typed
+def run(url, typed_on):
+    return typed_on(url, SECRET)
 
 
 @pytest.fixture
