@@ -40,7 +40,11 @@ def typed(value: Any) -> Any:
     return [typed(one) for one in value] if isinstance(value, list) else (type(value), value)
 
 
-@given(st.dictionaries(st.text(), JSON))
+# Hypothesis tries texts that it finds in the source, and this name is semel's own.
+NAMES = st.text().filter(lambda name: name != values.FLOATS)
+
+
+@given(st.dictionaries(NAMES, JSON))
 @example({"a/b": {"~1": [1.0, 1, {"": 1e16}]}, "~0": 0.0})
 def test_an_object_comes_back(value: dict[str, Any]) -> None:
     """Whatever JSON knows, at any depth: a float as a float, a whole number as a whole number."""
