@@ -387,10 +387,16 @@ def fingerprint(payload: Any, secret: bytes | None = None) -> str:
                 return _sha256(_sorted_json(payload)).hexdigest()
         except (RecursionError, UnicodeEncodeError):
             pass  # canonical() says what is wrong with it
-        return _sha256(canonical(payload)).hexdigest()
+    return hash_of(canonical(payload), secret)
+
+
+def hash_of(data: bytes, secret: bytes | None = None) -> str:
+    """The SHA-256 of bytes, in hex; their HMAC where a secret is given."""
+    if secret is None:
+        return _sha256(data).hexdigest()
     from hmac import digest
 
-    return digest(secret, canonical(payload), "sha256").hex()
+    return digest(secret, data, "sha256").hex()
 
 
 def canonical(payload: Any) -> bytes:

@@ -6,7 +6,6 @@ here, and nothing here reads or sends.
 
 import base64
 from collections.abc import Callable, Collection, Mapping
-from hashlib import sha256
 from typing import Any, Final, Literal, TypeAlias, Unpack
 from urllib.parse import quote
 
@@ -16,7 +15,7 @@ from semel import errors
 from semel.connect import Semel
 from semel.core.commands import Steps
 from semel.core.events import What
-from semel.core.keys import MAX_NAME_BYTES, Key, canonical_json, owned, part
+from semel.core.keys import MAX_NAME_BYTES, Key, canonical_json, hash_of, owned, part
 from semel.core.lifecycle import Status
 from semel.core.policy import Options, check_word
 from semel.core.spans import Seconds, seconds
@@ -121,6 +120,7 @@ class Idempotency:
         **options: Unpack[Options],
     ) -> None:
         self.s = s.through("http")
+        self._secret = s.ledger.steps.realm.secret
         self.methods = frozenset(method.upper() for method in _several("methods", methods))
         self.required = required
         self.strict = strict
@@ -164,7 +164,7 @@ class Idempotency:
             owner = "" if self._identity is None else self._owner(request.native)
         except _Turned as turned:
             return self.turn_away(turned.kind, base, str(turned))
-        name = self._operation(request.method, request.path) + part(_short(key))
+        name = self._operation(request.method, request.path) + _part(key)
         return AdmittedKey(self._block(owner, ttl), name, base, request.query, request.native)
 
     def fingerprint(self, ticket: AdmittedKey, body: bytes) -> str:
@@ -177,7 +177,7 @@ class Idempotency:
                 body = canonical_json(body)
         except errors.InvalidPayload:
             pass  # the application may accept it all the same, and its bytes tell it from any other
-        return self.s.digest(ticket.query.encode("utf-8", "surrogateescape") + b"\n" + body).sha256
+        return hash_of(ticket.query.encode("utf-8", "surrogateescape") + b"\n" + body, self._secret)
 
     def too_large(self, base: str) -> HTTPResponse:
         """The answer to a body that is longer than is allowed."""
@@ -360,17 +360,30 @@ class _Turned(Exception):
         self.kind = kind
 
 
+def _part(text: str) -> str:
+    """A text as a part of a key: hashed where it is long, or holds what no key may."""
+    return _escaped(text, LONGEST_PART) or part(_hashed(text))
+
+
 def _short(text: str, longest: int = LONGEST_PART) -> str:
-    """A text as it can be part of a name: hashed where it is long, or holds what no name may.
+    """A text as it can be part of a name: hashed where it is long, or holds what no name may."""
+    return text if _escaped(text, longest) else _hashed(text)
+
+
+def _escaped(text: str, longest: int) -> str:
+    """A text with what parts are joined by escaped; "" where it has to be hashed.
 
     What looks like such a hash is hashed too, so that no text is another one's.
     """
     try:
-        if len(part(text).encode()) <= longest and not text.startswith(HASHED):
-            return text
+        escaped = part(text)
     except errors.InvalidKey:
-        pass
-    return HASHED + sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+        return ""
+    return escaped if len(escaped.encode()) <= longest and not text.startswith(HASHED) else ""
+
+
+def _hashed(text: str) -> str:
+    return HASHED + hash_of(text.encode("utf-8", "surrogatepass"))
 
 
 def _json(status: int, told: Any, cache: str) -> HTTPResponse:
