@@ -12,7 +12,7 @@ written is completed without a body, and what cannot be read is an error.
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache, partial
 from math import isfinite
 from typing import Any, Final, Literal, NoReturn, Protocol, TypeAlias, get_args
@@ -385,7 +385,7 @@ def _is_json(value: Any) -> bool:
     return True
 
 
-_SCALARS: Final = frozenset({str, int, float, bool, type(None)})
+_SCALARS: Final = frozenset({str, int, float, bool, type(None), msgspec.UnsetType})
 _BYTES: Final = (bytes, bytearray, memoryview)
 
 
@@ -402,13 +402,19 @@ def check_names(value: Any) -> None:
         if not texts:
             _refuse_merged(value)
     elif kind is list or kind is tuple:
-        for one in value:
-            if type(one) not in _SCALARS:
-                check_names(one)
+        _check_each(value)
+    elif isinstance(value, msgspec.Struct):
+        _check_each(msgspec.structs.astuple(value))  # no two of its fields have one name
     else:
         made = msgspec.to_builtins(value, builtin_types=_BYTES, enc_hook=_enc_hook)
         if type(made) is not kind:
             check_names(made)
+
+
+def _check_each(values: Iterable[Any]) -> None:
+    for one in values:
+        if type(one) not in _SCALARS:
+            check_names(one)
 
 
 def check_details(details: dict[str, Any]) -> None:
