@@ -8,7 +8,6 @@ rule. Two things hold for every command on every store:
   what that now was.
 """
 
-import functools
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
@@ -480,18 +479,13 @@ def outcome(command: Write, item: Item | None, now: float) -> Item | None:
         after[command.table.sort] = command.sort
     if command.table.forever and after.get(command.table.expires) is None:
         after[command.table.expires] = FOREVER
-    if not after.keys() <= _names(command.table):
+    if not after.keys() <= command.table.names:
         raise _no_attribute(command.table, after)
     return after
 
 
-@functools.lru_cache(256)
-def _names(table: Table) -> frozenset[str]:
-    return frozenset(table.kinds)
-
-
 def _no_attribute(table: Table, item: Item) -> UsageError:
-    unknown = min(item.keys() - _names(table))
+    unknown = min(item.keys() - table.names)
     return UsageError(f"table {table.name} has no attribute {unknown!r}; it has {', '.join(table.kinds)}")
 
 

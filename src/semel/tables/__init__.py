@@ -5,6 +5,7 @@ From one such value come the statements that stores send, and the text that prov
 
 from collections.abc import Callable
 from enum import StrEnum
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -117,7 +118,7 @@ class Choice(msgspec.Struct, frozen=True):
     """What is available with it."""
 
 
-class Table(msgspec.Struct, frozen=True, kw_only=True):
+class Table(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """A table that stores keep.
 
     The rules name attributes by the names in `attributes`. Stores of semel's own layout write them under
@@ -192,6 +193,11 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     def kinds(self) -> dict[str, Kind]:
         """Every attribute with what it holds, the key first; keys are text unless they say otherwise."""
         return dict.fromkeys(self.key, Kind.TEXT) | {self.expires: Kind.NUMBER} | self.attributes
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """The names of all its attributes."""
+        return frozenset(self.kinds)
 
     def titled(self, title: str) -> "Table":
         """The table under another name in DynamoDB, whatever the environment says."""
