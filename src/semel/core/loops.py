@@ -26,9 +26,9 @@ class PerLoop(Generic[T]):
 
     def here(self) -> T:
         """The running loop's."""
-        from asyncio import get_running_loop
+        import asyncio
 
-        loop = get_running_loop()
+        loop = asyncio.get_running_loop()
         try:
             return self._made[loop]
         except KeyError:
