@@ -13,9 +13,9 @@ from semel.core.claims import UNINTERRUPTED
 from semel.core.codecs import UNRESOLVED, decoder_for, returns_of
 from semel.core.commands import Call, Raised, Returned, Steps
 from semel.core.drive import aadvance, advance
-from semel.core.events import name_of
+from semel.core.events import lasting_name, name_of
 from semel.core.flow import Flow, FlowContext, Work
-from semel.core.keys import Key, check, compile_binder, compile_template, fingerprint, skeleton
+from semel.core.keys import Key, check, compile_binder, compile_template, fingerprint, part, skeleton
 from semel.core.ledger import LedgerSteps
 from semel.core.policy import Options, Policy, policy_of
 from semel.core.running import Run, current_run, subject_of_step
@@ -40,6 +40,9 @@ class All(msgspec.Struct, frozen=True):
 
 ALL: Final = All()
 """Every argument makes up the payload, but for self and cls."""
+
+# What a method's first parameter is called.
+OBJECTS: Final = frozenset({"self", "cls"})
 
 
 class Answer(msgspec.Struct, Generic[T], frozen=True):
@@ -75,9 +78,10 @@ class Once:
         """Protect a function: for equal keys it runs once, and every call gives the same answer.
 
         The key is a template over the function's arguments (`"charge:{order.id}"`), or with `key=` a function
-        of the same arguments. `fingerprint` names the arguments that make up the payload; None compares
-        nothing. `returns` is the type of the result where the annotation does not say it. `shared` says that
-        another function has the same keys on purpose.
+        of the same arguments; without either it is the function's name and the hash of its payload.
+        `fingerprint` names the arguments that make up the payload; None compares nothing. `returns` is the
+        type of the result where the annotation does not say it. `shared` says that another function has the
+        same keys on purpose.
         """
         if callable(template):
             raise errors.InvalidOption(
@@ -206,6 +210,7 @@ class Protected:
         self._render = compile_template(key, signature) if isinstance(key, str) else None
         self._key_maker = None if isinstance(key, str) else key
         self._template = key if isinstance(key, str) else ""
+        self._of_object = next(iter(signature.parameters), "") in OBJECTS
         self._subject = None if policy.subject is None else _namer(policy.subject, signature)
         self._hidden = policy.hide_key
         self._print = _printer(_payload_names(payload, signature), signature, context.secret)
@@ -217,7 +222,9 @@ class Protected:
     def __repr__(self) -> str:
         name = getattr(self._function, "__qualname__", repr(self._function))
         maker = getattr(self._key_maker, "__qualname__", repr(self._key_maker))
-        key = repr(self._template) if self._template else "no key" if self._key_maker is None else maker
+        key = (
+            repr(self._template) if self._template else "its arguments" if self._key_maker is None else maker
+        )
         return f"<{name}, once for {key}>"
 
     def wrapped(self) -> Callable[..., Any]:
@@ -296,13 +303,22 @@ class Protected:
         elif self._key_maker is not None:
             id = self._name(self._key_maker(*args, **kwargs))
         else:
-            name = self.name
-            raise errors.InvalidKey(f"{name} has no key of its own: call it with once.call(key, {name}, ...)")
+            id = self._by_arguments(bound)
         if self._hidden:
             id = self._name(self._flow.context.ledger.subject(id.removeprefix(self._prefix)))
         if not self._typed:
             self._learn_type()
         return id, self._print(bound)
+
+    def _by_arguments(self, bound: dict[str, Any]) -> str:
+        """The qualified name of a call that neither a template nor a function names."""
+        printed = self._print(bound)
+        if printed is None or self._of_object:
+            lacks = "compares no arguments" if printed is None else "is a method, and its object has no key"
+            raise errors.InvalidKey(
+                f"{self.name} {lacks}: give it a template, or call it with once.call(key, {self.name}, ...)"
+            )
+        return f"{self._prefix}{part(lasting_name(self._function))}:{printed}"
 
     def _learn_type(self) -> None:
         """Find the type of the result; an annotation may name a class that is defined after the function."""
@@ -538,7 +554,7 @@ def _payload_names(payload: PayloadNames, signature: Signature) -> tuple[str, ..
     if payload is None:
         return None
     if isinstance(payload, All):
-        return names[1:] if names[:1] in (("self",), ("cls",)) else names
+        return names[1:] if names and names[0] in OBJECTS else names
     chosen = (payload,) if isinstance(payload, str) else tuple(payload)
     if unknown := set(chosen) - set(names):
         raise errors.InvalidOption(

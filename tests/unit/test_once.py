@@ -7,6 +7,7 @@ import threading
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -198,9 +199,87 @@ def test_a_key_may_be_given_at_the_call(s: semel.Semel) -> None:
     assert s.once.call("k1", charge, 5) == s.once.call("k1", charge, 5) == 5
     assert s.once.call("k2", plain, 6) == s.once.call("k2", plain, amount=6) == 6
     assert ran == [5, 6]
-    with pytest.raises(semel.InvalidKey, match=r"once\.call\(key"):
+
+
+def test_without_a_template_the_key_is_the_name_and_the_arguments(s: semel.Semel) -> None:
+    @s.once()
+    def charge(order: str, amount: int = 5, *, note: str = "") -> str:
+        return semel.current_run().key
+
+    key = charge("o-1")
+    name, _, hashed = key.rpartition(":")
+    assert name.endswith("test_without_a_template_the_key_is_the_name_and_the_arguments.<locals%3E.charge")
+    assert hashed == s.fingerprint({"order": "o-1", "amount": 5, "note": ""})
+    assert charge(order="o-1", amount=5) == charge("o-1", note="") == key
+    assert charge("o-1", 6) != key != charge("o-2")
+
+
+def test_two_functions_without_templates_have_keys_of_their_own(s: semel.Semel) -> None:
+    @s.once()
+    def charge(order: str) -> str:
+        return "charged"
+
+    @s.once()
+    def refund(order: str) -> str:
+        return "refunded"
+
+    assert (charge("o-1"), refund("o-1")) == ("charged", "refunded")
+
+
+def test_arguments_that_are_not_compared_are_not_in_the_key(s: semel.Semel) -> None:
+    @s.once(fingerprint=("order",))
+    def charge(connection: object, order: str) -> str:
+        return semel.current_run().key
+
+    assert charge(object(), "o-1") == charge(object(), "o-1") != charge(object(), "o-2")
+
+
+def test_what_has_neither_template_nor_arguments_to_tell_calls_apart_is_refused(s: semel.Semel) -> None:
+    ran: list[object] = []
+
+    @s.once(fingerprint=None)
+    def charge(amount: int) -> None:
+        ran.append(amount)
+
+    class Till:
+        @s.once()
+        def refund(self, order: str) -> None:
+            ran.append(order)
+
+    with pytest.raises(semel.InvalidKey, match=r"compares no arguments.*once\.call\(key, "):
         charge(5)
-    assert ran == [5, 6]
+    with pytest.raises(semel.InvalidKey, match="is a method, and its object has no key"):
+        Till().refund("o-1")
+    assert ran == []
+
+
+SCRIPT = """
+import semel
+
+s = semel.connect("memory:")
+
+
+@s.once()
+def charge(order: str) -> str:
+    return semel.current_run().key
+
+
+if __name__ == "__main__":
+    print(charge("o-1"))
+"""
+
+
+def test_a_script_has_the_keys_of_the_module_that_it_is(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(SCRIPT)
+    ways = (["shop.py"], ["-m", "shop"], ["-c", "import shop; print(shop.charge('o-1'))"])
+    keys = {
+        subprocess.run(
+            [sys.executable, *way], cwd=tmp_path, check=True, capture_output=True, text=True
+        ).stdout
+        for way in ways
+    }
+    assert len(keys) == 1
+    assert keys.pop().startswith("shop.charge:")
 
 
 def test_methods_are_protected_like_functions(s: semel.Semel) -> None:

@@ -217,6 +217,20 @@ def name_of(function: Any) -> str:
     return f"{getattr(function, '__module__', None) or type(function).__module__}.{name}"
 
 
+def lasting_name(function: Any) -> str:
+    """The name of a function in every process: that of a script is its file's, as if it were imported."""
+    name = name_of(function)
+    if not name.startswith("__main__."):
+        return name
+    import sys
+    from pathlib import Path
+
+    main = sys.modules["__main__"]
+    spec, path = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+    module = spec.name if spec else Path(path or "__main__").stem
+    return name.replace("__main__", module, 1)
+
+
 def digest(id: str) -> str:
     """A short name for a key that does not tell the key; nothing for none."""
     from hashlib import sha256
