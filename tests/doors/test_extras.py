@@ -16,6 +16,7 @@ DOORS = {
     "dramatiq": ("import semel.doors.dramatiq", "dramatiq", "dramatiq"),
     "fastapi": ("import semel.doors.fastapi", "fastapi", "fastapi"),
     "flask": ("import semel.doors.flask", "flask", "flask"),
+    "mcp": ("import semel.doors.mcp", "mcp", "mcp"),
     "taskiq": ("import semel.doors.taskiq", "taskiq", "taskiq"),
     # These two are imported for their handlers too, which serve any client.
     "amqp1 consumer": (

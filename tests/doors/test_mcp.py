@@ -66,7 +66,7 @@ def test_two_clients_at_once_and_one_that_calls_again_make_one_charge(server):
     assert charges(server) == ["o-1 5", "o-2 5"]
     # What is refused is an error of the tool that says what to do, and changed nothing.
     assert changed[0]
-    assert "charged before, with other arguments. Nothing was charged now" in changed[1]
+    assert "done before, with other arguments, and nothing was done now" in changed[1]
     assert busy[0]
     assert re.search(r"being done right now. Call again in \d+ seconds with the same arguments", busy[1])
     assert free == (False, "receipt for o-2: 5 cents")

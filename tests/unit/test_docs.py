@@ -209,7 +209,7 @@ BRINGS = {
     "semel.redact": "privacy",
     "semel.telemetry.otel": "otel",
     "semel.telemetry.prometheus": "prometheus",
-} | {name: name for name in ("celery", "django", "dramatiq", "fastapi", "flask", "redis", "taskiq")}
+} | {name: name for name in ("celery", "django", "dramatiq", "fastapi", "flask", "mcp", "redis", "taskiq")}
 
 
 # An extra that brings others.

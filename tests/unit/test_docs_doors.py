@@ -25,6 +25,7 @@ DOORS = {
     "celery": ["once"],
     "dramatiq": ["once"],
     "taskiq": ["once"],
+    "mcp": ["explained", "tool"],
     "http.publish": ["describe"],
 }
 # Named in their own section, and so without the module before them.
