@@ -16,6 +16,8 @@ DOORS = {
     "dramatiq": ("import semel.doors.dramatiq", "dramatiq", "dramatiq"),
     "fastapi": ("import semel.doors.fastapi", "fastapi", "fastapi"),
     "flask": ("import semel.doors.flask", "flask", "flask"),
+    "aio_pika": ("import semel.doors.aio_pika", "aio_pika", "aiopika"),
+    "rabbitmq": ("import semel.doors.rabbitmq", "pika", "rabbitmq"),
     "mcp": ("import semel.doors.mcp", "mcp", "mcp"),
     "taskiq": ("import semel.doors.taskiq", "taskiq", "taskiq"),
     # These two are imported for their handlers too, which serve any client.

@@ -131,10 +131,20 @@ def broker(rabbitmq: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     """The queues of a page, on a broker of the tests."""
     if not os.environ.get("CI"):
         pytest.importorskip("proton")
+    declare_queues(rabbitmq, monkeypatch, "orders")
+
+
+@pytest.fixture
+def rabbit(rabbitmq: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The queues of the page about RabbitMQ's own protocol."""
+    declare_queues(rabbitmq, monkeypatch, "shop-orders")
+
+
+def declare_queues(rabbitmq: Broker, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv("AMQP_URL", rabbitmq.url)
-    declare(rabbitmq.url, "orders-dead")
-    dead = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "orders-dead"}
-    declare(rabbitmq.url, "orders", **dead, **{"x-single-active-consumer": True})
+    declare(rabbitmq.url, f"{name}-dead")
+    dead = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": f"{name}-dead"}
+    declare(rabbitmq.url, name, **dead, **{"x-single-active-consumer": True})
 
 
 @pytest.fixture
@@ -156,6 +166,7 @@ def django_database(module: ModuleType) -> Iterator[None]:
 # The pages that talk to a server, and the fixture that has it ready.
 SERVED = {
     "how-to/handle-amqp-messages.md": "broker",
+    "how-to/handle-rabbitmq-messages.md": "rabbit",
     "how-to/handle-sqs-messages.md": "queues",
     "how-to/protect-a-flask-or-django-app.md": "django_database",
 }
@@ -204,7 +215,11 @@ BRINGS = {
     "psycopg": "postgres",
     "pydantic": "fastapi",
     "rest_framework": "djangorestframework",
+    "aio_pika": "aiopika",
+    "pika": "rabbitmq",
+    "semel.doors.aio_pika": "aiopika",
     "semel.doors.amqp1": "amqp",
+    "semel.doors.rabbitmq": "rabbitmq",
     "semel.doors.kafka": "kafka",
     "semel.redact": "privacy",
     "semel.telemetry.otel": "otel",

@@ -20,6 +20,8 @@ DOORS = {
     "aws_lambda": ["Lambda", "from_environment"],
     "sqs": ["Consumer", "Queue"],
     "amqp1": ["Consumer", "Producer"],
+    "rabbitmq": ["Consumer"],
+    "aio_pika": ["callback"],
     "kafka": ["Consumer", "handler", "DeadLetterTopic"],
     "queues": ["Handler", "Taken"],
     "celery": ["once"],

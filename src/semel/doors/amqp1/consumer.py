@@ -17,15 +17,7 @@ from semel.doors.amqp1.receiver import AmqpReceiver
 from semel.doors.queues.consuming import Consuming, QueueConsumer
 from semel.doors.queues.dispatcher import Dispatcher, DispatchSettings
 from semel.doors.queues.messages import Handler
-from semel.doors.queues.pauses import GrowingPause, doubling
-
-# A message that is not handled now is held for so long at most before it is tried, or given back.
-LONGEST_HOLD = 30.0
-# How long to leave a broker alone that does not answer: doubled each time, up to this, and spread.
-LONGEST_REST = 30.0
-FIRST_REST = 0.2
-
-patience = doubling(LONGEST_HOLD)
+from semel.doors.queues.pauses import LONGEST_HOLD, broker_pause, patience
 
 
 def by_message_id(address: str, message: Any) -> str:
@@ -94,8 +86,8 @@ class Consumer(QueueConsumer[Any]):
             clock=clock,
             events=handler.s.events,
         )
-        pause = GrowingPause(LONGEST_REST, first=FIRST_REST, spread=0.5)
-        self._consuming = Consuming(self.receiver, Dispatcher(settings, pause), handler, clock.monotonic)
+        dispatcher: Dispatcher[Any] = Dispatcher(settings, broker_pause())
+        self._consuming = Consuming(self.receiver, dispatcher, handler, clock.monotonic)
 
     def run(self) -> None:
         """Handle messages until `stop` is called; a connection that is lost is made again.

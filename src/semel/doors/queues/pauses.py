@@ -10,6 +10,16 @@ def doubling(longest: float, first: float = 1.0) -> Callable[[int], float]:
     return lambda tries: float(min(longest, first * 2 ** min(tries - 1, 20)))
 
 
+# A message that is not handled now is held for so long at most before it is tried, or given back to a broker
+# that would deliver it again at once.
+LONGEST_HOLD = 30.0
+patience = doubling(LONGEST_HOLD)
+
+# How long to leave a broker alone whose connection is lost: doubled each time, up to this, and spread.
+LONGEST_REST = 30.0
+FIRST_REST = 0.2
+
+
 class GrowingPause:
     """How long to leave somebody alone who does not answer.
 
@@ -34,3 +44,8 @@ class GrowingPause:
     def over(self) -> None:
         """It answers."""
         self.times, self.until = 0, -inf
+
+
+def broker_pause() -> GrowingPause:
+    """How long to leave a broker alone whose connection is lost."""
+    return GrowingPause(LONGEST_REST, first=FIRST_REST, spread=0.5)
