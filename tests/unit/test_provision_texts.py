@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from semel.errors import InvalidOption
-from semel.provision import KNOWN, OWN, cdk, cloudformation, iam, named, page, sam, shape, terraform
+from semel.provision import KNOWN, OWN, cdk, cloudformation, iam, named, sam, shape, terraform
 from semel.provision.iam import Role
-from semel.provision.statements import text as statements_page
 from semel.stores.dynamodb.layout import title
 from semel.tables import LEDGER, Index, Kind, Table
 from semel.tables.seeds import ACTIVITIES, ALCHEMISER, MESSAGES, PROBE, QUILL, RESPONSE_COUNTERS
+from tests import statements_page, tables_page
 
 ROOT = Path(__file__).parents[2]
 EVERY = tuple(KNOWN.values())
@@ -436,16 +436,16 @@ def test_whoever_only_writes_may_not_look_anybody_up():
 
 def test_the_page_about_the_tables_is_made_from_them():
     written = (ROOT / "docs" / "reference" / "tables.md").read_text("utf-8")
-    assert written == page.text(), "python -m semel.provision.page > docs/reference/tables.md"
+    assert written == tables_page.text(), "python -m tests.tables_page > docs/reference/tables.md"
 
 
 def test_the_page_about_statements_is_what_the_ledger_runs():
     written = (ROOT / "docs" / "reference" / "statements.md").read_text("utf-8")
-    assert written == statements_page(), "python -m semel.provision.statements > docs/reference/statements.md"
+    assert written == statements_page.text(), "python -m tests.statements_page > docs/reference/statements.md"
 
 
 def test_the_page_tells_what_an_index_carries():
-    section = page.section(PAID)
+    section = tables_page.section(PAID)
     assert "| index `by-at` | `at` (N), `raw` (B), with all attributes |" in section
     assert "| index `by-end` | `at` (N), `end` (N), with the key |" in section
     assert "| index `by-raw` | `raw` (B), with the key, `end`, `at` |" in section
@@ -453,7 +453,7 @@ def test_the_page_tells_what_an_index_carries():
 
 @pytest.mark.parametrize("table", EVERY, ids=lambda table: table.name)
 def test_the_page_tells_of_every_attribute_the_title_and_the_ttl(table):
-    section = page.section(table)
+    section = tables_page.section(table)
     for name in (*table.kinds, *(column.name for column in table.columns.values())):
         assert f"| `{name}` |" in section
     assert table.title.replace("{name}", table.name) in section

@@ -4,7 +4,6 @@ shape           the requests that make a table in DynamoDB; the texts below are 
 dynamodb        tables as they are found, what differs, and what mends it
 iam             the least that each role may do
 cloudformation  sam, terraform, cdk: the same tables as text
-page            statements: pages of the docs, made from the tables and from what the ledger runs
 cost            what a month of events costs, by the prices in `semel.stores.dynamodb`
 """
 

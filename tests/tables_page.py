@@ -1,4 +1,4 @@
-"""The page of the docs about the tables: `python -m semel.provision.page > docs/reference/tables.md`."""
+"""The page of the docs about the tables: `python -m tests.tables_page > docs/reference/tables.md`."""
 
 import sys
 from collections.abc import Iterator

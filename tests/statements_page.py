@@ -1,4 +1,4 @@
-"""The page of the docs about SQL: `python -m semel.provision.statements > docs/reference/statements.md`."""
+"""The page of the docs about SQL: `python -m tests.statements_page > docs/reference/statements.md`."""
 
 import re
 import sqlite3
