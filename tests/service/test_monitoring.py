@@ -12,12 +12,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from semel import Claimed
 from semel.core.events import Event, What
-from semel.provision import monitoring
 from semel.service.runtime import Runtime
 from semel.telemetry.emf import Emf
 from semel.telemetry.families import FAMILIES
 from semel.telemetry.thresholds import OFTEN, ONCE
 from semel.telemetry.words import metric, outcome
+from tests import monitoring_files as monitoring
 from tests.monitoring_files import FOLDER
 from tests.seeds import ROOT
 from tests.servers.running import until
