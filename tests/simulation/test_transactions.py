@@ -18,9 +18,11 @@ from semel.errors import StoreOutcomeUnknown, StoreUnavailable
 from semel.state import counters, documents, journal
 from semel.stores.memory import MemoryStore
 from semel.testing import FakeClock
-from semel.testing.simulation import InvariantViolation, transactions
+from semel.testing.simulation import InvariantViolation
 from tests.acceptance.crash_worker import check, deal, decide
 from tests.amounts import amount
+from tests.seeds import ROOT
+from tests.simulation import transactions
 
 CHUNKS, WORLDS = amount(2, 1, 20), 500
 # Each guard is missed within twenty worlds; more are allowed, as every change gives every seed another world.
@@ -137,11 +139,11 @@ def test_a_broken_world_tells_how_to_replay_it(monkeypatch):
 
 
 def test_nothing_hangs_on_the_hash_seed():
-    program = "from semel.testing.simulation.transactions import run; [run(seed, print) for seed in range(5)]"
+    program = "from tests.simulation.transactions import run; [run(seed, print) for seed in range(5)]"
 
     def output(hash_seed):
         environment = os.environ | {"PYTHONHASHSEED": hash_seed}
-        return subprocess.check_output([sys.executable, "-c", program], env=environment)
+        return subprocess.check_output([sys.executable, "-c", program], env=environment, cwd=ROOT)
 
     first, second = output("1"), output("2")
     assert first == second

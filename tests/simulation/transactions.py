@@ -14,7 +14,7 @@ what it does in every simulated world. After each write must hold:
     progress        when nothing goes wrong any more, every message is answered, refused or decided
     no surprise     nothing ends in an error that nothing in this world accounts for
 
-    python -c 'from semel.testing.simulation.transactions import run; run(1234, print)'
+    python -c 'from tests.simulation.transactions import run; run(1234, print)'
 """
 
 import itertools
@@ -70,7 +70,7 @@ class SeededUlids(Ulids):
 class TransactionWorld(Network):
     """Everything there is, for one seed."""
 
-    REPLAY = "python -c 'from semel.testing.simulation.transactions import run; run({}, print)'"
+    REPLAY = "python -c 'from tests.simulation.transactions import run; run({}, print)'"
 
     def __init__(self, seed: int, listener: Callable[[str], None] | None = None) -> None:
         super().__init__(seed, listener)
