@@ -9,23 +9,9 @@ from semel.model import Busy, Claimed, Failed, Failure, Mismatch, Outcome, Repla
 from semel.service.openapi import problems
 from semel.service.problems import ProblemError, later, problem_error
 from semel.service.tokens import LedgerWriter, Principal
-from semel.service.v1 import rules
+from semel.service.v1 import models, rules
 from semel.service.v1.handles import claim_handle, claim_of
-from semel.service.v1.models import (
-    ClaimedResponse,
-    ClaimRequest,
-    CompletedResponse,
-    CompleteRequest,
-    FailedResponse,
-    FailRequest,
-    ReleasedResponse,
-    ReleaseRequest,
-    RenewedResponse,
-    RenewRequest,
-    ReplayResponse,
-    SentError,
-    kept_result,
-)
+from semel.service.v1.models import answer
 from semel.service.v1.strict_json import StrictRoute
 
 MOVE = problems("claim-malformed", "claim-lost")
@@ -37,9 +23,9 @@ routes = APIRouter(tags=["claims"], route_class=StrictRoute)
 @routes.post(
     "/claims",
     status_code=201,
-    response_model=ClaimedResponse,
+    response_model=models.ClaimedResponse,
     responses={
-        200: {"model": ReplayResponse, "description": "It was done before."},
+        200: {"model": models.ReplayResponse, "description": "It was done before."},
         **problems(
             "key-malformed",
             "in-progress",
@@ -51,7 +37,7 @@ routes = APIRouter(tags=["claims"], route_class=StrictRoute)
         ),
     },
 )
-async def claim(asked: ClaimRequest, caller: LedgerWriter) -> Any:
+async def claim(asked: models.ClaimRequest, caller: LedgerWriter) -> Any:
     """Claim a key, or learn what is in the way.
 
     Send a `token` of your own: when the answer is lost, the same request gives the same claim.
@@ -61,74 +47,61 @@ async def claim(asked: ClaimRequest, caller: LedgerWriter) -> Any:
         rules.claim(caller.s, asked.key, asked.token, _terms(asked, caller)), caller.s.store
     )
     response = _response(outcome, begun)
-    if isinstance(response, ReplayResponse):
+    if isinstance(response, models.ReplayResponse):
         return Response(response.model_dump_json(exclude_unset=True), 200, media_type="application/json")
     return response
 
 
 @routes.post("/claims/complete", responses=MOVE)
-async def complete(asked: CompleteRequest, caller: LedgerWriter) -> CompletedResponse:
+async def complete(asked: models.CompleteRequest, caller: LedgerWriter) -> models.CompletedResponse:
     """The effect happened; keep what came of it. The same again is done again."""
     s = caller.s
     held, ledger = claim_of(asked.claim, s.ledger.steps.prefix), s.ledger.steps
     overflows = s.store.overflow is not None
     kept = await adrive(rules.complete(ledger, held, asked.result, overflows=overflows), s.store)
-    return CompletedResponse(kept=kept)
+    return models.CompletedResponse(kept=kept)
 
 
 @routes.post("/claims/fail", responses=MOVE)
-async def fail(asked: FailRequest, caller: LedgerWriter) -> FailedResponse:
+async def fail(asked: models.FailRequest, caller: LedgerWriter) -> models.FailedResponse:
     """It failed, and is to stay failed."""
     held = claim_of(asked.claim, caller.s.ledger.steps.prefix)
     await caller.s.aio.ledger.fail(held, _failure(asked.error))
-    return FailedResponse()
+    return models.FailedResponse()
 
 
 @routes.post("/claims/release", responses=MOVE)
-async def release(asked: ReleaseRequest, caller: LedgerWriter) -> ReleasedResponse:
+async def release(asked: models.ReleaseRequest, caller: LedgerWriter) -> models.ReleasedResponse:
     """It did not happen; let the next attempt run."""
     held = claim_of(asked.claim, caller.s.ledger.steps.prefix)
     error = None if asked.error is None else _failure(asked.error)
     await caller.s.aio.ledger.release(held, error)
-    return ReleasedResponse()
+    return models.ReleasedResponse()
 
 
 @routes.post("/claims/renew", responses=MOVE)
-async def renew(asked: RenewRequest, caller: LedgerWriter) -> RenewedResponse:
+async def renew(asked: models.RenewRequest, caller: LedgerWriter) -> models.RenewedResponse:
     """Still at work: the lease begins anew."""
     held, begun = claim_of(asked.claim, caller.s.ledger.steps.prefix), caller.s.clock.now()
     await caller.s.aio.ledger.renew(held)
-    return RenewedResponse(lease=held.lease, lease_until=begun + held.lease)
+    return models.RenewedResponse(lease=held.lease, lease_until=begun + held.lease)
 
 
-def _terms(asked: ClaimRequest, caller: Principal) -> dict[str, Any]:
+def _terms(asked: models.ClaimRequest, caller: Principal) -> dict[str, Any]:
     fingerprint = asked.fingerprint
     if "payload" in asked.model_fields_set:
         if fingerprint is not None:
             raise problem_error("invalid-request", "give either the payload or its fingerprint")
         fingerprint = caller.s.fingerprint(asked.payload)
-    return {
-        "fingerprint": fingerprint,
-        "lease": asked.lease,
-        "ttl": asked.ttl,
-        "on_lapsed": asked.on_lapsed,
-        "max_attempts": asked.max_attempts,
-        "doubt_ttl": asked.doubt_ttl,
-    }
+    terms = asked.model_dump(include={"lease", "ttl", "on_lapsed", "max_attempts", "doubt_ttl"})
+    return terms | {"fingerprint": fingerprint}
 
 
-def _response(outcome: Outcome, begun: float) -> ClaimedResponse | ReplayResponse:
+def _response(outcome: Outcome, begun: float) -> models.ClaimedResponse | models.ReplayResponse:
     match outcome:
         case Claimed():
-            return ClaimedResponse(
-                key=outcome.key,
-                claim=claim_handle(outcome),
-                attempt=outcome.attempt,
-                lapsed=outcome.lapsed,
-                lease=outcome.lease,
-                lease_until=begun + outcome.lease,
-                ttl=outcome.ttl,
-            )
+            until = begun + outcome.lease
+            return answer(models.ClaimedResponse, outcome, claim=claim_handle(outcome), lease_until=until)
         case Replay():
             return _replayed(outcome)
         case Busy():
@@ -148,16 +121,16 @@ def _response(outcome: Outcome, begun: float) -> ClaimedResponse | ReplayRespons
             raise problem_error("outcome-unknown", detail, attempt=outcome.record.attempt)
 
 
-def _replayed(outcome: Replay) -> ReplayResponse:
+def _replayed(outcome: Replay) -> models.ReplayResponse:
     record = outcome.record
-    return ReplayResponse(
+    return models.ReplayResponse(
         outcome="replay",
         key=record.key,
         attempt=record.attempt,
         completed_at=record.updated_at,
-        **kept_result(outcome.result),
+        **models.kept_result(outcome.result),
     )
 
 
-def _failure(error: SentError) -> Failure:
+def _failure(error: models.SentError) -> Failure:
     return Failure(error.type, error.message)

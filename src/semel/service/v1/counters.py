@@ -6,19 +6,9 @@ from semel import periods
 from semel.core.drive import adrive
 from semel.service.openapi import problems
 from semel.service.tokens import LedgerReader, LedgerWriter
-from semel.service.v1 import rules
+from semel.service.v1 import models, rules
 from semel.service.v1.handles import charge_handle, charge_of
-from semel.service.v1.models import (
-    Amount,
-    ChargeRequest,
-    ChargeResponse,
-    CounterPeriod,
-    KeyQuery,
-    RefundRequest,
-    RefundResponse,
-    TallyResponse,
-    Zone,
-)
+from semel.service.v1.models import answer
 from semel.service.v1.strict_json import StrictRoute
 
 PERIODS: dict[str, type[periods.Period]] = {
@@ -33,7 +23,7 @@ routes = APIRouter(prefix="/counters", tags=["counters"], route_class=StrictRout
 
 
 @routes.post("/charge", responses=problems("key-malformed", "cap-reached"))
-async def charge(asked: ChargeRequest, caller: LedgerWriter) -> ChargeResponse:
+async def charge(asked: models.ChargeRequest, caller: LedgerWriter) -> models.ChargeResponse:
     """Count so much, if the period has room for it; the same token again counts nothing more."""
     made = await caller.s.aio.counters.charge(
         asked.counter,
@@ -43,33 +33,27 @@ async def charge(asked: ChargeRequest, caller: LedgerWriter) -> ChargeResponse:
         per=PERIODS[asked.per](asked.zone),
         keep=asked.keep,
     )
-    return ChargeResponse(
-        charge=charge_handle(made),
-        counter=made.counter,
-        period=made.period,
-        by=made.by,
-        resets_at=made.resets_at,
-    )
+    return answer(models.ChargeResponse, made, charge=charge_handle(made))
 
 
 @routes.post("/refund", responses=problems("key-malformed", "claim-malformed"))
-async def refund(asked: RefundRequest, caller: LedgerWriter) -> RefundResponse:
+async def refund(asked: models.RefundRequest, caller: LedgerWriter) -> models.RefundResponse:
     """Give a charge back, once."""
     held = charge_of(asked.charge)
     refunded = await caller.s.aio.counters.refund(held)
     if not refunded:
         await adrive(rules.check_charge(caller.s, held), caller.s.store)
-    return RefundResponse(refunded=refunded)
+    return models.RefundResponse(refunded=refunded)
 
 
 @routes.get("", responses=problems("key-malformed"))
 async def look(
-    counter: KeyQuery,
+    counter: models.KeyQuery,
     caller: LedgerReader,
-    per: CounterPeriod = "day",
-    zone: Zone = "UTC",
-    cap: Amount | None = None,
-) -> TallyResponse:
+    per: models.CounterPeriod = "day",
+    zone: models.Zone = "UTC",
+    cap: models.Amount | None = None,
+) -> models.TallyResponse:
     """How a counter stands now."""
     tally = await caller.s.aio.counters.look(counter, per=PERIODS[per](zone), cap=cap)
-    return TallyResponse.model_validate(tally)
+    return models.TallyResponse.model_validate(tally)

@@ -15,16 +15,8 @@ from semel.service.problems import problem_error
 from semel.service.runtime import MountedApp, Runtime
 from semel.service.settings import Right
 from semel.service.tokens import Principal, asking
-from semel.service.v1.models import (
-    DeadLetterResponse,
-    DeadLettersQuery,
-    DeadLettersResponse,
-    InboxesResponse,
-    InboxResponse,
-    RedriveRequest,
-    RedriveResponse,
-    RefusedLetter,
-)
+from semel.service.v1 import models
+from semel.service.v1.models import answer
 from semel.service.v1.strict_json import StrictRoute
 
 # What waits for the applications is theirs, and no tenant's.
@@ -47,10 +39,10 @@ def router(runtime: Runtime) -> APIRouter:
         return mounted[app]
 
     @routes.get("", operation_id="ops_inboxes", responses=problems(), dependencies=[Depends(asking(*READS))])
-    async def inboxes() -> InboxesResponse:
+    async def inboxes() -> models.InboxesResponse:
         """How much waits for each application, how much is dead, and since when."""
         looks = [asyncio.to_thread(_response, one.name, one.inbox) for one in mounted.values()]
-        return InboxesResponse(inboxes=await asyncio.gather(*looks))
+        return models.InboxesResponse(inboxes=await asyncio.gather(*looks))
 
     @routes.get(
         "/{app}/dead",
@@ -59,13 +51,13 @@ def router(runtime: Runtime) -> APIRouter:
         response_model_exclude_unset=True,
     )
     async def dead(
-        app: str, asked: Annotated[DeadLettersQuery, Query()], caller: InboxReader
-    ) -> DeadLettersResponse:
+        app: str, asked: Annotated[models.DeadLettersQuery, Query()], caller: InboxReader
+    ) -> models.DeadLettersResponse:
         """Messages that nobody could handle, the oldest first."""
         if asked.bodies:
             caller.require("ops:write")
         found = await asyncio.to_thread(mounted_app(app).inbox.dead, asked.limit, bodies=asked.bodies)
-        return DeadLettersResponse(app=app, letters=[_letter(one) for one in found])
+        return models.DeadLettersResponse(app=app, letters=[_letter(one) for one in found])
 
     @routes.post(
         "/{app}/redrive",
@@ -73,7 +65,7 @@ def router(runtime: Runtime) -> APIRouter:
         responses=problems("no-such-app", "no-such-letter"),
         response_model_exclude_unset=True,
     )
-    async def put_back(app: str, asked: RedriveRequest, caller: InboxWriter) -> RedriveResponse:
+    async def put_back(app: str, asked: models.RedriveRequest, caller: InboxWriter) -> models.RedriveResponse:
         """Put dead letters back, to be handled as if they were new: one, all, or those that fit."""
         which = _which(asked)
         return await asyncio.to_thread(_redriven, mounted_app(app), asked, which, caller.name)
@@ -81,23 +73,21 @@ def router(runtime: Runtime) -> APIRouter:
     return routes
 
 
-def _response(app: str, inbox: Inbox) -> InboxResponse:
+def _response(app: str, inbox: Inbox) -> models.InboxResponse:
     standing = standing_of(inbox)
     survey, dead = standing.survey, standing.dead
     counted = dead or Counted(0)
-    return InboxResponse(
+    return answer(
+        models.InboxResponse,
+        survey,
         app=app,
-        waiting=survey.waiting,
-        oldest=survey.oldest,
-        more=survey.more,
-        resting=survey.resting,
         dead=None if dead is None else dead.number,
         dead_oldest=counted.oldest,
         dead_more=counted.after is not None,
     )
 
 
-def _which(asked: RedriveRequest) -> DeadFilter:
+def _which(asked: models.RedriveRequest) -> DeadFilter:
     """The dead letters that are meant; all of them only where that was said."""
     which = DeadFilter(
         error=asked.error,
@@ -112,19 +102,21 @@ def _which(asked: RedriveRequest) -> DeadFilter:
     return msgspec.structs.replace(which, id=asked.id or "")
 
 
-def _redriven(app: MountedApp, asked: RedriveRequest, which: DeadFilter, by: str) -> RedriveResponse:
+def _redriven(
+    app: MountedApp, asked: models.RedriveRequest, which: DeadFilter, by: str
+) -> models.RedriveResponse:
     try:
         done = redrive(app.s, app.inbox, which, by=by, why=asked.why, preview=asked.preview)
     except UsageError as error:
         raise problem_error("no-such-letter", str(error)) from error
-    return RedriveResponse(
+    return models.RedriveResponse(
         preview=asked.preview,
         redriven=len(done.letters),
         letters=[_letter(one) for one in done.letters[:NAMED]],
-        refused=[RefusedLetter(id=id, why=why) for id, why in done.refused.items()],
+        refused=[models.RefusedLetter(id=id, why=why) for id, why in done.refused.items()],
     )
 
 
-def _letter(dead: Dead) -> DeadLetterResponse:
+def _letter(dead: Dead) -> models.DeadLetterResponse:
     told: dict[str, Any] = msgspec.to_builtins(dead, str_keys=True, enc_hook=repr)
-    return DeadLetterResponse(**told)
+    return models.DeadLetterResponse(**told)

@@ -1,6 +1,6 @@
 """How requests and answers look."""
 
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
 
 from fastapi import Query
 from pydantic import (  # noqa: TID253 - the service is where it is needed
@@ -77,6 +77,15 @@ class ResponseModel(BaseModel):
     """An answer."""
 
     model_config = ConfigDict(extra="forbid", from_attributes=True)
+
+
+A = TypeVar("A", bound=ResponseModel)
+
+
+def answer(kind: type[A], found: object, **more: Any) -> A:
+    """An answer with what was found under the names of its fields, and with what it has more."""
+    names = kind.model_fields.keys() - more.keys()
+    return kind(**{name: getattr(found, name) for name in names if hasattr(found, name)}, **more)
 
 
 # Claims

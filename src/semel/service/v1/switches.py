@@ -7,7 +7,7 @@ from fastapi import APIRouter, Path
 from semel.ops.actions import NO_REASON
 from semel.service.openapi import problems
 from semel.service.tokens import Admin
-from semel.service.v1.models import KEY_FORM, SwitchesResponse, SwitchRequest, SwitchResponse
+from semel.service.v1.models import KEY_FORM, SwitchesResponse, SwitchRequest, SwitchResponse, answer
 from semel.service.v1.strict_json import StrictRoute
 from semel.state.switches import Switch
 
@@ -32,4 +32,4 @@ async def turn(name: SwitchPath, asked: SwitchRequest, caller: Admin) -> SwitchR
 
 
 def _response(name: str, switch: Switch) -> SwitchResponse:
-    return SwitchResponse(name=name, on=switch.on, since=switch.since, reason=switch.reason, by=switch.by)
+    return answer(SwitchResponse, switch, name=name)
