@@ -47,14 +47,6 @@ KeysArgument: TypeAlias = Annotated[
 # So many are shown before somebody is asked whether all of them are meant.
 SHOWN = 20
 
-DONE: dict[ActionName, str] = {
-    "release": "released",
-    "complete": "completed",
-    "fail": "failed",
-    "drop": "dropped",
-    "forget": "forgotten",
-}
-
 
 class ActOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of everything that is done by hand."""
@@ -70,6 +62,14 @@ class ActOptions(msgspec.Struct, frozen=True, kw_only=True):
     preview: PreviewOption = False
     yes: Annotated[bool, typer.Option("--yes", help="Yes, with --all: do not ask.")] = False
     as_json: JsonOption = False
+
+
+class CompleteOptions(ActOptions, frozen=True, kw_only=True):
+    """The options of `complete`."""
+
+    result: Annotated[
+        str, typer.Option(metavar="JSON", help="What came of it, for later calls; null, unless said.")
+    ] = "null"
 
 
 class ActionOrder(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,85 +102,69 @@ class ActionOrder(msgspec.Struct, frozen=True, kw_only=True):
 # The actions
 
 
-@app.command()
-@on_a_store()
-@with_options("asked", SearchOptions)
-@with_options("options", ActOptions)
-def release(
-    keys: KeysArgument = None, *, options: ActOptions, asked: SearchOptions, where: StoreOptions
-) -> None:
-    """Let the next call run: it did not happen, or it failed and is to be retried.
+class ActionCommand(msgspec.Struct, frozen=True):
+    """The command of an action: its help, and how what it did is told."""
 
-    semel act release charge:7 --why "the bank knows nothing of it"
-
-    semel act release --all --status failed --error TimeoutError --since 2h --why "the bank is back"
-    """
-    _act("release", keys, options, asked, where)
+    participle: str
+    help: str
+    options: type[ActOptions] = ActOptions
 
 
-@app.command()
-@on_a_store()
-@with_options("asked", SearchOptions)
-@with_options("options", ActOptions)
-def complete(
-    keys: KeysArgument = None,
-    *,
-    result: Annotated[
-        str, typer.Option(metavar="JSON", help="What came of it, for later calls; null, unless said.")
-    ] = "null",
-    options: ActOptions,
-    asked: SearchOptions,
-    where: StoreOptions,
-) -> None:
-    """Say that it happened, so that no call runs it again.
+ACTIONS: dict[ActionName, ActionCommand] = {
+    "release": ActionCommand(
+        "released",
+        """Let the next call run: it did not happen, or it failed and is to be retried.
 
-    semel act complete charge:7 --result '{"receipt": "R-1"}' --why "the bank has it"
-    """
-    _act("complete", keys, options, asked, where, result=json_value("--result", result))
+        semel act release charge:7 --why "the bank knows nothing of it"
 
+        semel act release --all --status failed --error TimeoutError --since 2h --why "the bank is back"
+        """,
+    ),
+    "complete": ActionCommand(
+        "completed",
+        """Say that it happened, so that no call runs it again.
 
-@app.command()
-@on_a_store()
-@with_options("asked", SearchOptions)
-@with_options("options", ActOptions)
-def fail(
-    keys: KeysArgument = None, *, options: ActOptions, asked: SearchOptions, where: StoreOptions
-) -> None:
-    """Give it up, so that no call runs it again; callers are told the reason.
+        semel act complete charge:7 --result '{"receipt": "R-1"}' --why "the bank has it"
+        """,
+        CompleteOptions,
+    ),
+    "fail": ActionCommand(
+        "failed",
+        """Give it up, so that no call runs it again; callers are told the reason.
 
-    semel act fail charge:7 --why "the order was cancelled"
-    """
-    _act("fail", keys, options, asked, where)
+        semel act fail charge:7 --why "the order was cancelled"
+        """,
+    ),
+    "drop": ActionCommand(
+        "dropped",
+        """Let the result go and keep the fact, so that duplicates are still known.
 
+        semel act drop reply:42:7 --why "it names a third person"
+        """,
+    ),
+    "forget": ActionCommand(
+        "forgotten",
+        """Remove the record, so that the next call is the first, whatever happened before.
 
-@app.command()
-@on_a_store()
-@with_options("asked", SearchOptions)
-@with_options("options", ActOptions)
-def drop(
-    keys: KeysArgument = None, *, options: ActOptions, asked: SearchOptions, where: StoreOptions
-) -> None:
-    """Let the result go and keep the fact, so that duplicates are still known.
-
-    semel act drop reply:42:7 --why "it names a third person"
-    """
-    _act("drop", keys, options, asked, where)
+        semel act forget import:2026-10-25 --why "the file was wrong, and comes again"
+        """,
+    ),
+}
 
 
-@app.command()
-@on_a_store()
-@with_options("asked", SearchOptions)
-@with_options("options", ActOptions)
-def forget(
-    keys: KeysArgument = None, *, options: ActOptions, asked: SearchOptions, where: StoreOptions
-) -> None:
-    """Remove the record, so that the next call is the first, whatever happened before.
-
-    semel act forget import:2026-10-25 --why "the file was wrong, and comes again"
-    """
-    _act("forget", keys, options, asked, where)
+def _command(name: ActionName, action: ActionCommand) -> None:
+    @app.command(name, help=action.help)
+    @on_a_store()
+    @with_options("asked", SearchOptions)
+    @with_options("options", action.options)
+    def act(
+        keys: KeysArgument = None, *, options: ActOptions, asked: SearchOptions, where: StoreOptions
+    ) -> None:
+        _act(name, keys, options, asked, where)
 
 
+for _name, _action in ACTIONS.items():
+    _command(_name, _action)
 app.command("erase")(subject.erase)
 
 
@@ -213,15 +197,10 @@ def _entry(entry: Entry) -> views.TableRow:
 
 
 def _act(
-    name: ActionName,
-    keys: list[str] | None,
-    options: ActOptions,
-    asked: SearchOptions,
-    where: StoreOptions,
-    *,
-    result: Any = None,
+    name: ActionName, keys: list[str] | None, options: ActOptions, asked: SearchOptions, where: StoreOptions
 ) -> None:
     _check(keys, options, asked)
+    result = json_value("--result", options.result) if isinstance(options, CompleteOptions) else None
     order = ActionOrder(name=name, by=options.by or login_name(), options=options, result=result)
     with unreached() as overflow:
         # What cannot be reached from here is not written to either.
@@ -293,7 +272,7 @@ class ActionReport:
 
     def __init__(self, order: ActionOrder, *, total: int, preview: bool) -> None:
         self.order = order
-        self.participle = DONE[order.name]
+        self.participle = ACTIONS[order.name].participle
         self.dones: list[Done] = []
         self._total = total
         self._preview = preview

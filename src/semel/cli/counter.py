@@ -100,11 +100,5 @@ def for_people(tally: Tally, zone: str) -> str:
 
 def for_programs(tally: Tally) -> dict[str, Any]:
     """A counter as JSON."""
-    return {
-        "counter": tally.counter,
-        "period": tally.period,
-        "used": tally.used,
-        "cap": tally.cap,
-        "remaining": tally.remaining,
-        "resets_at": views.moment(tally.resets_at),
-    }
+    about = {"remaining": tally.remaining, "resets_at": views.moment(tally.resets_at)}
+    return msgspec.structs.asdict(tally) | about
