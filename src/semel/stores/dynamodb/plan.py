@@ -19,7 +19,7 @@ from semel.core.commands import (
 from semel.errors import UsageError
 from semel.stores.dynamodb.conditions import Conditions, Guard, Use
 from semel.stores.dynamodb.layout import DynamoLayout
-from semel.stores.dynamodb.queries import Path, Search, path
+from semel.stores.dynamodb.queries import ItemSearch, Path, path
 from semel.stores.dynamodb.time import ClockReading
 from semel.stores.dynamodb.values import Value, number_value, size
 from semel.tables import Table
@@ -166,12 +166,12 @@ class DynamoPlan:
 
     # Several
 
-    def search(self, command: Query) -> Search:
+    def search(self, command: Query) -> ItemSearch:
         """A query of this table or of one of its indexes."""
         way = self._paths.get(command.index)
         if way is None:
             way = self._paths[command.index] = path(self.layout, self.table.index(command.index))
-        return Search(self.layout, self.conditions, way, command)
+        return ItemSearch(self.layout, self.conditions, way, command)
 
     def over(self, reading: ClockReading) -> RequestBody:
         """Scan for the keys of what has expired."""

@@ -70,7 +70,7 @@ def _same(layout: DynamoLayout, there: Index, index: Index, partition: Field, so
     return (there.partition, there.sort) == keys and there.carries is None
 
 
-class Search:
+class ItemSearch:
     """One query: its request, where it begins, and which of the items that are found are meant."""
 
     def __init__(self, layout: DynamoLayout, conditions: Conditions, path: Path, command: Query) -> None:
