@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 import semel
-from semel.cli import main
 from semel.core import lifecycle
 from semel.core.commands import Update, write
 from semel.core.drive import drive
@@ -52,19 +51,10 @@ def _claim(s, key):
 
 
 @pytest.fixture
-def run(url, monkeypatch, capsys):
-    """Type a command: its exit code, and what it wrote on stdout and stderr."""
+def run(url, monkeypatch, typed):
     monkeypatch.setenv("SEMEL_URL", url)
     monkeypatch.setenv("COLUMNS", "120")
-
-    def run(*words):
-        monkeypatch.setattr(sys, "argv", ["semel", *words])
-        with pytest.raises(SystemExit) as end:
-            main()
-        captured = capsys.readouterr()
-        return end.value.code or 0, captured.out, captured.err
-
-    return run
+    return typed
 
 
 def test_help_teaches_where_to_begin(run):

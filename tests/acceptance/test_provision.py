@@ -3,7 +3,6 @@
 import json
 import shlex
 import sqlite3
-import sys
 from collections import Counter
 from contextlib import closing
 from uuid import uuid4
@@ -16,7 +15,6 @@ from semel.aws.credentials import Credentials
 from semel.aws.errors import ServiceError
 from semel.aws.transport import Transport
 from semel.aws.wire import Wire
-from semel.cli import main
 from semel.core.clock import Clock
 from semel.core.commands import After, Put, Query
 from semel.core.drive import drive
@@ -71,18 +69,9 @@ def env():
 
 
 @pytest.fixture
-def run(monkeypatch, capsys):
-    """Type a command: its exit code, and what it wrote on stdout and stderr."""
+def run(monkeypatch, typed):
     monkeypatch.setenv("COLUMNS", "200")
-
-    def run(*words):
-        monkeypatch.setattr(sys, "argv", ["semel", *words])
-        with pytest.raises(SystemExit) as end:
-            main()
-        captured = capsys.readouterr()
-        return end.value.code or 0, captured.out, captured.err
-
-    return run
+    return typed
 
 
 def own(table, env):

@@ -34,7 +34,6 @@ from semel.apps.support import app as support_app
 from semel.aws.credentials import Credentials
 from semel.aws.sqs import Queue
 from semel.aws.wire import Wire
-from semel.cli import main
 from semel.core.clock import Clock
 from semel.core.keys import Key, prefix
 from semel.provision import cloudformation, dynamodb, stack
@@ -83,20 +82,6 @@ def template(*apps: str, env: str = "prod") -> dict[str, Any]:
 # The text
 
 
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
-    """Type a command: its exit code, and what it wrote on stdout and stderr."""
-
-    def run(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["semel", *words])
-        with pytest.raises(SystemExit) as end:
-            main()
-        captured = capsys.readouterr()
-        return int(end.value.code or 0), captured.out, captured.err
-
-    return run
-
-
 def lint(text: str) -> list[str]:
     """What cfn-lint has to say, its warnings and hints included."""
     linter = importlib.import_module("cfnlint")
@@ -107,11 +92,11 @@ def lint(text: str) -> list[str]:
 @pytest.mark.seed("A5")
 @pytest.mark.parametrize("apps", [pytest.param(APPS, id="all"), pytest.param(("probe",), id="probe")])
 def test_cfn_lint_has_nothing_to_say_of_what_the_command_prints(
-    run: Callable[..., Any], apps: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    typed: Callable[..., Any], apps: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(EXAMPLE)  # whose semel.toml says where the example is
     words = [word for app in apps for word in ("--app", app)]
-    code, out, _ = run("provision", *words, "--print", "sam", "--env", "prod")
+    code, out, _ = typed("provision", *words, "--print", "sam", "--env", "prod")
     assert code == 0
     assert lint(out) == []
     yaml = importlib.import_module("yaml")
@@ -335,8 +320,8 @@ def test_a_parameter_that_nobody_gives_means_what_a_setting_means_that_nobody_se
 # The command
 
 
-def test_an_app_that_is_not_there_is_told_with_those_that_are(run: Callable[..., Any]) -> None:
-    code, out, err = run("provision", "--app", "shop", "--print", "sam")
+def test_an_app_that_is_not_there_is_told_with_those_that_are(typed: Callable[..., Any]) -> None:
+    code, out, err = typed("provision", "--app", "shop", "--print", "sam")
     assert (code, out) == (2, "")
     assert err == (
         "semel: apps.shop: there is no such app; there are quill, support, household, probe; "
@@ -344,11 +329,11 @@ def test_an_app_that_is_not_there_is_told_with_those_that_are(run: Callable[...,
     )
 
 
-def test_an_app_brings_its_own_tables(run: Callable[..., Any]) -> None:
-    code, _, err = run("provision", "--app", "probe", "--table", "ledger", "--print", "sam")
+def test_an_app_brings_its_own_tables(typed: Callable[..., Any]) -> None:
+    code, _, err = typed("provision", "--app", "probe", "--table", "ledger", "--print", "sam")
     assert code == 2
     assert "leave out --table, or --app" in err
-    code, out, _ = run("provision", "--app", "probe", "--print", "cloudformation", "--env", "prod")
+    code, out, _ = typed("provision", "--app", "probe", "--print", "cloudformation", "--env", "prod")
     assert (code, out) == (0, cloudformation.text(deployment("probe").tables, "prod"))
 
 

@@ -1,12 +1,11 @@
 """`semel inbox`, as an operator types it."""
 
 import json
-import sys
+from functools import partial
 
 import pytest
 
 import semel
-from semel.cli import main
 from semel.doors.inbox import Message, StoreInbox, open_inbox
 from tests.doors.inbox_kit import Diary, conversation, failing, running
 from tests.doors.sqs_kit import make_queue
@@ -46,20 +45,12 @@ def work_off(inbox, work, **options):
 
 
 @pytest.fixture
-def run(url, monkeypatch, capsys):
-    """Type a command: its exit code, and what it wrote on stdout and stderr."""
+def run(url, monkeypatch, typed):
+    """Type a command of `semel inbox`."""
     monkeypatch.setenv("SEMEL_URL", url)
     monkeypatch.setenv("SEMEL_SCOPE", "shop")
     monkeypatch.setenv("COLUMNS", "140")
-
-    def run(*words):
-        monkeypatch.setattr(sys, "argv", ["semel", "inbox", *words])
-        with pytest.raises(SystemExit) as end:
-            main()
-        captured = capsys.readouterr()
-        return end.value.code or 0, captured.out, captured.err
-
-    return run
+    return partial(typed, "inbox")
 
 
 def test_list_tells_how_much_waits(run, inbox):
