@@ -31,6 +31,7 @@ from semel.core.locks import Ticket
 from semel.errors import InvalidOption, StoreClosed, StoreOutcomeUnknown, StoreUnavailable, UsageError
 from semel.testing import FakeClock
 from semel.testing.proxy import FaultProxy
+from tests.clocks import MachineClock
 
 REGION = "eu-north-1"
 KEYS = Credentials("id", "secret")
@@ -507,16 +508,9 @@ def test_a_server_that_says_close_is_obeyed(wire, script, call):
         assert server.connections == n
 
 
-class Moved(FakeClock):
-    """A machine's clock that a test moves."""
-
-    def imposed(self) -> float | None:  # type: ignore[override]
-        return None
-
-
 def test_a_connection_that_was_idle_for_long_is_not_trusted(wire, script):
     server = script(OK)
-    clock = Moved()
+    clock = MachineClock()
     way = wire(server.url, clock=clock)
 
     async def ask():
@@ -541,7 +535,7 @@ def test_connections_that_nobody_needs_any_more_are_closed(wire, script):
         return OK
 
     server = script(together)
-    clock = Moved()
+    clock = MachineClock()
     way = wire(server.url, clock=clock)
 
     async def ask():

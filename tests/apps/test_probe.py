@@ -24,7 +24,6 @@ from semel.provision import dynamodb
 from semel.stores.dynamodb.layout import title
 from semel.tables import OWN
 from semel.tables.seeds import PROBE
-from semel.testing import FakeClock
 from tests.doors.lambda_events import Context, http_api, rest
 from tests.places import CREDENTIALS
 from tests.servers.running import until
@@ -58,17 +57,6 @@ class Caller:
         assert status == 200, told
         assert told["processedMessages"] == len(told["messages"])
         return [message["body"] for message in told["messages"]]
-
-
-@pytest.fixture
-def clock():
-    return FakeClock()
-
-
-@pytest.fixture
-def s(clock):
-    with semel.connect("memory:", clock=clock) as s:
-        yield s
 
 
 @pytest.fixture

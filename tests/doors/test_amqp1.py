@@ -104,12 +104,6 @@ def producer(rabbitmq: Broker) -> Iterator[Producer]:
         yield producer
 
 
-@pytest.fixture
-def s() -> Iterator[semel.Semel]:
-    with semel.connect("memory:") as s:
-        yield s
-
-
 @contextmanager
 def running(consumer: Consumer) -> Iterator[Consumer]:
     """The consumer at work; what `run` raises is raised at the end."""

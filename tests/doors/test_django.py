@@ -194,12 +194,6 @@ class TestApiView(WsgiClaims):
 
 
 @pytest.fixture
-def s():
-    with semel.connect("memory:") as s:
-        yield s
-
-
-@pytest.fixture
 def idempotency(s):
     return Idempotency(s, identity=ANYONE, max_kept=4096)
 

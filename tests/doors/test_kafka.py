@@ -122,12 +122,6 @@ def test_each_effect_happens_once_and_in_order_though_the_consumer_is_killed(clu
 # What becomes of each message
 
 
-@pytest.fixture
-def s():
-    with semel.connect("memory:") as s:
-        yield s
-
-
 class Running:
     """A consumer in a thread of its own."""
 

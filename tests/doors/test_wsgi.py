@@ -8,7 +8,6 @@ from wsgiref.validate import validator
 
 import pytest
 
-import semel
 from semel.doors.http import ANYONE, Idempotency
 from semel.doors.wsgi import IdempotencyMiddleware
 from tests.doors.wsgi_kit import App, Exchanged, Out, World, WsgiClaims, bearer, environ_of
@@ -74,12 +73,6 @@ def _checked(app: Any) -> App:
         return checked(dict(environ), start_response)
 
     return call
-
-
-@pytest.fixture
-def s():
-    with semel.connect("memory:") as s:
-        yield s
 
 
 @pytest.fixture

@@ -19,16 +19,11 @@ from semel.aws.transport import ThreadCall
 from semel.aws.wire import JsonRequest
 from semel.core.commands import Pause
 from semel.errors import StoreError, StoreOutcomeUnknown, StoreThrottled, StoreUnavailable, UsageError
-from semel.testing import FakeClock
+from tests.clocks import MachineClock
 
 TORN = NoResponse("it broke", ErrorKind.FAILED)
 UNREACHED = NoResponse("refused", ErrorKind.UNREACHED)
 HOUR = 3600
-
-
-class MachineClock(FakeClock):
-    def imposed(self) -> float | None:  # type: ignore[override]
-        return None
 
 
 def answer(body: Any, status=200, *, raw=None, **headers):

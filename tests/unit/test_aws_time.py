@@ -10,15 +10,9 @@ from hypothesis import strategies as st
 from semel.aws.time import DRIFT, ServiceTime, parse_date
 from semel.core.clock import Clock
 from semel.testing import FakeClock
+from tests.clocks import MachineClock
 
 HOUR = 3600.0
-
-
-class MachineClock(FakeClock):
-    """A machine's clock: it can be wrong, and nobody is to take it for the store's own."""
-
-    def imposed(self) -> float | None:  # type: ignore[override]
-        return None
 
 
 class World:

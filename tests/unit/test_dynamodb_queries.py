@@ -34,6 +34,7 @@ from semel.tables.powertools import POWERTOOLS
 from semel.tables.seeds import ACTIVITIES, MESSAGES, QUILL
 from semel.testing import FakeClock
 from semel.testing.conformance import ENTRIES, THINGS
+from tests.clocks import MachineClock
 from tests.conformance.dynamodb_kit import Answer, Told
 
 Make = Callable[..., tuple[DynamoDBStore, Told]]
@@ -344,13 +345,6 @@ def test_the_time_is_told_without_a_request(store: Make, clock: FakeClock) -> No
     assert it.at_once(Get(THINGS, "key")) is None
 
 
-class Machine(FakeClock):
-    """A machine's clock, which is not what the store goes by."""
-
-    def imposed(self) -> float | None:  # type: ignore[override]
-        return None
-
-
 class Dating(Told):
     """A transport whose answers are dated by another clock than the machine's."""
 
@@ -373,7 +367,7 @@ class Dating(Told):
 )
 def test_before_the_first_answer_the_server_is_asked_once(answer: Answer, run: str) -> None:
     """Any answer tells the time: whoever has no ledger, or may not read it, has a clock all the same."""
-    clock = Machine()
+    clock = MachineClock()
     told = Dating(clock, 3600)
     told.answers[0] = answer
     it = DynamoDBStore(told, env="test", clock=clock)
@@ -389,7 +383,7 @@ def test_before_the_first_answer_the_server_is_asked_once(answer: Answer, run: s
 
 def test_the_time_is_heard_from_a_table_that_is_in_use() -> None:
     """After a jump of the machine's clock it is heard again; there a table is known that may be read."""
-    clock = Machine()
+    clock = MachineClock()
     told = Dating(clock, 0)
     it = DynamoDBStore(told, env="test", clock=clock)
     it.execute(Get(DOCUMENTS, "key"))
