@@ -13,8 +13,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from semel import Claimed
 from semel.core.events import Event, What
 from semel.service.runtime import Runtime
+from semel.telemetry import families
 from semel.telemetry.emf import Emf
-from semel.telemetry.families import FAMILIES
+from semel.telemetry.families import MetricFamily
 from semel.telemetry.thresholds import OFTEN, ONCE
 from semel.telemetry.words import metric, outcome
 from tests import monitoring_files as monitoring
@@ -25,6 +26,7 @@ from tests.service.kit import client_of, opened, register
 
 # What Prometheus adds to each series, and to the buckets of a histogram.
 ADDED = {"job", "le"}
+FAMILIES = [each for each in vars(families).values() if isinstance(each, MetricFamily)]
 
 
 @pytest.mark.parametrize("name", monitoring.files())

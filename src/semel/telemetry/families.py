@@ -40,17 +40,3 @@ LEDGER_DOUBTS: Final = MetricFamily(
     "semel_ledger_doubts", "gauge", "Keys that wait to be settled.", ("scope",)
 )
 LEDGER_DOUBTS_OLDEST: Final = MetricFamily("semel_ledger_doubts_oldest_seconds", "gauge", OLDEST, ("scope",))
-
-FAMILIES: Final = (
-    EVENTS,
-    HTTP_REQUESTS,
-    HTTP_SECONDS,
-    HTTP_REFUSED,
-    HTTP_IN_FLIGHT,
-    INBOX_WAITING,
-    INBOX_OLDEST,
-    INBOX_DEAD,
-    INBOX_DEAD_OLDEST,
-    LEDGER_DOUBTS,
-    LEDGER_DOUBTS_OLDEST,
-)

@@ -74,7 +74,6 @@ def _joined(word: Literal["AND", "OR"], parts: Iterable[Operand], *, of_none: bo
     return Expression(f" {word} ".join(texts), word)
 
 
-THERE = Expression("attribute_exists(#p)")
 NOT_THERE = Expression("attribute_not_exists(#p)")
 NOT_OVER = Expression("attribute_not_exists(#x) OR #x > :now", "OR")
 ALIVE = Expression("attribute_exists(#p) AND (attribute_not_exists(#x) OR #x > :now)", "AND")
