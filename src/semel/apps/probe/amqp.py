@@ -141,13 +141,7 @@ class MessageReceiver:
 
     def on_connection_remote_open(self, broker: BrokerConnection, connection: Any) -> None:
         """The broker lets us in."""
-        session = connection.session()
-        session.open()
-        self._link = link = session.receiver(self._address)
-        link.source.address = self._address
-        link.source.capabilities.put_object(broker.proton.symbol("queue"))
-        link.snd_settle_mode = broker.proton.Link.SND_UNSETTLED
-        link.open()
+        self._link = broker.receiver(self._address, "queue")
 
     def on_link_remote_open(self, broker: BrokerConnection, link: Any) -> None:
         """The broker knows the address; or it says so, and refuses it with the next word."""
