@@ -109,10 +109,7 @@ def check(state: SchemaState, layouts: Sequence[PostgresLayout], env: str, addre
     """Refuse to work on what is not as it should be."""
     if state.encoding != "UTF8":
         raise errors.WrongSchema(_misencoded(state).what)
-    if state.version > len(MIGRATIONS):
-        raise errors.SchemaTooNew(state.version, len(MIGRATIONS))
-    if state.environment not in (None, env):
-        raise errors.WrongEnvironment(state.environment, env)
+    _check_stamp(state, env)
     missing = [layout.title for layout in layouts if layout.title not in state.found.columns]
     remedy = f"run: {_provision(address, env, layouts)}"
     if state.environment is None or missing:
