@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
 from math import floor
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -144,6 +144,11 @@ class Month(Period, frozen=True):
 
         _, days = monthrange(clock.year, clock.month)
         return (clock.day - 1) * _DAY + _time_of_day(clock), days * _DAY
+
+
+PeriodName: TypeAlias = Literal["hour", "day", "week", "month"]
+# How settings, requests and commands call them.
+PERIODS: Final[dict[PeriodName, type[Period]]] = {"hour": Hour, "day": Day, "week": Week, "month": Month}
 
 
 # --- Windows ---------------------------------------------------------------------------------------

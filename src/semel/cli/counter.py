@@ -1,6 +1,6 @@
 """`semel counter`: how much of a period is used up."""
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any
 
 import msgspec
 import typer
@@ -17,13 +17,10 @@ from semel.cli.common import (
     tell_more,
 )
 from semel.ops.standing import CounterState
-from semel.periods import Day, Hour, Month, Period, Week
+from semel.periods import PERIODS, PeriodName
 from semel.state.counters import Tally
 
 app = typer.Typer(no_args_is_help=True, help="Show how much of a period is used up.")
-
-PeriodName: TypeAlias = Literal["hour", "day", "week", "month"]
-PERIODS: dict[PeriodName, type[Period]] = {"hour": Hour, "day": Day, "week": Week, "month": Month}
 
 
 @app.command()

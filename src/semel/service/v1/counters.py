@@ -2,22 +2,14 @@
 
 from fastapi import APIRouter
 
-from semel import periods
 from semel.core.drive import adrive
+from semel.periods import PERIODS, PeriodName
 from semel.service.openapi import problems
 from semel.service.tokens import LedgerReader, LedgerWriter
 from semel.service.v1 import models, rules
 from semel.service.v1.handles import charge_handle, charge_of
 from semel.service.v1.models import answer
 from semel.service.v1.strict_json import StrictRoute
-
-PERIODS: dict[str, type[periods.Period]] = {
-    "hour": periods.Hour,
-    "day": periods.Day,
-    "week": periods.Week,
-    "month": periods.Month,
-}
-
 
 routes = APIRouter(prefix="/counters", tags=["counters"], route_class=StrictRoute)
 
@@ -50,7 +42,7 @@ async def refund(asked: models.RefundRequest, caller: LedgerWriter) -> models.Re
 async def look(
     counter: models.KeyQuery,
     caller: LedgerReader,
-    per: models.CounterPeriod = "day",
+    per: PeriodName = "day",
     zone: models.Zone = "UTC",
     cap: models.Amount | None = None,
 ) -> models.TallyResponse:

@@ -11,12 +11,12 @@ from semel import errors
 from semel.apps.configuration import Configuration
 from semel.core.keys import compile_template
 from semel.gate import RULES, Allowed, GateDecision, Refused, Rule
+from semel.periods import PERIODS
 from semel.service.openapi import problems
 from semel.service.problems import problem_error
 from semel.service.runtime import Runtime
 from semel.service.settings import GateSection
 from semel.service.tokens import LedgerWriter, Principal
-from semel.service.v1.counters import PERIODS
 from semel.service.v1.handles import decision_handle, decision_of
 from semel.service.v1.models import (
     DecideRequest,

@@ -15,6 +15,7 @@ from pydantic import (  # noqa: TID253 - the service is where it is needed
 
 from semel.core.keys import MAX_INTEGER, MAX_KEY_BYTES
 from semel.model import MISSING, Record
+from semel.periods import PeriodName
 from semel.service.problems import moment
 from semel.service.tokens import AppQuery
 from semel.tables import FOREVER
@@ -61,7 +62,6 @@ IsoMoment: TypeAlias = Annotated[
     Field(description="ISO 8601, in UTC.", json_schema_extra={"format": "date-time"}),
 ]
 RecordStatus: TypeAlias = Literal["IN_PROGRESS", "COMPLETED", "FAILED", "UNKNOWN", "RELEASED"]
-CounterPeriod: TypeAlias = Literal["hour", "day", "week", "month"]
 Zone: TypeAlias = Annotated[
     str, Field(max_length=64, description="IANA name.", examples=["Europe/Stockholm"])
 ]
@@ -300,7 +300,7 @@ class ChargeRequest(RequestModel):
     token: BodyKey
     cap: Amount
     by: Amount = 1
-    per: CounterPeriod = "day"
+    per: PeriodName = "day"
     zone: Zone = "UTC"
     keep: Ttl = 604_800.0
 
