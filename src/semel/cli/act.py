@@ -9,15 +9,7 @@ import typer
 import semel
 from semel import errors
 from semel.cli import subject, views
-from semel.cli.asking import (
-    ByOption,
-    PreviewOption,
-    WhyOption,
-    ask,
-    can_ask,
-    check_why,
-    login_name,
-)
+from semel.cli.asking import SHOWN, ByHandOptions
 from semel.cli.common import (
     AfterOption,
     JsonOption,
@@ -44,24 +36,16 @@ KeysArgument: TypeAlias = Annotated[
     list[str] | None, typer.Argument(metavar="[KEY]...", help="The keys, as `semel ls` shows them.")
 ]
 
-# So many are shown before somebody is asked whether all of them are meant.
-SHOWN = 20
 
+class ActOptions(ByHandOptions, frozen=True, kw_only=True):
+    """The options of every action."""
 
-class ActOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of everything that is done by hand."""
-
-    why: WhyOption
-    by: ByOption = ""
     force: Annotated[
         bool, typer.Option("--force", help="Though somebody is at work on it, who then loses the claim.")
     ] = False
     everything: Annotated[
         bool, typer.Option("--all", help="All records that the other options find, in place of keys.")
     ] = False
-    preview: PreviewOption = False
-    yes: Annotated[bool, typer.Option("--yes", help="Yes, with --all: do not ask.")] = False
-    as_json: JsonOption = False
 
 
 class CompleteOptions(ActOptions, frozen=True, kw_only=True):
@@ -201,7 +185,7 @@ def _act(
 ) -> None:
     _check(keys, options, asked)
     result = json_value("--result", options.result) if isinstance(options, CompleteOptions) else None
-    order = ActionOrder(name=name, by=options.by or login_name(), options=options, result=result)
+    order = ActionOrder(name=name, by=options.who, options=options, result=result)
     with unreached() as overflow:
         # What cannot be reached from here is not written to either.
         removing = overflow if name in ("drop", "forget") else None
@@ -219,7 +203,7 @@ def _check(keys: list[str] | None, options: ActOptions, asked: SearchOptions) ->
         raise errors.UsageError(
             "keys are named, so nothing is searched for: leave out the other, or say --all"
         )
-    check_why(options.why)
+    options.check_why()
 
 
 def _act_on_keys(s: semel.Semel, order: ActionOrder, keys: list[str]) -> None:
@@ -236,7 +220,8 @@ def _act_in_bulk(s: semel.Semel, order: ActionOrder, asked: SearchOptions) -> No
         plan.tell()
         return
     if not order.options.yes:
-        _ask(plan)
+        count, be = number(len(plan.changed), "record"), f"be {plan.participle}"
+        order.options.confirm(f"{count} would {be}", plan.print_words, f"Shall {count} {be}?")
     done = ActionReport(order, total=len(targets), preview=False)
     done.dones += [each for each in plan.dones if not each.changed]
     done.carry_out(s, {each.key: targets[each.key] for each in plan.changed})
@@ -253,15 +238,6 @@ def _found(s: semel.Semel, asked: SearchOptions) -> dict[str, str]:
             targets |= {record.key: version_of(record) for record in page.records}
             told(len(targets))
     return targets
-
-
-def _ask(plan: "ActionReport") -> None:
-    """Show what would be done, and go on only with a yes."""
-    count = number(len(plan.changed), "record")
-    if not can_ask(plan.order.options.as_json):
-        raise errors.UsageError(f"{count} would be {plan.participle}: look with --preview, then say --yes")
-    plan.print_words()
-    ask(f"Shall {count} be {plan.participle}?")
 
 
 # Telling it

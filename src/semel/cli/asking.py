@@ -2,46 +2,52 @@
 
 import getpass
 import sys
-from typing import Annotated, TypeAlias
+from collections.abc import Callable
+from typing import Annotated
 
+import msgspec
 import typer
 
 from semel import errors
+from semel.cli.common import JsonOption
 
-WhyOption: TypeAlias = Annotated[
-    str, typer.Option(metavar="TEXT", help="The reason, for whoever looks back.")
-]
-ByOption: TypeAlias = Annotated[
-    str, typer.Option(metavar="NAME", help="Who wants it; your login name, unless said.")
-]
-PreviewOption: TypeAlias = Annotated[bool, typer.Option("--preview", help="Only say what it would do.")]
+# So many are shown before somebody is asked whether all of them are meant.
+SHOWN = 20
 
 
-def login_name() -> str:
-    """Who is logged in here."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError, ImportError):
-        raise errors.UsageError("nobody is logged in here by a name: say who you are with --by") from None
+class ByHandOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of what is done by hand: who wants it, why, and whether it is meant."""
 
+    why: Annotated[str, typer.Option(metavar="TEXT", help="The reason, for whoever looks back.")]
+    by: Annotated[str, typer.Option(metavar="NAME", help="Who wants it; your login name, unless said.")] = ""
+    preview: Annotated[bool, typer.Option("--preview", help="Only say what it would do.")] = False
+    yes: Annotated[bool, typer.Option("--yes", help="Yes: do not ask.")] = False
+    as_json: JsonOption = False
 
-def check_why(why: str) -> None:
-    """Refuse a reason that says nothing."""
-    if not why.strip():
-        raise errors.UsageError("--why is empty: say the reason, for whoever looks back")
+    @property
+    def who(self) -> str:
+        """Who wants it: as said, or whoever is logged in here."""
+        if self.by:
+            return self.by
+        try:
+            return getpass.getuser()
+        except (KeyError, OSError, ImportError):
+            raise errors.UsageError("nobody is logged in here by a name: say who you are with --by") from None
 
+    def check_why(self) -> None:
+        """Refuse a reason that says nothing."""
+        if not self.why.strip():
+            raise errors.UsageError("--why is empty: say the reason, for whoever looks back")
 
-def can_ask(as_json: bool) -> bool:
-    """Whether there is somebody who can be asked."""
-    return not as_json and sys.stdin.isatty()
-
-
-def ask(question: str) -> None:
-    """Go on only with a yes."""
-    try:
-        sure = typer.confirm(question)
-    except typer.Abort:
-        sure = False
-    if not sure:
-        typer.echo("Nothing was done.")
-        raise typer.Exit(1)
+    def confirm(self, would: str, show: Callable[[], None], question: str) -> None:
+        """Show what would be done, and go on only with a yes; who cannot be asked has to say it before."""
+        if self.as_json or not sys.stdin.isatty():
+            raise errors.UsageError(f"{would}: look with --preview, then say --yes")
+        show()
+        try:
+            sure = typer.confirm(question)
+        except typer.Abort:
+            sure = False
+        if not sure:
+            typer.echo("Nothing was done.")
+            raise typer.Exit(1)

@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from typing import Annotated, TypeAlias
 
 import msgspec
@@ -15,7 +16,7 @@ from semel.apps.configuration import Configuration, read, store_of
 from semel.apps.ledgers import in_dynamodb, ledger_at
 from semel.apps.registry import own_ledger
 from semel.cli import views
-from semel.cli.asking import ByOption, PreviewOption, WhyOption, ask, can_ask, check_why, login_name
+from semel.cli.asking import SHOWN, ByHandOptions
 from semel.cli.common import (
     JsonOption,
     LimitOption,
@@ -48,9 +49,6 @@ InboxArgument: TypeAlias = Annotated[
 QueueOption: TypeAlias = Annotated[
     str, typer.Option(metavar="URL", help="The SQS FIFO queue, if the inbox is on SQS.")
 ]
-# So many are shown before somebody is asked whether all of them are meant.
-SHOWN = 20
-
 DeadLettersOption: TypeAlias = Annotated[
     str, typer.Option(metavar="URL", help="The SQS queue for dead letters.")
 ]
@@ -109,11 +107,9 @@ def list_dead(
         typer.echo(f"There may be more: --limit {limit * 10}")
 
 
-class RedriveOptions(msgspec.Struct, frozen=True, kw_only=True):
+class RedriveOptions(ByHandOptions, frozen=True, kw_only=True):
     """Which dead letters are put back, who wants it, and why."""
 
-    why: WhyOption
-    by: ByOption = ""
     everything: Annotated[bool, typer.Option("--all", help="All dead letters.")] = False
     error: Annotated[
         str, typer.Option(metavar="TYPE", help="Those with this type of error, such as TimeoutError.")
@@ -126,9 +122,6 @@ class RedriveOptions(msgspec.Struct, frozen=True, kw_only=True):
     until: Annotated[
         str | None, typer.Option(metavar="WHEN", help="Put aside until: 10min ago, or 2026-10-25T08:00Z.")
     ] = None
-    preview: PreviewOption = False
-    yes: Annotated[bool, typer.Option("--yes", help="Yes, to more than one: do not ask.")] = False
-    as_json: JsonOption = False
 
     def which(self, id: str | None) -> DeadFilter:
         """The dead letters that are meant."""
@@ -146,7 +139,7 @@ class RedriveOptions(msgspec.Struct, frozen=True, kw_only=True):
                 "name one message, by its id as `semel inbox dead` shows it; or say --all, or which: "
                 "--error, --prefix, --group, --since, --until"
             )
-        check_why(self.why)
+        self.check_why()
         return wanted
 
 
@@ -180,19 +173,16 @@ def redrive(
 
 def _redrive(s: semel.Semel, inbox: Inbox, which: DeadFilter, options: RedriveOptions) -> None:
     """Show what would be put back, ask where it is more than one, and put it back."""
-    by, found = options.by or login_name(), None
+    by, found = options.who, None
     if options.preview or not (which.id or options.yes):
         with views.progress("Looking", _messages, 0) as told:
             found = redriven(s, inbox, which, by=by, why=options.why, preview=True, told=told)
         if options.preview or not found.letters:
             _tell_redriven(found, options, preview=True)
             return
-        if not can_ask(options.as_json):
-            raise errors.UsageError(
-                f"{_messages(len(found.letters))} would be put back: look with --preview, then say --yes"
-            )
-        _tell_redriven(found, options, preview=True)
-        ask(f"Shall {_messages(len(found.letters))} be put back?")
+        show, count = partial(_tell_redriven, found, options, preview=True), _messages(len(found.letters))
+        question = f"Shall {count} be put back?"
+        options.confirm(f"{count} would be put back", show, question)
     with _progress(found) as told:
         done = redriven(s, inbox, which, by=by, why=options.why, told=told)
     _tell_redriven(done, options, preview=False)

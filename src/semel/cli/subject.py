@@ -2,6 +2,7 @@
 
 import os
 import sys
+from functools import partial
 from typing import Annotated, TypeAlias
 
 import msgspec
@@ -10,9 +11,8 @@ import typer
 import semel
 from semel import errors
 from semel.cli import views
-from semel.cli.asking import ByOption, PreviewOption, WhyOption, ask, can_ask, check_why, login_name
+from semel.cli.asking import ByHandOptions
 from semel.cli.common import (
-    JsonOption,
     StoreOptions,
     UnreachedOverflow,
     bound,
@@ -40,23 +40,13 @@ SecretFromOption: TypeAlias = Annotated[
 ]
 
 
-class EraseOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Who wants a person erased, and why."""
-
-    why: WhyOption
-    by: ByOption = ""
-    preview: PreviewOption = False
-    yes: Annotated[bool, typer.Option("--yes", help="Yes: do not ask.")] = False
-    as_json: JsonOption = False
-
-
 @on_a_store()
-@with_options("options", EraseOptions)
+@with_options("options", ByHandOptions)
 def erase(
     person: PersonArgument,
     *,
     secret_from: SecretFromOption = None,
-    options: EraseOptions,
+    options: ByHandOptions,
     where: StoreOptions,
 ) -> None:
     """Erase a person: everything kept about it goes, and work that was done still counts as done.
@@ -68,31 +58,30 @@ def erase(
 
     semel act erase - --app support --why "request no. 17" --yes < person.txt
     """
-    check_why(options.why)
+    options.check_why()
     secret, name = _secret(secret_from, where), person_named(person)
     with unreached() as overflow, connected(where, secret=secret, overflow=overflow) as s:
         _erase(s, name, options, overflow)
 
 
-def _erase(s: semel.Semel, name: str, options: EraseOptions, overflow: UnreachedOverflow) -> None:
-    by = options.by or login_name()
+def _erase(s: semel.Semel, name: str, options: ByHandOptions, overflow: UnreachedOverflow) -> None:
+    by = options.who
     if options.preview or not options.yes:
         with views.progress("Looking", _words, Erasure()) as told:
             found = s.ops.erase(name, by=by, why=options.why, preview=True, told=told)
         if options.preview or not found.rows:
             _tell_erased(found, options, overflow)
             return _check_left(found)
-        if not can_ask(options.as_json):
-            raise errors.UsageError(f"{_in_tables(found)} would go: look with --preview, then say --yes")
-        _tell_erased(found, options, overflow)
-        ask("Shall all of it go? It cannot be brought back.")
+        show = partial(_tell_erased, found, options, overflow)
+        question = "Shall all of it go? It cannot be brought back."
+        options.confirm(f"{_in_tables(found)} would go", show, question)
     with views.progress("Erasing", _words, Erasure()) as told:
         done = s.ops.erase(name, by=by, why=options.why, told=told)
     _tell_erased(done, options, overflow)
     return _check_left(done)
 
 
-def _tell_erased(done: Erased, options: EraseOptions, overflow: UnreachedOverflow) -> None:
+def _tell_erased(done: Erased, options: ByHandOptions, overflow: UnreachedOverflow) -> None:
     if options.as_json:
         print_json(msgspec.to_builtins(done) | {"overflow": overflow.left})
         return
