@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from semel.core.events import What
-from semel.core.extras import require
+from semel.provision import cloudformation
 from semel.provision.alarms import TemplateBlock, ledger_alarms
 from semel.provision.cloudformation import VERSION
 from semel.telemetry import families
@@ -37,10 +37,7 @@ def files() -> dict[str, str]:
 
 
 def _yaml(document: Any, about: str) -> str:
-    # Copied by way of JSON: what stands in it twice would be an alias, which CloudFormation does not know.
-    plain = json.loads(json.dumps(document))
-    body: str = require("yaml", "cli").safe_dump(plain, sort_keys=False, width=110)
-    return HEADER.format(about=about) + body
+    return HEADER.format(about=about) + cloudformation.yaml(document)
 
 
 # Prometheus

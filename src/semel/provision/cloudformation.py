@@ -1,5 +1,6 @@
 """The tables as a CloudFormation template, with the policy of the worker."""
 
+import json
 from collections.abc import Iterable
 from typing import Any
 
@@ -26,7 +27,9 @@ def written(template: dict[str, Any], env: str) -> str:
 
 def yaml(template: dict[str, Any]) -> str:
     """A template as YAML."""
-    text: str = require("yaml", "cli").safe_dump(template, sort_keys=False, width=110)
+    # Copied by way of JSON: what stands in it twice would be an alias, which CloudFormation does not know.
+    plain = json.loads(json.dumps(template))
+    text: str = require("yaml", "cli").safe_dump(plain, sort_keys=False, width=110)
     return text
 
 
@@ -49,12 +52,12 @@ def logical(table: Table) -> str:
 
 def resource(table: Table, env: str) -> dict[str, Any]:
     """A table, which stays when its stack goes: without its ledger, everything would happen again."""
-    return {
-        "Type": "AWS::DynamoDB::Table",
-        "DeletionPolicy": "Retain",
-        "UpdateReplacePolicy": "Retain",
-        "Properties": properties(table, env),
-    }
+    return holding("AWS::DynamoDB::Table", properties(table, env), "Retain")
+
+
+def holding(kind: str, properties: dict[str, Any], policy: str) -> dict[str, Any]:
+    """A resource that holds something, which stays when its stack goes, or goes with it."""
+    return {"Type": kind, "DeletionPolicy": policy, "UpdateReplacePolicy": policy, "Properties": properties}
 
 
 def properties(table: Table, env: str) -> dict[str, Any]:

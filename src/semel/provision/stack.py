@@ -4,12 +4,11 @@ Nothing in it is a wildcard, and no secret is in it: those are fields of secrets
 CloudFormation looks up by name when it makes the functions.
 """
 
-import json
 from collections.abc import Iterable
 
 from semel.provision import cloudformation
 from semel.provision.alarms import TemplateBlock, alarms
-from semel.provision.cloudformation import VERSION, logical
+from semel.provision.cloudformation import VERSION, holding, logical
 from semel.provision.deployment import Deployment, Function, Queue, Secret, camel
 from semel.provision.sam import TRANSFORM
 from semel.tables import LEDGER, Table
@@ -43,8 +42,7 @@ def text(deployments: Iterable[Deployment], env: str) -> str:
         env=env,
         code=CODE,
     )
-    # Copied by way of JSON: what stands in it twice would be an alias, which CloudFormation does not know.
-    return head + cloudformation.yaml(json.loads(json.dumps(template(listed, env))))
+    return head + cloudformation.yaml(template(listed, env))
 
 
 def template(deployments: Iterable[Deployment], env: str) -> TemplateBlock:
@@ -173,8 +171,8 @@ class _Part:
         }
         kept = {"MessageRetentionPeriod": DEAD_KEPT}
         return {
-            f"{self._name}DeadLetters": _resource("AWS::SQS::Queue", fifo | kept, "Retain"),
-            f"{self._name}Queue": _resource("AWS::SQS::Queue", fifo | waiting, "Retain"),
+            f"{self._name}DeadLetters": holding("AWS::SQS::Queue", fifo | kept, "Retain"),
+            f"{self._name}Queue": holding("AWS::SQS::Queue", fifo | waiting, "Retain"),
         }
 
     # Functions
@@ -182,9 +180,7 @@ class _Part:
     def _function(self, name: str, function: Function) -> TemplateBlock:
         whole = self._name + name
         return {
-            f"{whole}Logs": _resource(
-                "AWS::Logs::LogGroup", {"RetentionInDays": {"Ref": "LogDays"}}, "Delete"
-            ),
+            f"{whole}Logs": holding("AWS::Logs::LogGroup", {"RetentionInDays": {"Ref": "LogDays"}}, "Delete"),
             f"{whole}Role": self._role(whole, function),
             f"{whole}Function": {
                 "Type": "AWS::Serverless::Function",
@@ -304,11 +300,6 @@ def _on(table: Table, actions: tuple[str, ...]) -> TemplateBlock:
 def _allow(sid: str, actions: list[str], resource: str) -> TemplateBlock:
     arn = {"Fn::GetAtt": [resource, "Arn"]}
     return {"Sid": sid, "Effect": "Allow", "Action": actions, "Resource": arn}
-
-
-def _resource(kind: str, properties: TemplateBlock, policy: str) -> TemplateBlock:
-    """A resource that holds something, which stays when its stack goes, or goes with it."""
-    return {"Type": kind, "DeletionPolicy": policy, "UpdateReplacePolicy": policy, "Properties": properties}
 
 
 def _yes_or_no(secret: Secret) -> TemplateBlock:
