@@ -1,8 +1,7 @@
 """`semel counter`: how much of a period is used up."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
-import msgspec
 import typer
 
 from semel.cli import views
@@ -16,7 +15,6 @@ from semel.cli.common import (
     print_json,
     tell_more,
 )
-from semel.ops.standing import CounterState
 from semel.periods import PERIODS, PeriodName
 from semel.state.counters import Tally
 
@@ -44,7 +42,7 @@ def show(
     with connected(where) as s:
         tally = s.counters.look(counter, per=period, cap=cap)
     if as_json:
-        print_json(for_programs(tally))
+        print_json(views.readable(tally) | {"remaining": tally.remaining})
     else:
         typer.echo(for_people(tally, zone))
 
@@ -66,7 +64,7 @@ def list_counters(
     with connected(where) as s:
         found = s.ops.counters(prefix, limit=limit, after=after)
     if as_json:
-        print_json({"counters": [_told(each) for each in found.counters], "after": found.after})
+        print_json({"counters": views.readable(found.counters), "after": found.after})
         return
     if found.counters:
         rows = [
@@ -79,23 +77,9 @@ def list_counters(
     tell_more(found.after)
 
 
-def _told(each: CounterState) -> dict[str, Any]:
-    told: dict[str, Any] = msgspec.to_builtins(each)
-    return told | {
-        "updated_at": views.moment(each.updated_at),
-        "resets_at": views.moment_or_none(each.resets_at),
-    }
-
-
 def for_people(tally: Tally, zone: str) -> str:
     """A counter in one line."""
     used = f"{tally.used:,}" if tally.cap is None else f"{tally.used:,} of {tally.cap:,}"
     left = "" if tally.remaining is None else f", {tally.remaining:,} left"
     end = views.moment(tally.resets_at)
     return f"{tally.counter}: {used} used in {tally.period} ({zone}){left}; counts anew from {end}."
-
-
-def for_programs(tally: Tally) -> dict[str, Any]:
-    """A counter as JSON."""
-    about = {"remaining": tally.remaining, "resets_at": views.moment(tally.resets_at)}
-    return msgspec.structs.asdict(tally) | about

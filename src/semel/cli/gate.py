@@ -84,8 +84,4 @@ def for_programs(decision: GateDecision) -> dict[str, Any]:
     else:
         not_before = views.moment_or_none(decision.not_before)
         view |= {"reason": decision.reason, "not_before": not_before, "would_allow": decision.would_allow}
-    return view | {"rules": [_rule(sight) for sight in decision.seen]}
-
-
-def _rule(sight: Sight) -> dict[str, Any]:
-    return {**msgspec.to_builtins(sight), "not_before": views.moment_or_none(sight.not_before)}
+    return view | {"rules": views.readable(decision.seen)}

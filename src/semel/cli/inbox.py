@@ -72,8 +72,7 @@ def list_waiting(
     with _inbox(name, where, queue) as inbox:
         found = inbox.survey()
     if as_json:
-        oldest = views.moment_or_none(found.oldest)
-        print_json({"inbox": name, **msgspec.to_builtins(found), "oldest": oldest})
+        print_json({"inbox": name, **views.readable(found)})
     else:
         _tell(found)
 
@@ -96,8 +95,7 @@ def list_dead(
     with _inbox(name, where, queue, dead_letters) as inbox:
         found = inbox.dead(limit)
     if as_json:
-        letters = [msgspec.to_builtins(dead) | {"at": views.moment(dead.at)} for dead in found]
-        print_json({"inbox": name, "dead": letters})
+        print_json({"inbox": name, "dead": views.readable(found)})
         return
     if found:
         views.print_table(DEAD, [_row(dead) for dead in found], whole=2, cut=True)
@@ -203,7 +201,7 @@ def _progress(found: Redriven | None) -> Iterator[Callable[[int], None]]:
 
 def _tell_redriven(done: Redriven, options: RedriveOptions, *, preview: bool) -> None:
     if options.as_json:
-        letters = [msgspec.to_builtins(dead) | {"at": views.moment(dead.at)} for dead in done.letters]
+        letters = views.readable(done.letters)
         print_json({"preview": preview, "redriven": letters, "refused": dict(done.refused)})
         return
     if preview and done.letters:

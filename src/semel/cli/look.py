@@ -154,25 +154,9 @@ def explain(
     if story is None:
         raise absent("record of", key)
     if as_json:
-        print_json(_readable(msgspec.to_builtins(story)))
+        print_json(views.readable(story))
     else:
         typer.echo(str(story))
-
-
-# The fields of a story that are moments.
-MOMENTS = frozenset({"at", "until", "not_before", "began", "changed"})
-
-
-def _readable(told: Any) -> Any:
-    """A story as JSON, its moments as people write them."""
-    if isinstance(told, list | tuple):
-        return [_readable(each) for each in told]
-    if not isinstance(told, dict):
-        return told
-    return {
-        name: views.moment_or_none(value) if name in MOMENTS else _readable(value)
-        for name, value in told.items()
-    }
 
 
 # What needs somebody

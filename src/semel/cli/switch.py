@@ -3,7 +3,6 @@
 import getpass
 from typing import Annotated, Any, TypeAlias
 
-import msgspec
 import typer
 from rich.text import Text
 
@@ -46,7 +45,7 @@ def history(
     with connected(where) as s:
         turns = s.ops.switch_history(name, limit=limit)
     if as_json:
-        print_json({"turns": [msgspec.to_builtins(turn) | {"at": views.moment(turn.at)} for turn in turns]})
+        print_json({"turns": views.readable(turns)})
     elif turns:
         rows = [(views.moment(turn.at), _word(turn.on), turn.by, turn.why) for turn in turns]
         views.print_table(("at", "turned", "by", "why"), rows)
@@ -101,4 +100,4 @@ def _row(name: str, switch: Switch) -> views.TableRow:
 
 
 def _for_programs(name: str, switch: Switch) -> dict[str, Any]:
-    return {"name": name, **msgspec.to_builtins(switch), "since": views.moment(switch.since)}
+    return {"name": name, **views.readable(switch)}

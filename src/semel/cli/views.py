@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, TypeAlias, TypeVar
 
+import msgspec
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -44,6 +45,10 @@ STYLES = {
     Status.UNKNOWN: "bold yellow",
     Status.RELEASED: "",
 }
+# The fields that are moments, of whatever is shown to programs.
+MOMENTS = frozenset(
+    {"at", "until", "not_before", "began", "changed", "since", "oldest", "updated_at", "resets_at"}
+)
 SPANS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
@@ -130,6 +135,20 @@ def moment(seconds: float) -> str:
 def moment_or_none(seconds: float | None) -> str | None:
     """A moment as ISO 8601 in UTC, where there is one."""
     return None if seconds is None else moment(seconds)
+
+
+def readable(value: Any) -> Any:
+    """A value, or several, as JSON, with moments as people write them."""
+    return _with_moments(msgspec.to_builtins(value))
+
+
+def _with_moments(told: Any) -> Any:
+    if isinstance(told, list | tuple):
+        return [_with_moments(each) for each in told]
+    if not isinstance(told, dict):
+        return told
+    dated = MOMENTS & {name for name, value in told.items() if isinstance(value, int | float)}
+    return {name: moment(value) if name in dated else _with_moments(value) for name, value in told.items()}
 
 
 def span(seconds: float) -> str:
