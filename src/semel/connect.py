@@ -366,13 +366,15 @@ class Semel:
         )
         return Ops(steps, self.store)
 
-    def mailbox(self, name: str, *, ttl: Seconds | None = None) -> "Mailbox":
-        """Messages that wait under this name, for `ttl` at most: 14 days."""
+    def mailbox(self, name: str, *, ttl: Seconds | None = None, shards: int = 1) -> "Mailbox":
+        """Messages that wait under this name, for `ttl` at most: 14 days; in so many shards or more."""
         from semel.state.facades import Mailbox
         from semel.state.mailbox import TTL, MailboxSteps
 
         span = TTL if ttl is None else ttl
-        steps = MailboxSteps(self._realm, self.ledger.steps, self._shared.codec, name, span)
+        steps = MailboxSteps(
+            self._realm, self.ledger.steps, self._shared.codec, name, ttl=span, shards=shards
+        )
         return Mailbox(steps, self.store)
 
     def gate(self, *rules: "Rule", ttl: Seconds = DAY, trace: str | None = None) -> "Gate":
@@ -529,11 +531,11 @@ class AsyncSemel:
 
         return AsyncOps(self._sync.ops.steps, self._sync.store)
 
-    def mailbox(self, name: str, *, ttl: Seconds | None = None) -> "AsyncMailbox":
-        """Messages that wait under this name."""
+    def mailbox(self, name: str, *, ttl: Seconds | None = None, shards: int = 1) -> "AsyncMailbox":
+        """Messages that wait under this name; in so many shards or more."""
         from semel.state.facades import AsyncMailbox
 
-        return AsyncMailbox(self._sync.mailbox(name, ttl=ttl).steps, self._sync.store)
+        return AsyncMailbox(self._sync.mailbox(name, ttl=ttl, shards=shards).steps, self._sync.store)
 
     def gate(self, *rules: "Rule", ttl: Seconds = DAY, trace: str | None = None) -> "AsyncGate":
         """A gate that weighs these rules."""

@@ -49,7 +49,7 @@ def settings(at: Place, telegram: Telegram) -> str:
 class House:
     """The service, the chats that write to it, and what its store has of them."""
 
-    def __init__(self, service: Service, s: semel.Semel, telegram: Telegram, queues: dict[str, str]) -> None:
+    def __init__(self, service: Service, s: semel.Semel, telegram: Telegram, queues: dict[str, Any]) -> None:
         self.service, self.s, self.telegram, self.queues = service, s, telegram, queues
         self.client = httpx.Client(headers={"X-Telegram-Bot-Api-Secret-Token": SECRET_TOKEN})
         self._numbers = itertools.count(1)
@@ -92,7 +92,7 @@ def house(place: Place, tmp_path: Any) -> Iterator[House]:  # noqa: F811
         place.connect("household") as s,
         Service(tmp_path, settings(place, telegram), place.environ) as service,
     ):
-        queues: dict[str, str] = {}
+        queues: dict[str, Any] = {}
         if place.name != "sqlite":
             queues = dict(zip(("queue", "dead_letters"), place.queues("household"), strict=True))
         made = House(service, s, telegram, queues)

@@ -12,6 +12,7 @@ import pytest
 import semel
 from semel.doors.inbox import Message, Runs, StoreInbox, Worker
 from semel.state.mailbox import Letter
+from semel.state.shards import NOTICE_SECONDS
 from semel.testing import FakeClock
 from tests.places import Place
 
@@ -81,7 +82,7 @@ def failing_once(*keys: str) -> Callable[[Message], None]:
 class InboxHarness:
     """An inbox in a scope of its own, with a clock that the test moves, and processes as it asks for them."""
 
-    def __init__(self, place: Place, **options: Any) -> None:
+    def __init__(self, place: Place, *, shards: int = 1, **options: Any) -> None:
         if place.name == "memory":
             place.forget()
         self.place, self.clock, self._options = place, FakeClock(), options
@@ -90,8 +91,11 @@ class InboxHarness:
         self._opened: list[semel.Semel] = []
         self._loop = asyncio.Runner()
         self.s = self.process()
-        self.inbox = StoreInbox(self.s, "in")
+        self.inbox = StoreInbox(self.s, "in", shards=shards)
         self.box = self.s.mailbox("in")
+        if shards > 1:
+            self.inbox.waiting()
+            self.clock.advance(NOTICE_SECONDS)
 
     def process(self, **options: Any) -> semel.Semel:
         """The same store, as another process has it."""
@@ -131,11 +135,19 @@ class InboxHarness:
 
 
 def sweep(worker: Worker, clock: FakeClock) -> None:
-    """Let a worker look once, and go through every lane that is in line, all in this thread."""
+    """Let a worker look at every shard, and go through the lanes that are in line, all in this thread."""
     worker.lanes.wake(clock.monotonic())
-    worker.look()
+    look_everywhere(worker)
     while (lane := worker.lanes.begin()) is not None:
         worker.visit(lane)
+
+
+def look_everywhere(worker: Worker) -> None:
+    """Let a worker look at every shard once."""
+    worker.look()
+    _, shards = worker._box.steps.shards._read
+    for _ in range(shards.number - 1):
+        worker.look()
 
 
 @contextmanager

@@ -30,8 +30,14 @@ def conversations() -> list[Message]:
 @pytest.mark.seed("R8")
 @pytest.mark.seed("R10")
 @pytest.mark.proof("inbox")
-def test_killed_workers_handle_every_message_once_and_in_order(tmp_path, tried):
-    """Hundreds of messages in ten groups, every tenth put in twice, by processes that die at any moment."""
+@pytest.mark.parametrize("shards", [1, 4])
+def test_killed_workers_handle_every_message_once_and_in_order(tmp_path, tried, monkeypatch, shards):
+    """Hundreds of messages in ten groups, every tenth put in twice, by processes that die at any moment.
+
+    The number of shards is raised when half of them have been put in.
+    """
+    # Nobody else is at work yet, who would have to know of it first.
+    monkeypatch.setattr("semel.state.shards.NOTICE_SECONDS", 0.0)
     path = tmp_path / "effects.db"
     with ExitStack() as stack:
         rows = stack.enter_context(closing(sqlite3.connect(path, timeout=60)))
@@ -43,6 +49,8 @@ def test_killed_workers_handle_every_message_once_and_in_order(tmp_path, tried):
         said = conversations()
         half = len(said) // 2
         inbox.put(*said[:half])
+        inbox = open_inbox(s, "in", shards=shards)
+        inbox.waiting()
         dice = random.Random(3)
         fates = [(dice.randint(3, 12), moment) for moment in MOMENTS]
         processes = WorkerProcesses(stack, ["tests.doors.inbox_worker", str(path)], fates, dice, PROCESSES)

@@ -190,6 +190,12 @@ def test_what_cannot_be_read_is_refused_by_name_and_place(
             f"inbox.echo.dead_letters{FILE}'x' is no URL of a queue",
         ),
         (f"[apps.echo]\n[inbox.echo]\nqueue = '{QUEUE}'", f"inbox.echo.queue{FILE}{QUEUE} keeps no order"),
+        ("[apps.echo]\n[inbox.echo]\nshards = 0", f"inbox.echo.shards{FILE}Expected `int` >= 1"),
+        ("[apps.echo]\n[inbox.echo]\nshards = 1001", f"inbox.echo.shards{FILE}Expected `int` <= 1000"),
+        (
+            f"[apps.echo]\n[inbox.echo]\nqueue = '{QUEUE}.fifo'\nshards = 2",
+            f"inbox.echo.shards{FILE}an inbox on SQS has no shards",
+        ),
         (
             "[apps.support]\nwebhook_token = 'a token with blanks'",
             f"apps.support.webhook_token{FILE}a secret of Bearer is printable ASCII without blanks",

@@ -120,11 +120,12 @@ class Runtime:
 
     def _inbox(self, s: Semel, name: str, chosen: InboxSection) -> Any:
         try:
-            return open_inbox(s, name, queue=chosen.queue, dead_letters=chosen.dead_letters)
+            return open_inbox(
+                s, name, queue=chosen.queue, dead_letters=chosen.dead_letters, shards=chosen.shards
+            )
         except errors.UsageError as error:
-            dead = chosen.dead_letters and repr(chosen.dead_letters) in str(error)
             raise self.configuration.wrong(
-                ("inbox", name, "dead_letters" if dead else "queue"), str(error)
+                ("inbox", name, _wrong_setting(chosen, str(error))), str(error)
             ) from error
 
     @property
@@ -171,3 +172,10 @@ class Runtime:
             mounted.inbox.close()
         for s in self._open:
             s.close()
+
+
+def _wrong_setting(chosen: InboxSection, problem: str) -> str:
+    """Which setting of an inbox does not work."""
+    if chosen.queue and chosen.shards > 1:
+        return "shards"
+    return "dead_letters" if chosen.dead_letters and repr(chosen.dead_letters) in problem else "queue"

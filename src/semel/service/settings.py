@@ -7,6 +7,7 @@ import msgspec
 from semel.apps.configuration import Configuration, read
 from semel.apps.ledgers import at, tables_of
 from semel.apps.sections import StoreSection
+from semel.state.shards import MOST as SHARDS
 from semel.tables import COUNTERS, DOCUMENTS, JOURNAL, LEDGER, Table
 
 NonNegative: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
@@ -15,6 +16,7 @@ Positive: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
 PositiveSeconds: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=86_400 * 3650)]
 Share: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=1)]
 Port: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=65535)]
+ShardNumber: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=SHARDS)]
 
 Right: TypeAlias = Literal[
     "ledger:read", "ledger:write", "apps:read", "ops:read", "ops:write", "metrics", "admin"
@@ -87,6 +89,8 @@ class InboxSection(Section, frozen=True):
 
     queue: str = ""
     dead_letters: str = ""
+    shards: ShardNumber = 1
+    """On the store: so many or more, once one process has said so for all of them."""
     workers: NonNegative | None = None
     max_attempts: Positive | None = None
     lease: PositiveSeconds | None = None

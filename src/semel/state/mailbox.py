@@ -4,6 +4,8 @@ They wait in lanes. A group has a lane, in which its messages stand in the order
 made from the store's time; a message of no group has a lane of its own, which it shares with its duplicates.
 Whoever handles messages of a group enters its lane first, and nobody else is in it meanwhile. That each is
 handled once is the ledger's business, under the message's key; taking one away twice is no error.
+
+Lanes are spread over shards, as `shards` says: each shard is a partition of the store.
 """
 
 import threading
@@ -37,6 +39,8 @@ from semel.core.commands import (
     Update,
     Write,
     again,
+    cursor,
+    place_of,
     read,
     write,
     write_each,
@@ -47,6 +51,7 @@ from semel.core.lifecycle import Status
 from semel.core.realm import Realm, SubjectHash
 from semel.core.spans import DAY, Seconds, seconds
 from semel.core.ulids import Ulids
+from semel.state.shards import ALONE, BEYOND, DEAD, GROUP, Shards, ShardSteps
 from semel.tables import INBOX
 
 # As long as SQS keeps a message at most: who has not come back to it by then will not.
@@ -62,12 +67,8 @@ COUNTED_PAGE = 1000
 # Enough to tell a person why, and no place for data.
 MAX_ERROR_TEXT = 1000
 
-# An inbox is one partition, in which any store can move a letter at once. There is `LANE.ID` for each letter,
-# and `LANE` while somebody is in that lane. A lane ends before `LANE/`: one of thousands of letters is passed
-# over by one request. Dead letters have a lane to themselves, before all others.
-BEYOND = "/"
 BEYOND_DIGITS = "g"
-DEAD, GROUP, ALONE = "dead", "g", "k"
+DEAD_BOUNDS = (f"{DEAD}.", f"{DEAD}{BEYOND}")
 # So much of a hash that two groups never share a lane; if they did, they would only wait for each other.
 DIGITS = 20
 
@@ -112,10 +113,12 @@ class Letter(msgspec.Struct, frozen=True):
     body: Body
     subject: str | None = None
     """The keyed hash of whom it is about."""
+    partition: str = ""
+    """The shard that it is in, as the store knows it."""
 
     @property
     def place(self) -> str:
-        """Its place in the order of all."""
+        """Its place in the order of its shard."""
         return f"{self.lane}.{self.id}"
 
 
@@ -138,10 +141,14 @@ class Lane(msgspec.Struct, frozen=True):
 
 
 class Lanes(msgspec.Struct, frozen=True):
-    """Some lanes, and where the next page begins; None when this is the last."""
+    """Some lanes of one shard, and where looking goes on: behind them, or in the next shard."""
 
     lanes: tuple[Lane, ...]
-    after: str | None
+    after: str
+    ended: bool
+    """Whether there are no more in this shard."""
+    shards: int
+    """How many there are to look at."""
 
 
 class Survey(msgspec.Struct, frozen=True):
@@ -193,7 +200,14 @@ class MailboxSteps:
     """The rules of one mailbox, as generators of commands."""
 
     def __init__(
-        self, realm: Realm, ledger: LedgerSteps, codec: Codec, name: str, ttl: Seconds = TTL
+        self,
+        realm: Realm,
+        ledger: LedgerSteps,
+        codec: Codec,
+        name: str,
+        *,
+        ttl: Seconds = TTL,
+        shards: int = 1,
     ) -> None:
         check(name)
         if ":" in name:
@@ -202,24 +216,26 @@ class MailboxSteps:
         self._realm, self._ledger, self._codec = realm, ledger, codec
         self._name = realm.name(name)
         self._ids, self._last, self._lock = Ulids(), 0.0, threading.RLock()
+        self.shards = ShardSteps(realm, self._name, shards)
 
     # Accepting
 
     def put(self, messages: Sequence[Message]) -> Steps[None]:
         """Accept messages: whoever gets an answer may forget them."""
         sealed = [(message, self.sealed(message)) for message in map(checked, messages)]
-        now = yield from self._realm.now()
-        for puts in _in_turn([(message.group, self._put(message, body, now)) for message, body in sealed]):
+        shards, now = yield from self.shards.now()
+        made = [(message.group, self._put(message, body, now, shards)) for message, body in sealed]
+        for puts in _in_turn(made):
             if len(puts) == 1:
                 yield from write(puts[0])
             else:
                 yield from write_each(Batch(tuple(puts)))
 
-    def _put(self, message: Message, body: Body, now: float) -> Put:
+    def _put(self, message: Message, body: Body, now: float, shards: Shards) -> Put:
         at, id = self._named(now)
         person = self._realm.subject_of(message.subject)
         item = _kept(message.key, message.group, body, person) | {"at": at, "expires_at": After(self.ttl)}
-        return Put(INBOX, self._name, item, sort=f"{message.lane}.{id}")
+        return Put(INBOX, self._home(shards, message.lane, at), item, sort=f"{message.lane}.{id}")
 
     def _named(self, now: float) -> tuple[float, str]:
         """A moment that is not before the last one here, though the clock be set back; and an id from it."""
@@ -250,30 +266,61 @@ class MailboxSteps:
     # Looking
 
     def look(self, start: str = "", limit: int = PAGE) -> Steps[Lanes]:
-        """Lanes in which something waits, from this place on; no more than a page's letters are read."""
-        wanted = ("not_before", "expires_at")
-        page: Page = yield Query(INBOX, self._name, low=start or GROUP, limit=limit, only=wanted)
+        """Lanes of a shard in which something waits, from this place on; one page of letters is read."""
+        shards, now = yield from self.shards.now()
+        yield from self.shards.settle(shards, now)
+        number, _, low = start.partition(":")
+        shard = int(number or 0) % shards.number
+        partition, wanted = self.shards.partition(shard), ("not_before", "expires_at")
+        page: Page = yield Query(INBOX, partition, low=low or GROUP, limit=limit, only=wanted)
         lanes: dict[str, Lane] = {}
         for item in page.items:
             name, dot, _ = item["entry"].partition(".")
             if name not in lanes:
                 until = item.get("not_before") if dot else item["expires_at"]
                 lanes[name] = Lane(name, max(0.0, (until or 0.0) - page.now), entered=not dot)
-        last = None if page.after is None else f"{list(lanes)[-1]}{BEYOND}"
-        return Lanes(tuple(lanes.values()), last)
+        for name in lanes:
+            if shard not in shards.homes(name):
+                yield from self._bring_home(name, partition, self._home(shards, name, now))
+        last = f"{shard}:{list(lanes)[-1]}{BEYOND}" if page.after is not None else f"{shard + 1}:"
+        return Lanes(tuple(lanes.values()), last, page.after is None, shards.number)
+
+    def _bring_home(self, lane: str, start: str, to: str) -> Steps[None]:
+        """Move letters to the shard of their lane that were put in elsewhere, by whoever knew no better."""
+        page: Page = yield Query(INBOX, start, f"{lane}.", f"{lane}{BEYOND}")
+        for item in page.items:
+            kept = {name: value for name, value in item.items() if name not in INBOX.key}
+            # For a moment there are two of it, which is no error.
+            yield from write(Put(INBOX, to, kept, sort=item["entry"]))
+            yield from write(Delete(INBOX, start, sort=item["entry"]))
 
     def letters(self, lane: str, limit: int = PAGE, after: str | None = None) -> Steps[Letters]:
         """What waits in a lane, the oldest first."""
-        low, high = f"{lane}.", f"{lane}{BEYOND}"
-        page: Page = yield Query(INBOX, self._name, low, high, limit=limit, after=after)
-        return Letters(tuple(map(self._letter, page.items)), page.now, page.after)
+        shards, _ = yield from self.shards.now()
+        homes = self.shards.partitions(shards.homes(lane))
+        return (yield from self._in_order(homes, (f"{lane}.", f"{lane}{BEYOND}"), limit, after))
+
+    def _in_order(
+        self, partitions: Sequence[str], bounds: tuple[str, str], limit: int, after: str | None
+    ) -> Steps[Letters]:
+        """Letters of several partitions by their places; each partition is asked for a page."""
+        pages: list[Page] = []
+        for partition in partitions:
+            begin = None if after is None else cursor(INBOX, {INBOX.partition: partition, "entry": after})
+            pages.append((yield Query(INBOX, partition, *bounds, limit=limit, after=begin)))
+        items, following = _merged(pages, limit)
+        return Letters(tuple(map(self._letter, items)), pages[-1].now, following)
 
     def alone(
         self, start: str = "", stop: str = "", limit: int = PAGE, after: str | None = None
     ) -> Steps[Letters]:
         """What waits in lanes of no group, after one lane and before another; in an order of no meaning."""
         low, high = (start and f"{start}{BEYOND}") or ALONE, stop or f"{ALONE}{BEYOND_DIGITS}"
-        page: Page = yield Query(INBOX, self._name, low, high, limit=limit, after=after)
+        shards, now = yield from self.shards.now()
+        # From the lane's own shard on: whoever is at another lane begins elsewhere.
+        first = shards.home(start or stop, now) if start or stop else 0
+        around = self.shards.partitions((first + each) % shards.number for each in range(shards.number))
+        page = yield from self._walk(around, low, high, limit=limit, after=after)
         return Letters(tuple(map(_letter, page.items)), page.now, page.after)
 
     def survey(self, most: int = COUNTED) -> Steps[Survey]:
@@ -281,10 +328,11 @@ class MailboxSteps:
         waiting, oldest, after, now = 0, None, None, 0.0
         lanes: dict[str, float] = {}
         entered: set[str] = set()
+        every = yield from self._everywhere()
         while waiting < most:
             wanted = ("at", "not_before", "expires_at")
             room = min(COUNTED_PAGE, most - waiting)
-            page: Page = yield Query(INBOX, self._name, low=GROUP, limit=room, after=after, only=wanted)
+            page = yield from self._walk(every, GROUP, limit=room, after=after, only=wanted)
             now, after = page.now, page.after
             for item in page.items:
                 name, dot, _ = item["entry"].partition(".")
@@ -302,13 +350,12 @@ class MailboxSteps:
 
     def count(self, *, dead: bool = False, after: str | None = None, most: int = COUNTED) -> Steps[Counted]:
         """How many letters wait from this place on, or were put aside; no more than so many are looked at."""
-        low, high = (f"{DEAD}.", f"{DEAD}{BEYOND}") if dead else (GROUP, None)
+        low, high = DEAD_BOUNDS if dead else (GROUP, None)
         number, oldest, now, left = 0, inf, 0.0, most
+        every = yield from self._everywhere()
         while left > 0:
             room = min(COUNTED_PAGE, left)
-            page: Page = yield Query(
-                INBOX, self._name, low, high, limit=room, after=after, only=("at", "expires_at")
-            )
+            page = yield from self._walk(every, low, high, limit=room, after=after, only=("at", "expires_at"))
             moments = [item.get("at") or page.now for item in page.items if "." in item["entry"]]
             number, oldest, now = number + len(moments), min([oldest, *moments]), page.now
             left, after = left - len(page.items), page.after
@@ -319,35 +366,94 @@ class MailboxSteps:
     def find(self, key: str) -> Steps[tuple[Letter, bool] | None]:
         """The letter of a key, without its body, and whether it was put aside; None where none is seen.
 
-        It makes three requests at most: of those put aside, and of those that wait in groups, the first so
-        many are looked at.
+        Of those put aside, and of those that wait in groups, the first so many are looked at: that is one
+        request to each shard for either, at most.
         """
-        lane = lane_of(key, None)
+        lane, (shards, _) = lane_of(key, None), (yield from self.shards.now())
+        homes = self.shards.partitions(shards.homes(lane))
+        every = self.shards.partitions(range(shards.number))
         wanted = ("key", "group", "attempts", "not_before", "error", "at")
-        for low, high in ((f"{lane}.", f"{lane}{BEYOND}"), (f"{DEAD}.", f"{DEAD}{BEYOND}"), (GROUP, ALONE)):
-            page: Page = yield Query(INBOX, self._name, low, high, limit=COUNTED_PAGE, only=wanted)
+        for where, low, high in (
+            (homes, f"{lane}.", f"{lane}{BEYOND}"),
+            (every, *DEAD_BOUNDS),
+            (every, GROUP, ALONE),
+        ):
+            page = yield from self._walk(where, low, high, limit=COUNTED_PAGE, only=wanted)
             for item in page.items:
                 if item.get("key") == key and "." in item["entry"]:
                     return self._letter(item), item["entry"].startswith(DEAD)
         return None
 
+    def _everywhere(self) -> Steps[list[str]]:
+        """The partitions of all shards."""
+        shards, _ = yield from self.shards.now()
+        return self.shards.partitions(range(shards.number))
+
+    def _home(self, shards: Shards, lane: str, moment: float) -> str:
+        return self.shards.partition(shards.home(lane, moment))
+
+    def _walk(
+        self,
+        partitions: Sequence[str],
+        low: str,
+        high: str | None = None,
+        *,
+        limit: int,
+        after: str | None = None,
+        only: tuple[str, ...] = (),
+    ) -> Steps[Page]:
+        """A page of one partition after the other."""
+        begun = None if after is None else str(place_of(INBOX, after)[0])
+        left = list(partitions)
+        if begun in left:
+            left = left[left.index(begun) :]
+        else:
+            after = None
+        items: list[Item] = []
+        while True:
+            page: Page = yield Query(
+                INBOX, left.pop(0), low, high, limit=limit - len(items), after=after, only=only
+            )
+            items += page.items
+            after = page.after
+            if after is not None or not left:
+                break
+            if len(items) >= limit:
+                after = cursor(INBOX, {INBOX.partition: left[0], "entry": low})
+                break
+        return Page(page.now, tuple(items), after)
+
     # Being in a lane
 
     def enter(self, lane: str, token: str, lease: float) -> Steps[float]:
         """Be the only one in a lane; 0 where that is so now, else for how long somebody else may be."""
+        shards, now = yield from self.shards.now()
+        home, *others = dict.fromkeys((shards.home(lane, now), *shards.homes(lane)))
         # It ends as any item does when its time is up: with whoever does not say in time that he is there.
         mark: Item = {"key": token, "expires_at": After(lease)}
-        reply = yield from write(Put(INBOX, self._name, mark, ABSENT, sort=lane))
+        reply = yield from write(Put(INBOX, self.shards.partition(home), mark, ABSENT, sort=lane))
         there = reply.item if isinstance(reply, Refused) else None
-        if isinstance(reply, Applied) or (there is not None and there["key"] == token):
-            return 0.0
-        left: float = 0.0 if there is None else there["expires_at"] - reply.now
-        return max(0.001, left)
+        if isinstance(reply, Refused) and (there is None or there["key"] != token):
+            return _left(there, reply.now)
+        # Whoever is in it by another number of shards looks here, as he is looked for there: one gives way.
+        for other in others:
+            found = yield from read(Get(INBOX, self.shards.partition(other), sort=lane))
+            if found.item is not None and found.item["key"] != token:
+                yield from self.leave((), lane, token)
+                return _left(found.item, found.now)
+        return 0.0
 
     def stay(self, lanes: Mapping[str, str], lease: float) -> Steps[tuple[str, ...]]:
         """Say that one is still in these lanes, under these tokens; those that one is not in any more."""
+        shards, now = yield from self.shards.now()
         marks = [
-            Update(INBOX, self._name, {"expires_at": After(lease)}, Equals("key", token), sort=lane)
+            Update(
+                INBOX,
+                self._home(shards, lane, now),
+                {"expires_at": After(lease)},
+                Equals("key", token),
+                sort=lane,
+            )
             for lane, token in lanes.items()
         ]
         many = yield from write_each(Batch(tuple(marks)))
@@ -357,9 +463,12 @@ class MailboxSteps:
 
     def leave(self, settled: Sequence[Letter], lane: str = "", token: str = "") -> Steps[None]:
         """These letters are settled, and nobody has to look at them again; and one is out of the lane."""
-        writes: list[Write] = [Delete(INBOX, self._name, sort=letter.place) for letter in settled]
+        writes: list[Write] = [Delete(INBOX, letter.partition, sort=letter.place) for letter in settled]
         if lane:
-            writes.append(Delete(INBOX, self._name, Equals("key", token), sort=lane))
+            # Who came in by an earlier number of shards left a mark elsewhere, which ends by itself.
+            shards, now = yield from self.shards.now()
+            home = self._home(shards, lane, now)
+            writes.append(Delete(INBOX, home, Equals("key", token), sort=lane))
         if writes:
             yield from write_each(Batch(tuple(writes)))
 
@@ -367,7 +476,7 @@ class MailboxSteps:
         """One failed, or has to wait for its turn: it is tried again after so many seconds."""
         attempts = letter.attempts + counted
         change = {"not_before": After(span), "attempts": attempts, "error": self._told(letter, error)}
-        yield from write(Update(INBOX, self._name, change, sort=letter.place))
+        yield from write(Update(INBOX, letter.partition, change, sort=letter.place))
 
     # Dead letters
 
@@ -377,13 +486,17 @@ class MailboxSteps:
         return self._move(letter, letter.place, f"{DEAD}.{letter.id}", more)
 
     def dead(self, limit: int = PAGE, after: str | None = None) -> Steps[Letters]:
-        """What was put aside, those first that were accepted first."""
-        return self.letters(DEAD, limit, after)
+        """What was put aside, those first that were accepted first; each shard is asked for a page."""
+        every = yield from self._everywhere()
+        return (yield from self._in_order(every, DEAD_BOUNDS, limit, after))
 
     def dead_letter(self, id: str) -> Steps[Letter | None]:
         """One that was put aside, or None."""
-        found = yield from read(Get(INBOX, self._name, sort=f"{DEAD}.{id}"))
-        return None if found.item is None else self._letter(found.item)
+        for partition in (yield from self._everywhere()):
+            found = yield from read(Get(INBOX, partition, sort=f"{DEAD}.{id}"))
+            if found.item is not None:
+                return self._letter(found.item)
+        return None
 
     def redrive(self, letter: Letter) -> Steps[bool]:
         """Put one back in its place, to be handled as if it were new; False when it is gone."""
@@ -399,7 +512,8 @@ class MailboxSteps:
     def _move(self, letter: Letter, start: str, to: str, more: Item) -> Steps[bool]:
         kept = _kept(letter.key, letter.group, letter.body, letter.subject)
         item = kept | more | {"expires_at": After(self.ttl)}
-        move = Transact((Delete(INBOX, self._name, sort=start), Put(INBOX, self._name, item, sort=to)))
+        where = letter.partition
+        move = Transact((Delete(INBOX, where, sort=start), Put(INBOX, where, item, sort=to)))
         try:
             reply: Applied | Cancelled = yield move
         except errors.StoreOutcomeUnknown:
@@ -470,4 +584,26 @@ def _letter(item: Item) -> Letter:
         error=item.get("error") or "",
         body=Body(item.get("body"), item.get("encoding") or ""),
         subject=item.get("subject"),
+        partition=item[INBOX.partition],
     )
+
+
+def _merged(pages: Sequence[Page], limit: int) -> tuple[list[Item], str | None]:
+    """The first of all items by their place, and the place after which the next ones come; None for none."""
+    items = sorted((item for page in pages for item in page.items), key=_entry)
+    # Behind the end of one page there may be more that come before what another has.
+    ends = [str(place_of(INBOX, page.after)[1]) for page in pages if page.after is not None]
+    known = [item for item in items if not ends or _entry(item) <= min(ends)][:limit]
+    if len(known) == len(items) and not ends:
+        return known, None
+    return known, _entry(known[-1]) if known else min(ends)
+
+
+def _entry(item: Item) -> str:
+    entry: str = item["entry"]
+    return entry
+
+
+def _left(mark: Item | None, now: float) -> float:
+    """For how long somebody else may be in a lane, by his mark."""
+    return max(0.001, 0.0 if mark is None else mark["expires_at"] - now)

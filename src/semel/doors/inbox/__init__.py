@@ -13,7 +13,7 @@ from semel.doors.inbox.others import Other
 from semel.doors.inbox.redriving import DeadFilter, Redriven
 from semel.doors.inbox.store import StoreInbox
 from semel.doors.inbox.worker import Backoff, Dead, ProgressCallback, Worker, nobody
-from semel.errors import Later
+from semel.errors import InvalidOption, Later
 from semel.state.mailbox import Counted, Message, Survey
 
 __all__ = [
@@ -125,10 +125,17 @@ class Inbox(Protocol):
         ...
 
 
-def open_inbox(s: Semel, name: str, *, queue: str = "", dead_letters: str = "") -> Inbox:
-    """The inbox of a name: on the store, or on a FIFO queue of SQS where the URL of one is given."""
+def open_inbox(s: Semel, name: str, *, queue: str = "", dead_letters: str = "", shards: int = 1) -> Inbox:
+    """The inbox of a name: on the store, or on a FIFO queue of SQS where the URL of one is given.
+
+    On the store it has so many shards or more: once raised, the number holds for every process.
+    """
     if not queue:
-        return StoreInbox(s, name)
+        return StoreInbox(s, name, shards=shards)
+    if shards != 1:
+        raise InvalidOption(
+            "an inbox on SQS has no shards, as a queue has them of its own: leave the number out"
+        )
     from semel.doors.inbox.sqs import SQSInbox
 
     return SQSInbox(s, name, queue, dead_letters)

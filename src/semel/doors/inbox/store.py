@@ -29,10 +29,10 @@ TOGETHER = 1000
 class StoreInbox:
     """Messages that wait in the store, for workers of any process."""
 
-    def __init__(self, s: Semel, name: str, *, ttl: Seconds | None = None) -> None:
+    def __init__(self, s: Semel, name: str, *, ttl: Seconds | None = None, shards: int = 1) -> None:
         self.name = name
         self._s = s
-        self._box = s.mailbox(name, ttl=ttl)
+        self._box = s.mailbox(name, ttl=ttl, shards=shards)
         # One set of steps: what is put in by threads and by tasks is in one order.
         self._abox = AsyncMailbox(self._box.steps, s.store)
         self._notifier = LaneNotifier()

@@ -6,7 +6,7 @@ the lane in turn, and reads it anew. That is all there is to the order. Each let
 under its key, so that it is handled once whatever becomes of lanes and threads.
 
 What is put in by this process rings, and is begun at once. For the rest the worker looks through the mailbox
-by itself: a few pages every `poll` seconds, and on from there the next time.
+by itself: a few pages every `poll` seconds, and on from there the next time, from shard to shard.
 """
 
 import inspect
@@ -28,6 +28,7 @@ from semel.doors.queues.messages import Handler, Taken, Verdict
 from semel.doors.queues.runners import ConsumerThreads, check_whole
 from semel.doors.queues.steps import BlockingCall, ConsumerLoop, RunState, Wait
 from semel.state.mailbox import Lanes, Letter, Message, is_shared
+from semel.state.shards import MOST as SHARDS
 
 if TYPE_CHECKING:
     from semel.state.facades import Mailbox
@@ -160,8 +161,11 @@ class Worker:
         self.lanes: LaneScheduler[str] = LaneScheduler()
         self._leases: dict[str, LaneLease] = {}
         self._renew_at = self._look_at = 0.0
-        self._place = ""
+        # Other processes begin in other shards.
+        self._place = f"{random.randrange(SHARDS)}:"  # noqa: S311 - no secret
         """Where looking goes on."""
+        self._quiet = 0
+        """In so many shards, one after the other, nothing was found."""
         self._begun = False
 
     def run(self) -> None:
@@ -236,9 +240,12 @@ class Worker:
         try:
             for _ in range(PAGES):
                 page = self._box.look(self._place)
-                self._place = page.after or ""
+                self._place = page.after
                 found += self._note(page)
-                if found or not self._place or self._state.stopping:
+                self._quiet = 0 if found else self._quiet + page.ended
+                # While nothing is anywhere, one shard is looked at each time.
+                idle = page.ended and self._quiet >= page.shards
+                if found or idle or self._state.stopping:
                     break
         except PASSING as error:
             self._warn(error)
