@@ -19,5 +19,6 @@ def test_its_tables_are_what_is_counted(rows):
 
 def test_its_price_is_that_of_semel_cost():
     dollars = sum(line.dollars for line in estimate(Workload(events=A_MONTH), "us-east-1").lines)
-    assert f"${dollars:,.0f}" in PAGE
+    # A record has the name of its process, which is now longer and now shorter.
+    assert f"${round(dollars, -3):,.0f} " in PAGE
     assert f"--events {A_MONTH}" in PAGE
