@@ -218,7 +218,9 @@ REPLIES: dict[type, tuple[type, ...]] = {
     Batch: (Many,),
 }
 # Answers that can only be right; every other one is looked at, since steps would go on asking for ever.
-SETTLED: dict[type, type] = {kind: REPLIES[kind][0] for kind in (Get, Watch, Time, Put, Update, Delete)}
+SETTLED: dict[type, type] = {
+    kind: replies[0] for kind, replies in REPLIES.items() if kind not in (Add, Query, Batch)
+}
 
 
 def checked(store: Store, command: Stored, reply: Any) -> Any:

@@ -67,36 +67,36 @@ def planned(make: Callable[[str], Part[T]]) -> PartPlan[T]:
 
 def commit(plans: Sequence[PartPlan[Any]], mark: str) -> Steps[list[Any]]:
     """Make all parts in one write, or none of them: their results, or the error of one that is refused."""
-    parts: list[Part[Any] | None] = [None] * len(plans)
-    left = set(range(len(plans)))
+    left: dict[int, Part[Any] | None] = dict.fromkeys(range(len(plans)))
     results: list[Any] = [None] * len(plans)
     for _ in range(TRIES):
-        for place in sorted(left):
-            if parts[place] is None:
-                parts[place] = yield from plans[place](mark)
-        chosen = [(place, part) for place in sorted(left) if (part := parts[place]) is not None]
-        reply = yield from _sent(tuple(write for _, part in chosen for write in part.writes))
+        chosen: dict[int, Part[Any]] = {}
+        for place, known in left.items():
+            chosen[place] = (yield from plans[place](mark)) if known is None else known
+        reply = yield from _sent(tuple([write for part in chosen.values() for write in part.writes]))
         verdicts = _verdicts(chosen, reply)
         if not verdicts or _was_made(chosen, verdicts):
-            for place, part in chosen:
+            for place, part in chosen.items():
                 results[place] = part.result(reply if type(reply) is Applied else None)
             return results
-        for place, verdict in verdicts.items():
+        left = {}
+        for place, part in chosen.items():
+            verdict = verdicts.get(place)
             if isinstance(verdict, SemelError):
                 raise verdict
-            if verdict is PartVerdict.STALE:
-                parts[place] = None
+            if verdict is None or verdict is PartVerdict.STALE:
+                left[place] = part if verdict is None else None
             else:
-                results[place] = _part(parts, place).result(None)
-                left.discard(place)
+                results[place] = part.result(None)
     raise StoreThrottled(f"other changes came in between {TRIES} times in a row; try again later")
 
 
-def _was_made(chosen: list[tuple[int, Part[Any]]], verdicts: dict[int, PartVerdict | SemelError]) -> bool:
+def _was_made(chosen: dict[int, Part[Any]], verdicts: dict[int, PartVerdict | SemelError]) -> bool:
     """Whether the refusals only say that all of it was made before, and the answer to that was lost."""
     # A claim is ended once. Where it was ended just so, these parts were made with it, whether they are sent
     # again or asked for again. But where one is missing that would be there, something else has ended it.
-    missing = any(part.marked and not isinstance(verdicts.get(place), PartVerdict) for place, part in chosen)
+    marked = [place for place, part in chosen.items() if part.marked]
+    missing = any(not isinstance(verdicts.get(place), PartVerdict) for place in marked)
     said = verdicts.values()
     return PartVerdict.MADE in said or (PartVerdict.SAME in said and not missing)
 
@@ -105,12 +105,6 @@ def alone(plan: PartPlan[T], mark: str) -> Steps[T]:
     """Make one part."""
     [result] = yield from commit([plan], mark)
     return cast("T", result)
-
-
-def _part(parts: list[Part[Any] | None], place: int) -> Part[Any]:
-    part = parts[place]
-    assert part is not None  # noqa: S101 - a verdict was given on it
-    return part
 
 
 def _sent(writes: tuple[Write, ...]) -> Steps[Applied | Refused | Cancelled | None]:
@@ -125,14 +119,14 @@ def _sent(writes: tuple[Write, ...]) -> Steps[Applied | Refused | Cancelled | No
 
 
 def _verdicts(
-    chosen: list[tuple[int, Part[Any]]], reply: Applied | Refused | Cancelled | None
+    chosen: dict[int, Part[Any]], reply: Applied | Refused | Cancelled | None
 ) -> dict[int, PartVerdict | SemelError]:
     """What the parts say that were refused."""
     if reply is None or isinstance(reply, Applied):
         return {}
     refusals = (reply,) if isinstance(reply, Refused) else reply.refusals
     verdicts, start = {}, 0
-    for place, part in chosen:
+    for place, part in chosen.items():
         mine = refusals[start : start + len(part.writes)]
         start += len(part.writes)
         if any(mine):

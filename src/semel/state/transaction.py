@@ -199,10 +199,27 @@ class Parts:
 
     def __init__(self, rules: Rules, *, joined: bool = False) -> None:
         self.gathered = Gathered(rules.counters.realm.token, joined=joined)
-        self.ledger = GatheredLedger(rules.ledger, self.gathered)
-        self.documents = GatheredDocuments(rules.documents, self.gathered)
-        self.journal = GatheredJournal(rules.journal, self.gathered)
-        self.counters = GatheredCounters(rules.counters, self.gathered)
+        self._rules = rules
+
+    @property
+    def ledger(self) -> GatheredLedger:
+        """Ends of claims."""
+        return GatheredLedger(self._rules.ledger, self.gathered)
+
+    @property
+    def documents(self) -> GatheredDocuments:
+        """Writes of documents."""
+        return GatheredDocuments(self._rules.documents, self.gathered)
+
+    @property
+    def journal(self) -> GatheredJournal:
+        """New entries."""
+        return GatheredJournal(self._rules.journal, self.gathered)
+
+    @property
+    def counters(self) -> GatheredCounters:
+        """Charges, and what is given back."""
+        return GatheredCounters(self._rules.counters, self.gathered)
 
 
 class Transaction(Parts):
