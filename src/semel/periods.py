@@ -215,13 +215,19 @@ def _clock(zone: str, moment: float) -> datetime:
         )
     rules = _rules(zone)
     try:
-        # Not datetime.fromtimestamp: on Windows it refuses what lies before 1970.
-        return (_EPOCH + timedelta(0, floor(moment))).astimezone(rules)
+        return _clock_at(rules, floor(moment))
     except (ValueError, OverflowError) as error:
         raise UsageError(
             "a moment is a finite number of seconds since the epoch and lies in the years 1 to 9999, "
             "which this one does not; is it in milliseconds?"
         ) from error
+
+
+# A decision of a gate asks the same clock several times, and a busy one is made many times a second.
+@lru_cache(maxsize=1024)
+def _clock_at(rules: tzinfo, second: int) -> datetime:
+    # Not datetime.fromtimestamp: on Windows it refuses what lies before 1970.
+    return (_EPOCH + timedelta(0, second)).astimezone(rules)
 
 
 def _time_of_day(clock: datetime) -> int:

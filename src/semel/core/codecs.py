@@ -251,14 +251,7 @@ class Codec:
                 raise
             return Encoded(not_kept("not-serialisable"), f"{type(error).__name__}: {error}")
         misfit = "" if promised is None else _misfit(data, promised)
-        form = UNTYPED if misfit else PLAIN
-        if self._is_plain(data):
-            return Encoded(Body(data, form), misfit=misfit)
-        return self._pack(data, identity, form, misfit)
-
-    def _is_plain(self, data: bytes) -> bool:
-        size = len(data)
-        return size <= self.compress_over and size <= self.max_bytes and self.encryption is None
+        return self.pack(data, identity, UNTYPED if misfit else PLAIN, misfit)
 
     def decode(self, body: Body, decoder: Decoder, identity: str) -> Any:
         """The value of a body that is not in an overflow store."""
@@ -296,10 +289,13 @@ class Codec:
         """The body as it would be had it not been in the overflow store."""
         return Body(data, body.encoding.removesuffix("+overflow"))
 
-    def _pack(self, data: bytes, identity: str, encoding: str, misfit: str) -> Encoded:
-        if len(data) > MAX_UNPACKED:
-            return Encoded(not_kept("too-large"), f"{len(data)} bytes are more than could be read again")
+    def pack(self, data: bytes, identity: str, encoding: str = PLAIN, misfit: str = "") -> Encoded:
+        """A value that is JSON already as a body."""
         size = len(data)
+        if size <= self.compress_over and size <= self.max_bytes and self.encryption is None:
+            return Encoded(Body(data, encoding), misfit=misfit)
+        if size > MAX_UNPACKED:
+            return Encoded(not_kept("too-large"), f"{size} bytes are more than could be read again")
         data, encoding = packed(data, identity, self.encryption, self.compress_over, encoding)
         if len(data) <= self.max_bytes:
             return Encoded(Body(data, encoding), misfit=misfit)

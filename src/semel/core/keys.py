@@ -66,6 +66,8 @@ class Key(str):
 
 def part(value: Any) -> str:
     """One part of a key, escaped."""
+    if type(value) is int:
+        return _digits(value)
     if type(value) is not str:
         value = _text_of(value)
     short = 0 < len(value) <= SURELY_FITS
@@ -142,8 +144,6 @@ def _checked(text: str, limit: int, what: str, error: type[InvalidKey] | type[Te
 
 def _text_of(value: Any) -> str:
     # The lasting text of a value that is not exactly a str.
-    if type(value) is int:
-        return _digits(value)
     if isinstance(value, Enum):
         inner = value.value
         return inner if type(inner) is str else _text_of(inner)

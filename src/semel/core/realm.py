@@ -107,6 +107,8 @@ def moment_of(at: Any) -> float:
 # Numbers up to here come back from every store as they went in.
 LARGEST, SMALLEST = 2**64 - 1, -(2**63)
 BYTES = (bytes, bytearray, memoryview)
+# What JSON has as it is.
+PLAIN = frozenset({str, int, float, bool, type(None)})
 
 
 def plain(name: str, value: Any, *, typed: bool = False) -> Any:
@@ -114,6 +116,9 @@ def plain(name: str, value: Any, *, typed: bool = False) -> Any:
 
     Bytes would come back as text. That is as it should be where they are `typed`: their reader knows.
     """
+    if type(value) in PLAIN:
+        _check(name, value)
+        return value
     try:
         check_names(value)
         made = msgspec.to_builtins(
@@ -126,27 +131,29 @@ def plain(name: str, value: Any, *, typed: bool = False) -> Any:
 
 
 def _check(name: str, value: Any) -> None:
-    match value:
-        case bytes() | bytearray() | memoryview():
-            raise UsageError(f"{name!r} holds bytes, which JSON has not: write them as text, in base64 say")
-        case float() if not isfinite(value):
+    kind = type(value)
+    if kind is str:
+        _check_text(name, value)
+    elif kind is dict:
+        for inner, one in value.items():
+            _check(name, inner)
+            _check(name, one)
+    elif kind is list or kind is tuple:
+        for one in value:
+            _check(name, one)
+    elif kind is float:
+        if not isfinite(value):
             raise UsageError(f"{name!r} holds {value}, which JSON cannot write: use None or text")
-        case int() if not SMALLEST <= value <= LARGEST:
-            raise UsageError(f"{name!r} holds a number of more than 64 bits: write it as text")
-        case str() if not value.isascii():
-            _check_text(name, value)
-        case list():
-            for one in value:
-                _check(name, one)
-        case dict():
-            for inner, one in value.items():
-                _check(name, inner)
-                _check(name, one)
+    elif kind in BYTES:
+        raise UsageError(f"{name!r} holds bytes, which JSON has not: write them as text, in base64 say")
+    elif kind is int and not SMALLEST <= value <= LARGEST:
+        raise UsageError(f"{name!r} holds a number of more than 64 bits: write it as text")
 
 
 def _check_text(name: str, text: str) -> None:
     try:
-        text.encode()
+        if not text.isascii():
+            text.encode()
     except UnicodeEncodeError as error:
         raise UsageError(f"{name!r} holds text with half a character in it: {error}") from error
 

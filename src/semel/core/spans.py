@@ -8,6 +8,8 @@ from semel.model import OnLapsed
 
 Seconds: TypeAlias = float | timedelta
 
+INFINITE = float("inf")
+
 LEASE = 30.0
 # For retries and replays; an hour is enough where events are frequent and their retries quick.
 DAY = 86400.0
@@ -18,8 +20,10 @@ SETTLED = 30 * DAY
 
 def seconds(span: Seconds) -> float:
     """A span of time as seconds; it must be more than none."""
+    if type(span) is float and 0 < span < INFINITE:  # as nearly every one
+        return span
     value = span.total_seconds() if isinstance(span, timedelta) else span
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < INFINITE:
         raise errors.InvalidOption(f"a span of time must be positive and finite, not {span!r}")
     return float(value)
 

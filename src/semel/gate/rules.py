@@ -15,8 +15,6 @@ from semel.core.commands import (
     ABSENT,
     NOW,
     After,
-    AnyOf,
-    AtMost,
     Delete,
     Equals,
     Get,
@@ -30,7 +28,7 @@ from semel.core.keys import check, compile_template, part
 from semel.core.realm import Realm
 from semel.core.spans import Seconds, seconds
 from semel.periods import Day, Period, Window
-from semel.state.counters import KEEP, CounterSteps, amount
+from semel.state.counters import KEEP, CounterSteps, amount, room
 from semel.state.journal import OWN, Book, JournalSteps
 from semel.state.switches import Switch
 from semel.tables import COUNTERS, Table
@@ -253,11 +251,9 @@ class Cap(Charging, frozen=True):
     def take(self, context: RuleContext, mark: str) -> tuple[Taken, Write]:
         """Count it, if there is room."""
         span, counter = self.per.span(context.now), context.counter(self.counter)
-        room = AnyOf((ABSENT, AtMost("count", self.cap - self.by)))
-        counters = CounterSteps(context.realm, self.table)
-        total = counters.adding(counter, self.by, span, context.present, self.keep)
-        taken = Taken(counter, span.label, self.by, self.table.name, self.word)
-        return taken, msgspec.structs.replace(total, when=room)
+        counters, left = CounterSteps(context.realm, self.table), room(self.cap - self.by)
+        total = counters.adding(counter, self.by, span, context.present, self.keep, when=left)
+        return Taken(counter, span.label, self.by, self.table.name, self.word), total
 
     def refused(self, context: RuleContext, item: Item | None, now: float) -> Sight:
         """There was no room."""

@@ -77,6 +77,7 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
 
 GateDecision: TypeAlias = Allowed | Refused
 
+_json = msgspec.json.Encoder().encode
 
 Also: TypeAlias = Callable[[Parts, GateDecision], object]
 
@@ -126,9 +127,15 @@ class GateSteps:
                 raise errors.InvalidOption(f"{rule!r} is no rule of a gate")
             if isinstance(rule, Charging) and not rule.word:
                 raise errors.InvalidOption(f"{rule!r} needs a word, by which it is known what it has taken")
-        charging = [rule for rule in self._weighed if isinstance(rule, Charging)]
-        self._kinds = RULES | {rule.word: type(rule) for rule in charging}
-        self._tables = {table.name: table for table in (COUNTERS, *(rule.charged for rule in charging))}
+        self._charging = [rule for rule in self._weighed if isinstance(rule, Charging)]
+        # Those that must read come last.
+        self._free = sorted(
+            (rule for rule in self._weighed if not isinstance(rule, Charging)), key=lambda rule: rule.looks
+        )
+        self._kinds = RULES | {rule.word: type(rule) for rule in self._charging}
+        charged = (rule.charged for rule in self._charging)
+        self._tables = {table.name: table for table in (COUNTERS, *charged)}
+        self._switched = any(isinstance(rule, KillSwitch) for rule in self._weighed)
         self._shadow = any(isinstance(rule, Shadow) for rule in self._weighed)
         self._ttl = lasting(ttl, self.realm.horizon)
         self._trace = trace
@@ -217,7 +224,7 @@ class GateSteps:
         present = yield from self.realm.now()
         now = present if at is None else moment_of(at)
         switches: dict[str, Switch] = {}
-        if any(isinstance(rule, KillSwitch) for rule in self._weighed):
+        if self._switched:
             switches = yield from self._switches.seen()
         return RuleContext(facts, now, present, switches, self.realm, self._shadow)
 
@@ -226,10 +233,12 @@ class GateSteps:
     ) -> Steps[GateDecision]:
         seen, refusal = yield from self._seen(context)
         while True:
-            decision = self._verdict(key, context, seen, refusal)
-            charging = refusal is None or is_shadow(refusal)
             try:
-                return (yield from self._record(decision, context, when, also, subject, charging=charging))
+                return (
+                    yield from self._record(
+                        key, context, seen, refusal, when=when, also=also, subject=subject
+                    )
+                )
             except _Stopped as stopped:
                 seen, refusal = [*seen, stopped.sight], stopped.sight
             except _Decided as decided:
@@ -238,47 +247,43 @@ class GateSteps:
                     continue
                 before = self._read(key, decided.item, context.now)
                 # What is switched off stays off, whatever was allowed before.
-                switched = refusal is not None and is_switch(refusal.rule)
-                return decision if switched and isinstance(before, Allowed) else before
+                if refusal is not None and is_switch(refusal.rule) and isinstance(before, Allowed):
+                    return _refused(key, context.now, seen, refusal)
+                return before
 
     def _seen(self, context: RuleContext) -> Steps[tuple[list[Sight], Sight | None]]:
-        """What the rules see that charge nothing, and the first refusal; those that must read come last."""
+        """What the rules see that charge nothing, and the first refusal; after one nothing is read."""
         seen: list[Sight] = []
-        for rule in sorted(self._weighed, key=lambda rule: rule.looks):
-            refusal = _refusal(seen)
-            refused = refusal is not None and not is_shadow(refusal)
-            if not isinstance(rule, Charging) and not (rule.looks and refused):
-                seen.append((yield from rule.see(context)))
+        for rule in self._free:
+            if rule.looks and (refusal := _refusal(seen)) is not None and not is_shadow(refusal):
+                break
+            seen.append((yield from rule.see(context)))
         return seen, _refusal(seen)
-
-    def _verdict(
-        self, key: str, context: RuleContext, seen: list[Sight], refusal: Sight | None
-    ) -> GateDecision:
-        if refusal is None:
-            return Allowed(key, context.now, self.realm.token(), (), tuple(seen))
-        only_shadow = is_shadow(refusal)
-        return Refused(key, context.now, refusal.rule, refusal.not_before, tuple(seen), only_shadow)
 
     def _record(
         self,
-        decision: GateDecision,
+        key: str,
         context: RuleContext,
+        seen: list[Sight],
+        refusal: Sight | None,
+        *,
         when: Condition,
         also: Also | None,
         subject: str | None,
-        *,
-        charging: bool,
     ) -> Steps[GateDecision]:
-        mark = decision.token if isinstance(decision, Allowed) else self.realm.token()
-        charges = [rule for rule in self._weighed if charging and isinstance(rule, Charging)]
-        takes = [(rule, *rule.take(context, mark)) for rule in charges]
-        if isinstance(decision, Allowed):
-            room = [Sight(rule.title(context), True, "had room") for rule in charges]
-            decision = msgspec.structs.replace(
-                decision, taken=tuple(taken for _, taken, _ in takes), seen=(*decision.seen, *room)
+        mark, takes = self.realm.token(), []
+        if refusal is None or is_shadow(refusal):
+            takes = [(rule, *rule.take(context, mark)) for rule in self._charging]
+        decision: GateDecision
+        if refusal is None:
+            room = [Sight(rule.title(context), True, "had room") for rule, _, _ in takes]
+            decision = Allowed(
+                key, context.now, mark, tuple([taken for _, taken, _ in takes]), (*seen, *room)
             )
-        parts = Parts(self._rules)
-        parts.gathered.add(self._recording(decision, when, self.realm.subject_of(subject)))
+        else:
+            decision = _refused(key, context.now, seen, refusal)
+        id, parts = self._id(key), Parts(self._rules)
+        parts.gathered.add(self._recording(id, decision, when, self.realm.subject_of(subject)))
         for rule, _, taking in takes:
             parts.gathered.add(_charging(rule, context, taking))
         self._tell(parts, decision, context, subject)
@@ -287,7 +292,7 @@ class GateSteps:
         yield from parts.gathered.commit(mark)
         what = What.ALLOWED if decision.allowed else What.REFUSED
         reason = decision.reason if isinstance(decision, Refused) else ""
-        self.realm.events.emit(what, self._id(decision.key), detail=reason)
+        self.realm.events.emit(what, id, detail=reason)
         return decision
 
     def _tell(self, parts: Parts, decision: GateDecision, context: RuleContext, subject: str | None) -> None:
@@ -301,12 +306,13 @@ class GateSteps:
     def _id(self, key: str | Key) -> str:
         return self.realm.name(check(key) + RECORD)
 
-    def _recording(self, decision: GateDecision, when: Condition, person: str | None) -> PartPlan[None]:
+    def _recording(
+        self, id: str, decision: GateDecision, when: Condition, person: str | None
+    ) -> PartPlan[None]:
         """The decision as the outcome of its action's key."""
-        id = self._id(decision.key)
 
         def part(mark: str) -> "Part[None]":
-            body = self._rules.ledger.codec.encode(decision, id).body
+            body = self._rules.ledger.codec.pack(_json(decision), id).body
             item = opening(ClaimTerms(0, self._ttl, subject=person), mark, self._rules.ledger.worker())
             item |= {"status": "COMPLETED", "result": body.data, "encoding": body.encoding}
 
@@ -376,6 +382,10 @@ def _over(item: Item | None) -> Condition:
     if item is None:
         return ABSENT
     return AllOf((Equals("token", item["token"]), Equals("status", item["status"])))
+
+
+def _refused(key: str, now: float, seen: list[Sight], refusal: Sight) -> Refused:
+    return Refused(key, now, refusal.rule, refusal.not_before, tuple(seen), is_shadow(refusal))
 
 
 def _refusal(seen: Sequence[Sight]) -> Sight | None:

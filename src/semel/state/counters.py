@@ -4,6 +4,7 @@ A charge names a token (a message's id, say). However often it is tried again, i
 """
 
 from datetime import UTC, datetime
+from functools import lru_cache
 
 import msgspec
 
@@ -125,11 +126,9 @@ class CounterSteps:
             "updated_at": NOW,
             "expires_at": end,
         }
-        room = AnyOf((ABSENT, AtMost("count", cap - made.by)))
-        total = self._adding(name, made.period, made.by, end)
         writes: tuple[Write, ...] = (
             Put(self._table, name, charge, before.condition(), entry),
-            msgspec.structs.replace(total, when=room),
+            self._adding(name, made.period, made.by, end, room(cap - made.by)),
         )
 
         def judge(refusals: PartRefusals) -> "PartVerdict | errors.SemelError":
@@ -187,11 +186,20 @@ class CounterSteps:
         reply: Applied = yield self.adding(counter, amount(by), span, now, keep)
         return self._tally(str(counter), span, reply.item, None)
 
-    def adding(self, counter: str | Key, by: int, span: Span, now: float, keep: Seconds) -> Add:
-        """The write that counts this much in a period."""
+    def adding(
+        self,
+        counter: str | Key,
+        by: int,
+        span: Span,
+        now: float,
+        keep: Seconds,
+        *,
+        when: Condition | None = None,
+    ) -> Add:
+        """The write that counts this much in a period, where that is so."""
         # What is counted late, for a period that is long over, is remembered as long as any other.
         end = max(span.end, now) if self._table is COUNTERS else _midnight(span)
-        return self._adding(self.realm.name(counter), span.label, by, end + seconds(keep))
+        return self._adding(self.realm.name(counter), span.label, by, end + seconds(keep), when)
 
     def subtracting(self, counter: str | Key, by: int, period: str) -> Add:
         """The write that takes this much back, where its period is still remembered."""
@@ -215,11 +223,10 @@ class CounterSteps:
         used = 0 if item is None else item.get("count", 0)
         return Tally(counter, span.label, used, span.end, cap)
 
-    def _adding(self, name: str, period: str, by: int, end: float) -> Add:
+    def _adding(self, name: str, period: str, by: int, end: float, when: Condition | None) -> Add:
         # The end is that of the period, so it is the same whoever counts first, and set once.
-        return Add(
-            self._table, name, "count", by, {self._updated: NOW}, {self._table.expires: end}, sort=period
-        )
+        once = {self._table.expires: end}
+        return Add(self._table, name, "count", by, {self._updated: NOW}, once, when, period)
 
     def _own(self) -> None:
         if self._table is not COUNTERS:
@@ -267,6 +274,13 @@ def _entry(token: str) -> str:
     return check(CHARGED + check(token))
 
 
+@lru_cache(256)
+def room(most: int) -> Condition:
+    """That a total is at most so much, so that there is room for what is to be counted."""
+    return AnyOf((ABSENT, AtMost("count", most)))
+
+
+@lru_cache(256)
 def _updated(table: Table) -> str:
     """The attribute that says when a total was last counted."""
     names = [name for name in ("updated_at", "updatedAt") if name in table.attributes]

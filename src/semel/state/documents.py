@@ -339,8 +339,7 @@ class DocumentSteps(Generic[T]):
         }
         if person is not None:
             change["subject"] = person
-        lacking = [name for name in change if name not in self._known]
-        for name in lacking:
+        for name in change.keys() - self._known:
             if name in ("subject", "ends") and change[name] is not None:
                 raise errors.UsageError(f"table {self._table.name} has no attribute {name!r} to keep that in")
             del change[name]
@@ -432,12 +431,12 @@ class DocumentSteps(Generic[T]):
         """Fields in the types that tables keep: JSON's, and sets where the table has them."""
         if not isinstance(fields, Mapping):
             raise errors.UsageError(f"fields are given as a dict, not as {type(fields).__name__}")
-        given = {}
+        given, typed = {}, self._shape is not None
         for name, value in fields.items():
             if not isinstance(name, str):
                 raise errors.UsageError(f"a field is named by a text, not by {name!r}")
-            stored = self._stored(name)
-            made = plain(name, value, typed=self._shape is not None)
+            stored = self._stored(name) if typed else name
+            made = plain(name, value, typed=typed)
             given[stored] = _set(name, made) if stored in self._sets and made is not None else made
         return given
 

@@ -125,6 +125,7 @@ class JournalSteps:
         self.realm = realm
         self._book = book
         self._table = book.table
+        self._marked = "token" in book.table.attributes
         self._ids = ids or Ulids()
         # Other tables have owners, who read them.
         self._sealing = realm.sealing if book is OWN else None
@@ -208,24 +209,26 @@ class JournalSteps:
         return self.realm.redacted(told)  # type: ignore[no-any-return]  # a dict stays one
 
     def _item(self, name: str, entry: Entry, span: float, mark: str, person: str | None) -> Item:
-        book, fields = self._book, self._book.fields
-        item: Item = {name: value for name, value in entry.body.items() if name in fields}
-        rest = {name: value for name, value in entry.body.items() if name not in fields}
+        book, rest = self._book, entry.body.copy()
+        told = {field: rest.pop(field) for field in book.fields if field in rest}
+        item: Item = {field: value for field, value in told.items() if value is not None}
         if self._sealing is not None:
-            place = self._table.name, name, str(entry.id), "body"
-            item[book.body] = self._sealing.object(rest, *place)
-        elif book.body and (rest or not fields):
+            item[book.body] = self._sealing.object(rest, self._table.name, name, str(entry.id), "body")
+        elif book.body and (rest or not book.fields):
             item[book.body] = rest
-        if entry.at is not None:
+        if book.at and entry.at is not None:
             item[book.at] = book.time(entry.at)
-        item |= {book.actor: self._actor(entry.actor), book.key: entry.key}
+        if entry.actor is not None:
+            item[book.actor] = self._actor(entry.actor)
+        if book.key and entry.key is not None:
+            item[book.key] = entry.key
         if not self._table.forever:
             item[self._table.expires] = After(span)
-        if "token" in self._table.attributes:
+        if self._marked:
             item["token"] = mark
         if person is not None:
             item["subject"] = person
-        return {name: value for name, value in item.items() if name and value is not None}
+        return item
 
     def _adding(self, name: str, entry: Entry, item: Item, mark: str, before: "list[Entry]") -> Part[Entry]:
         """One write; or two where the key is remembered, so that it finds the entry whatever its time."""
