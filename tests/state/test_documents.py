@@ -442,6 +442,7 @@ def test_what_could_not_be_read_again_is_not_written(do):
 
 BAD = {
     "not a number": {"n": {"deep": [1.0, float("nan")]}},
+    "not a number in a tuple": {"n": ({"deep": float("nan")},)},
     "infinity": {"n": float("inf")},
     "bytes": {"n": [b"x"]},
     "a huge number": {"n": 2**70},

@@ -95,6 +95,8 @@ def _kind(person: Any) -> str:
 
 def moment_of(at: Any) -> float:
     """A moment as seconds since the epoch, from those or from a datetime that knows its zone."""
+    if type(at) is float and isfinite(at):
+        return at
     if hasattr(at, "timestamp"):
         if getattr(at, "tzinfo", None) is None:
             raise InvalidOption(f"{at!r} has no time zone, so it is no moment: give it one")

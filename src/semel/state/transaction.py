@@ -11,7 +11,7 @@ from semel.core.drive import Store, adrive, drive, joined
 from semel.core.ledger import LedgerSteps
 from semel.core.parts import PartPlan, commit
 from semel.core.running import CURRENT, Run
-from semel.model import MISSING, Claimed, Failure, check_claim
+from semel.model import Claimed, Failure, check_claim
 from semel.state.counters import CounterSteps
 from semel.state.documents import DocumentSteps
 from semel.state.journal import JournalSteps
@@ -24,19 +24,16 @@ S = TypeVar("S")
 class Pending(Generic[T]):
     """What a call will have given once the transaction is made."""
 
-    def __init__(self) -> None:
-        self._value: Any = MISSING
+    def __init__(self, results: list[Any], place: int) -> None:
+        self._results = results
+        self._place = place
 
     @property
     def value(self) -> T:
         """What it gave."""
-        if self._value is MISSING:
+        if not self._results:
             raise errors.UsageError("this is known when the transaction has been made: ask after the block")
-        return cast("T", self._value)
-
-    def settle(self, value: T) -> None:
-        """The transaction was made."""
-        self._value = value
+        return cast("T", self._results[self._place])
 
 
 class Gathered:
@@ -46,7 +43,7 @@ class Gathered:
         self._token = token
         self._joined = joined
         self._plans: list[PartPlan[Any]] = []
-        self._pending: list[Pending[Any]] = []
+        self._results: list[Any] = []
         self._ended: list[Claimed] = []
         self._completed: list[tuple[Claimed | Run, Any]] = []
         self._over = False
@@ -55,9 +52,8 @@ class Gathered:
         """One call more."""
         if self._over:
             raise errors.UsageError("this transaction is over: nobody would write that any more")
-        pending: Pending[T] = Pending()
+        pending: Pending[T] = Pending(self._results, len(self._plans))
         self._plans.append(plan)
-        self._pending.append(pending)
         return pending
 
     def end(self, claim: Claimed, plan: PartPlan[None]) -> Pending[None]:
@@ -80,13 +76,11 @@ class Gathered:
         for run, _ in runs:
             run.settling = True
         try:
-            results = yield from commit(self._plans, mark)
+            self._results += yield from commit(self._plans, mark)
         except BaseException:
             for run, _ in runs:
                 run.settling = False
             raise
-        for pending, result in zip(self._pending, results, strict=True):
-            pending.settle(result)
         for run, result in runs:
             # Inside a transaction of the caller's nothing is sure until that has ended.
             run.promise(result) if self._joined else run.keep(result)
