@@ -72,6 +72,11 @@ def test_an_id_tells_its_moment_and_lies_within_its_bounds(at):
     assert bounds == [moment, moment]
 
 
+@given(st.integers(0, ulids.LATEST), st.integers(0, 2**80 - 1))
+def test_an_id_is_written_as_another_library_writes_it(moment, number):
+    assert ulids.text(moment, number) == str(ULID(moment.to_bytes(6) + number.to_bytes(10)))
+
+
 def test_what_no_id_can_hold_is_the_first_or_the_last():
     assert first(-5) == first(0) == "0" * 26
     assert last(1e18) == "7" + "Z" * 25
