@@ -450,17 +450,15 @@ def allowed(command: Write, item: Item | None, now: float) -> bool:
     """Whether a write may be made on an item that is alive or None."""
     if item is None and type(command) in _NEED_AN_ITEM:
         return False
-    return command.when is None or holds(command.when, item, now)
+    when = command.when
+    return when is None or _MEANINGS[type(when)](when, item, now)
 
 
 _NEED_AN_ITEM = frozenset({Update, Delete})
 
 
 def outcome(command: Write, item: Item | None, now: float) -> Item | None:
-    """The item as an allowed write leaves it; None when it leaves nothing.
-
-    An attribute that the table lacks is refused: a database has no column for it.
-    """
+    """The item as an allowed write leaves it; None when it leaves nothing."""
     if isinstance(command, Put):
         after = timed(command.item, now)
     elif isinstance(command, Update):
@@ -474,14 +472,23 @@ def outcome(command: Write, item: Item | None, now: float) -> Item | None:
         kept = {name: value for name, value in (item or {}).items() if value is not None and value != set()}
         after = timed(command.once, now) | kept | timed(command.set, now)
         after[command.attribute] = after.get(command.attribute, 0) + command.by
-    after[command.table.partition] = command.key
-    if command.table.sort is not None:
-        after[command.table.sort] = command.sort
-    if command.table.forever and after.get(command.table.expires) is None:
-        after[command.table.expires] = FOREVER
-    if not after.keys() <= command.table.names:
-        raise _no_attribute(command.table, after)
-    return after
+    return placed(command, after)
+
+
+def placed(command: Write, item: Item) -> Item:
+    """Give an item the key of the write that leaves it, and an end where it has none and its table lets it.
+
+    An attribute that the table lacks is refused: a database has no column for it.
+    """
+    table = command.table
+    item[table.partition] = command.key
+    if table.sort is not None:
+        item[table.sort] = command.sort
+    if table.forever and item.get(table.expires) is None:
+        item[table.expires] = FOREVER
+    if not item.keys() <= table.names:
+        raise _no_attribute(table, item)
+    return item
 
 
 def _no_attribute(table: Table, item: Item) -> UsageError:

@@ -88,6 +88,8 @@ class SQLiteFile(msgspec.Struct, frozen=True):
             f"journal_size_limit = {LOG_BYTES}",
             # What is deleted is gone from the file too; only some builds of SQLite see to that by themselves.
             "secure_delete = ON",
+            # Pages that a transaction may have to undo stay in memory, and go to no file when they are many.
+            "temp_store = MEMORY",
         )
 
     def _connect(self, *settings: str) -> sqlite3.Connection:

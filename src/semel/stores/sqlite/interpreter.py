@@ -2,8 +2,8 @@
 
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from typing import Any
+from contextlib import suppress
+from typing import Any, Self
 
 import msgspec
 
@@ -27,6 +27,7 @@ from semel.core.commands import (
     allowed,
     holds,
     outcome,
+    placed,
 )
 from semel.core.commands import cursor as next_page
 from semel.core.drive import run_sync
@@ -105,7 +106,7 @@ class SQLiteInterpreter:
         if after is None:
             cursor.execute(plan.delete, plan.place(command))
             return Applied(now)
-        row = plan.row(after)
+        row = plan.row(after, now)
         if type(command) is Update:
             sql, places = plan.update(tuple(command.set))
             cursor.execute(sql, (*[row[place] for place in places], *plan.place(command)))
@@ -118,21 +119,20 @@ class SQLiteInterpreter:
         """Whether there was no row at all: then nothing has to be read first, which is how most claims go."""
         if not allowed(command, None, now):
             return False
-        after = outcome(command, None, now) or {}
         self._due += REAPED_PER_WRITE
-        return cursor.execute(*plan.insertion(plan.row(after))).rowcount == 1
+        return cursor.execute(*_insertion(plan, command, now)).rowcount == 1
 
     def _transact(self, cursor: sqlite3.Cursor, command: Transact, now: float) -> Applied | Cancelled:
-        refusals = tuple(self._refusal(cursor, write, now) for write in command.writes)
-        if any(refusals):
-            return Cancelled(now, refusals)
-        with _together(cursor):
-            for write in command.writes:
-                self._write(cursor, write, now)
-        return Applied(now)
+        with Savepoint(cursor) as together:
+            replies = [self._write(cursor, write, now) for write in command.writes]
+            if Refused not in map(type, replies):
+                return Applied(now)
+            # No two of them are on one item: each was refused by what was there before.
+            together.undo()
+        return Cancelled(now, tuple(reply if type(reply) is Refused else None for reply in replies))
 
     def _batch(self, cursor: sqlite3.Cursor, command: Batch, now: float) -> Many:
-        with _together(cursor):
+        with Savepoint(cursor):
             return Many(tuple(self._each(cursor, command.writes, now)))
 
     def _each(
@@ -148,7 +148,7 @@ class SQLiteInterpreter:
             if like is None or not _alike(write, like):
                 like = write if type(write) is Put and not plan.sorted and allowed(write, None, now) else None
                 if like is not None:
-                    statement, row = plan.insertion(plan.row(outcome(like, None, now) or {}))
+                    statement, row = _insertion(plan, like, now)
             if like is None:
                 yield self._write(cursor, write, now)
             elif cursor.execute(statement, (write.key, *row[1:])).rowcount == 1:
@@ -156,10 +156,6 @@ class SQLiteInterpreter:
                 yield applied
             else:
                 yield self._decide(cursor, plan, write, now)
-
-    def _refusal(self, cursor: sqlite3.Cursor, command: Write, now: float) -> Refused | None:
-        item = _alive(cursor, self._plans[command.table.name], command, now)
-        return None if allowed(command, item, now) else Refused(now, item)
 
     def _define(self, cursor: sqlite3.Cursor, command: Define, now: float) -> None:
         for plan in command.plans:
@@ -179,6 +175,10 @@ def _complete(cursor: sqlite3.Cursor, plan: SQLitePlan, addition: Addition, now:
     entering = backfill(plan.table, addition, lambda _looked, _filled: None)
     run_sync(entering, lambda command: alone.carry_out(cursor, command, now))
     mark(cursor.connection, [plan.table.mark(addition.index)])
+
+
+def _insertion(plan: SQLitePlan, command: Put, now: float) -> tuple[str, SQLiteRow]:
+    return plan.insertion(placed(command, command.item.copy()), now)
 
 
 def _alike(one: Write, other: Put) -> bool:
@@ -206,16 +206,27 @@ def _alive(cursor: sqlite3.Cursor, plan: SQLitePlan, command: Get | Write, now: 
     return None if row is None or row[plan.expires] <= now else plan.item(row)
 
 
-@contextmanager
-def _together(cursor: sqlite3.Cursor) -> Iterator[None]:
+class Savepoint:
     """All of it or nothing of it, whatever becomes of the transaction around it."""
-    cursor.execute("SAVEPOINT together")
-    try:
-        yield
-    except BaseException:
+
+    __slots__ = ("_cursor",)
+
+    def __init__(self, cursor: sqlite3.Cursor) -> None:
+        self._cursor = cursor
+
+    def __enter__(self) -> Self:
+        self._cursor.execute("SAVEPOINT together")
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if error is None:
+            self._cursor.execute("RELEASE together")
+            return
         # Where SQLite has already given up the whole transaction, the error on its way out says so.
         with suppress(sqlite3.Error):
-            cursor.execute("ROLLBACK TO together")
-            cursor.execute("RELEASE together")
-        raise
-    cursor.execute("RELEASE together")
+            self.undo()
+            self._cursor.execute("RELEASE together")
+
+    def undo(self) -> None:
+        """Nothing of it."""
+        self._cursor.execute("ROLLBACK TO together")

@@ -1,11 +1,13 @@
 """The pure half: a `Table` as SQL text, items as rows and rows as items, a `Query` as a SELECT."""
 
 from collections.abc import Callable, Iterator
-from typing import Any, TypeAlias
+from operator import itemgetter
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
 from semel.core.commands import (
+    After,
     AllOf,
     Begins,
     Condition,
@@ -47,6 +49,21 @@ UNPACK: dict[Kind, Callable[[Any], Any]] = {
 }
 
 
+class RowShape(NamedTuple):
+    """What is known of all items whose attributes have the same types."""
+
+    moments: tuple[int, ...]
+    """The columns that are still to be told what time it is."""
+    numbers: tuple[int, ...]
+    """The columns that might be NaN."""
+    packed: tuple[tuple[int, Callable[[Any], Any]], ...]
+    insert: str
+    """The statement for a new row. What has no value is not named: half of a claim's columns, for which
+    SQLite would take as long again."""
+    given: Callable[[list[Any]], SQLiteRow]
+    """The parameters of that statement, out of a row."""
+
+
 class SQLitePlan:
     """Everything about one table that does not change from command to command."""
 
@@ -55,10 +72,8 @@ class SQLitePlan:
         self.kinds = table.kinds
         self.columns = tuple(self.kinds)
         self.expires = self.columns.index(table.expires)
-        self._numbers = [place for place, kind in enumerate(self.kinds.values()) if kind is Kind.NUMBER]
-        self._packed = [(place, PACK[kind]) for place, kind in enumerate(self.kinds.values()) if kind in PACK]
         self._unpacked = {name: UNPACK[kind] for name, kind in self.kinds.items() if kind in UNPACK}
-        self._shapes: set[tuple[Any, ...]] = set()
+        self._shapes: dict[tuple[type, ...], RowShape] = {}
         self.sorted = table.sort is not None
         self.name = quoted(PREFIX + table.name)
         here = " AND ".join(f"{quoted(name)} = ?" for name in table.key)
@@ -66,7 +81,6 @@ class SQLitePlan:
         self.select = f"SELECT {listed(self.columns)} FROM {self.name} WHERE {here}"
         self.delete = f"DELETE FROM {self.name} WHERE {here}"
         self.replace = f"REPLACE {self._into(self.columns)}"
-        self._inserts: dict[tuple[type, ...], str] = {}
         self._here = here
         self._updates: dict[tuple[str, ...], tuple[str, list[int]]] = {}
         self.reap = (
@@ -87,42 +101,46 @@ class SQLitePlan:
                 item[name] = unpacked(item[name])
         return item
 
-    def insertion(self, row: SQLiteRow) -> tuple[str, SQLiteRow]:
-        """The statement that adds a row where there is none, and its parameters.
+    def insertion(self, item: Item, now: float) -> tuple[str, SQLiteRow]:
+        """The statement that adds an item where there is none, and its parameters."""
+        row, shape = self._shaped(item, now)
+        return shape.insert, shape.given(row)
 
-        What has no value is not named: half of a claim's columns, for which SQLite would take as long again.
-        """
+    def row(self, item: Item, now: float) -> list[Any]:
+        """An item as a row that will come back as it is; what SQLite refuses by itself is left to it."""
+        return self._shaped(item, now)[0]
+
+    def _shaped(self, item: Item, now: float) -> "tuple[list[Any], RowShape]":
+        row = list(map(item.get, self.columns))
+        # Items come in few shapes, and each shape is checked once.
         kinds = tuple(map(type, row))
-        statement = self._inserts.get(kinds)
-        if statement is None:
-            pairs = zip(self.columns, row, strict=True)
-            named = tuple(name for name, value in pairs if value is not None)
-            free = f"ON CONFLICT ({listed(self.table.key)}) DO NOTHING"
-            statement = self._inserts[kinds] = f"INSERT {self._into(named)} {free}"
-        return statement, tuple([value for value in row if value is not None])
+        shape = self._shapes.get(kinds)
+        if shape is None:
+            shape = self._shapes[kinds] = self._learn(item, row)
+        for place in shape.moments:
+            row[place] = now + row[place].seconds  # type: ignore[union-attr]  # it is an After
+        for place in shape.numbers:
+            if row[place] != row[place]:  # only NaN is not itself
+                raise UsageError(f"{self.columns[place]!r} is not a number, and SQLite would make it NULL")
+        for place, pack in shape.packed:
+            row[place] = pack(row[place])
+        return row, shape
+
+    def _learn(self, item: Item, row: list[Any]) -> "RowShape":
+        self._check(item)
+        named = [place for place, value in enumerate(row) if value is not None]
+        kinds = list(self.kinds.values())
+        free = f"ON CONFLICT ({listed(self.table.key)}) DO NOTHING"
+        return RowShape(
+            tuple(place for place in named if type(row[place]) is After),
+            tuple(place for place in named if type(row[place]) is float),
+            tuple((place, PACK[kinds[place]]) for place in named if kinds[place] in PACK),
+            f"INSERT {self._into(tuple(self.columns[place] for place in named))} {free}",
+            itemgetter(*named),
+        )
 
     def _into(self, columns: tuple[str, ...]) -> str:
         return f"INTO {self.name} ({listed(columns)}) VALUES ({', '.join('?' * len(columns))})"
-
-    def row(self, item: Item) -> SQLiteRow:
-        """An item as a row that will come back as it is; what SQLite refuses by itself is left to it."""
-        row = tuple(map(item.get, self.columns))
-        # Items come in few shapes, and each shape is checked once.
-        shape = (len(item), *map(type, row))
-        if shape not in self._shapes or not item.keys() <= self.kinds.keys():
-            self._check(item)
-            self._shapes.add(shape)
-        for place in self._numbers:
-            if row[place] != row[place]:  # only NaN is not itself
-                raise UsageError(f"{self.columns[place]!r} is not a number, and SQLite would make it NULL")
-        return self._pack(row) if self._packed else row
-
-    def _pack(self, row: SQLiteRow) -> SQLiteRow:
-        packed = list(row)
-        for place, pack in self._packed:
-            if packed[place] is not None:
-                packed[place] = pack(packed[place])
-        return tuple(packed)
 
     def update(self, names: tuple[str, ...]) -> tuple[str, list[int]]:
         """The statement that changes these attributes of an item, and where their values are in a row."""

@@ -264,7 +264,9 @@ class SQLiteStore:
 
     def _write(self, command: Write | Transact | Batch) -> Any:
         for table in tables_of(command):
-            self._learn(table)
+            known = self._plans.get(table.name)
+            if known is None or known.table is not table:
+                self._learn(table)
         return self._writer.submit(command)
 
     def _ring(self, job: QueuedWrite) -> None:
