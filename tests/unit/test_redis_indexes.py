@@ -132,10 +132,18 @@ def test_an_index_may_be_by_the_sort_key():
 
 
 def told(step, manner=WriteSettings()):  # noqa: B008 - it is a value
-    ask = write_command([PLAN], [step], None, manner)
+    ask = write_command([step], None, manner)
     count = int(ask.rest[0])
     [order] = msgspec.msgpack.decode(ask.rest[1 + count])["writes"]
     return ask.rest[1 : 1 + count], order
+
+
+def test_a_whole_item_that_lacks_an_attribute_of_an_index_is_not_entered_there():
+    indexes, entry = RedisPlan(JOURNAL, "p").indexes, {"at": 1.5, "expires_at": 9}
+    assert not indexes.touched(Put(JOURNAL, "dev//chat", entry, None, "01J"))
+    assert not indexes.touched(Put(JOURNAL, "dev//chat", entry | {"actor": None}, None, "01J"))
+    assert indexes.touched(Put(JOURNAL, "dev//chat", entry | {"actor": "dev//ann"}, None, "01J"))
+    assert indexes.touched(Update(JOURNAL, "dev//chat", {"at": 2.5}, sort="01J"))
 
 
 def test_a_claim_without_a_subject_costs_no_byte_more():
@@ -154,7 +162,7 @@ def test_a_claim_without_a_subject_costs_no_byte_more():
             Delete(table, "k"),
         ):
             assert not plan.indexes.touched(write)
-            yield write_command([plan], [PlannedWrite(write)], None, WriteSettings()).encode()
+            yield write_command([PlannedWrite(plan, write)], None, WriteSettings()).encode()
 
     assert list(sent(LEDGER)) == list(sent(bare))
 
@@ -187,7 +195,7 @@ def test_entries_in_other_slots_are_made_before_and_are_not_in_the_run():
         b"p:conformance_entries/text:{x}:doubts",
     )
     assert order["entered"]
-    [ask] = index_commands([PLAN], [step], write_command([PLAN], [step], None, manner), None, manner)
+    [ask] = index_commands([step], write_command([step], None, manner), None, manner)
     assert ask.key == b"p:conformance_entries/count-text:{7}"
     [order] = msgspec.msgpack.decode(ask.rest[4])["writes"]
     assert order == {

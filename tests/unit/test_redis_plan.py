@@ -101,7 +101,7 @@ def test_a_list_by_prefix_looks_only_there():
 
 
 def orders(write, manner=PLAIN):
-    ask = write_command([RedisPlan(write.table, "p")], [PlannedWrite(write)], None, manner)
+    ask = write_command([PlannedWrite(RedisPlan(write.table, "p"), write)], None, manner)
     count = int(ask.rest[0])
     return msgspec.msgpack.decode(ask.rest[1 + count]), ask.rest[2 + count :]
 
@@ -242,10 +242,9 @@ def test_answers_are_cut_to_measure():
 
 def test_writes_of_one_run_have_their_keys_in_order():
     ask = write_command(
-        [THING, NOTE],
         [
-            PlannedWrite(Put(THINGS, "a", {"gone_at": 9, "data": b"1"})),
-            PlannedWrite(Delete(NOTES, "a", Equals("data", b"2"), "s")),
+            PlannedWrite(THING, Put(THINGS, "a", {"gone_at": 9, "data": b"1"})),
+            PlannedWrite(NOTE, Delete(NOTES, "a", Equals("data", b"2"), "s")),
         ],
         7.0,
         WriteSettings(),

@@ -162,6 +162,9 @@ class Indexes:
         self.attributes = tuple(name for name in names if name not in table.key)
         """What a write may change of what items are found by."""
         self._names = frozenset(self.attributes)
+        # A whole item that lacks an attribute of an index is not in it; a change may add what one lacked.
+        self._needed = [self._names.intersection(attributes_of(index)) for index in table.indexes]
+        self._each = [frozenset({name}) for name in self.attributes]
         # By nothing but its key an item is found as soon as it is there.
         self._by_key = any(set(attributes_of(index)) <= set(table.key) for index in table.indexes)
 
@@ -185,8 +188,8 @@ class Indexes:
             return False
         written = command.item if kind is Put else command.set  # type: ignore[union-attr]
         if not self._names.isdisjoint(written):
-            for name in self.attributes:
-                if written.get(name) is not None:
+            for names in self._needed if kind is Put else self._each:
+                if names <= written.keys() and None not in [written[name] for name in names]:
                     return True
         if isinstance(command, Add):
             once = any(command.once.get(name) is not None for name in self.attributes)

@@ -4,7 +4,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Sequence
 from math import ceil
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NoReturn
 
 from semel.core.clock import Clock
 from semel.core.commands import (
@@ -71,9 +71,6 @@ NO_CHOICES = "on Redis it would make every claim and every completion take anoth
 WRITES_PER_CALL = 50
 # So often a write that moves an item in an index is planned anew, each time because another one was quicker.
 ATTEMPTS = 100
-
-
-WriteGroup: TypeAlias = tuple[Sequence[RedisPlan], Sequence[PlannedWrite]]
 
 
 class Interpreter(Router):
@@ -169,7 +166,7 @@ class Interpreter(Router):
         if plan.indexes.touched(command):
             planned = yield from self._planned((command,))
         else:  # as nearly every write, and by the shortest way
-            call = write_command((plan,), (PlannedWrite(command),), self._imposed(), self._settings)
+            call = write_command((PlannedWrite(plan, command),), self._imposed(), self._settings)
             now, [outcome] = outcomes((yield from self.one(call, writes=True)))
             if not outcome.again:
                 return _answered(plan, command, now, outcome)
@@ -183,41 +180,42 @@ class Interpreter(Router):
         self, writes: Sequence[Write], planned: list[PlannedWrite], together: bool = False
     ) -> Requests[tuple[float, list[ScriptOutcome]]]:
         """Make writes in one call, planning those anew whose items have moved in an index meanwhile."""
-        plans = self._plans_of(writes)
         for _ in range(ATTEMPTS):
-            [call] = yield from self._calls([(plans, planned)], together)
+            [call] = yield from self._calls([planned], together)
             now, found = outcomes((yield from self.one(call, writes=True)))
-            if not any(outcome.again for outcome in found):
+            if not any([outcome.again for outcome in found]):  # noqa: C419 - a list is quicker for few
                 return now, found
-            for place, (plan, write, outcome) in enumerate(zip(plans, writes, found, strict=True)):
+            for place, (write, outcome) in enumerate(zip(writes, found, strict=True)):
                 if outcome.again:
+                    plan = planned[place].plan
                     planned[place] = plan.planned_write_from(write, _item(plan, write, outcome), now)
         raise StoreThrottled(
             f"{ATTEMPTS} times somebody else moved {writes[0].key!r} in an index of table "
             f"{writes[0].table.name} first; nothing was written"
         )
 
-    def _plans_of(self, writes: Sequence[Write]) -> list[RedisPlan]:
-        return [self.plan(write.table) for write in writes]
-
     def _planned(self, writes: Sequence[Write]) -> Requests[list[PlannedWrite]]:
         planned = []
-        for plan, write in zip(self._plans_of(writes), writes, strict=True):
+        for write in writes:
+            plan = self.plan(write.table)
             if not plan.indexes.touched(write):
-                planned.append(PlannedWrite(write))
+                planned.append(PlannedWrite(plan, write))
                 continue
             now = (yield from self._time(Time())).now if plan.indexes.undated(write) else None
             planned.append(plan.planned_write(write, now))
         return planned
 
-    def _calls(self, groups: Sequence[WriteGroup], together: bool = False) -> Requests[list[RedisCommand]]:
+    def _calls(
+        self, groups: Sequence[Sequence[PlannedWrite]], together: bool = False
+    ) -> Requests[list[RedisCommand]]:
         """Calls of the script, sent once indexes in other slots lead to what they will leave."""
         now, settings = self._imposed(), self._settings
-        calls = [write_command(*group, now, settings, together=together) for group in groups]
+        calls = [write_command(group, now, settings, together=together) for group in groups]
         entering = [
             command
             for group, call in zip(groups, calls, strict=True)
-            for command in index_commands(*group, call, now, settings)
+            if settings.cluster
+            for command in index_commands(group, call, now, settings)
         ]
         if not entering:
             return calls
@@ -226,7 +224,7 @@ class Interpreter(Router):
         except StoreOutcomeUnknown as error:
             raise StoreUnavailable(f"nothing was written, as an index could not be: {error}") from error
         late = min(outcomes(reply)[0] for reply in replies) + LATE_SECONDS
-        return [write_command(*group, now, settings, together=together, late=late) for group in groups]
+        return [write_command(group, now, settings, together=together, late=late) for group in groups]
 
     # Several items
 
@@ -234,7 +232,7 @@ class Interpreter(Router):
         places, groups = self._groups(command.writes), []
         for group in places:
             writes = [command.writes[place] for place in group]
-            groups.append((self._plans_of(writes), (yield from self._planned(writes))))
+            groups.append((yield from self._planned(writes)))
         replies = yield from self.send((yield from self._calls(groups)), writes=True)
         answers: dict[int, Applied | Refused] = {}
         again: list[int] = []
@@ -274,7 +272,7 @@ class Interpreter(Router):
             self._refuse_apart(command.writes)
         planned = yield from self._planned(command.writes)
         now, found = yield from self._made(command.writes, planned, together=True)
-        if all(outcome.made for outcome in found):
+        if all([outcome.made for outcome in found]):  # noqa: C419 - a list is quicker for few
             return Applied(now)
         refusals = []
         for write, outcome in zip(command.writes, found, strict=True):

@@ -50,12 +50,13 @@ Packer: TypeAlias = Callable[[Any, Binary], Any]
 NEVER: ScriptCondition = ("never",)
 
 # Conditions that are not on one attribute.
-OF_NO_ATTRIBUTE = frozenset({Absent, Present, AllOf, AnyOf})
+OF_NO_ATTRIBUTE = frozenset({Present, AllOf, AnyOf})
 
 
 class PlannedWrite(NamedTuple):
     """A write, what has to lead to the item that it leaves, and what has to be so still for it to be made."""
 
+    plan: "RedisPlan"
     write: Write
     entries: tuple[IndexEntry, ...] = ()
     end: float | After | None = None
@@ -96,7 +97,6 @@ class RedisPlan:
             Delete: self._delete,
         }
         self._clauses: dict[type, Callable[[Any, Any, Binary], ScriptCondition]] = {
-            Absent: lambda _, _command, _binary: ("absent",),
             Present: lambda _, _command, _binary: ("present",),
             Equals: self._equals,
             OneOf: self._one_of,
@@ -189,12 +189,12 @@ class RedisPlan:
         """A write that may move its item in an index; where it alone does not tell where to, it is asked."""
         known = self.indexes.known(command)  # type: ignore[arg-type]  # a Delete touches nothing
         if known is None:
-            return PlannedWrite(command, still=NEVER)
+            return PlannedWrite(self, command, still=NEVER)
         if now is not None:
             command = self.indexes.dated(command, now)
             known = self.indexes.known(command)  # type: ignore[arg-type]
         end = (known or {}).get(self.table.expires)
-        return PlannedWrite(command, self.indexes.entries(known or {}), FOREVER if end is None else end)
+        return PlannedWrite(self, command, self.indexes.entries(known or {}), FOREVER if end is None else end)
 
     def planned_write_from(self, command: Write, before: Item | None, now: float) -> "PlannedWrite":
         """A write that is made only if its item still has the places in the indexes that it had."""
@@ -203,7 +203,7 @@ class RedisPlan:
         after = outcome(command, before, now) or {}
         end = after.get(self.table.expires)
         entries = () if end is None else self.indexes.entries(after)
-        return PlannedWrite(command, entries, end, self._still(command, before))
+        return PlannedWrite(self, command, entries, end, self._still(command, before))
 
     def _refuse_unreadable(self, command: Write, before: Item) -> None:
         for name in (*self.indexes.attributes, self.table.expires):
@@ -227,9 +227,9 @@ class RedisPlan:
         if command.when is not None:
             write.when = self.clause(command.when, command, binary)
         if self.sorted:
-            write.member = self.member(command.sort)
+            write.member = str(command.sort)  # `keys` has seen to it
             if self.numbered:
-                write.score = command.sort  # type: ignore[assignment]  # `member` has seen to it
+                write.score = command.sort  # type: ignore[assignment]
         return write
 
     def _put(self, command: Put, binary: Binary) -> ScriptWrite:
@@ -310,6 +310,8 @@ class RedisPlan:
     def clause(self, condition: Condition, command: Write, binary: Binary) -> ScriptCondition:
         """A condition as write.lua knows it."""
         kind = type(condition)
+        if kind is Absent:  # as nearly every one
+            return ("absent",)
         if kind not in OF_NO_ATTRIBUTE and condition.attribute in self._key:  # type: ignore[union-attr]
             return self._decided(condition, command)
         return self._clauses[kind](condition, command, binary)

@@ -113,6 +113,9 @@ class ScriptOutcome(NamedTuple):
     """It was not made, and has to be planned anew: the item is not what it was thought to be."""
 
 
+WITHOUT_ITEM = [ScriptOutcome(state == MADE, None, state == AGAIN) for state in (REFUSED, MADE, AGAIN)]
+
+
 def outcomes(reply: Any) -> tuple[float, list[ScriptOutcome]]:
     """The time, and what became of each."""
     head, body = (reply, b"") if type(reply) is bytes else reply[:2]
@@ -120,7 +123,7 @@ def outcomes(reply: Any) -> tuple[float, list[ScriptOutcome]]:
     start, found = 0, []
     for outcome in each:
         if type(outcome) is int:
-            found.append(ScriptOutcome(outcome == MADE, None, outcome == AGAIN))
+            found.append(WITHOUT_ITEM[outcome])
             continue
         state, *lengths = outcome  # type: ignore[misc]  # it is a list
         *starts, end = accumulate(lengths, initial=start)

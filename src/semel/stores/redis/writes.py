@@ -4,13 +4,12 @@ from collections.abc import Sequence
 
 from semel.stores.redis.cluster import key_slot
 from semel.stores.redis.indexes import KEPT, IndexEntry, keys_of
-from semel.stores.redis.plan import NEVER, PlannedWrite, RedisPlan
+from semel.stores.redis.plan import NEVER, PlannedWrite
 from semel.stores.redis.protocol import RedisCommand
 from semel.stores.redis.scripts import ENCODER, WRITE, Binary, ScriptBatch, ScriptWrite, WriteSettings
 
 
 def write_command(
-    plans: Sequence[RedisPlan],
     planned: Sequence[PlannedWrite],
     now: float | None,
     settings: WriteSettings,
@@ -22,9 +21,9 @@ def write_command(
     binary: Binary = []
     keys: list[bytes] = []
     writes = []
-    for plan, each in zip(plans, planned, strict=True):
-        keys += plan.keys(each.write)
-        write = plan.arguments(each.write, binary)
+    for each in planned:
+        keys += each.plan.keys(each.write)
+        write = each.plan.arguments(each.write, binary)
         if each.entries:
             write.entered = True
             near = [entry for entry in each.entries if not _apart(entry, keys[0], settings)]
@@ -40,16 +39,12 @@ def write_command(
 
 
 def index_commands(
-    plans: Sequence[RedisPlan],
-    planned: Sequence[PlannedWrite],
-    call: RedisCommand,
-    now: float | None,
-    settings: WriteSettings,
+    planned: Sequence[PlannedWrite], call: RedisCommand, now: float | None, settings: WriteSettings
 ) -> list[RedisCommand]:
     """The entries that lie in other slots than the writes they lead to, each in a call of its own."""
     commands = []
-    for plan, each in zip(plans, planned, strict=True):
-        expires = plan.table.expires
+    for each in planned:
+        expires = each.write.table.expires
         for entry in each.entries:
             if _apart(entry, call.key, settings):
                 write = ScriptWrite("enter", expires, set={expires: each.end}, entries=[(1, entry.member)])
