@@ -26,7 +26,7 @@ from semel.core.commands import (
 )
 from semel.core.events import What
 from semel.core.lifecycle import Move
-from semel.core.parts import Part, PartPlan, PartRefusals, PartVerdict, planned
+from semel.core.parts import Part, PartPlan, PartRefusals, PartVerdict, part_of
 from semel.core.realm import Realm
 from semel.core.records import Details, RecordSteps, moved_on, was_made
 from semel.model import Claimed, Failure
@@ -79,25 +79,17 @@ class HolderSteps(RecordSteps):
         self, claim: Claimed, error: BaseException | Failure, details: Details = None
     ) -> PartPlan[None]:
         """It failed, and is to stay failed."""
-
-        def part(_mark: str) -> Part[None]:
-            failure = self._kept(error)
-            change = self._noted(claim.id, {"error": self._sealed_text(claim.id, failure)}, details)
-            return self._moving(claim, lifecycle.FAIL, change, partial(self._tell_failure, claim, failure))
-
-        return planned(part)
+        failure = self._kept(error)
+        change = self._noted(claim.id, {"error": self._sealed_text(claim.id, failure)}, details)
+        return self._moving(claim, lifecycle.FAIL, change, partial(self._tell_failure, claim, failure))
 
     def releasing(
         self, claim: Claimed, error: BaseException | Failure | None = None, *, counted: bool = True
     ) -> PartPlan[None]:
         """It did not happen; let the next attempt run. This one counts, unless it was none at all."""
-
-        def part(_mark: str) -> Part[None]:
-            kept = None if error is None else self._kept(error)
-            tell = partial(self._tell, What.RELEASED, claim)
-            return self._moving(claim, lifecycle.RELEASE, self._given_back(claim, kept, counted), tell)
-
-        return planned(part)
+        kept = None if error is None else self._kept(error)
+        tell = partial(self._tell, What.RELEASED, claim)
+        return self._moving(claim, lifecycle.RELEASE, self._given_back(claim, kept, counted), tell)
 
     def complete(self, claim: Claimed, result: Any = None, *, details: Details = None) -> Steps[None]:
         """The effect happened; keep what came of it, and what is to be known about it besides."""
@@ -115,7 +107,7 @@ class HolderSteps(RecordSteps):
 
     def ended(self, claim: Claimed, plan: PartPlan[None]) -> Steps[None]:
         """End a claim by itself, where the store is away for as long as the lease lasts."""
-        part = yield from plan(claim.token)
+        part = yield from part_of(plan, claim.token)
         judged(part, (yield from self._insist(part.writes[0], claim.lease)))
 
     def _given_back(self, claim: Claimed, kept: Failure | None, counted: bool) -> Item:

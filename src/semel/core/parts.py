@@ -50,19 +50,18 @@ class Part(msgspec.Struct, Generic[T], frozen=True):
     """Asked for again, it finds what it wrote the first time; if it does not, it was not made."""
 
 
-# Makes a part, for a commit with this mark. Inner functions that are one quote their annotations, which would
-# else be evaluated at every call.
-PartPlan: TypeAlias = Callable[[str], Steps[Part[T]]]
+# A part, or what makes it for a commit with this mark. Inner functions that do so quote their annotations,
+# which would else be evaluated at every call.
+PartPlan: TypeAlias = Part[T] | Callable[[str], Steps[Part[T]]]
 
 
-def planned(make: Callable[[str], Part[T]]) -> PartPlan[T]:
-    """The plan of a part for which nothing has to be asked."""
+def part_of(plan: PartPlan[T], mark: str) -> Steps[Part[T]]:
+    """The part of a plan, for a commit with this mark."""
+    return plan if isinstance(plan, Part) else (yield from plan(mark))
 
-    def plan(mark: str) -> Steps[Part[T]]:
-        yield from ()
-        return make(mark)
 
-    return plan
+def nothing(_reply: Applied | None) -> None:
+    """The result of a part that gives none."""
 
 
 def commit(plans: Sequence[PartPlan[Any]], mark: str) -> Steps[list[Any]]:
@@ -72,7 +71,8 @@ def commit(plans: Sequence[PartPlan[Any]], mark: str) -> Steps[list[Any]]:
     for _ in range(TRIES):
         chosen: dict[int, Part[Any]] = {}
         for place, known in left.items():
-            chosen[place] = (yield from plans[place](mark)) if known is None else known
+            plan = known or plans[place]
+            chosen[place] = plan if isinstance(plan, Part) else (yield from plan(mark))
         reply = yield from _sent(tuple([write for part in chosen.values() for write in part.writes]))
         verdicts = _verdicts(chosen, reply)
         if not verdicts or _was_made(chosen, verdicts):

@@ -138,17 +138,22 @@ def _check(name: str, value: Any) -> None:
         _check_text(name, value)
     elif kind is dict:
         for inner, one in value.items():
-            _check(name, inner)
+            _check_text(name, inner)
             _check(name, one)
     elif kind is list or kind is tuple:
         for one in value:
             _check(name, one)
-    elif kind is float:
+    elif kind is not bool and value is not None:
+        _check_number(name, value)
+
+
+def _check_number(name: str, value: Any) -> None:
+    if isinstance(value, BYTES):
+        raise UsageError(f"{name!r} holds bytes, which JSON has not: write them as text, in base64 say")
+    if isinstance(value, float):
         if not isfinite(value):
             raise UsageError(f"{name!r} holds {value}, which JSON cannot write: use None or text")
-    elif kind in BYTES:
-        raise UsageError(f"{name!r} holds bytes, which JSON has not: write them as text, in base64 say")
-    elif kind is int and not SMALLEST <= value <= LARGEST:
+    elif not SMALLEST <= value <= LARGEST:
         raise UsageError(f"{name!r} holds a number of more than 64 bits: write it as text")
 
 

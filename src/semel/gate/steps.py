@@ -24,7 +24,7 @@ from semel.core.commands import (
 )
 from semel.core.events import What
 from semel.core.keys import Key, check
-from semel.core.parts import Part, PartPlan, PartRefusals, PartVerdict, commit, planned
+from semel.core.parts import Part, PartRefusals, PartVerdict, commit, nothing
 from semel.core.realm import Moment, moment_of
 from semel.core.records import ClaimTerms, opening
 from semel.core.spans import DAY, Seconds, lasting
@@ -283,7 +283,7 @@ class GateSteps:
         else:
             decision = _refused(key, context.now, seen, refusal)
         id, parts = self._id(key), Parts(self._rules)
-        parts.gathered.add(self._recording(id, decision, when, self.realm.subject_of(subject)))
+        parts.gathered.add(self._recording(id, decision, mark, when, self.realm.subject_of(subject)))
         for rule, _, taking in takes:
             parts.gathered.add(_charging(rule, context, taking))
         self._tell(parts, decision, context, subject)
@@ -307,25 +307,21 @@ class GateSteps:
         return self.realm.name(check(key) + RECORD)
 
     def _recording(
-        self, id: str, decision: GateDecision, when: Condition, person: str | None
-    ) -> PartPlan[None]:
+        self, id: str, decision: GateDecision, mark: str, when: Condition, person: str | None
+    ) -> Part[None]:
         """The decision as the outcome of its action's key."""
+        body = self._rules.ledger.codec.pack(_json(decision), id).body
+        item = opening(ClaimTerms(0, self._ttl, subject=person), mark, self._rules.ledger.worker())
+        item |= {"status": "COMPLETED", "result": body.data, "encoding": body.encoding}
 
-        def part(mark: str) -> "Part[None]":
-            body = self._rules.ledger.codec.pack(_json(decision), id).body
-            item = opening(ClaimTerms(0, self._ttl, subject=person), mark, self._rules.ledger.worker())
-            item |= {"status": "COMPLETED", "result": body.data, "encoding": body.encoding}
+        def judge(refusals: PartRefusals) -> "PartVerdict | errors.SemelError":
+            there = None if refusals[0] is None else refusals[0].item
+            # One of mine that somebody else has given back meanwhile is no decision any more.
+            if there is None or there.get("token") != mark or _taken_back(there):
+                return _Decided(there)
+            return PartVerdict.MADE
 
-            def judge(refusals: PartRefusals) -> "PartVerdict | errors.SemelError":
-                there = None if refusals[0] is None else refusals[0].item
-                # One of mine that somebody else has given back meanwhile is no decision any more.
-                if there is None or there.get("token") != mark or _taken_back(there):
-                    return _Decided(there)
-                return PartVerdict.MADE
-
-            return Part((Put(LEDGER, id, item, when),), judge, lambda _: None, marked=True)
-
-        return planned(part)
+        return Part((Put(LEDGER, id, item, when),), judge, nothing, marked=True)
 
     def _read(self, key: str, item: Item, now: float) -> GateDecision:
         """A recorded decision; one whose text was dropped is no permission any more."""
@@ -337,7 +333,7 @@ class GateSteps:
 
     # Taking back
 
-    def _taking_back(self, decision: Allowed) -> PartPlan[None]:
+    def _taking_back(self, decision: Allowed) -> Part[None]:
         """The record of the decision is given back, so that it is decided anew."""
         move = lifecycle.TAKE_BACK
         change: Item = {"status": move.status, "result": None, "encoding": None, "updated_at": NOW}
@@ -347,9 +343,9 @@ class GateSteps:
             there = (None if refusals[0] is None else refusals[0].item) or {}
             return _TakenBack(given=there.get("token") == decision.token)
 
-        return planned(lambda _mark: Part((write,), judge, lambda _: None))
+        return Part((write,), judge, nothing)
 
-    def _giving(self, taken: Taken, decision: Allowed) -> PartPlan[None]:
+    def _giving(self, taken: Taken, decision: Allowed) -> Part[None]:
         """What was taken is given back, if it is still there."""
         kind = self._kinds.get(taken.kind)
         if kind is None or not issubclass(kind, Charging):
@@ -361,16 +357,16 @@ class GateSteps:
                 f"this was counted in {taken.table}: give it back by a gate whose cap counts there"
             )
         write = kind.give_back(taken, decision.token, self._tables[taken.table], self.realm)
-        return planned(lambda _mark: Part((write,), lambda _: PartVerdict.STANDS, lambda _: None))
+        return Part((write,), lambda _: PartVerdict.STANDS, nothing)
 
 
-def _charging(rule: Charging, context: RuleContext, write: Write) -> PartPlan[None]:
+def _charging(rule: Charging, context: RuleContext, write: Write) -> Part[None]:
     def judge(refusals: PartRefusals) -> "PartVerdict | errors.SemelError":
         [refused] = refusals
         item, now = (None, context.now) if refused is None else (refused.item, refused.now)
         return _Stopped(rule.refused(context, item, now))
 
-    return planned(lambda _mark: Part((write,), judge, lambda _: None))
+    return Part((write,), judge, nothing)
 
 
 def _taken_back(item: Item) -> bool:

@@ -29,7 +29,7 @@ from semel.core.commands import (
     read,
 )
 from semel.core.keys import Key, check
-from semel.core.parts import Part, PartPlan, PartRefusals, PartVerdict, planned
+from semel.core.parts import Part, PartPlan, PartRefusals, PartVerdict
 from semel.core.realm import Moment, Realm, moment_of
 from semel.core.spans import DAY, Seconds, lasting, seconds
 from semel.periods import Day, Period, Span
@@ -148,7 +148,7 @@ class CounterSteps:
         """Give a charge back, once; False where it is not there any more."""
         name, entry = self.realm.name(charge.counter), CHARGED + charge.token
         self._own()
-        return planned(lambda _mark: self._refunding(charge, name, entry))
+        return self._refunding(charge, name, entry)
 
     def _refunding(self, charge: Charged, name: str, entry: str) -> Part[bool]:
         given = True

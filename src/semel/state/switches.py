@@ -16,7 +16,7 @@ from semel.core.clock import Clock
 from semel.core.drive import Store, drive
 from semel.core.keys import check
 from semel.core.locks import Event
-from semel.core.parts import Part, PartPlan
+from semel.core.parts import Part, PartPlan, part_of
 from semel.core.realm import Realm
 from semel.core.spans import DAY
 from semel.core.workers import LONGEST_NAME
@@ -145,7 +145,7 @@ class SwitchSteps:
             switch = {"on": on, "since": (yield from self.realm.now()), "reason": told}
             if by:
                 switch["by"] = by[:LONGEST_NAME]
-            part = yield from self._documents.change(KEY, {name: switch}, ttl=TTL)(mark)
+            part = yield from part_of(self._documents.change(KEY, {name: switch}, ttl=TTL), mark)
 
             def result(reply: "Applied | None") -> "Document[dict[str, Any]]":
                 document = part.result(reply)
