@@ -129,7 +129,7 @@ class Listing(msgspec.Struct, frozen=True):
     now: float = 0.0
     """What time it was for the store."""
     read: int = 0
-    """How many items the store has read to find these."""
+    """How many keys the store has gone over to find these."""
 
 
 class ScanCost(msgspec.Struct, frozen=True, kw_only=True):

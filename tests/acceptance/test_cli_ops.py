@@ -5,6 +5,7 @@ import io
 import json
 import os
 import pty
+import shlex
 import signal
 import subprocess
 import sys
@@ -24,8 +25,10 @@ from semel.gate import KillSwitch
 from semel.model import RECORD_VERSION
 from semel.ops.actions import OPERATORS
 from semel.ops.facades import Ops
-from semel.ops.model import Action
+from semel.ops.model import Action, Search
 from semel.ops.rates import Rates
+from semel.periods import Day
+from semel.stores.redis.scan import KEYS_PER_READ
 from semel.tables import LEDGER
 from semel.testing import FakeClock
 from tests.places import NAMES, open_place
@@ -145,10 +148,13 @@ def test_a_search_shows_who_and_what_went_wrong_and_no_result(run):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ("--status failed --error TimeoutError", "1 record, found by the index of failures, of 2 looked at."),
-        ("--error NoSuchError", "No records, found by reading the table, of 6 looked at."),
+        (
+            "--status failed --error TimeoutError",
+            "1 record, found by the index of failures, of 2 keys looked at.",
+        ),
+        ("--error NoSuchError", "No records, found by reading the whole table."),
         ("--doubts", "1 record, found by the index of doubts."),
-        ("--subject ada --status completed", "1 record, found by the index of persons, of 3 looked at."),
+        ("--subject ada --status completed", "1 record, found by the index of persons, of 3 keys looked at."),
     ],
 )
 @pytest.mark.usefixtures("s")
@@ -181,6 +187,49 @@ def test_failures_and_doubts_have_an_order_of_their_own(run, read):
     assert "there is recent" in run("provision", "--with", "latest")[2]
     both = run("provision", "--with", "recent", "--without", "recent")
     assert "say which you mean" in both[2]
+
+
+@pytest.fixture
+def crowded(typed_on, request, tmp_path, monkeypatch):
+    """A Redis whose records and counters take many pages to go over, and a shell that names it."""
+    place = open_place("redis", request, tmp_path)
+    typed_on(place.url(), SECRET)
+    monkeypatch.setenv("SEMEL_ENV", place.env)
+    monkeypatch.setattr("semel.ops.questions.EXAMINED", 5)
+    monkeypatch.setattr("semel.ops.standing.EXAMINED", 5)
+    with semel.connect(place.url(), env=place.env) as s:
+        s.ledger.check_and_set_many([f"charge:{number}" for number in range(200)], ttl=3600)
+        s.counters.charge("replies:7", per=Day("UTC"), cap=3, token="t")
+        yield s
+
+
+def test_a_search_goes_through_all_keys_where_they_lie_in_no_order(crowded, typed):
+    page = crowded.ops.search(Search(prefix="refund:"))
+    assert (page.records, page.examined, page.after is None) == ((), 5 * KEYS_PER_READ, False)
+    assert typed("ls", "--prefix", "refund:")[1] == "No records, found by reading the whole table.\n"
+    found = json.loads(typed("ls", "--prefix", "charge:19", "--json")[1])
+    assert keys(found) == {"charge:19", *(f"charge:19{number}" for number in range(10))}
+    assert "replies:7" in typed("counter", "list")[1]
+    assert typed("counter", "list", "--prefix", "nothing")[1] == "No counters.\n"
+
+
+@pytest.mark.usefixtures("crowded")
+def test_whoever_interrupts_a_search_is_told_how_to_go_on(typed, monkeypatch):
+    searched, pages = Ops.search, iter(range(3))
+
+    def interrupted(*args, **options):
+        if next(pages, None) is None:
+            raise KeyboardInterrupt
+        return searched(*args, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Ops, "search", interrupted)
+        code, out, _ = typed("ls", "--prefix", "refund:")
+    first, more = out.splitlines()
+    assert (code, first) == (0, f"No records among the {3 * 5 * KEYS_PER_READ} keys looked at so far.")
+    assert more.startswith("There may be more: --after ")
+    [_, _, _, _, _, after] = shlex.split(more)
+    assert typed("ls", "--prefix", "refund:", "--after", after)[1].startswith("No records, found by reading")
 
 
 @pytest.mark.parametrize("words", [("ls",), ("ledger", "list")])
@@ -313,7 +362,7 @@ def test_what_is_stuck_is_counted_beyond_what_is_shown(run, read):
 
 def test_nothing_is_stuck(run, url):
     semel.connect(url).close()
-    assert run("stuck")[:2] == (0, "Nothing is stuck. Looked at 0 records.\n")
+    assert run("stuck")[:2] == (0, "Nothing is stuck. Looked at 0 keys.\n")
 
 
 # Acting

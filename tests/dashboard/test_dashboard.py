@@ -422,6 +422,18 @@ def test_pages_follow_each_other_with_the_same_search(s, viewer):
     assert seen == [f"charge:{number:03}" for number in range(120)]
 
 
+def test_a_page_without_any_says_among_how_many_keys_and_leads_on(s, viewer, monkeypatch):
+    monkeypatch.setattr("semel.ops.questions.EXAMINED", 50)
+    s.ledger.check_and_set_many([f"charge:{number:03}" for number in range(120)], ttl=3600)
+    s.ledger.fail(s.ledger.claim("mail:1"), ValueError("no such address"))
+    first = viewer.get("/ledger?error=ValueError").text
+    assert "Nothing among the first 50 keys." in first
+    assert re.findall(r'rel="next">(.*?)<', first) == ["Go on with those after them"]
+    second = viewer.get("/ledger" + unescape(matched(r'href="/semel/ledger([^"]*)" rel="next"', first))).text
+    assert "Nothing among the next 50 keys." in second
+    assert shown(viewer, unescape(matched(r'href="/semel/ledger([^"]*)" rel="next"', second))) == ["mail:1"]
+
+
 def test_what_vanished_and_runs_again_is_marked_in_the_ledger(s, clock, viewer):
     s.ledger.claim(KEY, lease=30, ttl=3600)
     assert "lapsed" not in viewer.get("/ledger?status=IN_PROGRESS").text

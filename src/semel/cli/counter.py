@@ -1,9 +1,12 @@
 """`semel counter`: how much of a period is used up."""
 
+from contextlib import suppress
 from typing import Annotated
 
+import msgspec
 import typer
 
+import semel
 from semel.cli import views
 from semel.cli.common import (
     AfterOption,
@@ -15,6 +18,8 @@ from semel.cli.common import (
     print_json,
     tell_more,
 )
+from semel.cli.filters import is_billed, looked_at
+from semel.ops.standing import CounterStates
 from semel.periods import PERIODS, PeriodName
 from semel.state.counters import Tally
 
@@ -62,7 +67,7 @@ def list_counters(
     Caps are not stored; semel counter show tells what is left of one.
     """
     with connected(where) as s:
-        found = s.ops.counters(prefix, limit=limit, after=after)
+        found = _found(s, prefix, limit, after)
     if as_json:
         print_json({"counters": views.readable(found.counters), "after": found.after})
         return
@@ -73,8 +78,24 @@ def list_counters(
         ]
         views.print_table(("counter", "period", "used", "ends"), rows)
     else:
-        typer.echo("No counters." if found.after is None else "None here.")
+        so_far = f" among the {looked_at(found.examined)} looked at so far"
+        typer.echo(f"No counters{so_far if found.after else ''}.")
     tell_more(found.after)
+
+
+def _found(s: semel.Semel, prefix: str, limit: int, after: str | None) -> CounterStates:
+    """A page of counters, full if there are so many; where reading is billed, only what one page reads."""
+    found = s.ops.counters(prefix, limit=limit, after=after)
+    if not found.scan or is_billed(s):
+        return found
+    with views.progress("Reading", looked_at, 0) as told, suppress(KeyboardInterrupt):
+        while found.after is not None and len(found.counters) < limit:
+            told(found.examined)
+            page = s.ops.counters(prefix, limit=limit - len(found.counters), after=found.after)
+            found = msgspec.structs.replace(
+                page, counters=found.counters + page.counters, examined=found.examined + page.examined
+            )
+    return found
 
 
 def for_people(tally: Tally, zone: str) -> str:

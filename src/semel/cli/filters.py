@@ -2,6 +2,7 @@
 
 import re
 import time
+from contextlib import suppress
 from typing import Annotated, TypeAlias
 
 import msgspec
@@ -79,27 +80,30 @@ class SearchOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find(s: semel.Semel, search: Search, limit: int, after: str | None, *, scan: bool) -> Found:
-    """A page of a search; a whole table that costs money is read only with `scan`, until the page is full."""
+    """A page of a search, full if there are so many; a table that is billed is read only with `scan`.
+
+    Whoever interrupts it gets what was found until then, and where to go on.
+    """
     if not scan:
         check_scan(s, search)
-        return s.ops.search(search, limit=limit, after=after)
     with views.progress("Reading", looked_at, 0) as told:
         found = s.ops.search(search, limit=limit, after=after)
-        while found.after is not None and len(found.records) < limit:
-            told(found.examined)
-            page = s.ops.search(search, limit=limit - len(found.records), after=found.after)
-            found = msgspec.structs.replace(
-                page,
-                records=found.records + page.records,
-                examined=found.examined + page.examined,
-                unreadable=found.unreadable + page.unreadable,
-            )
+        with suppress(KeyboardInterrupt):
+            while found.after is not None and len(found.records) < limit:
+                told(found.examined)
+                page = s.ops.search(search, limit=limit - len(found.records), after=found.after)
+                found = msgspec.structs.replace(
+                    page,
+                    records=found.records + page.records,
+                    examined=found.examined + page.examined,
+                    unreadable=found.unreadable + page.unreadable,
+                )
     return found
 
 
 def looked_at(count: int) -> str:
-    """How many records were looked at, in words."""
-    return number(count, "record")
+    """How many keys were looked at, in words."""
+    return number(count, "key")
 
 
 def check_scan(s: semel.Semel, search: Search) -> None:
@@ -110,6 +114,12 @@ def check_scan(s: semel.Semel, search: Search) -> None:
             f"no index leads to these: to find them all, {words_of_scan(cost.whole)}. Say --scan to do so; "
             "semel ls --doubts, --status failed and --subject are found by an index"
         )
+
+
+def is_billed(s: semel.Semel) -> bool:
+    """Whether reading this store costs money."""
+    cost = s.ops.cost_of(Search()).whole
+    return cost is not None and cost.billed
 
 
 def words_of_scan(cost: ScanCost) -> str:

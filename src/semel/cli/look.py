@@ -74,7 +74,10 @@ def ls(
         return
     if found.records:
         views.print_table(RECORDS, [_row(record, found.now) for record in found.records], cut=True)
-    _tell_cost(found)
+    typer.echo(_way(found, whole=found.after is None and after is None))
+    for key in found.unreadable:
+        typer.echo(f"{key} cannot be read; semel ledger forget removes it for good.")
+    tell_more(found.after)
 
 
 def _order(newest: bool, oldest: bool) -> Order | None:
@@ -99,15 +102,15 @@ def who_and_what(record: semel.Record) -> str:
     return "; ".join(" ".join(word.split()) for word in words if word)
 
 
-def _tell_cost(found: Found) -> None:
-    """Say by which way they were found and, where others had to be read, how many that were."""
+def _way(found: Found, *, whole: bool) -> str:
+    """By which way they were found and, where other keys had to be looked at, how many that were."""
     shown = number(len(found.records), "record") if found.records else "No records"
-    others = f", of {found.examined:,} looked at" if found.examined > len(found.records) else ""
-    way = "by reading the table" if found.scan else WAYS[found.how]
-    typer.echo(f"{shown}, found {way}{others}.")
-    for key in found.unreadable:
-        typer.echo(f"{key} cannot be read; semel ledger forget removes it for good.")
-    tell_more(found.after)
+    if found.scan and whole:
+        return f"{shown}, found by reading the whole table."
+    if found.after is not None and not found.records:
+        return f"No records among the {looked_at(found.examined)} looked at so far."
+    others = f", of {looked_at(found.examined)} looked at" if found.examined > len(found.records) else ""
+    return f"{shown}, found {'by reading the table' if found.scan else WAYS[found.how]}{others}."
 
 
 def _page(found: Found) -> dict[str, Any]:
@@ -260,7 +263,7 @@ def _tell_stuck(found: list[Stuck], limit: int, examined: int) -> None:
     doubts = sum(each.why == "in doubt" for each in found)
     words = f"{doubts:,} in doubt, {len(found) - doubts:,} lapsed" if found else "Nothing is stuck"
     more = f"; the oldest {limit:,} are shown, --limit shows more" if len(found) > limit else ""
-    typer.echo(f"{words}{more}. Looked at {number(examined, 'record')}.")
+    typer.echo(f"{words}{more}. Looked at {looked_at(examined)}.")
     if doubts:
         typer.echo("Find out whether the effect happened, then settle it: semel explain KEY")
 

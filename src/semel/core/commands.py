@@ -167,7 +167,8 @@ class Query(msgspec.Struct, frozen=True):
     gives its key and what it `carries`. `only` names the attributes that are wanted: others may be left out.
 
     A store that has to read many items to find those that are wanted ends a page after it has read about
-    `most` of them, however few it has found; 0 lets it go on until the page is full.
+    `most` of them, or gone over a few times as many keys, however few it has found; 0 lets it go on until the
+    page is full.
     """
 
     table: Table
@@ -306,7 +307,7 @@ class Page(msgspec.Struct, frozen=True):
     items: tuple[Item, ...]
     after: str | None
     read: int = 0
-    """How many items the store has read for it, where that is more than it gives; else 0."""
+    """How many items it has read, or keys it has gone over, where that is more than it gives; else 0."""
 
 
 class Returned(msgspec.Struct, frozen=True, gc=False):

@@ -69,7 +69,7 @@ class Found(msgspec.Struct, frozen=True):
     """Where the next page begins; None when this is the last."""
     now: float
     examined: int
-    """How many items the store has read to find these, as far as it tells."""
+    """About how many keys the store has gone over to find these, as far as it tells."""
     how: str
     """By which way they were found; see `Search.way`."""
     unreadable: tuple[str, ...] = ()

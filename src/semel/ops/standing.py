@@ -59,6 +59,8 @@ class CounterStates(msgspec.Struct, frozen=True):
     after: str | None
     scan: bool
     """They were found by reading one row after the other, with all that was charged."""
+    examined: int = 0
+    """About how many keys the store has gone over to find these, where it had to."""
 
 
 class SwitchTurn(msgspec.Struct, frozen=True):
@@ -86,7 +88,7 @@ class StandingSteps:
         """A page of the counters whose names begin so, in each period that is remembered.
 
         `caps` are rules of your gates: they tell the caps, which no row does, and the ends of periods. Two
-        requests are made for each counter; where keys lie in no order, about two thousand rows are read.
+        requests are made for each counter; where keys lie in no order, some two thousand rows are read.
         """
         check_limit("limit", limit)
         where = Begins(COUNTERS.partition, self._realm.prefix + prefix)
@@ -94,7 +96,8 @@ class StandingSteps:
             page: Page = yield Query(
                 COUNTERS, where=where, high=BEYOND_PERIODS, limit=limit, after=after, most=EXAMINED
             )
-            return CounterStates(tuple(_state(row, caps) for row in page.items), page.after, True)
+            found = tuple(_state(row, caps) for row in page.items)
+            return CounterStates(found, page.after, True, page.read)
         rows: list[Item] = []
         for _ in range(limit):
             first: Page = yield Query(COUNTERS, where=where, limit=1, after=after)

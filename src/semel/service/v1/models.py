@@ -506,9 +506,12 @@ class SearchResponse(ResponseModel):
     """A page of records, and what it cost to find them."""
 
     records: list[FoundRecord]
-    after: str | None = Field(description="Where the next page begins; null when this is the last.")
+    after: str | None = Field(
+        description="Where the next page begins; null when this is the last. A page ends after some thousand "
+        "keys: where it is empty and this is not null, nothing was among those, and the next page goes on."
+    )
     now: IsoMoment
-    examined: int = Field(description="How many items the store has read to find these.")
+    examined: int = Field(description="About how many keys the store has gone over to find these.")
     how: Literal["key", "status", "doubts", "failures", "subject", "recent"] = Field(
         description="By which way they were found."
     )

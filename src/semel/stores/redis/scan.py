@@ -14,8 +14,9 @@ from semel.stores.redis.scripts import outcomes
 MOST_READ, LEAST_READ = 1000, 100
 # How far SCAN goes in one step: a little at first, more where it finds little, and never for long.
 FIRST_STEP, LAST_STEP = 10, 10_000
-# Going over so many keys, which are mostly others', takes about as long as reading one item.
-KEYS_PER_READ = 20
+# A page that may read so many items may go over so many times as many keys, which are mostly others'. Of a
+# search in vain a page then takes no longer among a million records than all of it takes among ten thousand.
+KEYS_PER_READ = 4
 
 
 class ScanCursor(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -52,21 +53,23 @@ class TableScan:
 
     @property
     def examined(self) -> int:
-        """How many items were read, or could have been while others' keys were gone over."""
-        return max(self._read, self._scanned // KEYS_PER_READ)
+        """How many keys were gone over, which is about as many as SCAN was asked for."""
+        return max(self._read, self._scanned)
 
     @property
     def is_full(self) -> bool:
         """Whether the page ends here."""
         most = self._query.most
-        return len(self.items) >= self._query.limit or (most > 0 and self.examined >= most)
+        over = most > 0 and (self._read >= most or self._scanned >= most * KEYS_PER_READ)
+        return over or len(self.items) >= self._query.limit
 
     def scan(self) -> RedisCommand:
         """Look for more keys."""
         need = max(self._query.limit - len(self.items), FIRST_STEP)
         # Keys lie in no order, so what is still to come is as thick with them as what was seen.
         step = need * self._scanned // len(self._seen) if self._seen else max(need, 4 * self._scanned)
-        step = max(FIRST_STEP, min(step, LAST_STEP))
+        left = self._query.most * KEYS_PER_READ - self._scanned if self._query.most else LAST_STEP
+        step = max(FIRST_STEP, min(step, left, LAST_STEP))
         self._scanned += step
         cursor = b"%d" % (self.cursor or 0)
         return RedisCommand(b"", (b"SCAN", cursor, b"MATCH", self._pattern, b"COUNT", b"%d" % step))
