@@ -79,6 +79,18 @@ def test_what_is_in_doubt_comes_oldest_first(s, clock):
     assert found.how == "doubts"
 
 
+def test_what_is_unknown_is_found_by_the_index_of_doubts(s, clock):
+    s.ledger.claim("held", lease=30, on_lapsed="hold")
+    s.ledger.check_and_set("done")
+    for key in ("order:1", "order:2"):
+        clock.advance(60)
+        s.ledger.doubt(s.ledger.claim(key, ttl=3600))
+    found = s.ops.search(Search(status=Status.UNKNOWN))
+    assert [record.key for record in found.records] == ["order:1", "order:2"]
+    assert (found.how, found.scan, found.examined) == ("doubts", False, 3)
+    assert s.ops.cost_of(Search(status=Status.UNKNOWN)).how == "index"
+
+
 def test_pages_have_each_record_once_whatever_their_size(filled):
     for limit in (1, 2, 3, 7, 50):
         seen, after = [], None

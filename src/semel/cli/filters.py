@@ -112,7 +112,7 @@ def check_scan(s: semel.Semel, search: Search) -> None:
     if cost.whole is not None and cost.whole.billed:
         raise errors.UsageError(
             f"no index leads to these: to find them all, {words_of_scan(cost.whole)}. Say --scan to do so; "
-            "semel ls --doubts, --status failed and --subject are found by an index"
+            "semel ls --doubts, --status unknown, --status failed and --subject are found by an index"
         )
 
 

@@ -46,7 +46,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
         """By what it is looked for: an index, or the keys themselves."""
         if self.subject:
             return "subject"
-        if self.in_doubt:
+        if self.in_doubt or self.status is Status.UNKNOWN:
             return "doubts"
         if self.status is Status.FAILED:
             return "failures"

@@ -10,7 +10,6 @@ from semel.core.commands import Page, Query, Steps, Time
 from semel.core.events import digest
 from semel.core.keys import Key, key_of
 from semel.core.ledger import LedgerSteps, in_doubt
-from semel.core.lifecycle import Status
 from semel.core.policy import check_limit, check_word
 from semel.model import Listing, Record
 from semel.ops.model import Found, Order, Search, version_of
@@ -119,15 +118,16 @@ class QuestionSteps:
         return True
 
     def _page(self, search: Search, after: str | None, limit: int, most: int) -> Steps[Listing]:
-        if search.subject:
+        way = search.way
+        if way == "subject":
             return (yield from self._of_subject(search, after, limit))
-        if search.in_doubt:
+        if way == "doubts":
             newest = search.order == "newest"
             return (yield from self._ledger.doubts(reverse=newest, limit=limit, after=after))
-        if search.status is Status.FAILED:
+        if way == "failures":
             newest = search.order != "oldest"
             return (yield from self._ledger.failures(reverse=newest, limit=limit, after=after))
-        if search.order is not None:
+        if way == "recent":
             return (yield from self._by_time(search, after, limit))
         return (
             yield from self._ledger.list(
