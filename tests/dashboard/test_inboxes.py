@@ -5,6 +5,7 @@ from html import unescape
 
 import pytest
 
+import semel
 from semel.doors.inbox import Message, open_inbox
 from tests.dashboard.kit import browser_of, hidden, journal, matched
 
@@ -92,6 +93,28 @@ def test_an_operator_sees_what_a_letter_says_once_the_journal_has_why(s, dead, o
     assert "cem@example.org" not in shown.text
     assert journal(s) == [("ann", "reveal letter")]
     assert "/semel/inbox?name=orders" in operator.get("/journal").text
+
+
+def test_a_letter_is_read_by_its_id_however_many_are_before_it(s, dead, operator, monkeypatch):
+    monkeypatch.setattr("semel.dashboard.inboxes.LOOKED_THROUGH", 1)
+    last = dead.dead()[-1].id
+    shown = operator.submit("/letter", "/inbox?name=orders", name="orders", id=last, why="he asks")
+    assert (shown.status_code, "dan@example.org" in shown.text) == (200, True)
+    dead.redrive(last)
+    gone = operator.submit("/letter", "/inbox?name=orders", name="orders", id=last, why="he asks")
+    assert gone.status_code == 404
+    assert "dan@example.org" not in gone.text
+
+
+def test_a_letter_that_is_sealed_with_another_key_is_said_to_be(s, clock):
+    sealing = semel.Semel(s.store, clock=clock, encryption=semel.Encryption({"k1": bytes(32)}, "k1"))
+    inbox = open_inbox(sealing, "orders")
+    killed(sealing, inbox, "1", Broken("no paper"), "bea@example.org")
+    operator = browser_of(s, inboxes={"orders": open_inbox(s, "orders")}).sign_in("ann")
+    [letter] = inbox.dead()
+    shown = operator.submit("/letter", "/inbox?name=orders", name="orders", id=letter.id, why="she asks")
+    assert shown.status_code == 200
+    assert "It cannot be read" in shown.text
 
 
 def test_nothing_is_put_back_before_it_was_shown_and_confirmed(s, dead, operator):
