@@ -18,6 +18,7 @@ import semel
 from semel.cli.app import app
 from semel.gate import Allowed, Cap, Cooldown, KillSwitch, QuietHours, Shadow
 from semel.periods import Day
+from semel.state.erasure import erased_key
 from semel.testing import FakeClock
 
 SECRET = "a secret of the tests, 32 bytes."
@@ -512,11 +513,25 @@ def test_everything_about_a_person_goes_and_what_was_done_is_still_known(run, s,
 
 def test_what_was_erased_is_told_as_json(read, s):
     fill(s)
-    none = {"running": [], "more": False, "skipped": [], "overflow": [], "preview": False}
+    none = {"running": [], "more": False, "skipped": [], "overflow": [], "queues": [], "preview": False}
     done, again = (read(*ERASING, PERSON, "--yes") for _ in range(2))
     assert done.pop("subjects") == again.pop("subjects")
     assert done == {"tables": {"ledger": 3, "documents": 1, "journal": 2}} | none
     assert again == {"tables": {}} | none
+
+
+def test_where_messages_are_on_sqs_it_says_what_is_left_to_do(run, s, monkeypatch):
+    """What waits there is only marked, also where nothing else is kept about the person."""
+    monkeypatch.setenv("SEMEL_INBOX__SUPPORT__QUEUE", "https://sqs.eu-north-1.amazonaws.com/0/support.fifo")
+    code, out, err = run(*ERASING, PERSON, "--preview")
+    assert (code, out.startswith("Nothing is kept about this person here.")) == (0, True)
+    assert "Its dead letters are left to you" in err
+    assert "semel inbox redrive support ID" in err
+    assert run(*ERASING, PERSON)[0] == 2, "it has to be said with --yes"
+    assert s.ledger.list().records == ()
+    assert run(*ERASING, PERSON, "--yes")[0] == 0
+    assert [record.key for record in s.ledger.list().records] == [erased_key(s.ledger.steps.subject(PERSON))]
+    assert "SQS" not in run(*ERASING, PERSON, "--app", "quill", "--preview")[2]
 
 
 def test_what_would_go_is_shown_first_and_the_journal_tells_who_erased_it(run, s):

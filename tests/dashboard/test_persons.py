@@ -3,8 +3,10 @@
 import pytest
 
 import semel
+from semel.doors.inbox.sqs import SQSInbox
 from semel.gate import Cap
 from semel.periods import Day
+from semel.state.erasure import erased_key
 from tests.dashboard.kit import SECRET, browser_of, hidden, journal
 
 PERSON = "ann@example.org"
@@ -49,6 +51,18 @@ def test_of_a_person_that_nothing_is_kept_about_nothing_is_erased(s, about_her, 
     page = operator.submit("/persons", person="nobody@example.org", why="a request")
     assert "Nothing is kept about" in page.text
     assert "Erase it for good" not in page.text
+
+
+def test_where_messages_are_on_sqs_the_page_says_what_is_left_to_do(s, clock):
+    queue = SQSInbox(s, "orders", "https://sqs.eu-north-1.amazonaws.com/000000000000/orders.fifo")
+    operator = browser_of(s, inboxes={"orders": queue}).sign_in("ann")
+    page = operator.submit("/persons", person=PERSON, why="she asked for it")
+    assert "Nothing is kept about" in page.text
+    assert "semel inbox redrive orders ID" in page.text
+    fields = {name: hidden(page.text, name) for name in ("person", "why", "confirmed")}
+    assert "0 rows erased" in operator.submit("/persons", **fields).text
+    assert s.ledger.get(erased_key(s.ledger.steps.subject(PERSON))) is not None
+    queue.close()
 
 
 def test_a_person_is_erased_for_a_reason(s, about_her, operator):

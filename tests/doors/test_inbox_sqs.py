@@ -186,6 +186,20 @@ def test_what_waits_about_somebody_who_was_erased_is_never_handled(urls, stack, 
     assert s.ops.search(Search(subject="bo@example.com")).records[0].key == "x"
 
 
+def test_a_dead_letter_about_somebody_who_was_erased_is_put_back_and_deleted(urls, stack):
+    s = stack.enter_context(semel.connect("memory:", secret=b"of the tests"))
+    about_ann = stack.enter_context(closing(SQSInbox(s, "in", *urls)))
+    about_ann.put(Message("a0", "Ann", "a", subject="ann@example.com"))
+    work_off(about_ann, Diary(failing("a0")), 1, max_attempts=1)
+    assert [letter.key for letter in about_ann.dead()] == ["a0"]
+    s.ops.erase("ann@example.com", by="ops", why="request no. 17")
+    assert about_ann.redrive(about_ann.dead()[0].id) == 1
+    about_ann.put(Message("a1", "of somebody else", "a"))
+    diary = Diary()
+    work_off(about_ann, diary, 1)
+    assert (diary.keys, about_ann.dead()) == (["a1"], [])
+
+
 def test_a_message_that_nobody_can_read_is_dead_at_once_and_holds_nobody_up(urls, stack, inbox):
     """Neither one whose key is lost, nor one that somebody else has sent."""
     keys = Encryption({"k": b"k" * 32}, "k")

@@ -16,13 +16,16 @@ from semel.cli.common import (
     StoreOptions,
     UnreachedOverflow,
     bound,
+    configuration_for,
     connected,
     number,
     on_a_store,
     print_json,
+    sections,
     unreached,
     with_options,
 )
+from semel.ops.actions import left_in_queue
 from semel.ops.model import Erased
 from semel.state.erasure import Erasure
 
@@ -61,34 +64,47 @@ def erase(
     options.check_why()
     secret, name = _secret(secret_from, where), person_named(person)
     with unreached() as overflow, connected(where, secret=secret, overflow=overflow) as s:
-        _erase(s, name, options, overflow)
+        _erase(s, name, options, overflow, _queues(where))
 
 
-def _erase(s: semel.Semel, name: str, options: ByHandOptions, overflow: UnreachedOverflow) -> None:
+def _erase(
+    s: semel.Semel, name: str, options: ByHandOptions, overflow: UnreachedOverflow, queues: list[str]
+) -> None:
     by = options.who
     if options.preview or not options.yes:
         with views.progress("Looking", _words, Erasure()) as told:
             found = s.ops.erase(name, by=by, why=options.why, preview=True, told=told)
-        if options.preview or not found.rows:
-            _tell_erased(found, options, overflow)
+        if options.preview or not (found.rows or queues):
+            _tell_erased(found, options, overflow, queues)
             return _check_left(found)
-        show = partial(_tell_erased, found, options, overflow)
+        show = partial(_tell_erased, found, options, overflow, queues)
         question = "Shall all of it go? It cannot be brought back."
         options.confirm(f"{_in_tables(found)} would go", show, question)
     with views.progress("Erasing", _words, Erasure()) as told:
         done = s.ops.erase(name, by=by, why=options.why, told=told)
-    _tell_erased(done, options, overflow)
+    _tell_erased(done, options, overflow, queues)
     return _check_left(done)
 
 
-def _tell_erased(done: Erased, options: ByHandOptions, overflow: UnreachedOverflow) -> None:
+def _queues(where: StoreOptions) -> list[str]:
+    """The inboxes that the settings have on SQS: that of the app, or all where none is named."""
+    inboxes = sections(configuration_for(where), "inbox")
+    on_sqs = [name for name, chosen in inboxes.items() if isinstance(chosen, dict) and chosen.get("queue")]
+    return [name for name in on_sqs if where.app in (None, name)]
+
+
+def _tell_erased(
+    done: Erased, options: ByHandOptions, overflow: UnreachedOverflow, queues: list[str]
+) -> None:
     if options.as_json:
-        print_json(msgspec.to_builtins(done) | {"overflow": overflow.left})
+        print_json(msgspec.to_builtins(done) | {"overflow": overflow.left, "queues": queues})
         return
-    if not done.rows and not done.running:
+    if done.rows or done.running:
+        typer.echo(f"{'Would go' if done.preview else 'Erased'}: {_in_tables(done)}.")
+    else:
         typer.echo(NOBODY)
-        return
-    typer.echo(f"{'Would go' if done.preview else 'Erased'}: {_in_tables(done)}.")
+    for name in queues:
+        typer.echo(left_in_queue(name), err=True)
     if done.skipped:
         typer.echo(
             f"Not looked into, since these credentials may not: {', '.join(done.skipped)}. If these are "

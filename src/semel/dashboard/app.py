@@ -101,7 +101,7 @@ def _router(routes: list[BaseRoute]) -> Router:
 def _routes(view: LedgerView, door: Doorkeeper, stopping: Callable[[], bool]) -> list[BaseRoute]:
     s = view.s.through("dashboard")
     pages, inboxes, bulk, own = Pages(s, view), InboxPages(s, view), BulkPages(s), OwnPages(view)
-    persons = PersonPages(s)
+    persons = PersonPages(s, view)
     live = LiveFeed(s, view, door, stopping)
     seen: dict[str, PageHandler] = {
         "/": pages.overview,

@@ -4,16 +4,20 @@ from starlette.responses import Response
 
 from semel.connect import Semel
 from semel.dashboard.forms import name_of
+from semel.dashboard.views import LedgerView
 from semel.dashboard.visits import Visit
+from semel.doors.inbox import StoreInbox
 from semel.errors import UsageError
+from semel.ops.actions import left_in_queue
 from semel.ops.model import Erased
 
 
 class PersonPages:
     """Answers visits of those who are to erase somebody."""
 
-    def __init__(self, s: Semel) -> None:
+    def __init__(self, s: Semel, view: LedgerView) -> None:
         self._ops = s.aio.ops
+        self._queues = [name for name, inbox in view.inboxes.items() if not isinstance(inbox, StoreInbox)]
 
     async def ask(self, visit: Visit) -> Response:
         """Ask whom to erase."""
@@ -30,8 +34,8 @@ class PersonPages:
             return self._page(visit, 400, problem=str(problem))
         return self._page(visit, erased=erased)
 
-    @staticmethod
     def _page(
-        visit: Visit, status: int = 200, *, problem: str = "", erased: Erased | None = None
+        self, visit: Visit, status: int = 200, *, problem: str = "", erased: Erased | None = None
     ) -> Response:
-        return visit.page("persons", status, problem=problem, erased=erased, typed=visit.form)
+        left = [left_in_queue(name) for name in self._queues]
+        return visit.page("persons", status, problem=problem, erased=erased, typed=visit.form, left=left)

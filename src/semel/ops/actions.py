@@ -173,6 +173,16 @@ def check_named(by: str, why: str) -> None:
         raise errors.InvalidOption("an action names who wants it and why: give by=... and why=...")
 
 
+def left_in_queue(inbox: str) -> str:
+    """What erasing a person leaves to do where an inbox is on SQS."""
+    return (
+        f"Inbox {inbox} is on SQS, which cannot be searched for a person. What waits there about this person "
+        "is deleted when its turn comes, and not handled. Its dead letters are left to you, and SQS keeps "
+        f"them for up to 14 days: list them with semel inbox dead {inbox}, and put those about this person "
+        f"back with semel inbox redrive {inbox} ID. Then these, too, are deleted and not handled."
+    )
+
+
 def _lost(record: Record) -> errors.ClaimLost:
     return errors.ClaimLost(record.key, record.attempt, "act on")
 

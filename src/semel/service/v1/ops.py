@@ -149,7 +149,9 @@ async def act_on_many(asked: models.BulkRequest, caller: OpsWriter) -> models.Bu
 async def erase(asked: models.EraseRequest, caller: OpsWriter) -> models.ErasedResponse:
     """Erase a person from a ledger and what stands on it; unless told otherwise, only say what would go.
 
-    What was done once is still known to be done. Done again, it goes on with what is left.
+    What was done once is still known to be done. Done again, it goes on with what is left. What waits in an
+    inbox on SQS about the person is deleted when its turn comes. Dead letters there are left to you: put
+    those about the person back, and they are deleted too, and not handled.
     """
     try:
         done = await caller.s.aio.ops.erase(
