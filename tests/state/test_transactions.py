@@ -4,7 +4,7 @@ import asyncio
 import sqlite3
 import threading
 import uuid
-from contextlib import closing
+from contextlib import closing, suppress
 
 import pytest
 
@@ -14,6 +14,7 @@ from semel.connect import open_store
 from semel.core import heartbeat
 from semel.core.commands import Transact, Update
 from semel.core.drive import leave
+from semel.core.events import Event, What
 from semel.core.lifecycle import Status
 from semel.model import Claimed
 from semel.stores.memory import MemoryStore
@@ -252,6 +253,28 @@ def test_a_refund_and_its_document_go_together(do):
         assert given[0].value is True
     assert do(lambda s: s.counters.look("replies:chat")).used == 0
     assert do(lambda s: s.documents.get("chat")).version == 2
+
+
+@pytest.mark.parametrize("end", ["run", "claim", "fail"])
+def test_the_end_of_a_claim_in_a_transaction_is_told_of_its_function(end):
+    told: list[Event] = []
+    with semel.connect("memory:") as s:
+        s.events.listen(told.append)
+
+        @s.once("act:{n}")
+        def act(n):
+            run = semel.current_run()
+            with s.transaction() as tx:
+                if end == "fail":
+                    tx.ledger.fail(run.claim, ValueError("no"))
+                else:
+                    tx.ledger.complete(run if end == "run" else run.claim, n)
+            return n
+
+        with suppress(errors.ClaimLost):
+            act(1)
+    ended = [event for event in told if event.what in (What.COMPLETED, What.FAILED)]
+    assert [event.name.rpartition(".")[2] for event in ended] == ["act"]
 
 
 def test_a_claim_is_failed_or_released_together_with_the_rest(do):

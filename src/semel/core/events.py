@@ -114,6 +114,11 @@ class Events:
         return other
 
     @property
+    def name(self) -> str:
+        """The function that these events are about; "" where they are about none."""
+        return self._name
+
+    @property
     def task(self) -> str:
         """The function that these events are about, or else the door that they came through."""
         return self._name or self._door

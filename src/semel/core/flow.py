@@ -118,6 +118,7 @@ class Flow:
         self.policy = policy
         self.promise(decoder)
         self._ledger = context.ledger
+        self._task = context.ledger.events.name
         self._monotonic = context.clock.monotonic
         self._draining = context.draining
         self._heart, self._beats = context.heart, policy.heartbeat
@@ -192,7 +193,7 @@ class Flow:
             yield from self._remember(outcome)
             return self._answer(outcome)
         run = stake.run = Run(outcome, sent, self.context.clock)
-        run.subject = subject
+        run.subject, run.task = subject, self._task
         if outcome.lapsed and policy.resolver is not None and not self._stopped(run):
             settled = yield from self._resolve(run, work)
             if settled is not None:

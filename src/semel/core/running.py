@@ -34,6 +34,7 @@ class Run:
         "result",
         "settling",
         "subject",
+        "task",
     )
 
     def __init__(self, claim: Claimed, sent: float, clock: Clock) -> None:
@@ -45,6 +46,8 @@ class Run:
         """A transaction that completes the claim is under way: a renewal that is refused says nothing."""
         self.details: dict[str, Any] | None = None
         self.subject: str | None = None
+        self.task = ""
+        """The function that events about this attempt name, whoever writes its end."""
         self.outer: Run | None = None
         self.begun = False
         self.interrupted = False

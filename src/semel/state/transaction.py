@@ -140,18 +140,23 @@ class GatheredLedger(Gathering[LedgerSteps]):
         Given the run of a function of `once`, the function is thereby done: what it returns is this result.
         """
         details = claim.details if isinstance(claim, Run) else None
-        plan = self._steps.completing(_claim(claim), result, details)
+        plan = self._of(claim).completing(_claim(claim), result, details)
         return self._gathered.complete(claim, result, plan)
 
     def fail(self, claim: Claimed, error: BaseException | Failure) -> Pending[None]:
         """It failed, and is to stay failed."""
         check_claim(claim)
-        return self._gathered.end(claim, self._steps.failing(claim, error))
+        return self._gathered.end(claim, self._of(claim).failing(claim, error))
 
     def release(self, claim: Claimed, error: BaseException | Failure | None = None) -> Pending[None]:
         """It did not happen; let the next attempt run."""
         check_claim(claim)
-        return self._gathered.end(claim, self._steps.releasing(claim, error))
+        return self._gathered.end(claim, self._of(claim).releasing(claim, error))
+
+    def _of(self, holder: Claimed | Run) -> LedgerSteps:
+        """The rules whose events name the function that has this claim."""
+        task = next((run.task for run in _runs(holder)), "")
+        return self._steps.about(task) if task else self._steps
 
 
 class GatheredDocuments(Gathering[DocumentSteps[Any]]):
