@@ -5,6 +5,7 @@ import io
 import json
 import os
 import pty
+import re
 import shlex
 import signal
 import subprocess
@@ -140,7 +141,7 @@ def test_a_search_shows_who_and_what_went_wrong_and_no_result(run):
     head, first, second, cost = out.splitlines()
     assert head.split()[:4] == ["key", "status", "attempt", "changed"]
     assert (first.split()[0], first.split()[-1]) == ("reply:1", "web-1")
-    assert second.endswith("web-1; TimeoutError: the model was slow")
+    assert second.endswith("TimeoutError: the model was slow; web-1")
     assert cost == "2 records, found by key."
     assert "personal" not in out + run("ls", "--json")[1]
 
@@ -262,6 +263,14 @@ def test_pages_follow_each_other_to_the_end(read, run):
     assert "There may be more: --after" in run("ls", "--limit", "2")[1]
 
 
+@pytest.mark.usefixtures("s")
+def test_where_nothing_is_kept_other_scopes_are_pointed_to(run):
+    nothing = "Nothing is kept in this environment and scope"
+    assert nothing in run("ls", "--scope", "another")[1]
+    assert nothing not in run("ls", "--scope", "another", "--prefix", "charge:")[1]
+    assert nothing not in run("ls")[1]
+
+
 def test_a_record_that_cannot_be_read_is_named(s, run):
     drive(write(Update(LEDGER, s.ledger.get("charge:2").id, {"version": RECORD_VERSION + 1})), s.store)
     assert "charge:2 cannot be read" in run("ls")[1]
@@ -311,11 +320,13 @@ def test_the_sizes_of_tables_are_told(s, run, read):
     claim(s, "late:1")
     [ledger] = [each for each in read("sizes")["tables"] if each["table"] == "ledger"]
     assert ledger["items"] == sum(ledger["by_status"].values())
-    assert ledger["bytes"] > 0
     code, out, _ = run("sizes")
     assert code == 0
     assert "FAILED 2" in out
-    assert out.endswith("Counted up to 10,000; bytes of the file.\n")
+    assert re.search(r"^all +\d+ +[\d,]{5,}$", out, re.MULTILINE), (
+        "its bytes are told once, of the whole file"
+    )
+    assert out.endswith("Counted up to 10,000.\nBytes of the whole file.\n")
 
 
 # What needs somebody

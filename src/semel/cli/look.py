@@ -78,6 +78,8 @@ def ls(
     for key in found.unreadable:
         typer.echo(f"{key} cannot be read; semel ledger forget removes it for good.")
     tell_more(found.after)
+    if not (found.records or found.after or after or asked.narrowed):
+        typer.echo("Nothing is kept in this environment and scope: --app, --scope and --env name others.")
 
 
 def _order(newest: bool, oldest: bool) -> Order | None:
@@ -86,7 +88,7 @@ def _order(newest: bool, oldest: bool) -> Order | None:
     return "newest" if newest else "oldest" if oldest else None
 
 
-RECORDS = ("key", "status", "attempt", "changed", "worker, error")
+RECORDS = ("key", "status", "attempt", "changed", "error, worker")
 
 
 def _row(record: semel.Record, now: float) -> views.TableRow:
@@ -96,9 +98,9 @@ def _row(record: semel.Record, now: float) -> views.TableRow:
 
 
 def who_and_what(record: semel.Record) -> str:
-    """The worker of a record and its error, on one line."""
+    """The error of a record and its worker, on one line; the error first, as the end may be cut off."""
     failure = record.failure
-    words = (record.worker, failure and f"{failure.type}: {failure.message}")
+    words = (failure and f"{failure.type}: {failure.message}", record.worker)
     return "; ".join(" ".join(word.split()) for word in words if word)
 
 
@@ -207,7 +209,7 @@ def stuck(
 
 
 DOUBTS, RUNNING = Search(in_doubt=True), Search(status=semel.Status.IN_PROGRESS)
-STUCK = ("key", "is", "for", "attempt", "worker, error")
+STUCK = ("key", "is", "for", "attempt", "error, worker")
 
 
 def _all_stuck(
@@ -294,7 +296,8 @@ def _size(size: TableSize) -> views.TableRow:
     parts = size.by_status | size.indexes
     among = ", ".join(f"{name} {_figure(count)}" for name, count in parts.items())
     expired = "" if size.expired is None else _figure(size.expired)
-    return size.table or "all", _figure(size.items), f"{size.bytes or 0:,}", expired, among
+    size_in_bytes = "" if size.bytes is None else f"{size.bytes:,}"
+    return size.table or "all", _figure(size.items), size_in_bytes, expired, among
 
 
 def _figure(count: int) -> str:

@@ -151,7 +151,7 @@ def _span(seconds: float | None) -> str:
 def _repeated(rates: Rates) -> list[Text]:
     """The keys that were asked for again most often, and how each is found."""
     most = sorted(rates.duplicates.items(), key=lambda pair: -pair[1])[:MOST_REPEATED]
-    return [Text(f"{count:,} times again: semel ls --digest {digest}") for digest, count in most]
+    return [Text(f"{number(count, 'time')} again: semel ls --digest {digest}") for digest, count in most]
 
 
 def _for_programs(rates: Rates, minutes: int) -> dict[str, Any]:

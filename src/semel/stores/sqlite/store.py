@@ -185,7 +185,7 @@ class SQLiteStore:
         return reaped
 
     def measure(self, tables: Sequence[Table]) -> list[TableSize]:
-        """The sizes of the tables that the file has; how many bytes is that of the whole file."""
+        """The sizes of the tables that the file has, and that of the file, whose bytes they share."""
         with self._readers.connection() as connection:
             there = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
             bytes_, now = _file_size(connection), repr(self._now())
@@ -193,8 +193,9 @@ class SQLiteStore:
             for table in (each for each in tables if PREFIX + each.name in there):
                 statements = countings(quoted(PREFIX + table.name), table, now)
                 counts = {name: connection.execute(sql).fetchone()[0] for name, sql in statements.items()}
-                sizes.append(sized(table, counts, f"counted up to {COUNTED:,}; bytes of the file", bytes_))
-        return sizes
+                sizes.append(sized(table, counts, f"counted up to {COUNTED:,}", None))
+        items = min(COUNTED, sum(size.items for size in sizes))
+        return [*sizes, TableSize(table="", items=items, bytes=bytes_, how="bytes of the whole file")]
 
     def close(self) -> None:
         """Wait for the transaction under way, and let go of the file."""
