@@ -64,8 +64,11 @@ SCHEMA = 1
 # What a stamp has beside environment, schema and slots.
 MARKS = tuple(mark.encode() for table in OWN for mark in table.marks)
 
-# The place of an entry is known before it is written. There it would be the time, which is asked for first.
-NO_CHOICES = "on Redis it would make every claim and every completion take another round trip"
+# On one server the script could write the entry; docs/how-to/provision.md has what it would cost, and whom.
+NO_CHOICES = (
+    "on Redis programs that run already would leave their records out of it, and in a cluster every claim "
+    "and every completion would take another round trip"
+)
 
 # So many writes of a batch are one call of the script: others' commands wait for no more than that at a time.
 WRITES_PER_CALL = 50
