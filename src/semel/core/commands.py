@@ -166,9 +166,8 @@ class Query(msgspec.Struct, frozen=True):
     equals it is the store's own. An index may lag behind, so nothing is decided by it; and of an item it
     gives its key and what it `carries`. `only` names the attributes that are wanted: others may be left out.
 
-    A store that has to read many items to find those that are wanted ends a page after it has read about
-    `most` of them, or gone over a few times as many keys, however few it has found; 0 lets it go on until the
-    page is full.
+    A store that has to read many items to find those that are wanted, or to go over many keys, ends a page
+    after about `most` of them, however few it has found; 0 lets it go on until the page is full.
     """
 
     table: Table

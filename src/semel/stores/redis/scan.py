@@ -14,10 +14,6 @@ from semel.stores.redis.scripts import outcomes
 MOST_READ, LEAST_READ = 1000, 100
 # How far SCAN goes in one step: a little at first, more where it finds little, and never for long.
 FIRST_STEP, LAST_STEP = 10, 10_000
-# A page that may read so many items may go over so many times as many keys, which are mostly others'. Of a
-# search in vain a page then takes no longer among a million records than all of it takes among ten thousand,
-# though there most keys are in no cache of the processor.
-KEYS_PER_READ = 2
 
 
 class ScanCursor(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -61,7 +57,8 @@ class TableScan:
     def is_full(self) -> bool:
         """Whether the page ends here."""
         most = self._query.most
-        over = most > 0 and (self._read >= most or self._scanned >= most * KEYS_PER_READ)
+        # Keys that were found are read before it ends: else its cursor would have to name them.
+        over = most > 0 and (self._read >= most or (self._scanned >= most and not self.keys))
         return over or len(self.items) >= self._query.limit
 
     def scan(self) -> RedisCommand:
@@ -69,7 +66,7 @@ class TableScan:
         need = max(self._query.limit - len(self.items), FIRST_STEP)
         # Keys lie in no order, so what is still to come is as thick with them as what was seen.
         step = need * self._scanned // len(self._seen) if self._seen else max(need, 4 * self._scanned)
-        left = self._query.most * KEYS_PER_READ - self._scanned if self._query.most else LAST_STEP
+        left = self._query.most - self._scanned if self._query.most else LAST_STEP
         step = max(FIRST_STEP, min(step, left, LAST_STEP))
         self._scanned += step
         cursor = b"%d" % (self.cursor or 0)
