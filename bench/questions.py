@@ -59,6 +59,7 @@ QUESTIONS: dict[str, Question] = {
     "in progress": lambda s: s.ops.search(Search(status=Status.IN_PROGRESS)),
     "failed": lambda s: s.ops.search(Search(status=Status.FAILED)),
     "failed by a type that none has": lambda s: s.ops.search(Search(status=Status.FAILED, error="Nothing")),
+    "unknown": lambda s: s.ops.search(Search(status=Status.UNKNOWN)),
     "in doubt": lambda s: s.ops.search(Search(in_doubt=True)),
     "in doubt, newest first": lambda s: s.ops.search(Search(in_doubt=True, order="newest")),
     "about a person": lambda s: s.ops.search(Search(subject="person-0")),
