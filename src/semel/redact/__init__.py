@@ -29,22 +29,26 @@ out ("ann at example dot com") or without a dot (root@localhost). Names, streets
 
     text        the masks, and a text that is being masked
     patterns    credentials, links, e-mail addresses, order and tracking numbers
-    phones      phone numbers by country, and numbers that look like one and are none
-    numbers     goes through the digits of a text, with an end to its work
-    data        nested data, and names that say what a value is
-    redactor    Redactor: the rules in their order
+    numbers     phone numbers by country, numbers that look like one and are none, and an end to the search
+    redactor    Redactor: the rules in their order, and nested data
     logs        RedactingFilter
-    digests     hashes, kept instead of a body or a person
+
+Here are only the hashes that are kept instead of a body or a person.
 """
 
+import hashlib
+import hmac
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from semel.redact.digests import PSEUDONYM_DIGITS, Digest, digest, pseudonym
+import msgspec
+
+from semel.core.keys import canonical
+from semel.errors import InvalidOption, InvalidPayload
 
 if TYPE_CHECKING:
     from semel.redact.logs import RedactingFilter
-    from semel.redact.phones import REGIONS
+    from semel.redact.numbers import REGIONS
     from semel.redact.redactor import Redactor
     from semel.redact.text import EMAIL_MASK, MASK
 
@@ -64,7 +68,7 @@ __all__ = [
 _LATER: Final = {
     "EMAIL_MASK": "semel.redact.text",
     "MASK": "semel.redact.text",
-    "REGIONS": "semel.redact.phones",
+    "REGIONS": "semel.redact.numbers",
     "RedactingFilter": "semel.redact.logs",
     "Redactor": "semel.redact.redactor",
 }
@@ -75,3 +79,52 @@ if not TYPE_CHECKING:  # or any name at all would pass as one of this module
         if name not in _LATER:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         return getattr(import_module(_LATER[name]), name)
+
+
+# Half of a SHA-256: no two of 2^48 people share it by chance, and it fits into a key beside other parts.
+PSEUDONYM_DIGITS: Final = 32
+
+
+class Digest(msgspec.Struct, frozen=True):
+    """What is kept of a body instead of the body: its SHA-256 in hex, and its size."""
+
+    sha256: str
+    bytes: int
+
+
+def digest(payload: Any, secret: bytes | None = None) -> Digest:
+    """The digest of a payload's canonical JSON; bytes and text are taken as they are.
+
+    With a secret the hash is an HMAC: what is short or guessable, such as a phone number, can be found from
+    its plain hash by trying.
+    """
+    if isinstance(payload, str):
+        data = _encoded(payload)
+    elif isinstance(payload, bytes | bytearray | memoryview):
+        data = bytes(payload)
+    else:
+        data = canonical(payload)
+    return Digest(_hash(data, secret), len(data))
+
+
+def pseudonym(value: str, secret: bytes) -> str:
+    """A name that stands for a person: the same for the same value and secret, and no way back without it.
+
+    It is keyed, because anyone can hash every phone number there is and look up a plain hash.
+    """
+    if not secret:
+        raise InvalidOption(
+            "a pseudonym needs a secret, such as secrets.token_bytes(32), kept with the others"
+        )
+    return _hash(_encoded(value), secret)[:PSEUDONYM_DIGITS]
+
+
+def _hash(data: bytes, secret: bytes | None) -> str:
+    return hashlib.sha256(data).hexdigest() if secret is None else hmac.digest(secret, data, "sha256").hex()
+
+
+def _encoded(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise InvalidPayload("the text holds a lone surrogate: clean it where it comes in") from None

@@ -1,18 +1,32 @@
 """The redactor: the rules in their order, for a text, nested data, an excerpt and a log."""
 
 import re
+from collections.abc import Callable
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final
+from datetime import date, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from uuid import UUID
 
 import msgspec
 
 from semel.core.extras import require
-from semel.errors import InvalidOption
-from semel.redact.data import masked
-from semel.redact.numbers import WorkLimit, numbers
-from semel.redact.patterns import MANY_DIGITS, credentials, emails, links, order_numbers, tracking_numbers
-from semel.redact.phones import CODE, REGIONS, numbering_plans
-from semel.redact.text import ANY_MASK, MASK, MarkedText, beginning
+from semel.errors import InvalidOption, UsageError
+from semel.redact.numbers import CODE, FEWEST, REGIONS, WorkLimit, numbering_plans, numbers, phone_mask
+from semel.redact.patterns import (
+    DIGITS,
+    MANY_DIGITS,
+    credentials,
+    digits_of,
+    emails,
+    links,
+    order_mask,
+    order_numbers,
+    tracking_numbers,
+)
+from semel.redact.text import ANY_MASK, EMAIL_MASK, MASK, MarkedText, beginning, read
 
 if TYPE_CHECKING:
     from semel.redact.logs import RedactingFilter
@@ -119,3 +133,126 @@ class Redactor(msgspec.Struct, frozen=True):
             known = numbering_plans(tuple(self.regions))
             marked.mark(lambda plain: numbers(plain, known, limit))
         return marked.written()
+
+
+# --- Nested data: every text in it, and every value under a name such as `email` -------------------
+
+MaskOfText: TypeAlias = Callable[[str], str]
+MaskOfValue: TypeAlias = Callable[[str], str | None]
+
+
+def _mask_email(plain: str) -> str | None:
+    return EMAIL_MASK if plain.strip() else None
+
+
+def _mask_phone(plain: str) -> str | None:
+    digits = digits_of(plain)
+    if not digits:
+        return None
+    return phone_mask(digits) if len(digits) >= FEWEST else MASK
+
+
+def _mask_order(plain: str) -> str | None:
+    return order_mask(plain) if DIGITS.search(plain) else None
+
+
+def _mask_bare_order(plain: str) -> str | None:
+    # Under "order" alone there may be a place in a list, or a sentence.
+    return order_mask(plain) if len(digits_of(plain)) > 3 and " " not in plain.strip() else None
+
+
+def _mask_tracking(plain: str) -> str | None:
+    return MASK if DIGITS.search(plain) else None
+
+
+_ID: Final = r"_?(?:ids?|numbers?|num|nos?|nr|nummer|ref|reference|name|codes?)(?:_?\d+)?"
+_ORDER_NAME: Final = r"(?:orders?|bestell(?:ungs?)?|auftrags?|pedido|commande|ordine|ordre|encomenda|po)"
+_PHONE_NAME: Final = (
+    r"(?:(?:tele|cell|mobile)?_?phones?|tel|mobile|fax|msisdn|whatsapp|wa_id|handy|telefon[oe]?|gsm)"
+    r"(?:_?(?:numbers?|num|nos?|nr|nummer|e164))?(?:_?\d+)?"
+)
+_NAMES: Final[tuple[tuple[str, MaskOfValue], ...]] = (
+    (r"(?:e_?)?mails?(?:_?address(?:es)?)?(?:_?\d+)?", _mask_email),
+    (_PHONE_NAME, _mask_phone),
+    (_ORDER_NAME + _ID, _mask_order),
+    (r"orders?", _mask_bare_order),
+    (rf"(?:tracking|waybill|awb)(?:{_ID})?", _mask_tracking),
+    (rf"(?:shipment|parcel|consignment|sendungs?|paket){_ID}", _mask_tracking),
+)
+
+# What programs use for names. Anything else is itself data, and is not to be kept in memory.
+_NAME: Final = re.compile(r"[A-Za-z](?!.*\d.*\d.*\d.*\d)[\w .-]{0,63}")
+
+
+@lru_cache(maxsize=1024)
+def _mask_for_text(name: str) -> MaskOfValue | None:
+    words = re.sub(r"[^a-z0-9]+", "_", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()).strip("_")
+    return next((named for pattern, named in _NAMES if re.fullmatch(f"(?:.*_)?(?:{pattern})", words)), None)
+
+
+def mask_for_name(name: Any) -> MaskOfValue | None:
+    """What masks the value under this name, if the name says what it is."""
+    return _mask_for_text(name) if type(name) is str and len(name) <= 64 and _NAME.fullmatch(name) else None
+
+
+# Real payloads are a few levels deep; a hundred still leaves most of Python's stack to the caller.
+_MAX_DEPTH: Final = 100
+
+
+def masked(value: Any, mask: MaskOfText, named: MaskOfValue | None = None, depth: int = 0) -> Any:
+    """A copy of the value with every text in it masked by `mask`, or by `named` where its name tells."""
+    if value is None or isinstance(value, bool | Enum | date | time | timedelta | UUID):
+        return value
+    if isinstance(value, str):
+        return mask(value) if named is None else _named_text(str.__str__(value), mask, named)
+    if isinstance(value, int | float | Decimal):
+        result = named(_number_text(value)) if named else None
+        return value if result is None else result
+    if isinstance(value, bytes | bytearray | memoryview):
+        return f"<{memoryview(value).nbytes} bytes>"
+    return _container(value, mask, named, depth + 1)
+
+
+def _named_text(value: str, mask: MaskOfText, named: MaskOfValue) -> str:
+    if ANY_MASK.fullmatch(value.strip()):
+        return value
+    result = named(read(value, percent=True)[0])
+    return mask(value) if result is None else result
+
+
+def _number_text(number: float | Decimal) -> str:
+    if isinstance(number, int):
+        return str(abs(number) % 10**20)  # Python refuses to write integers of thousands of digits
+    if isinstance(number, float) and number.is_integer():
+        return f"{number:.0f}"
+    return str(number)
+
+
+def _container(value: Any, mask: MaskOfText, named: MaskOfValue | None, depth: int) -> Any:
+    if depth > _MAX_DEPTH:
+        raise UsageError(
+            f"the data is nested more than {_MAX_DEPTH} levels deep, or contains itself: redact its parts"
+        )
+    if isinstance(value, dict):
+        return _members(value, mask, depth)
+    for kind in (list, tuple, frozenset, set):
+        if isinstance(value, kind):
+            return kind([masked(one, mask, named, depth) for one in value])
+    return f"<{type(value).__name__}>"
+
+
+def _members(value: dict[Any, Any], mask: MaskOfText, depth: int) -> dict[Any, Any]:
+    members: dict[Any, Any] = {}
+    counts: dict[Any, int] = {}
+    for name, one in value.items():
+        written = given = _name(name, mask)
+        # Two names may have one mask, and neither value may be lost for it.
+        while written in members:
+            counts[given] = counts.get(given, 1) + 1
+            written = f"{given} ({counts[given]})"
+        members[written] = masked(one, mask, mask_for_name(name), depth)
+    return members
+
+
+def _name(name: Any, mask: MaskOfText) -> Any:
+    return f"<{type(name).__name__}>" if isinstance(name, bytes | tuple | frozenset) else masked(name, mask)
