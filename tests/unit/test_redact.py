@@ -26,8 +26,16 @@ from semel.errors import InvalidOption, InvalidPayload, MissingExtra, UsageError
 from semel.redact import REGIONS, Digest, Redactor, digest, pseudonym
 from semel.redact import numbers as scanning
 from semel.redact import redactor as redacting
-from semel.redact.numbers import NumberingPlans
-from semel.redact.text import beginning
+from semel.redact.numbers import NumberingPlans, WorkLimit, numbering_plans
+from semel.redact.patterns import (
+    credentials,
+    emails,
+    is_harmless,
+    links,
+    order_numbers,
+    tracking_numbers,
+)
+from semel.redact.text import MarkedText, beginning
 from tests.acceptance import test_redact_planted as planted
 from tests.amounts import amount
 
@@ -355,6 +363,11 @@ def test_a_link_goes_whole(link, around):
 @pytest.mark.parametrize("around", ["{}", "key: {}", '"{}",', "the key ({}) is gone", "{} {}"])
 def test_a_credential_goes_whole(credential, around):
     assert text(around.format(credential, credential)) == around.format("***", "***")
+
+
+@pytest.mark.parametrize("start", ["sk_live_", "pk_test_", "whsec_", "ghp_", "xoxb-", "Bearer "])
+def test_a_credential_that_happens_to_have_no_digit_goes_too(start):
+    assert "Qwertyuiopasdfghjklz" not in text(f"it is {start}Qwertyuiopasdfghjklz, says he")
 
 
 def test_what_follows_bearer_is_a_credential():
@@ -832,6 +845,23 @@ tokens = st.sampled_from(
 def test_redacting_twice_gives_what_redacting_once_gives(value):
     masked = text(value)
     assert text(masked) == masked
+
+
+RULES = (credentials, links, emails, tracking_numbers, order_numbers)
+announced = st.sampled_from(
+    [
+        *("po-", "SO_", "1z", "ord", "track ", "colis ", "www.", ".co/", "://", "a@b.co", "7", "88", "ab1"),
+        *("x-", " ", "ghp_", "eyJ", "AKIA", "bearer ", "sk-", "XX", "abcdefghijklmnop"),
+    ]
+)
+
+
+@given(st.lists(tokens | announced, max_size=12).map("".join) | st.text(max_size=40))
+def test_the_first_look_passes_over_nothing_that_a_rule_would_find(value):
+    plain = MarkedText(value).plain
+    if is_harmless(plain):
+        found = [mark for rule in RULES for mark in rule(plain)]
+        assert found + scanning.numbers(plain, numbering_plans(REGIONS), WorkLimit()) == []
 
 
 @given(st.text("abc ,.é漢", max_size=60))

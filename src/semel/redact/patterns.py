@@ -335,3 +335,24 @@ def is_tracking_number(digits: str, bare: bool) -> bool:
         case 30 | 34:
             return _is_gs1(digits[-22:]) or _is_fedex(digits[-14:])
     return False
+
+
+# --- The first look --------------------------------------------------------------------------------
+
+# A credential, a link, an address, or what is percent-encoded has one of these, in small letters.
+_SIGN: Final = re.compile(
+    r"@|%[2-7]|://|www|\.[a-z]{2,6}(?::\d+)?[/?]"
+    r"|sk_|pk_|rk_|sk-|whsec_|gh[opusr]_|github_|glpat-|xox|akia|asia|aiza|eyj|earer "
+)
+# A number that no word announces and that has few digits has one of these.
+_NUMBER_STEMS: Final = tuple({*_ORDER_STEMS, *_TRACKING_STEMS, "#", "1z", "ord", "po-", "po_", "so-", "so_"})
+
+
+def is_harmless(plain: str) -> bool:
+    """Whether no rule can find anything: one look, and most short texts need no other."""
+    lower = plain.lower()
+    if _SIGN.search(lower):
+        return False
+    if not DIGITS.search(lower):
+        return True
+    return not MANY_DIGITS.search(lower) and not holds(lower, _NUMBER_STEMS)

@@ -21,6 +21,7 @@ from semel.redact.patterns import (
     credentials,
     digits_of,
     emails,
+    is_harmless,
     links,
     order_mask,
     order_numbers,
@@ -36,9 +37,6 @@ _EXCERPT_LENGTH: Final = 80
 
 # Ordinary text takes two rounds. What takes more was made to, and goes as a whole.
 _MOST_ROUNDS: Final = 4
-
-# Without one of these there is nothing to find, and most short texts have none of them.
-_SUSPECT: Final = re.compile(r"[\d@]|://|www|\.[a-z]{2,6}[/?]", re.IGNORECASE)
 
 # An excerpt is made of so many times its own length, and not of less than this: masks are short.
 _READ_FOR_EXCERPT, _LEAST_READ = 20, 2000
@@ -75,6 +73,8 @@ class Redactor(msgspec.Struct, frozen=True):
         most = limit.read(value)
         if value and not most:
             return MASK
+        if len(value) <= most and value.isascii() and is_harmless(value):
+            return value
         # A mask may free a neighbour that was not read as a number before, so the outcome is read again.
         for _ in range(_MOST_ROUNDS):
             before, value = value, self._masked_once(beginning(value, most), limit)
@@ -120,7 +120,7 @@ class Redactor(msgspec.Struct, frozen=True):
 
     def _masked_once(self, text: str, limit: WorkLimit) -> str:
         marked = MarkedText(text)
-        if not _SUSPECT.search(marked.plain):
+        if is_harmless(marked.plain):
             return text
         marked.mark(credentials, links, emails)
         if "%" in text:
