@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from datetime import date, time, timedelta
 from decimal import Decimal
 from enum import Enum
+from functools import lru_cache
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 from uuid import UUID
@@ -27,6 +28,7 @@ from semel.errors import InvalidKey, InvalidPayload, TemplateError
 if TYPE_CHECKING:
     from _hashlib import HASH
     from inspect import Parameter, Signature
+    from types import CodeType
 
 # DynamoDB's partition key holds 2048 bytes, and environment and scope need room in it too.
 MAX_KEY_BYTES: Final = 1024
@@ -190,11 +192,17 @@ def compile_binder(function: Callable[..., Any]) -> Callable[..., dict[str, Any]
     defaults = {f"default_{place}": one.default for place, one in enumerate(parameters)}
     scope: dict[str, Any] = dict(defaults)
     # Ten times as fast as Signature.bind. Every name is an identifier: inspect.Parameter sees to it.
-    exec(f"def bind({_parameter_list(parameters)}): return {{{names}}}", scope)  # noqa: S102
+    exec(_compiled(f"def bind({_parameter_list(parameters)}): return {{{names}}}"), scope)  # noqa: S102
     bind: Callable[..., dict[str, Any]] = scope["bind"]
     # Python names the function in the TypeError of a wrong call by this.
     bind.__qualname__ = getattr(function, "__qualname__", type(function).__qualname__)
     return bind
+
+
+# A step's function is often made anew for each call, and is the same but for what it closes over.
+@lru_cache(maxsize=256)
+def _compiled(source: str) -> "CodeType":
+    return compile(source, "<semel>", "exec")
 
 
 def _parameter_list(parameters: list["Parameter"]) -> str:
@@ -252,7 +260,7 @@ def compile_template(template: str, signature: "Signature") -> Callable[[Mapping
         )
 
     scope: dict[str, Any] = {"escape": escape, "missing": missing, "check": check}
-    exec(_render_source(pieces), scope)  # noqa: S102  # every text goes in by repr
+    exec(_compiled(_render_source(pieces)), scope)  # noqa: S102  # every text goes in by repr
     render: Callable[[Mapping[str, Any]], str] = scope["render"]
     return render
 

@@ -1,7 +1,7 @@
 """Acting: each action is done once, under its own key, and told to the audit."""
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -12,13 +12,15 @@ from semel.apps.support.settings import Settings
 from semel.apps.support.ticket import Ticket
 from semel.connect import Semel
 from semel.core.running import Run, current_run
-from semel.model import OnLapsed
+from semel.model import Claimed, OnLapsed
 from semel.redact import Redactor
 from semel.state.transaction import Transaction
 from semel.tables.seeds import SUPPORT_AUDIT
 
 # What every item about an event has, its actions' too.
 REPEATED: Final = ("conversation_id", "mode")
+
+Act: TypeAlias = Callable[[Action, dict[str, Any]], None]
 
 
 class AuditEntry(msgspec.Struct, frozen=True):
@@ -62,26 +64,33 @@ class ActionRunner:
     ) -> None:
         self._s, self._settings, self._helpdesk = s, settings, helpdesk
         self._redactor, self._audit = redactor, audit
+        self._acts: dict[tuple[Any, ...], Act] = {}
+        """What carries actions out, by how long their events and their own policy have it."""
 
     def do(self, action: Action) -> None:
         """Carry an action out, unless that was done before; that it failed is told to the audit too."""
         on_lapsed = self._settings.on_lost_reply if action.kind == "auto_reply" else "rerun"
-        act = self._protected(current_run(), on_lapsed)
+        event = current_run()
+        act, told = self._protected(event.claim, on_lapsed), event_details(event)
         try:
             try:
-                act(action)
+                act(action, told)
             except AnswerLost:
-                act(action)  # nobody knows: what is done then is for its policy to say
+                act(action, told)  # nobody knows: what is done then is for its policy to say
         except RemoteError as error:
             self._audit.tell(audit_entry(action, f"fail: {error_name(error)}"))
             raise
 
-    def _protected(self, event: Run, on_lapsed: OnLapsed) -> Callable[[Action], None]:
+    def _protected(self, claim: Claimed, on_lapsed: OnLapsed) -> Act:
         """What carries an action out for as long as the event that asks for it."""
-        claim, told = event.claim, event_details(event)
+        terms = (claim.lease, claim.ttl, on_lapsed)
+        if terms not in self._acts:
+            self._acts[terms] = self._protect(claim, on_lapsed)
+        return self._acts[terms]
 
+    def _protect(self, claim: Claimed, on_lapsed: OnLapsed) -> Act:
         @self._s.once(
-            key=lambda action: action.key,
+            key=lambda action, _: action.key,
             subject="{action.person}",
             fingerprint=None,
             lease=claim.lease,
@@ -91,8 +100,8 @@ class ActionRunner:
             # Whatever went wrong, it may have been done, unless the other side says that it was not.
             on_error={RequestRefused: "release", Unavailable: "release", Exception: "doubt"},
         )
-        def act(action: Action) -> None:
-            current_run().note(**told)
+        def act(action: Action, event: dict[str, Any]) -> None:
+            current_run().note(**event)
             self._act(action)
 
         return act
