@@ -253,6 +253,29 @@ def test_neither_logs_nor_files_have_what_nobody_should_read(tmp_path: Path) -> 
 # What cannot begin
 
 
+STARTED = """
+import gc, sys
+from semel.apps.configuration import gather
+from semel.redact.numbers import numbering_plans
+from semel.service.run import begin, tune_interpreter
+
+runtime = begin(gather(sys.argv[1], {}))
+loaded = len(gc.get_objects())
+tune_interpreter()
+print(numbering_plans.cache_info().currsize, len(gc.get_objects()) < loaded / 100, sys.getswitchinterval())
+runtime.close()
+"""
+
+
+def test_what_takes_long_is_over_before_the_first_request(tmp_path: Path) -> None:
+    """Numbering plans are read, and what was loaded is left out of garbage collections."""
+    settings = tmp_path / "semel.toml"
+    settings.write_text(f"[semel]\nurl = 'sqlite:///{tmp_path}/semel.db'")
+    program = [sys.executable, "-c", STARTED, str(settings)]
+    done = subprocess.run(program, check=False, capture_output=True, text=True)
+    assert done.stdout.split() == ["1", "True", "0.001"], done.stderr
+
+
 def test_a_start_that_fails_is_one_line_and_a_code(tmp_path: Path) -> None:
     (tmp_path / "semel.toml").write_text("[service]\nprot = 8000")
     done = subprocess.run(

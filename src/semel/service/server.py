@@ -2,7 +2,6 @@
 
 import signal
 import socket
-import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from types import FrameType
@@ -15,7 +14,7 @@ from semel.service.app import create_app
 from semel.service.dashboards import has_dashboard
 from semel.service.limits import MAX_HEAD_BYTES
 from semel.service.middleware import FORMS, RequestMiddleware
-from semel.service.run import STOP, running_workers, working
+from semel.service.run import STOP, running_workers, tune_interpreter, working
 from semel.service.runtime import Runtime
 from semel.service.workers import AppWorkers
 
@@ -23,8 +22,6 @@ from semel.service.workers import AppWorkers
 BACKLOG: Final = 2048
 # Longer than the usual load balancer keeps a connection, so that it is never the service that closes first.
 KEEP_ALIVE_SECONDS: Final = 75
-# A worker's thread has its turn for so long; Python's own 5 ms would be what a webhook waits for its answer.
-TURN_SECONDS: Final = 0.001
 
 
 class CannotListen(errors.SemelError):
@@ -45,7 +42,7 @@ def serve(
         middleware.listen(address)
         server = _server(runtime, middleware, workers)
         _tell(runtime, workers, address, say)
-        sys.setswitchinterval(TURN_SECONDS)
+        tune_interpreter()
         workers.start()
         stack.enter_context(beside(address))
         server.run(sockets=[listener])
@@ -60,6 +57,7 @@ def work(runtime: Runtime, port: int, say: Callable[[str], None]) -> None:
         server = _server(runtime, middleware, workers)
         say(f"semel: health and metrics at {_address(runtime, listener)}")
         say(f"semel: working for {', '.join(workers.names)}")
+        tune_interpreter()
         workers.start()
         server.run(sockets=[listener])
 
