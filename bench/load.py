@@ -13,6 +13,7 @@ import contextlib
 import hmac
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -27,6 +28,8 @@ from itertools import count, islice, takewhile
 from pathlib import Path
 from typing import Any
 
+from bench import stalls
+from bench.stalls import Slow, Stall
 from bench.timing import Bar, versions
 from semel.doors.inbox import open_inbox
 
@@ -41,6 +44,8 @@ EVERY_TENTH = 10
 # Messages of one conversation are handled one after the other.
 CONVERSATION = 10
 BAR_MS = 50.0
+# So many of the slowest webhooks are shown, each with so many of what was in its way.
+SLOWEST, CAUSES = 5, 4
 
 SETTINGS = """
 [semel]
@@ -131,6 +136,8 @@ class Sent:
     """What came of a stretch of sending."""
 
     latencies: list[float] = field(default_factory=list)
+    moments: list[tuple[float, float]] = field(default_factory=list)
+    """When each was to be sent, and when it was answered."""
     statuses: Counter[int] = field(default_factory=Counter)
     begun: float = 0.0
     ended: float = 0.0
@@ -166,7 +173,9 @@ class Line(asyncio.Protocol):
         if not blank or len(body) < int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]):
             return
         self._sent.statuses[int(head[9:12])] += 1
-        self._sent.latencies.append(time.perf_counter() - self._due)
+        now = time.perf_counter()
+        self._sent.latencies.append(now - self._due)
+        self._sent.moments.append((self._due, now))
         self._answer = b""
         self._free(self)
 
@@ -282,17 +291,24 @@ class Site:
         self._running: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, *command: str, priority: tuple[str, ...] = ()) -> None:
-        program = [*priority, sys.executable, "-m", "semel.cli", *command, "--config", str(self.settings)]
+        self._run(*command, "--config", str(self.settings), priority=priority)
+
+    def watch_disk(self) -> None:
+        self._run("disk", str(self.folder / "disk"))
+
+    def _run(self, *command: str, priority: tuple[str, ...] = ()) -> None:
+        watched = [sys.executable, "-m", "bench.stalls", str(self._stalls(command[0]))]
+        program = [*priority, *watched, *command]
         with (self.folder / f"{command[0]}.log").open("wb") as log:
             self._running[command[0]] = subprocess.Popen(program, stdout=log, stderr=log)
 
     def serve(self) -> None:
         self.start("serve", "--workers", "0")
         log = self.folder / "serve.log"
-        while b"http://127.0.0.1:" not in (told := log.read_bytes()):
+        while not (found := re.search(rb"http://127\.0\.0\.1:(\d+)", told := log.read_bytes())):
             assert self._running["serve"].poll() is None, told.decode()
             time.sleep(0.05)
-        self.port = int(told.partition(b"http://127.0.0.1:")[2].split()[0])
+        self.port = int(found[1])
         while not self._is_ready():
             time.sleep(0.05)
 
@@ -316,11 +332,16 @@ class Site:
         used["sending"] = own.user + own.system
         return used | {"others": _busy() - sum(used.values())}
 
-    def stop(self) -> None:
+    def stop(self) -> list[Stall]:
+        """Stop all, and learn what kept them waiting."""
         for name, process in self._running.items():
             process.send_signal(signal.SIGTERM)
             assert process.wait(60) == 0, (self.folder / f"{name}.log").read_text()[-2000:]
-        self._running = {}
+        names, self._running = list(self._running), {}
+        return [stall for name in names for stall in stalls.read(self._stalls(name))]
+
+    def _stalls(self, name: str) -> Path:
+        return self.folder / f"{name}.stalls"
 
     def kill(self) -> None:
         for process in self._running.values():
@@ -399,6 +420,8 @@ class Held:
     sending_took: float = 0.0
     handled_after: float = 0.0
     """How many seconds after the last webhook the inbox was empty."""
+    handled_rate: float = 0.0
+    """How many messages a second were handled, from the first webhook on."""
     completed: int = 0
     otherwise: int = 0
     """Events whose record has another status, or that nobody sent."""
@@ -410,7 +433,15 @@ class Held:
     """Seconds of processor time that each program took meanwhile, and what all others took beside them."""
 
 
-def held(rate: float, seconds: float, within: str | None) -> Held:
+@dataclass
+class Waits:
+    """What kept webhooks waiting while a rate was held."""
+
+    totals: dict[str, str]
+    slowest: list[tuple[Slow, list[Stall]]]
+
+
+def held(rate: float, seconds: float, within: str | None) -> tuple[Held, Waits]:
     """Send so many a second, every tenth a duplicate, wait until all is handled, and count."""
     total = int(rate * seconds)
     numbers = list(numbers_with_duplicates(total))
@@ -420,6 +451,7 @@ def held(rate: float, seconds: float, within: str | None) -> Held:
         flooded(site.port, iter(richpanel(-number, site.port) for number in range(1, 500)), 2.0)
         _until_empty(site)
         requests = [richpanel(number, site.port) for number in numbers]
+        site.watch_disk()
         before = site.used()
         sent = paced(site.port, requests, rate)
         done = Held(rate, seconds, total, len(unique), dict(sent.statuses))
@@ -429,9 +461,16 @@ def held(rate: float, seconds: float, within: str | None) -> Held:
         begun = time.perf_counter()
         _until_empty(site)
         done.handled_after = time.perf_counter() - begun
-        site.stop()
+        done.handled_rate = done.unique / (done.sending_took + done.handled_after)
+        waits = _waits(sent, site.stop())
         _count(site, unique, done)
-    return done
+    return done, waits
+
+
+def _waits(sent: Sent, found: list[Stall]) -> Waits:
+    meanwhile = [stall for stall in found if stall.begun < sent.ended and stall.ended > sent.begun]
+    slow = stalls.slowest(sent.moments, SLOWEST)
+    return Waits(stalls.totals(meanwhile), [(one, one.causes(meanwhile)[:CAUSES]) for one in slow])
 
 
 def _ledger(site: Site) -> Any:
@@ -509,7 +548,7 @@ def synced(within: str | None) -> float:
 # The report
 
 
-def show(rows: list[Row], hold: Held, disk: float) -> None:
+def show(rows: list[Row], hold: Held, waits: Waits, disk: float) -> None:
     heads = f"{'a second':>10}{'events/s':>10}{'p50 ms':>9}{'p99 ms':>9}"
     print(f"{'one SQLite file, every commit synced':44}{heads}")
     for one in rows:
@@ -522,6 +561,12 @@ def show(rows: list[Row], hold: Held, disk: float) -> None:
     )
     for name, value in asdict(hold).items():
         print(f"  {name.replace('_', ' '):18}{_told(value)}")
+    print(f"\nWhat took longer than {stalls.LONG_SECONDS * 1000:g} ms meanwhile:")
+    for cause, total in waits.totals.items():
+        print(f"  {cause:34}{total}")
+    for slow, causes in waits.slowest:
+        told = ", ".join(f"{one.process}: {one.cause} {one.ms:.0f}" for one in causes)
+        print(f"  a webhook that took {slow.ms:.0f} ms: {told}")
     print(f"\nA synced write of 4 KiB takes {disk:.2f} ms here, at the median.")
     print("\n".join(f"{name}: {version}" for name, version in versions(PACKAGES).items()))
 
@@ -565,7 +610,7 @@ def main() -> int:
         if options.most_seconds
         else []
     )
-    hold = held(options.rate, options.seconds, within)
+    hold, waits = held(options.rate, options.seconds, within)
     found = bars(hold)
     if options.json:
         report = {
@@ -573,11 +618,12 @@ def main() -> int:
             "synced_ms": disk,
             "most": rows,
             "held": hold,
+            "waits": waits,
             "bars": [asdict(bar) | {"kept": bar.kept} for bar in found],
         }
         print(json.dumps(report, indent=2, default=asdict))
     else:
-        show(rows, hold, disk)
+        show(rows, hold, waits, disk)
         print("\n" + "\n".join(map(str, found)))
     return 0 if all(bar.kept for bar in found) else 1
 
