@@ -19,7 +19,7 @@ heading = @printf '\n== %s\n' "$(1)"
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run demo test slow lint format pictures proof bench bench-network bench-http bench-lambda bench-load bench-questions constraints clean
+.PHONY: help run demo test slow lint format pictures proof bench constraints clean
 
 help: ## show this list
 	@printf 'semel: a ledger for things that must happen once.\n\n'
@@ -64,22 +64,12 @@ proof: $(VENV)/.set-bench $(VENV)/.set-test ## try every promise thousands of ti
 	@$(BIN)/python -m proof $(ARGS)
 
 bench: $(VENV)/.set-bench ## measure semel beside other libraries
-	@$(BIN)/python -m bench $(ARGS)
+	-@$(MAKE) --no-print-directory $(VENV)/rivals/.set
+	@$(BIN)/python -m bench.library $(ARGS)
 
-bench-network: $(VENV)/.set-bench ## the same for stores across a network: processor time of the client
-	@$(BIN)/python -m bench.network $(ARGS)
-
-bench-lambda: $(VENV)/.set-bench ## the same for a Lambda function's cold start
-	@$(BIN)/python -m bench.coldstart $(ARGS)
-
-bench-http: $(VENV)/.set-bench ## the same for the HTTP middleware: requests of a real server
-	@$(BIN)/python -m bench.http $(ARGS)
-
-bench-load: $(VENV)/.set-bench ## the same for the service: webhooks a second, and how long each takes
-	@$(BIN)/python -m bench.load $(ARGS)
-
-bench-questions: $(VENV)/.set-bench ## the same for operators' questions: 10,000 records and 1,000,000
-	@$(BIN)/python -m bench.questions $(ARGS)
+bench-%: $(VENV)/.set-bench # one part of it, as python -m bench.PART prints it
+	-@$(MAKE) --no-print-directory $(VENV)/rivals/.set
+	@$(BIN)/python -m bench.$* $(ARGS)
 
 # Markers are cut off, since a constraint on a package that is not installed does nothing. What is left has
 # to be one plain "name==version" for each name, with no address in it.
@@ -137,3 +127,10 @@ $(VENV)/.set-bench: $(VENV)/.uv pyproject.toml constraints.txt
 	@$(INSTALL) -e '.[$(EXTRAS)]' --group bench
 	@$(BIN)/python -m tests.servers.install
 	@touch $@ $(VENV)/.set-run
+
+# Other libraries that cannot be installed beside the rest, or keep threads at work; see bench/apart.py.
+$(VENV)/rivals/.set: $(VENV)/.uv pyproject.toml bench/rivals.txt
+	@echo 'Installing other libraries to compare with ...'
+	@$(UV) venv --clear --python $(BIN)/python $(VENV)/rivals
+	@$(UV) pip install --python $(VENV)/rivals/bin/python -e '.[postgres,redis]' -r bench/rivals.txt
+	@touch $@

@@ -1,5 +1,6 @@
 """The call that every contender makes, and the shape in which each is handed to the clock."""
 
+import itertools
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -29,6 +30,14 @@ class Pair:
     replay: Callable[[], object]
 
 
+def pair_of(call: Callable[[Order], object]) -> Pair:
+    """Make the two timed calls from a wrapped effect, with order 0 already done."""
+    numbers = itertools.count(1)
+    done = new_order(0)
+    call(done)
+    return Pair(lambda: call(new_order(next(numbers))), lambda: call(done))
+
+
 @dataclass(frozen=True)
 class Contender:
     """A way to do it: `open` gives a fresh store, wraps the effect with it, and cleans up after."""
@@ -37,6 +46,8 @@ class Contender:
     open: Callable[[Effect], AbstractContextManager[Pair]]
     needs: tuple[str, ...] = ()
     note: str = ""
+    whole: bool = True
+    """Whether it does the whole job, which is then proven; a limit sends the bytes and no more."""
 
 
 class NotOnce(AssertionError):

@@ -1,18 +1,21 @@
 """Cold starts of Lambda handlers: `python -m bench.coldstart [--json]`.
 
 A new process imports, makes its handler, and answers its first event, to the end: claim, effect, completion.
-The engine of DynamoDB runs beside it on this machine, so a round trip costs next to nothing. semel and AWS
-Lambda Powertools take turns. Credentials are in the environment, as in Lambda.
+The engine of DynamoDB runs beside it on this machine, so a round trip costs next to nothing. semel, AWS
+Lambda Powertools, and a raw socket with nothing around it take turns. Credentials are in the environment, as
+in Lambda.
 """
 
 import argparse
 import os
+from pathlib import Path
 
-from bench.network import ENV, ENVIRONMENT, dynamodb
+from bench.network import provision_powertools
+from bench.servers import ENV, provision, servers, url_of
 from bench.timing import Bar, Table, Timing, conclude, fresh, tabulate
-from tests.servers.dynamodb import dynoxide
 
 PACKAGES = ("semel", "aws-lambda-powertools", "boto3")
+LEAST = "a raw socket, signed"
 LIMIT = 0.4
 
 CONTEXT = """
@@ -35,6 +38,21 @@ from aws_lambda_powertools.utilities.idempotency import (
     DynamoDBPersistenceLayer, IdempotencyConfig, idempotent, idempotent_function)
 store = DynamoDBPersistenceLayer(
     table_name="IdempotencyTable", boto3_client=boto3.client("dynamodb", endpoint_url={endpoint!r}))
+"""
+
+RAW = """
+import json, sys
+sys.path.insert(0, {folder!r})  # the package itself would import more than it needs
+from signed import SignedSocket
+dynamodb = SignedSocket({endpoint!r})
+def put(**item):
+    body = {{"TableName": "IdempotencyTable", "Item": {{name: {{"S": text}} for name, text in item.items()}}}}
+    assert dynamodb.send("DynamoDB_20120810.PutItem", json.dumps(body).encode())[0] == b"200"
+def handler(event, context):
+    put(id={key!r}, status="running")
+    ran.append(event)
+    put(id={key!r}, status="done", result=json.dumps(expected))
+    return expected
 """
 
 EVENTS = {
@@ -112,15 +130,16 @@ def handler(event, context):
 }
 
 
-def program(kind: str, ours: bool, endpoint: str) -> str:
+def program(kind: str, name: str, endpoint: str) -> str:
     """A process that prints how many microseconds its first event took, from the first import on."""
     key = os.urandom(8).hex()
-    body = (OURS if ours else THEIRS) + HANDLERS[kind][0 if ours else 1]
+    ours, theirs = HANDLERS[kind]
+    body = {"semel": OURS + ours, "Powertools": THEIRS + theirs, LEAST: RAW}[name]
     return (
         EVENTS[kind].format(key=key)
         + CONTEXT
         + "from time import perf_counter as now\nran = []\nbegan = now()\n"
-        + body.format(endpoint=endpoint)
+        + body.format(endpoint=endpoint, key=key, folder=str(Path(__file__).parent))
         + "\nanswer = handler(event, Context())\ntook = now() - began\n"
         + "assert answer == expected, answer\nassert len(ran) == 1\n"
         + "print(took * 1e6, flush=True)\nimport os\nos._exit(0)\n"
@@ -128,16 +147,15 @@ def program(kind: str, ours: bool, endpoint: str) -> str:
 
 
 def timed(kind: str, endpoint: str, repeat: int) -> Table:
-    """Both, side by side."""
-    contenders = {"Powertools": False, "semel": True}
-    rounds: dict[str, list[float]] = {name: [] for name in contenders}
+    """All of them, side by side."""
+    rounds: dict[str, list[float]] = {name: [] for name in (LEAST, "semel", "Powertools")}
     for number in range(-1, repeat):
-        for name, ours in contenders.items():
-            took = fresh(program(kind, ours, endpoint))
+        for name, figures in rounds.items():
+            took = fresh(program(kind, name, endpoint))
             if number >= 0:  # the first writes the bytecode
-                rounds[name].append(took)
+                figures.append(took)
     timings = {name: Timing(tuple(figures)) for name, figures in rounds.items()}
-    return tabulate(f"cold start, {kind}", timings, "Powertools", {})
+    return tabulate(f"cold start, {kind}", timings, LEAST, {LEAST: "the limit: two requests, and no library"})
 
 
 def bar(table: Table) -> Bar:
@@ -152,12 +170,16 @@ def main() -> int:
     parser.add_argument("--repeat", type=int, default=9, help="rounds")
     parser.add_argument("--json", action="store_true", help="print plain JSON")
     options = parser.parse_args()
-    os.environ |= {name: os.environ.get(name, value) for name, value in ENVIRONMENT.items()}
-    with dynoxide() as endpoint:
-        dynamodb(endpoint)
-        os.environ |= {"SEMEL_URL": f"dynamodb://us-east-1?endpoint={endpoint}", "SEMEL_ENV": ENV}
-        done = [timed(kind, endpoint, options.repeat) for kind in HANDLERS]
-    return conclude(done, [bar(table) for table in done], PACKAGES, options.json)
+    done: list[Table] = []
+    with servers(["DynamoDB"]) as started:
+        for endpoint in started.addresses.values():
+            url = url_of("DynamoDB", endpoint)
+            provision(url)
+            provision_powertools(url)
+            os.environ |= {"SEMEL_URL": url, "SEMEL_ENV": ENV}
+            done = [timed(kind, endpoint, options.repeat) for kind in HANDLERS]
+    found = [bar(table) for table in done]
+    return conclude(done, found, PACKAGES, options.json, absent=started.absent)
 
 
 if __name__ == "__main__":

@@ -3,11 +3,12 @@
 A real server has one application: uvicorn (`uvicorn[standard]`) one of FastAPI's, gunicorn one of Flask's or
 Django's. A client keeps it busy over several connections. Bare and protected servers take turns, round by
 round, and each ratio is of one turn. The figures are microseconds a request, so that a request rate is their
-inverse.
+inverse. On stores that are shared, an endpoint whose handler claims and completes by hand stands beside.
 """
 
 import argparse
 import contextlib
+import itertools
 import json
 import selectors
 import socket
@@ -21,6 +22,8 @@ from importlib import import_module
 from typing import Any
 
 import semel
+from bench import http_by_hand
+from bench.servers import ENV, stores
 from bench.timing import Bar, Ratio, Table, Timing, conclude, tabulate
 from semel.doors import asgi, wsgi
 from semel.doors.http import ANYONE, Idempotency
@@ -40,14 +43,21 @@ PACKAGES = (
 )
 CONNECTIONS = 8
 BODY = b'{"order": "o-1", "amount": 1200, "currency": "EUR", "note": "two pieces, by post"}'
-KINDS = ("bare", "no ledger", "semel", "idemkit")
-LEDGERS = KINDS[2:]
+BARE, BY_HAND, SEMEL, IDEMKIT = "the application alone", "by hand in the handler", "semel", "idemkit"
+NO_LEDGER = "a middleware without a ledger"
 
 # The first three differ in the handler. It does nothing; or what most do, a row in a database (SQLite, WAL,
 # no fsync); or nothing, but as a plain function, which FastAPI runs in a thread.
 EMPTY, ROW = "FastAPI, an empty handler", "FastAPI, a handler that writes a row"
 PLAIN, FLASK, DJANGO = "FastAPI, a plain def", "Flask", "Django"
-CASES = {EMPTY: KINDS, ROW: KINDS} | dict.fromkeys((PLAIN, FLASK, DJANGO), ("bare", "semel"))
+IN_MEMORY = {EMPTY: (BARE, NO_LEDGER, SEMEL, IDEMKIT), ROW: (BARE, NO_LEDGER, SEMEL)}
+IN_MEMORY |= dict.fromkeys((PLAIN, FLASK, DJANGO), (BARE, SEMEL))
+ON_STORES = ("SQLite", "PostgreSQL", "Redis")
+NOTES = {
+    BARE: "the limit",
+    NO_LEDGER: "reads the request, and holds back the response",
+    BY_HAND: "a claim, a completion, a hash, JSON",
+}
 
 
 # The servers
@@ -145,17 +155,19 @@ class NoLedger:
         await self.app(scope, read, hold)
 
 
-def protected(kind: str, case: str) -> Any:
+def protected(kind: str, case: str, url: str) -> Any:
     """The same application under one of the libraries."""
     if case in (FLASK, DJANGO):
         plain = flask_application() if case == FLASK else django_application()
-        return plain if kind == "bare" else wsgi.IdempotencyMiddleware(plain, in_memory())
+        return plain if kind == BARE else wsgi.IdempotencyMiddleware(plain, keeping(url))
+    if kind == BY_HAND:
+        return http_by_hand.application(url, charged)
     app = application(case)
-    if kind == "semel":
-        app.add_middleware(asgi.IdempotencyMiddleware, idempotency=in_memory())
-    elif kind == "no ledger":
+    if kind == SEMEL:
+        app.add_middleware(asgi.IdempotencyMiddleware, idempotency=keeping(url))
+    elif kind == NO_LEDGER:
         app.add_middleware(NoLedger)
-    elif kind == "idemkit":
+    elif kind == IDEMKIT:
         import idemkit
 
         # By default it takes ten thousand keys, and then none.
@@ -165,15 +177,15 @@ def protected(kind: str, case: str) -> Any:
     return app
 
 
-def in_memory() -> Idempotency:
-    return Idempotency(semel.connect("memory:"), identity=ANYONE)
+def keeping(url: str) -> Idempotency:
+    return Idempotency(semel.connect(url, env=ENV), identity=ANYONE)
 
 
-def serve(kind: str, case: str) -> None:
+def serve(kind: str, case: str, url: str) -> None:
     """Serve until killed; the port is printed."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    app = protected(kind, case)
+    app = protected(kind, case, url)
     print(port, flush=True)
     if case in (FLASK, DJANGO):
         serve_wsgi(app, port)
@@ -218,9 +230,9 @@ def serve_wsgi(app: Any, port: int) -> None:
 
 
 @contextlib.contextmanager
-def serving(kind: str, case: str) -> Iterator[int]:
+def serving(kind: str, case: str, url: str) -> Iterator[int]:
     """A server process, and its port."""
-    command = [sys.executable, "-m", "bench.http", "--serve", kind, case]
+    command = [sys.executable, "-m", "bench.http", "--serve", kind, case, url]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -297,20 +309,33 @@ def is_whole(answer: bytes) -> bool:
 # The tables
 
 
-def table(case: str, number: int, repeat: int) -> Table:
+def tables(
+    case: str, kinds: tuple[str, ...], place: str, url: str, *, number: int, repeat: int
+) -> list[Table]:
     """Every kind in every round: first requests with keys of their own, and then the same again."""
-    rounds: dict[str, list[float]] = {}
+    rounds: dict[str, dict[str, list[float]]] = {"first": {}, "replay": {}}
     with contextlib.ExitStack() as stack:
-        ports = {kind: stack.enter_context(serving(kind, case)) for kind in CASES[case]}
-        for port in ports.values():
-            hammer(port, [f"warm-{place}" for place in range(500)])
+        ports = {kind: stack.enter_context(serving(kind, case, url)) for kind in kinds}
+        for kind, port in ports.items():
+            hammer(port, [f"warm-{kind[:2]}-{number}" for number in range(500)])
         for turn in range(repeat):
-            keys = [f"{turn}-{place}" for place in range(number)]
-            for kind, port in ports.items():
-                rounds.setdefault(kind, []).append(hammer(port, keys) / number * 1e6)
-            for kind in ports.keys() & LEDGERS:
-                rounds.setdefault(f"{kind}, replays", []).append(hammer(ports[kind], keys) / number * 1e6)
-    return tabulate(case, {name: Timing(tuple(each)) for name, each in rounds.items()}, "bare", {})
+            # Two kinds may share a store, and no keys.
+            for (kind, port), figures in itertools.product(ports.items(), rounds.values()):
+                keys = [f"{kind[:2]}-{turn}-{number}" for number in range(number)]
+                figures.setdefault(kind, []).append(hammer(port, keys) / number * 1e6)
+    return [
+        tabulate(
+            f"{which}, {case}, {place}",
+            _timings(figures),
+            BARE,
+            {kind: NOTES.get(kind, "") for kind in kinds},
+        )
+        for which, figures in rounds.items()
+    ]
+
+
+def _timings(figures: dict[str, list[float]]) -> dict[str, Timing]:
+    return {kind: Timing(tuple(each)) for kind, each in figures.items()}
 
 
 def bars(done: list[Table]) -> list[Bar]:
@@ -318,12 +343,14 @@ def bars(done: list[Table]) -> list[Bar]:
     found = []
     for each in done:
         rows = {row.name: row.timing for row in each.rows if row.timing}
-        # To keep 85% of a rate is to take 1/0.85 of the time.
-        found.append(
-            Bar(f"{each.title}: a request to the bare one's", _ratio(rows, "semel", "bare"), 1 / 0.85)
-        )
-        if "idemkit" in rows:
-            found.append(Bar(f"{each.title}: a request to idemkit's", _ratio(rows, "semel", "idemkit"), 0.5))
+        which, _, case = each.title.partition(", ")
+        if which != "first":
+            continue
+        for base, limit in ((BY_HAND, 1.15), (IDEMKIT, 0.5)):
+            if base in rows:
+                found.append(Bar(f"{case}: a request to one {base}", _ratio(rows, SEMEL, base), limit))
+        if case.endswith("in memory") and not case.startswith(ROW):
+            found.append(Bar(f"{case}: a request to {BARE}", _ratio(rows, SEMEL, BARE), 1.3))
     return found
 
 
@@ -337,13 +364,19 @@ def main() -> int:
     parser.add_argument("--number", type=int, default=2000, help="requests in a round")
     parser.add_argument("--repeat", type=int, default=9, help="rounds")
     parser.add_argument("--json", action="store_true", help="print plain JSON")
-    parser.add_argument("--serve", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--serve", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
         serve(*options.serve)
         return 0
-    done = [table(case, options.number, options.repeat) for case in CASES]
-    return conclude(done, bars(done), PACKAGES, options.json)
+    done: list[Table] = []
+    for case, kinds in IN_MEMORY.items():
+        done += tables(case, kinds, "in memory", "memory:", number=options.number, repeat=options.repeat)
+    with stores(ON_STORES) as (urls, absent):
+        for name, url in urls.items():
+            kinds = (BARE, BY_HAND, SEMEL)
+            done += tables(EMPTY, kinds, f"on {name}", url, number=options.number, repeat=options.repeat)
+    return conclude(done, bars(done), PACKAGES, options.json, absent=absent)
 
 
 if __name__ == "__main__":

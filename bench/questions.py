@@ -21,7 +21,8 @@ from typing import Any
 
 import semel
 from bench import bare
-from bench.network import ENVIRONMENT, _watch_dynamodb, provision
+from bench.recorded import watch_dynamodb
+from bench.servers import ENVIRONMENT, provision
 from bench.timing import Bar, Ratio, Row, Table, compare, conclude
 from semel.core.commands import Batch, Item, Put
 from semel.core.events import digest
@@ -255,7 +256,7 @@ def requests(count: int) -> Iterator[str]:
         with semel.connect(url, env=ENV, secret=SECRET) as s:
             fill(s, count)
             sent: list[Any] = []
-            _watch_dynamodb(s.store, sent)
+            watch_dynamodb(s.store, sent)
             for title, ask in QUESTIONS.items():
                 sent.clear()
                 ask(s)

@@ -1,6 +1,5 @@
-"""What the other libraries cost for the same call: `python -m bench.rivals [--json]`."""
+"""The other libraries, each with the same call."""
 
-import argparse
 import itertools
 import json
 import threading
@@ -13,17 +12,15 @@ from functools import lru_cache, partial
 from importlib import import_module
 from typing import Any
 
-from bench import Contender, Effect, Order, Pair, bare, charge, new_order, prove
+from bench import Contender, Effect, Pair, bare, charge, pair_of
 from bench.timing import (
     Call,
     Fresh,
     Subject,
     Table,
-    as_dict,
     compare,
     import_times,
     installed,
-    show,
     tabulate,
 )
 
@@ -32,14 +29,6 @@ POWERTOOLS = ("aws-lambda-powertools", "boto3")
 
 # idemkit's memory store scans all it holds on every claim, so how full it is has to be said.
 HELD = 2_000
-
-
-def _pair(call: Callable[[Order], object]) -> Pair:
-    """Make the two timed calls from a wrapped effect, with order 0 already done."""
-    numbers = itertools.count(1)
-    done = new_order(0)
-    call(done)
-    return Pair(lambda: call(new_order(next(numbers))), lambda: call(done))
 
 
 # --- AWS Lambda Powertools ------------------------------------------------------------------------
@@ -117,7 +106,7 @@ def open_powertools(effect: Effect, validation: str = "") -> Iterator[Pair]:
         data_keyword_argument="order", persistence_store=store, config=config
     )
     wrapped = wrap(effect)
-    yield _pair(lambda order: wrapped(order=order))
+    yield pair_of(lambda order: wrapped(order=order))
 
 
 @contextmanager
@@ -161,20 +150,18 @@ def open_stub(_: Effect) -> Iterator[Pair]:
 # --- idemkit --------------------------------------------------------------------------------------
 
 
-def _canonical(arguments: Any) -> bytes:
+def canonical(arguments: Any) -> bytes:
     return json.dumps(arguments["order"], sort_keys=True, separators=(",", ":")).encode()
 
 
 @contextmanager
-def open_idemkit(effect: Effect, checked: bool = False, held: int = 0) -> Iterator[Pair]:
+def open_idemkit(effect: Effect, held: int = 0) -> Iterator[Pair]:
     idemkit = import_module("idemkit")
-    config = idemkit.MethodConfig(
-        key_fields=["order.id"], validation_fingerprint=_canonical if checked else None
-    )
+    config = idemkit.MethodConfig(key_fields=["order.id"], validation_fingerprint=canonical)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it warns once that no scope is given, which is its default
         wrapped = idemkit.idempotent_sync(backend=idemkit.InMemoryBackend(), config=config)(effect)
-    pair = _pair(lambda order: wrapped(order=order))
+    pair = pair_of(lambda order: wrapped(order=order))
     for _ in range(held):
         pair.first()
     yield pair
@@ -193,33 +180,26 @@ def open_justonce(effect: Effect, on_disk: bool = False) -> Iterator[Pair]:
             wrap = justonce.idempotent(
                 key=lambda order: justonce.operation_key("charge", order["id"]), engine=engine
             )
-            yield _pair(wrap(effect))
+            yield pair_of(wrap(effect))
 
 
-STUB = Contender("stub DynamoDB client alone", open_stub, POWERTOOLS, "contained in both Powertools rows")
+STUB = Contender(
+    "stub DynamoDB client alone", open_stub, POWERTOOLS, "contained in Powertools' row", whole=False
+)
 IN_MEMORY = (
-    Contender("Powertools, no validation", open_powertools, POWERTOOLS, "stub client, no network"),
     Contender(
-        "Powertools, payload validated",
-        partial(open_powertools, validation="@"),
-        POWERTOOLS,
-        "stub client, MD5",
+        "Powertools", partial(open_powertools, validation="@"), POWERTOOLS, "payload validated, stub client"
     ),
-    Contender("idemkit memory", open_idemkit, ("idemkit",), "payload not checked"),
-    Contender(
-        "idemkit memory, payload checked", partial(open_idemkit, checked=True), ("idemkit",), "SHA-256"
-    ),
-    Contender(f"idemkit memory, {HELD:,} keys held", partial(open_idemkit, held=HELD), ("idemkit",)),
-    Contender("justonce memory", open_justonce, ("justonce",), "SQLite :memory:, SHA-256"),
+    Contender("idemkit", open_idemkit, ("idemkit",), "payload checked"),
+    Contender(f"idemkit, {HELD:,} keys held", partial(open_idemkit, held=HELD), ("idemkit",)),
+    Contender("justonce", open_justonce, ("justonce",), "SQLite :memory:"),
 )
-# Powertools and idemkit have no SQLite store, so on disk justonce stands alone.
-ON_DISK = (
-    Contender("justonce SQLite", partial(open_justonce, on_disk=True), ("justonce",), "WAL, FULL, SHA-256"),
-)
+# Powertools and idemkit have no SQLite store.
+ON_DISK = (Contender("justonce", partial(open_justonce, on_disk=True), ("justonce",), "WAL, FULL"),)
 MODULES = {
+    "semel": (),
     "aws_lambda_powertools.utilities.idempotency": POWERTOOLS,
     "idemkit": ("idemkit",),
-    "idemkit.adapters.ai": ("idemkit",),
     "justonce": ("justonce",),
     "sqlite3": (),
 }
@@ -254,33 +234,4 @@ def import_table(repeat: int) -> Table:
     """Time the imports, in microseconds like all else."""
     present = [module for module, needs in MODULES.items() if not absent(needs)]
     notes = {module: absent(needs) for module, needs in MODULES.items() if absent(needs)}
-    return tabulate("import", import_times(present, repeat), "", notes)
-
-
-def run(number: int, repeat: int) -> list[Table]:
-    """Prove every contender that is installed, then time them all."""
-    for contender in (bare.MEMORY, bare.SQLITE_BY_HAND, *IN_MEMORY, *ON_DISK):
-        if not absent(contender.needs):
-            prove(contender)
-    memory = (bare.MEMORY, STUB, *IN_MEMORY)
-    return [
-        table("first, in memory", "first", memory, number, repeat),
-        table("replay, in memory", "replay", memory, number, repeat),
-        table("first, on disk", "first", (bare.SQLITE, *ON_DISK), number, repeat),
-        table("replay, on disk", "replay", (bare.SQLITE, bare.SQLITE_BY_HAND, *ON_DISK), number, repeat),
-        import_table(repeat),
-    ]
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.rivals", description=__doc__)
-    parser.add_argument("--number", type=int, default=500, help="calls in a round")
-    parser.add_argument("--repeat", type=int, default=15, help="rounds")
-    parser.add_argument("--json", action="store_true", help="print plain JSON")
-    options = parser.parse_args()
-    tables = run(options.number, options.repeat)
-    print(json.dumps(as_dict(tables, PACKAGES), indent=2)) if options.json else show(tables, PACKAGES)
-
-
-if __name__ == "__main__":
-    main()
+    return tabulate("import", import_times(present, repeat), "sqlite3", notes)

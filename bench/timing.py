@@ -11,10 +11,11 @@ import time
 import timeit
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import metadata
 from importlib.util import find_spec
-from statistics import median
+from statistics import median, quantiles
+from typing import TypeAlias
 
 Call = Callable[[], object]
 
@@ -46,8 +47,26 @@ class Timing:
     def median(self) -> float:
         return median(self.rounds)
 
+    @property
+    def quartiles(self) -> tuple[float, float]:
+        return quartiles(self.rounds)
+
     def as_dict(self) -> dict[str, object]:
-        return {"best_us": self.best, "median_us": self.median, "rounds_us": list(self.rounds)}
+        low, high = self.quartiles
+        return {
+            "best_us": self.best,
+            "median_us": self.median,
+            "quartiles_us": [low, high],
+            "rounds_us": list(self.rounds),
+        }
+
+
+def quartiles(rounds: Sequence[float]) -> tuple[float, float]:
+    """Between these lies the middle half of the rounds."""
+    if len(rounds) == 1:
+        return rounds[0], rounds[0]
+    low, _, high = quantiles(rounds, n=4, method="inclusive")
+    return low, high
 
 
 @dataclass(frozen=True)
@@ -73,20 +92,24 @@ Timer = Callable[[], float]
 
 
 def compare(
-    subjects: Mapping[str, Subject], number: int, repeat: int, timer: Timer = time.perf_counter
+    subjects: Mapping[str, Subject],
+    number: int,
+    repeat: int,
+    timer: Timer = time.perf_counter,
+    warm_up: int = WARM_UP_CALLS,
 ) -> dict[str, Timing]:
     """Time all subjects with their rounds interleaved, so that a noisy moment hits all alike."""
     rounds: dict[str, list[float]] = {name: [] for name in subjects}
     for _ in range(repeat):
         for name, subject in subjects.items():
-            rounds[name].append(_one_round(subject, number, timer))
+            rounds[name].append(_one_round(subject, number, timer, warm_up))
     return {name: Timing(tuple(figures)) for name, figures in rounds.items()}
 
 
-def _one_round(subject: Subject, number: int, timer: Timer) -> float:
+def _one_round(subject: Subject, number: int, timer: Timer, warm_up: int) -> float:
     opened = subject.open() if isinstance(subject, Fresh) else nullcontext(subject)
     with opened as call:
-        for _ in range(WARM_UP_CALLS):
+        for _ in range(warm_up):
             call()
         gc.collect()
         # timeit keeps the garbage collector off while its clock runs.
@@ -178,9 +201,24 @@ class Table:
         return {"title": self.title, "base": self.base, "rows": [row.as_dict() for row in self.rows]}
 
 
+Cell: TypeAlias = str | float | None
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Rows of figures that are no timings beside each other: counts, sizes, rates, percentiles."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+    def as_dict(self) -> dict[str, object]:
+        return {"title": self.title, "columns": list(self.columns), "rows": [list(row) for row in self.rows]}
+
+
 def figure(microseconds: float) -> str:
     """Three digits that mean something: more would be noise."""
-    digits = 2 if microseconds < 10 else 1 if microseconds < 100 else 0
+    digits = 3 if microseconds < 1 else 2 if microseconds < 10 else 1 if microseconds < 100 else 0
     return f"{microseconds:,.{digits}f}"
 
 
@@ -246,13 +284,40 @@ class Bar:
         return f"{verdict}  {self.what}: {self.found:.2f} {self.unit}, at most {self.limit:g}"
 
 
-def conclude(done: Sequence[Table], bars: Sequence[Bar], packages: Iterable[str], as_json: bool) -> int:
+def conclude(
+    done: Sequence[Table],
+    bars: Sequence[Bar],
+    packages: Iterable[str],
+    as_json: bool,
+    *,
+    listings: Sequence[Listing] = (),
+    absent: Sequence[str] = (),
+) -> int:
     """Print everything, and say which bars were kept; the exit code of the program."""
     if as_json:
         report = as_dict(done, packages)
-        report["bars"] = [{"what": b.what, "found": b.found, "limit": b.limit, "kept": b.kept} for b in bars]
+        report["listings"] = [listing.as_dict() for listing in listings]
+        report["bars"] = [asdict(bar) | {"kept": bar.kept} for bar in bars]
+        report["absent"] = list(absent)
         print(json.dumps(report, indent=2))
     else:
         show(done, packages)
-        print("\n" + "\n".join(map(str, bars)))
+        for listing in listings:
+            _list_plain(listing)
+        print("\n" + "\n".join([*map(str, bars), *(f"absent: {each}" for each in absent)]))
     return 0 if all(bar.kept for bar in bars) else 1
+
+
+def _list_plain(listing: Listing) -> None:
+    print(f"\n{listing.title}: {', '.join(listing.columns[1:])}")
+    for name, *cells in listing.rows:
+        print(f"  {name}: {', '.join(cell_text(cell) for cell in cells)}")
+
+
+def cell_text(cell: Cell) -> str:
+    """A cell as people read it."""
+    if cell is None:
+        return ""
+    if isinstance(cell, str):
+        return cell
+    return f"{cell:,.0f}" if float(cell).is_integer() else figure(cell)
