@@ -49,13 +49,16 @@ SLOWEST, CAUSES = 5, 4
 
 SETTINGS = """
 [semel]
-url = "sqlite:///{folder}/semel.db?synchronous=full"
+url = "{url}"
+env = "{env}"
 secret = "a secret for a benchmark, and for nothing else"
 [service]
 port = 0
 [apps.quill]
 aloware_token = "bench-token-of-aloware"
 hubspot_secret = "bench-token-of-hubspot"
+[apps.quill.tables]
+ledger = "quill-{env}"
 [apps.support]
 webhook_token = "bench-token-of-richpanel"
 """
@@ -281,12 +284,15 @@ def flooded(port: int, requests: Iterator[bytes], seconds: float) -> Sent:
 
 
 class Site:
-    """The service in a folder of its own."""
+    """The service in a folder and an environment of its own."""
+
+    url = "sqlite:///{folder}/semel.db?synchronous=full"
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.settings = folder / "semel.toml"
-        self.settings.write_text(SETTINGS.format(folder=folder))
+        env = f"load{os.urandom(4).hex()}"
+        self.settings.write_text(SETTINGS.format(url=self.url.format(folder=folder, env=env), env=env))
         self.port = 0
         self._running: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -302,7 +308,13 @@ class Site:
         with (self.folder / f"{command[0]}.log").open("wb") as log:
             self._running[command[0]] = subprocess.Popen(program, stdout=log, stderr=log)
 
+    def provision(self) -> None:
+        """Make the tables, where opening the store does not."""
+        program = [sys.executable, "-m", "semel.cli", "provision", "--config", str(self.settings)]
+        subprocess.run(program, check=True, capture_output=True)
+
     def serve(self) -> None:
+        self.provision()
         self.start("serve", "--workers", "0")
         log = self.folder / "serve.log"
         while not (found := re.search(rb"http://127\.0\.0\.1:(\d+)", told := log.read_bytes())):
@@ -550,7 +562,7 @@ def synced(within: str | None) -> float:
 
 def show(rows: list[Row], hold: Held, waits: Waits, disk: float) -> None:
     heads = f"{'a second':>10}{'events/s':>10}{'p50 ms':>9}{'p99 ms':>9}"
-    print(f"{'one SQLite file, every commit synced':44}{heads}")
+    print(f"{Site.url.partition(':')[0]:44}{heads}")
     for one in rows:
         print(
             f"{one.what:44}{one.most:10,.0f}{one.most * one.events:10,.0f}{one.p50:9.1f}{one.p99:9.1f}"
@@ -597,9 +609,10 @@ def main() -> int:
     parser.add_argument("--rate", type=float, default=1000, help="webhooks a second that are held")
     parser.add_argument("--most-seconds", type=float, default=5, help="for how long the most is looked for")
     parser.add_argument("--folder", help="a folder on the disk that is to be measured")
+    parser.add_argument("--url", default=Site.url, help="another store, with {env} where it differs")
     parser.add_argument("--json", action="store_true", help="print plain JSON")
     options = parser.parse_args()
-    within = options.folder
+    Site.url, within = options.url, options.folder
     disk = synced(within)
     rows = (
         [
