@@ -63,9 +63,9 @@ pictures: $(VENV)/.set-test ## take the pictures of the docs from the running da
 proof: $(VENV)/.set-bench $(VENV)/.set-test ## try every promise thousands of times, and write the scoreboard into the docs
 	@$(BIN)/python -m proof $(ARGS)
 
-bench: $(VENV)/.set-bench ## measure semel beside other libraries
+bench: $(VENV)/.set-bench ## measure everything, and write the report into the docs: 20 minutes on a quiet machine
 	-@$(MAKE) --no-print-directory $(VENV)/rivals/.set
-	@$(BIN)/python -m bench.library $(ARGS)
+	@$(BIN)/python -m bench $(ARGS)
 
 bench-%: $(VENV)/.set-bench # one part of it, as python -m bench.PART prints it
 	-@$(MAKE) --no-print-directory $(VENV)/rivals/.set

@@ -1,0 +1,247 @@
+"""The page about performance, and its pictures, from the report: `python -m bench.page` writes them again."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bench.plot import PlotRow, Spread, drawn
+from bench.timing import Cell, cell_text, figure
+
+Report = dict[str, Any]
+
+ROOT = Path(__file__).parents[1]
+REPORT = ROOT / "docs" / "reports" / "bench.json"
+PAGE = ROOT / "docs" / "explanation" / "performance.md"
+PICTURES = ROOT / "docs" / "pictures"
+README = ROOT / "README.md"
+TEMPLATE = Path(__file__).with_name("page.md")
+
+FIRST, REPLAY = "first", "replay"
+MILLISECONDS_FROM = 1_000
+"""A table without a figure below so many microseconds is in milliseconds."""
+TIMES = "\N{MULTIPLICATION SIGN}"
+MANY = 30
+"""A part with more bars than this shows those that were missed."""
+NOTHING = "Not measured in this run."
+QUICK = (
+    "**This report is from a quick try, on a machine that was busy with other things: it shows that "
+    "everything can be measured, and is no measure of anything.**"
+)
+
+
+# Tables
+
+
+class Figures:
+    """What the report has under a title, as Markdown: `{figures[on disk]}` in the template."""
+
+    def __init__(self, report: Report) -> None:
+        self._tables = {table["title"]: table for table in report["tables"]}
+        self._listings = {listing["title"]: listing for listing in report["listings"]}
+
+    def __getitem__(self, title: str) -> str:
+        if f"{FIRST}, {title}" in self._tables:
+            return _paired(*(self._tables[f"{which}, {title}"] for which in (FIRST, REPLAY)))
+        if title in self._tables:
+            return _single(self._tables[title])
+        if title in self._listings:
+            return _listed(self._listings[title])
+        named = [table for name, table in self._tables.items() if name.startswith(f"{title},")]
+        return _single(named[0]) if named else NOTHING
+
+
+def _lines(heads: list[str], rows: list[list[str]]) -> str:
+    marks = ["---" if head == "note" or not place else "---:" for place, head in enumerate(heads)]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in [heads, marks, *rows])
+
+
+def _paired(first: dict[str, Any], replay: dict[str, Any]) -> str:
+    """The first call and the replay beside each other."""
+    unit = _unit([*first["rows"], *replay["rows"]])
+    other = {row["name"]: row for row in replay["rows"]}
+    to = f"{TIMES} the limit"
+    heads = [unit.name, "first call", "middle half", to, "replay", "middle half", to, "note"]
+    rows = [
+        [row["name"], *_cells(row, unit), *_cells(other[row["name"]], unit), row["note"]]
+        for row in first["rows"]
+    ]
+    return _lines(heads, rows)
+
+
+def _single(table: dict[str, Any]) -> str:
+    unit = _unit(table["rows"])
+    heads = [f"{table['title']}, {unit.name}", "median", "middle half", f"{TIMES} {table['base']}", "note"]
+    return _lines(heads, [[row["name"], *_cells(row, unit), row["note"]] for row in table["rows"]])
+
+
+class Unit(NamedTuple):
+    """What a table is in, and how many microseconds that is."""
+
+    name: str
+    microseconds: int
+
+    def told(self, microseconds: float) -> str:
+        return figure(microseconds / self.microseconds)
+
+
+def _unit(rows: list[dict[str, Any]]) -> Unit:
+    medians = [row["timing"]["median_us"] for row in rows if row["timing"]]
+    return Unit("ms", 1000) if medians and min(medians) >= MILLISECONDS_FROM else Unit("µs", 1)
+
+
+def _cells(row: dict[str, Any], unit: Unit) -> list[str]:
+    """The median, the middle half of the rounds, and the ratio."""
+    timing, ratio = row["timing"], row["ratio"]
+    if not timing:
+        return ["", "", ""]
+    low, high = timing["quartiles_us"]
+    spread = f"{unit.told(low)} to {unit.told(high)}"
+    return [unit.told(timing["median_us"]), spread, f"{ratio['median']:.2f}" if ratio else ""]
+
+
+def _listed(listing: dict[str, Any]) -> str:
+    rows: list[list[Cell]] = listing["rows"]
+    return _lines(list(listing["columns"]), [[cell_text(cell) for cell in row] for row in rows])
+
+
+# Bars, and what is missing
+
+
+def bars(report: Report) -> str:
+    """What was promised, against what was found; of a part with many bars, those that were missed."""
+    rows = []
+    for part in report["parts"]:
+        own = [bar for bar in report["bars"] if bar["part"] == part["name"]]
+        shown = own if len(own) <= MANY else [bar for bar in own if not bar["kept"]]
+        rows += [_bar(bar) for bar in shown]
+        if kept := len(own) - len(shown):
+            rows.append([f"{kept} more of {part['name']}", "", "", "kept"])
+    return _lines(["bar", "found", "at most", ""], rows)
+
+
+def _bar(bar: dict[str, Any]) -> list[str]:
+    unit = "" if bar["unit"] == "x" else f" {bar['unit']}"
+    return [
+        bar["what"],
+        f"{bar['found']:.2f}{unit}",
+        f"{bar['limit']:g}",
+        "kept" if bar["kept"] else "**missed**",
+    ]
+
+
+def verdict(report: Report) -> str:
+    """How many bars were kept, and which were not."""
+    missed = [bar["what"] for bar in report["bars"] if not bar["kept"]]
+    kept = f"{len(report['bars']) - len(missed)} of {len(report['bars'])} bars are kept."
+    return kept if not missed else f"{kept} **Missed**: {'; '.join(missed)}."
+
+
+def missing(report: Report) -> str:
+    """The parts that did not run, and the servers that were not there."""
+    lines = [f"- {part['name']}: {part['problem']}" for part in report["parts"] if part["problem"]]
+    lines += [f"- {part['name']}, {absence}" for part in report["parts"] for absence in part["absent"]]
+    return "\n".join(lines) or "Nothing: every part ran, with all its servers."
+
+
+# Pictures
+
+
+def pictures(report: Report) -> dict[str, str]:
+    """The pictures by the names of their files."""
+    tables = {table["title"]: table for table in report["tables"]}
+    found = {}
+    for title in _pairs(report):
+        first, replay = (_spreads(tables[f"{which}, {title}"]) for which in (FIRST, REPLAY))
+        rows = [PlotRow(name, (one, replay.get(name)), _is_ours(name)) for name, one in first.items()]
+        head = title[0].upper() + title[1:]
+        found[picture_name(title)] = drawn(head, "µs", ("first call", "replay"), rows)
+    return found
+
+
+def _pairs(report: Report) -> Iterator[str]:
+    """What the page shows a picture of, and the report has."""
+    there = {table["title"] for table in report["tables"] if any(row["timing"] for row in table["rows"])}
+    for title in re.findall(r"\{plots\[(.+)\]\}", TEMPLATE.read_text("utf-8")):
+        if f"{FIRST}, {title}" in there:
+            yield title
+
+
+def _spreads(table: dict[str, Any]) -> dict[str, Spread]:
+    return {
+        row["name"]: Spread(
+            row["timing"]["quartiles_us"][0], row["timing"]["median_us"], row["timing"]["quartiles_us"][1]
+        )
+        for row in table["rows"]
+        if row["timing"]
+    }
+
+
+def _is_ours(name: str) -> bool:
+    return name.startswith("semel")
+
+
+def picture_name(title: str) -> str:
+    return f"bench-{re.sub('[^a-z0-9]+', '-', title.lower())}.svg"
+
+
+class Plots:
+    """The picture of a title, as Markdown: `{plots[on disk]}` in the template."""
+
+    def __init__(self, report: Report) -> None:
+        self._names = pictures(report).keys()
+
+    def __getitem__(self, title: str) -> str:
+        name = picture_name(title)
+        return f"![{title}: the same figures as dots](../pictures/{name})" if name in self._names else ""
+
+
+# All of it
+
+SPEED = re.compile(
+    r"(\d[\d,.]*) ?(?:µs|us\b|ms\b|microseconds|milliseconds|times as (?:fast|long)|[a-z]+ a second)"
+)
+
+
+def speeds(text: str) -> set[str]:
+    """The figures about speed in a text; the page must have each of them."""
+    return {found.rstrip(".,") for found in SPEED.findall(text)}
+
+
+def numbers(text: str) -> set[str]:
+    """All figures of a text."""
+    return {found.rstrip(".,") for found in re.findall(r"\d[\d,.]*", text)}
+
+
+def page(report: Report) -> str:
+    """The page as a text."""
+    versions = ", ".join(
+        f"{name} {version}" for name, version in report["versions"].items() if name != "machine"
+    )
+    text = TEMPLATE.read_text("utf-8").format(
+        quick=QUICK if any(part["quick"] for part in report["parts"]) else "",
+        date=report["date"],
+        minutes=max(1, round(report["seconds"] / 60)),
+        machine=report["versions"]["machine"],
+        versions=versions,
+        verdict=verdict(report),
+        missing=missing(report),
+        bars=bars(report),
+        figures=Figures(report),
+        plots=Plots(report),
+    )
+    return re.sub(r"\n{3,}", "\n\n", text)
+
+
+def write(report: Report) -> None:
+    """Write the page and its pictures; those of an older report go."""
+    PAGE.write_text(page(report), "utf-8")
+    for old in PICTURES.glob("bench-*.svg"):
+        old.unlink()
+    for name, picture in pictures(report).items():
+        (PICTURES / name).write_text(picture, "utf-8")
+
+
+if __name__ == "__main__":
+    write(json.loads(REPORT.read_text("utf-8")))
