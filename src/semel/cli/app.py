@@ -6,6 +6,7 @@ import typer
 
 from semel.cli import (
     act,
+    bench,
     cost,
     counter,
     demo,
@@ -39,6 +40,7 @@ app.command("doctor")(doctor.doctor)
 app.command("hash-password")(password.hash_password)
 app.command("provision")(provision.provision)
 app.command("cost")(cost.cost)
+app.command("bench")(bench.bench)
 app.add_typer(act.app, name="act")
 app.command("export")(transfer.export)
 app.command("import")(transfer.import_)
