@@ -16,6 +16,7 @@ from typing import Any
 
 from bench.page import REPORT, Report, write
 from bench.parts import PARTS, Part
+from bench.servers import engines
 from bench.timing import versions
 from proof.page import as_json
 
@@ -45,7 +46,10 @@ def last_line(said: str) -> str:
 
 def measured(parts: Sequence[Part], quick: bool, step: Callable[[str], None]) -> Report:
     """Run the parts one after the other, and put what they found together."""
-    report: Report = {"date": datetime.now(UTC).date().isoformat(), "seconds": 0, "versions": versions(())}
+    report: Report = {
+        "seconds": 0,
+        "versions": versions(()) | engines(),
+    }
     report |= {"parts": [], **{kind: [] for kind in KINDS}}
     for part in parts:
         step(part.name)
@@ -57,7 +61,8 @@ def add(report: Report, part: Part, quick: bool, found: dict[str, Any]) -> None:
     """Put what a part found into the report."""
     report["seconds"] += found["seconds"]
     report["versions"] |= found.get("versions", {})
-    told = {"name": part.name, "seconds": found["seconds"], "quick": quick}
+    date = datetime.now(UTC).date().isoformat()
+    told = {"name": part.name, "date": date, "seconds": found["seconds"], "quick": quick}
     report["parts"].append(told | {"problem": found.get("problem", ""), "absent": found.get("absent", [])})
     for kind in KINDS:
         report[kind] += [{"part": part.name} | rounded(one) for one in found.get(kind, [])]

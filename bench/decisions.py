@@ -7,6 +7,7 @@ to send.
 import itertools
 import json
 import os
+import socket
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,9 +15,12 @@ from datetime import UTC, datetime
 from functools import partial
 from importlib import import_module
 from typing import Any
+from urllib.parse import urlsplit
 
 import semel
+from bench import raw
 from bench.bare import disk_folder
+from bench.signed import SignedSocket
 from bench.timing import Call, Fresh, Table, Timer, compare, tabulate
 from semel.gate import Cap, KillSwitch, QuietHours
 from semel.gate.facades import Gate
@@ -70,6 +74,67 @@ def renamed(value: Any, number: int) -> Any:
     if isinstance(value, bytes):
         return value.replace(str(RECORDED).encode(), str(number).encode())
     return value.replace(str(RECORDED), str(number)) if isinstance(value, str) else value
+
+
+@contextmanager
+def open_raw_dynamodb(url: str, endpoint: str, watch: Callable[[Any, list[Any]], None]) -> Iterator[Call]:
+    """The same request on a raw socket, with a signature of its own."""
+    [request] = [sent for operation, sent in recorded(url, watch) if operation == "TransactWriteItems"]
+    token = request["ClientRequestToken"].encode()
+    body, place = json.dumps(request, separators=(",", ":")).encode(), str(RECORDED).encode()
+    connection, numbers = SignedSocket(endpoint), itertools.count(RECORDED + 1)
+
+    def transact() -> None:
+        sent = body.replace(place, b"%d" % next(numbers)).replace(token, os.urandom(16).hex().encode())
+        status, answer = connection.send("DynamoDB_20120810.TransactWriteItems", sent)
+        assert status == b"200", answer
+
+    yield transact
+    connection.close()
+
+
+@contextmanager
+def open_raw_redis(url: str, watch: Callable[[Any, list[Any]], None]) -> Iterator[Call]:
+    """The same bytes on a raw socket."""
+    data, place = b"".join(recorded(url, watch)), str(RECORDED).encode()
+    address, numbers = urlsplit(url), itertools.count(RECORDED + 1)
+    with socket.create_connection((address.hostname, address.port or 6379)) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+        def transact() -> None:
+            connection.sendall(data.replace(place, b"%d" % next(numbers)))
+            reply = connection.recv(65536)
+            assert not reply.startswith(b"-"), reply
+
+        yield transact
+
+
+@contextmanager
+def open_raw_postgres(url: str, watch: Callable[[Any, list[Any]], None]) -> Iterator[Call]:
+    """The same statements in one pipeline of libpq, prepared and with values adapted beforehand."""
+    psycopg, pq = import_module("psycopg"), import_module("psycopg.pq")
+    numbers = itertools.count(RECORDED + 1)
+    with psycopg.connect(url.partition("?")[0], autocommit=True) as connection:
+        statements, libpq = raw.prepared(connection, recorded(url, watch)), connection.pgconn
+
+        def transact() -> None:
+            number = next(numbers)
+            libpq.enter_pipeline_mode()
+            for name, values, formats in statements:
+                libpq.send_query_prepared(name, renamed(values, number), formats, pq.Format.BINARY)
+            libpq.pipeline_sync()
+            libpq.flush()
+            result = libpq.get_result()
+            while result is None or result.status != pq.ExecStatus.PIPELINE_SYNC:
+                assert result is None or result.status in GOOD, result.error_message
+                result = libpq.get_result()
+            libpq.exit_pipeline_mode()
+
+        yield transact
+
+
+# Of libpq's ExecStatus: a command that is done, and one with rows.
+GOOD = (1, 2)
 
 
 @contextmanager
@@ -192,18 +257,18 @@ def open_semel_on_sqlite() -> Iterator[Call]:
         yield call
 
 
-def table(
-    name: str, bare: Callable[[], Any], ours: Callable[[], Any], *, number: int, repeat: int, timer: Timer
-) -> Table:
-    """A decision beside its bare transaction."""
-    title, base = f"decision, {name}", f"bare {name}"
-    subjects = {base: Fresh(bare), "semel": Fresh(ours)}
-    return tabulate(title, compare(subjects, number, repeat, timer), base, {})
+def table(name: str, subjects: dict[str, Callable[[], Any]], number: int, repeat: int, timer: Timer) -> Table:
+    """A decision beside the same transaction with nothing around it; the first subject is the limit."""
+    opened = {title: Fresh(subject) for title, subject in subjects.items()}
+    limit = next(iter(subjects))
+    timings = compare(opened, number, repeat, timer)
+    return tabulate(f"decision, {name}", timings, limit, {limit: "the limit"})
 
 
 def on_sqlite(number: int, repeat: int, timer: Timer) -> Table:
     """On SQLite, with the disk."""
-    return table("SQLite", open_sqlite3, open_semel_on_sqlite, number=number, repeat=repeat, timer=timer)
+    subjects = {"four rows in one transaction": open_sqlite3, "semel": open_semel_on_sqlite}
+    return table("SQLite", subjects, number, repeat, timer)
 
 
 def semel_on(url: str) -> Callable[[], Any]:

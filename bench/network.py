@@ -272,15 +272,24 @@ def calls(name: str, server: str, number: int, repeat: int) -> list[Table]:
 def decided(name: str, server: str, number: int, repeat: int) -> Table:
     """Decisions of the gate beside bare transactions of the same size."""
     url = url_of(name, server)
-    bare = {
-        "DynamoDB": partial(
-            decisions.open_boto3, url, partial(dynamodb_client, server), watch_dynamodb, for_boto
-        ),
-        "PostgreSQL": partial(decisions.open_psycopg, url, watch_postgres),
-        "Redis": partial(decisions.open_redis_py, url, watch_redis, commands),
-    }[name]
-    ours = decisions.semel_on(url)
-    return decisions.table(name, bare, ours, number=number, repeat=repeat, timer=time.process_time)
+    bare: dict[str, dict[str, Callable[[], Any]]] = {
+        "DynamoDB": {
+            "a raw socket, signed": partial(decisions.open_raw_dynamodb, url, server, watch_dynamodb),
+            "the same request by boto3": partial(
+                decisions.open_boto3, url, partial(dynamodb_client, server), watch_dynamodb, for_boto
+            ),
+        },
+        "PostgreSQL": {
+            "libpq alone": partial(decisions.open_raw_postgres, url, watch_postgres),
+            "the same statements by psycopg": partial(decisions.open_psycopg, url, watch_postgres),
+        },
+        "Redis": {
+            "a raw socket": partial(decisions.open_raw_redis, url, watch_redis),
+            "the same scripts by redis-py": partial(decisions.open_redis_py, url, watch_redis, commands),
+        },
+    }
+    subjects = bare[name] | {"semel": decisions.semel_on(url)}
+    return decisions.table(name, subjects, number, repeat, time.process_time)
 
 
 def tables(started: dict[str, str], number: int, repeat: int) -> list[Table]:

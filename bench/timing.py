@@ -4,6 +4,7 @@ import gc
 import json
 import os
 import platform
+import re
 import sqlite3
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from importlib.util import find_spec
+from pathlib import Path
 from statistics import median, quantiles
 from typing import TypeAlias
 
@@ -158,9 +160,16 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
     found = {
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "sqlite": sqlite3.sqlite_version,
-        "machine": f"{platform.platform()}, {os.cpu_count()} CPUs",
+        "machine": f"{platform.platform()}, {os.cpu_count()} CPUs{_processor()}",
     }
     return found | {package: installed(package) or "not installed" for package in packages}
+
+
+def _processor() -> str:
+    """The name of the processor, where the system tells it."""
+    info = Path("/proc/cpuinfo")
+    names = re.findall(r"^model name\s*: (.+)$", info.read_text(), re.MULTILINE) if info.exists() else []
+    return f", {names[0]}" if names else ""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,6 @@ def report() -> Any:
 
 def empty() -> Any:
     return {
-        "date": "2026-11-18",
         "seconds": 0,
         "versions": {"machine": "a machine", "semel": "0.1.0"},
         "parts": [],
@@ -165,6 +164,12 @@ def test_a_part_that_is_measured_again_replaces_what_the_report_had_of_it() -> N
     assert [table["title"] for table in made["tables"]] == ["anew", f"of {PARTS[1].name}"]
     assert [part["quick"] for part in made["parts"]] == [True, False]
     assert (made["seconds"], made["versions"]["redis"]) == (2, "8")
+
+
+def test_parts_that_were_measured_on_several_days_say_from_when_to_when() -> None:
+    made = reported()
+    made["parts"] = [made["parts"][0] | {"date": date} for date in ("2026-11-20", "2026-11-18", "2026-11-18")]
+    assert "This run: 2026-11-18 to 2026-11-20, " in page.page(made)
 
 
 def test_figures_are_rounded_wherever_they_are() -> None:
