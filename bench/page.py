@@ -26,8 +26,8 @@ MANY = 30
 """A part with more bars than this shows those that were missed."""
 NOTHING = "Not measured in this run."
 QUICK = (
-    "**This report is from a quick try, on a machine that was busy with other things: it shows that "
-    "everything can be measured, and is no measure of anything.**"
+    "**Parts of this report are from a quick try, with few calls and few rounds: they show that everything "
+    "can be measured, and their figures mean little.**"
 )
 
 
