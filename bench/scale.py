@@ -191,7 +191,7 @@ def sqlite_facts(path: Path) -> Callable[[], dict[str, float]]:
 
 def servers(stack: ExitStack) -> Iterator[tuple[str, str, Callable[[], dict[str, float]]]]:
     """Each store with its URL and what it tells of itself."""
-    from bench.network import provision
+    from bench.servers import provision
 
     path = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "semel.db"
     yield "SQLite", f"sqlite:///{path}", sqlite_facts(path)
