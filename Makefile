@@ -19,7 +19,7 @@ heading = @printf '\n== %s\n' "$(1)"
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run demo test slow lint format pictures proof bench constraints clean
+.PHONY: help run demo test slow lint format pictures proof dist bench constraints clean
 
 help: ## show this list
 	@printf 'semel: a ledger for things that must happen once.\n\n'
@@ -62,6 +62,10 @@ pictures: $(VENV)/.set-test ## take the pictures of the docs from the running da
 
 proof: $(VENV)/.set-bench $(VENV)/.set-test ## try every promise thousands of times, and write the scoreboard into the docs
 	@$(BIN)/python -m proof $(ARGS)
+
+dist: $(VENV)/.uv ## build the wheel and the sdist, the same bytes everywhere
+	@rm -rf dist
+	@$(UV) build --build-constraints constraints.txt --out-dir dist
 
 bench: $(VENV)/.set-bench ## measure everything, and write the report into the docs: 20 minutes on a quiet machine
 	-@$(MAKE) --no-print-directory $(VENV)/rivals/.set

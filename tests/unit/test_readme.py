@@ -3,9 +3,7 @@
 import functools
 import re
 import shlex
-import subprocess
 import sys
-import venv
 from collections.abc import Iterator
 from contextlib import contextmanager
 from email.message import Message
@@ -89,17 +87,6 @@ def answered_twice_the_same(folder: Path, python: Path) -> None:
 
 def test_the_api_runs_as_pasted_and_answers_a_keyed_post_twice(tmp_path: Path) -> None:
     answered_twice_the_same(tmp_path, Path(sys.executable))
-
-
-@pytest.mark.slow
-def test_the_api_runs_as_pasted_in_an_empty_environment(tmp_path: Path) -> None:
-    [what] = re.findall(r"`pip install (\S+ uvicorn)`", README.read_text())
-    venv.create(tmp_path / "venv", with_pip=True)
-    python = tmp_path / "venv" / "bin" / "python"
-    from_here = shlex.split(what.replace("semel", str(README.parent)))
-    constraints = ["-c", str(README.parent / "constraints.txt")]
-    subprocess.run([python, "-m", "pip", "install", "--quiet", *constraints, *from_here], check=True)
-    answered_twice_the_same(tmp_path, python)
 
 
 def test_every_link_leads_somewhere() -> None:
