@@ -19,7 +19,7 @@ heading = @printf '\n== %s\n' "$(1)"
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run demo test slow lint format pictures proof dist bench constraints clean
+.PHONY: help run demo test slow lint format pictures proof dist sbom audit bench constraints clean
 
 help: ## show this list
 	@printf 'semel: a ledger for things that must happen once.\n\n'
@@ -66,6 +66,12 @@ proof: $(VENV)/.set-bench $(VENV)/.set-test ## try every promise thousands of ti
 dist: $(VENV)/.uv ## build the wheel and the sdist, the same bytes everywhere
 	@rm -rf dist
 	@$(UV) build --build-constraints constraints.txt --out-dir dist
+
+sbom: dist ## build them, and list what they bring along, as CycloneDX
+	@$(BIN)/python -m tools.bill dist/*.whl
+
+audit: $(VENV)/.set-test ## ask the package index for known vulnerabilities of what is pinned
+	@$(BIN)/python -m tools.audit
 
 bench: $(VENV)/.set-bench ## measure everything, and write the report into the docs: 20 minutes on a quiet machine
 	-@$(MAKE) --no-print-directory $(VENV)/rivals/.set

@@ -1,0 +1,1 @@
+"""Programs for publishing semel: what it brings along, and whether any of that is known to be vulnerable."""
