@@ -25,6 +25,7 @@ LOST = amount(300, 60, 500)
 ZOMBIES = amount(100, 40, 500)
 WORKERS, OPERATIONS, KEYS = 8, amount(5_000, 1_600, 20_000), 40
 CALLERS = amount(300, 100, 1_000)
+CLOCKS, CLOCK_SEED = amount(30, 6, 100), 11
 
 
 @pytest.fixture(params=NAMES)
@@ -175,32 +176,54 @@ class Skewed(Clock):
         return time.time() + self.off
 
 
-@pytest.mark.situation(11, 12)
-@pytest.mark.proof("clocks")
-@pytest.mark.parametrize("off", [-3600, 3600])
-@pytest.mark.parametrize("jump", [0, -7200, 7200])
-def test_no_clock_lets_two_hold_a_key(place, off, jump, tried):
-    """A worker whose clock is an hour off, or is set, neither takes a live key nor loses its own."""
-    right, wrong = Clock(), Skewed(off)
-    with ExitStack() as stack:
-        stores = [stack.enter_context(closing(place.open(clock))) for clock in (wrong, right)]
-        mistaken, other = (semel.Semel(store, env=place.env).ledger for store in stores)
-        theirs = claimed(other.claim("theirs", lease=60, ttl=1800))
-        mine = claimed(mistaken.claim("mine", lease=60, ttl=1800))
-        done = claimed(other.claim("done", lease=60, ttl=1800))
-        other.complete(done, "kept")
-        wrong.off += jump
-        for asked, key in ((mistaken, "theirs"), (other, "mine")):
-            busy = asked.claim(key, lease=60, ttl=1800)
+class Workers:
+    """Two workers on one store: the clock of one is wrong, and may be set before anything that they do."""
+
+    def __init__(self, stores, env, clock, jumps):
+        self.mistaken, self.other = (semel.Semel(store, env=env).ledger for store in stores)
+        self.clock, self.jumps = clock, jumps
+
+    def jumped(self, ledger):
+        self.clock.off += next(self.jumps)
+        return ledger
+
+    def neither_takes_a_live_key_nor_loses_its_own(self, n):
+        mistaken, other = (lambda: self.jumped(self.mistaken)), (lambda: self.jumped(self.other))
+        theirs = claimed(other().claim(f"theirs-{n}", lease=60, ttl=1800))
+        mine = claimed(mistaken().claim(f"mine-{n}", lease=60, ttl=1800))
+        done = claimed(other().claim(f"done-{n}", lease=60, ttl=1800))
+        other().complete(done, "kept")
+        for asked, key in ((mistaken, f"theirs-{n}"), (other, f"mine-{n}")):
+            busy = asked().claim(key, lease=60, ttl=1800)
             assert type(busy) is semel.Busy
             assert 0 < busy.retry_after <= 65
-        assert mistaken.claim("done", ttl=1800).result == "kept"
-        mistaken.renew(mine)
-        mistaken.complete(mine, "mine")
-        other.complete(theirs, "theirs")
-        assert other.claim("mine").result == "mine"
-        assert mistaken.claim("theirs").result == "theirs"
-    tried(1)
+        assert mistaken().claim(f"done-{n}", ttl=1800).result == "kept"
+        mistaken().renew(mine)
+        mistaken().complete(mine, "mine")
+        other().complete(theirs, "theirs")
+        assert other().claim(f"mine-{n}").result == "mine"
+        assert mistaken().claim(f"theirs-{n}").result == "theirs"
+
+
+def at_random(dice):
+    """By how much a clock is set at each moment: mostly not, sometimes back or forth by up to two hours."""
+    while True:
+        yield dice.choice([0, 0, 0, dice.randint(-7200, 7200)])
+
+
+@pytest.mark.situation(11, 12)
+@pytest.mark.proof("clocks")
+def test_no_clock_lets_two_hold_a_key(place, tried):
+    """A worker whose clock is an hour off, or is set, neither takes a live key nor loses its own."""
+    dice, right = random.Random(CLOCK_SEED), Clock()
+    for n in range(CLOCKS):
+        wrong = Skewed(dice.choice([-3600, 3600]))
+        with ExitStack() as stack:
+            stores = [stack.enter_context(closing(place.open(clock))) for clock in (wrong, right)]
+            workers = Workers(stores, place.env, wrong, at_random(dice))
+            workers.neither_takes_a_live_key_nor_loses_its_own(n)
+        place.forget()
+    tried(CLOCKS, seed=str(CLOCK_SEED))
 
 
 def test_one_of_many_workers_runs(place):
