@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import semel
-from semel.core.commands import Delete, Put, Query, Transact
+from semel.core.commands import Applied, Delete, Put, Query, Transact
 from semel.core.drive import drive
 from semel.core.ledger import LedgerSteps
 from semel.core.realm import Realm
@@ -199,6 +199,54 @@ def test_a_claim_that_came_through_late_knows_which_attempt_it_is(clock: FakeClo
     record = drive(ledger.get("k"), store)
     assert record is not None
     assert (end.value.value.attempt, end.value.value.lapsed) == (record.attempt, False) == (1, False)
+
+
+def taken_over_late(store: MemoryStore, ledger: LedgerSteps, clock: FakeClock) -> tuple[Any, Any]:
+    """A call whose take-over was held up, and arrives while it reclaims; and its write that is under way.
+
+    It can arrive so late because the attempt that it was meant for, whose answers were lost, came back: that
+    took over from one that had begun, and vanished again.
+    """
+    options: Any = {"lease": 30, "on_lapsed": "resolve"}
+    returning: Any = ledger.claim("k", **options)
+    store.execute(next(returning))
+    its_claim = returning.throw(semel.StoreOutcomeUnknown("lost"))
+    clock.advance(31)
+    late: Any = ledger.claim("k", **options)
+    held_up = late.send(store.execute(next(late)))
+    again = late.throw(semel.StoreOutcomeUnknown("held up"))
+    drive(ledger.resolve("k", semel.NotHappened()), store)
+    between = drive(ledger.claim("k", **options), store)
+    assert isinstance(between, semel.Claimed)
+    drive(ledger.release(between), store)
+    reclaim = late.send(store.execute(again))
+    begun = drive(ledger.claim("k", **options), store)
+    assert isinstance(begun, semel.Claimed)
+    clock.advance(31)
+    store.execute(returning.send(store.execute(its_claim)))
+    clock.advance(31)
+    assert isinstance(store.execute(held_up), Applied)
+    return late, reclaim
+
+
+def test_a_take_over_that_came_through_late_knows_that_an_attempt_vanished(clock: FakeClock) -> None:
+    store, ledger = MemoryStore(clock), LedgerSteps(Realm())
+    late, reclaim = taken_over_late(store, ledger, clock)
+    with pytest.raises(StopIteration) as end:
+        late.send(store.execute(reclaim))
+    assert end.value.value.lapsed
+
+
+def test_a_take_over_that_came_through_late_is_not_released_by_whoever_is_interrupted(
+    clock: FakeClock,
+) -> None:
+    store, ledger = MemoryStore(clock), LedgerSteps(Realm())
+    late, _ = taken_over_late(store, ledger, clock)
+    store.execute(late.throw(KeyboardInterrupt()))
+    record = drive(ledger.get("k"), store)
+    assert record is not None
+    assert record.status is semel.Status.IN_PROGRESS
+    assert record.lease_until <= clock.now()
 
 
 HORIZON = timedelta(hours=75)

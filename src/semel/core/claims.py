@@ -65,7 +65,8 @@ class Bid:
 
     def made(self, put: Put, ttl: float, lapsed: bool = False) -> Put:
         """The write that is to make it, which is about to be sent."""
-        self._put, self._ttl, self._lapsed = put, ttl, lapsed
+        # Once the call has tried to take over, that write may arrive late, and is then what is withdrawn.
+        self._put, self._ttl, self._lapsed = put, ttl, lapsed or self._lapsed
         return put
 
     def withdrawn(self) -> Steps[None]:
@@ -208,6 +209,7 @@ class ClaimSteps(HolderSteps):
         bid: Bid,
     ) -> Steps[Outcome]:
         attempt, lapsed = 1, False
+        taken_over: tuple[int, ...] = ()  # the attempts that this call has tried to take over
         while True:
             if reply is None:
                 attempt, lapsed = 1, False
@@ -221,17 +223,18 @@ class ClaimSteps(HolderSteps):
                 continue
             if _owned(record, token):
                 # It may be an earlier write of mine, which came through late.
-                attempt, lapsed = record.attempt, lapsed and record.attempt == attempt
+                attempt, lapsed = record.attempt, record.attempt in taken_over
                 break
             if record.token == token:
                 # My claim was made, and settled by somebody before I heard of it. What I do next is another
                 # attempt, and no write that was meant for the first may fit it.
-                token = self.token()
+                token, taken_over = self.token(), ()
             move = next_move(record, reply.now, terms)
             if move is None:
                 return (yield from self._outcome(record, reply.now, terms, decoder))
             if move.to is Status.IN_PROGRESS:
                 attempt, lapsed = record.attempt + 1, move.lapsed
+                taken_over += (attempt,) if lapsed else ()
                 item = self._opening(terms, token, attempt, record)
                 put = Put(LEDGER, id, item, move.condition(record.token))
                 reply = yield from write(bid.made(put, terms.ttl, lapsed))
