@@ -19,6 +19,7 @@ FOLDER = MODEL.parents[2] / "build" / "model"
 
 # What Spin's search may go down to, in statements; it says so where that is not enough.
 DEPTH = 12_000_000
+DEEP = 20_000_000
 # A mutant is searched to the first of these depths at which it breaks a promise, so that its trail is short.
 DEPTHS = (60, 120, 250, 500, 1_000, 2_000, 4_000, 8_000, 100_000)
 
@@ -62,6 +63,7 @@ def policy(name: str, *switches: str) -> tuple[str, ...]:
 
 
 SMALL = ("WORKERS=2", "LEASE=1")
+CROWDED = ("WORKERS=3", "LEASE=1", "STRAYS")
 PROGRESS = (*SMALL, "PROGRESS=2")
 
 WHOLE = [
@@ -71,6 +73,8 @@ WHOLE = [
     Instance("two workers and late writes, rerun", policy("RERUN", *SMALL, "STRAYS")),
     Instance("two workers and late writes, hold", policy("HOLDS", *SMALL, "STRAYS")),
     Instance("two workers and late writes, resolve", policy("RESOLVE", *SMALL, "STRAYS")),
+    Instance("three workers and late writes, rerun", policy("RERUN", *CROWDED)),
+    Instance("three workers and late writes, hold", policy("HOLDS", *CROWDED)),
     Instance("progress, rerun", policy("RERUN", *PROGRESS), lasting=True),
     Instance("progress, hold", policy("HOLDS", *PROGRESS), lasting=True),
     Instance("progress, resolve", policy("RESOLVE", *PROGRESS), lasting=True),
@@ -142,7 +146,8 @@ def searched(instance: Instance, place: Path) -> tuple[str | None, int]:
     if instance.breaks is None:
         # What is searched in a second is compiled in one.
         build(place, "-O0" if instance in EVERYDAY else "-O2", "-DSAFETY", "-DNOCLAIM")
-        return verdict(run(place, "./pan", "-n", f"-m{DEPTH}", "-w25"))
+        depth = DEEP if set(CROWDED) <= set(instance.switches) else DEPTH
+        return verdict(run(place, "./pan", "-n", f"-m{depth}", "-w25"))
     build(place, "-O0", "-DSAFETY", "-DNOCLAIM", "-DREACH")
     for depth in DEPTHS:
         broken, states = verdict(run(place, "./pan", "-n", f"-m{depth}"), whole=False)
@@ -152,7 +157,7 @@ def searched(instance: Instance, place: Path) -> tuple[str | None, int]:
 
 
 def build(place: Path, *switches: str) -> None:
-    run(place, "gcc", "-w", "-DCOLLAPSE", *switches, "-o", "pan", "pan.c")
+    run(place, "gcc", "-w", "-DCOLLAPSE", "-DMEMLIM=8000", *switches, "-o", "pan", "pan.c")
 
 
 def run(place: Path, *command: str) -> str:

@@ -45,13 +45,17 @@ byte age = LEASE;   /* of its lease, in ticks; LEASE: it has lapsed */
 byte result = NONE; /* the token of the attempt whose result it holds */
 bool taken = false; /* that attempt follows one that vanished; under `resolve` alone */
 
+mtype = { IDLE, CLAIMING, CLAIMED, HOLDING, RESOLVING, WORKING, RENEWING, RENEWED, ENDING, LEAVING };
+
 /* The calls that the workers are at. */
 typedef Call {
+	mtype at = IDLE;
 	mtype move = NOTHING; /* the write that is under way */
 	byte seen = NONE;     /* the token of the record that the write is meant for */
 	byte since = LEASE;   /* ticks since its request was first sent; LEASE: too long ago, or none is under way */
 	byte age = LEASE;     /* ticks towards the holder's own deadline; LEASE: it is past, or nothing is held */
-	bool lapsed = false   /* Claimed.lapsed: an attempt vanished before this one; under `resolve` alone */
+	bool lapsed = false;  /* Claimed.lapsed: an attempt vanished before this one; under `resolve` alone */
+	bool tried = false    /* to take over, in this or in an earlier write of the call; under `resolve` alone */
 };
 Call w[WORKERS];
 
@@ -60,6 +64,7 @@ mtype stray = NOTHING;
 mtype stray_claim = NOTHING; /* the claim that a WITHDRAW takes back */
 byte stray_token = NONE;
 byte stray_seen = NONE;
+bool stray_tried = false;
 
 /* The token of the record that an operator has seen, and is about to settle. */
 byte looked_at = NONE;
@@ -71,6 +76,9 @@ bool informed = false; /* no attempt has begun since the operator looked */
 
 /* The store's answer: the write was made. It is false again at the end of every step. */
 bool made = false;
+
+/* The call that takes its claim back has tried to take over. It is false again at the end of every step. */
+bool tried = false;
 
 byte name = NONE; /* what a token is called from now on; NONE again at the end of every step */
 
@@ -285,10 +293,50 @@ inline tidy_call(me)
 /* Nothing is on its way any more. */
 inline drop()
 {
-	stray = NOTHING; stray_claim = NOTHING; stray_token = NONE; stray_seen = NONE;
+	stray = NOTHING; stray_claim = NOTHING; stray_token = NONE; stray_seen = NONE; stray_tried = false;
 	name = (token == LATE -> LEFT : OLD);
 	renamed(LATE, name)
 }
+
+/*
+ * Three workers are alike, and which of them is where makes no difference. So they are kept in an order, and the other five
+ * ways to number them are not searched. Any order would do: this one tells most states apart.
+ */
+#define HAS(x, place) (place == TOKEN(x))
+#define KNOWN(x) (((HAS(x, token) * 2 + HAS(x, stray_token)) * 2 + HAS(x, doubtful)) * 2 + HAS(x, looked_at))
+#define TIMES(x) ((w[x].age * 4 + w[x].since) * 2 + w[x].lapsed)
+#define RANK(x) ((((w[x].at * 64 + w[x].move) * 32 + TIMES(x)) * 16 + KNOWN(x)) * 2 + (w[x].seen == NONE))
+
+#define SWAPPED(x, y, what) aside = w[x].what; w[x].what = w[y].what; w[y].what = aside
+#define EXCHANGED(place, x, y) place = (place == TOKEN(x) -> TOKEN(y) : (place == TOKEN(y) -> TOKEN(x) : place))
+
+#if WORKERS == 3
+hidden byte aside;
+
+inline in_order(x, y)
+{
+	if
+	:: RANK(x) > RANK(y) ->
+		SWAPPED(x, y, at); SWAPPED(x, y, move); SWAPPED(x, y, seen);
+		SWAPPED(x, y, since); SWAPPED(x, y, age); SWAPPED(x, y, lapsed); SWAPPED(x, y, tried);
+		EXCHANGED(token, x, y); EXCHANGED(result, x, y); EXCHANGED(accepted, x, y);
+		EXCHANGED(doubtful, x, y); EXCHANGED(looked_at, x, y);
+		EXCHANGED(stray_token, x, y); EXCHANGED(stray_seen, x, y);
+		EXCHANGED(w[0].seen, x, y); EXCHANGED(w[1].seen, x, y); EXCHANGED(w[2].seen, x, y)
+	:: else
+	fi
+}
+
+inline sort()
+{
+	d_step { in_order(0, 1); in_order(1, 2); in_order(0, 1) }
+}
+#else
+inline sort()
+{
+	skip
+}
+#endif
 
 /* What can make no difference any more is as if it were not there. */
 inline tidy()
@@ -306,7 +354,8 @@ inline tidy()
 	if
 	:: looked_at != NONE && !ALIVE(looked_at) -> looked_at = NONE; informed = false
 	:: else
-	fi
+	fi;
+	sort()
 }
 
 /* ------------------------------------------------------------------------------------------------ the store */
@@ -328,7 +377,7 @@ inline write(what, its, found, bid)
 	promise(zombie_refused, !made || !HOLDERS_OWN(what) || token == its);
 	if
 	:: made && (OPENS(what) || what == WITHDRAW) ->
-		overwritten(its); result = NONE; taken = (ON_LAPSED == RESOLVE && (what == TAKE_OVER || bid == TAKE_OVER))
+		overwritten(its); result = NONE; taken = (ON_LAPSED == RESOLVE && (what == TAKE_OVER || bid == TAKE_OVER || tried))
 	:: made && (what == COMPLETE || what == SETTLE_DONE) ->
 		result = (what == COMPLETE -> its : BY_HAND); accepted = (accepted == NONE -> result : accepted)
 	:: else
@@ -340,11 +389,11 @@ inline write(what, its, found, bid)
 	if
 	:: !made
 	:: made && (OPENS(what) || what == RENEW) -> status = IN_PROGRESS; age = 0
-	:: made && (what == LAPSE || what == WITHDRAW && bid == TAKE_OVER) -> status = IN_PROGRESS; age = LEASE
+	:: made && (what == LAPSE || what == WITHDRAW && (bid == TAKE_OVER || tried)) -> status = IN_PROGRESS; age = LEASE
 	:: made && (what == COMPLETE || what == SETTLE_DONE) -> status = COMPLETED; age = LEASE
 	:: made && (what == FAIL || what == SETTLE_FAILED || what == EXHAUST || what == EXHAUST_LAPSED) ->
 		status = FAILED; age = LEASE
-	:: made && (what == RELEASE || what == SETTLE_UNDONE || what == WITHDRAW && bid != TAKE_OVER) ->
+	:: made && (what == RELEASE || what == SETTLE_UNDONE || what == WITHDRAW && bid != TAKE_OVER && !tried) ->
 		status = RELEASED; age = LEASE
 	:: made && (what == DOUBT || what == HOLD) -> status = UNKNOWN; age = LEASE
 	fi;
@@ -356,7 +405,8 @@ inline write(what, its, found, bid)
 /* The call is over, however it ended. */
 inline leave(me)
 {
-	w[me].move = NOTHING; w[me].seen = NONE; w[me].since = LEASE; w[me].age = LEASE; w[me].lapsed = false;
+	w[me].move = NOTHING; w[me].seen = NONE; w[me].since = LEASE; w[me].age = LEASE;
+	w[me].lapsed = false; w[me].tried = false;
 	draw_token(me)
 }
 
@@ -379,7 +429,7 @@ inline claim(me)
 		if
 		:: made -> w[me].lapsed = taken
 		:: !made && status == ABSENT -> w[me].move = CLAIM; w[me].seen = NONE
-		:: !made && owned(TOKEN(me)) -> made = true; w[me].lapsed = (w[me].move == TAKE_OVER && taken)
+		:: !made && owned(TOKEN(me)) -> made = true; w[me].lapsed = taken
 		:: else ->
 			promise(own_write, !(token == TOKEN(me) && RUNNING));
 			next_move(me)
@@ -391,7 +441,7 @@ inline claim(me)
 inline next_move(me)
 {
 	if
-	:: token == TOKEN(me) -> draw_token(me)
+	:: token == TOKEN(me) -> draw_token(me); w[me].tried = false
 	:: else
 	fi;
 	w[me].seen = token;
@@ -400,7 +450,7 @@ inline next_move(me)
 	:: status == RELEASED -> w[me].move = EXHAUST
 	:: can_move && holds_lapsed -> w[me].move = HOLD
 	:: can_move && ON_LAPSED == RERUN -> w[me].move = EXHAUST_LAPSED
-	:: can_move && !holds_lapsed -> w[me].move = TAKE_OVER
+	:: can_move && !holds_lapsed -> w[me].move = TAKE_OVER; w[me].tried = (ON_LAPSED == RESOLVE)
 	:: status == COMPLETED -> promise(told_accepted, result == accepted); w[me].move = NOTHING
 	:: else -> w[me].move = NOTHING
 	fi
@@ -506,7 +556,9 @@ inline conclude(me)
 /* as Bid.withdrawn, Stake.withdrawn: a caller is interrupted while it claims, and takes its claim back. */
 inline withdraw(me)
 {
+	tried = w[me].tried;
 	write(WITHDRAW, TOKEN(me), w[me].seen, w[me].move);
+	tried = false;
 	printf("worker %d: WITHDRAW, made: %d\n", me, made)
 }
 
@@ -514,7 +566,8 @@ inline withdraw(me)
 inline go_astray(me, what, bid)
 {
 	printf("worker %d: %e goes astray\n", me, what);
-	stray = what; stray_claim = bid; stray_token = TOKEN(me); stray_seen = w[me].seen
+	stray = what; stray_claim = bid; stray_token = TOKEN(me); stray_seen = w[me].seen;
+	stray_tried = (what == WITHDRAW && w[me].tried)
 }
 
 /* The process dies, or gives up without an answer. */
@@ -523,13 +576,11 @@ inline crash(me)
 	printf("worker %d is gone\n", me)
 }
 
-mtype = { IDLE, CLAIMING, CLAIMED, HOLDING, RESOLVING, WORKING, RENEWING, RENEWED, ENDING, LEAVING };
-
+#define at w[_pid].at
 #define TRIES_TO_CLAIM (w[_pid].move == CLAIM || w[_pid].move == TAKE_OVER || w[_pid].move == RECLAIM)
 
 active [WORKERS] proctype Worker()
 {
-	mtype at = IDLE;
 	do
 	:: atomic {
 		if
@@ -636,7 +687,9 @@ active proctype Operator()
 /* A write arrives that nobody waits for any more. */
 inline deliver()
 {
+	tried = stray_tried;
 	write(stray, stray_token, stray_seen, stray_claim);
+	tried = false;
 	printf("the network: %e of token %d, made: %d; the record is %e\n", stray, stray_token, made, status);
 	made = false;
 	drop();
@@ -670,8 +723,9 @@ inline tick()
 	older(w[0].age); older(w[0].since);
 	older(w[1].age); older(w[1].since);
 #if WORKERS > 2
-	older(w[2].age); older(w[2].since)
+	older(w[2].age); older(w[2].since);
 #endif
+	sort()
 }
 
 /* as commands.alive: the record's time to live is over. */
