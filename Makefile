@@ -19,7 +19,7 @@ heading = @printf '\n== %s\n' "$(1)"
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run demo test slow lint format pictures proof dist sbom audit bench constraints clean
+.PHONY: help run demo test slow lint format docs docs-serve pictures proof dist sbom audit bench constraints clean
 
 help: ## show this list
 	@printf 'semel: a ledger for things that must happen once.\n\n'
@@ -57,6 +57,12 @@ format: $(VENV)/.set-test ## mend what ruff can mend
 	@$(BIN)/ruff check --fix-only
 	@$(BIN)/ruff format
 
+docs: $(VENV)/.set-docs ## build the documentation site into build/docs/site
+	@$(BIN)/python -m docs.site.build
+
+docs-serve: $(VENV)/.set-docs ## show the documentation site, built anew when a page changes
+	@$(BIN)/python -m docs.site.serve
+
 pictures: $(VENV)/.set-test ## take the pictures of the docs from the running dashboard
 	@$(BIN)/python -m tests.browser.pictures
 
@@ -85,7 +91,7 @@ bench-%: $(VENV)/.set-bench # one part of it, as python -m bench.PART prints it
 # to be one plain "name==version" for each name, with no address in it.
 constraints: $(VENV)/.uv ## renew the pinned versions in constraints.txt
 	@$(UV) pip compile pyproject.toml --universal --python-version 3.11 --upgrade \
-		--all-extras --group test --group slow --group bench --group build \
+		--all-extras --group docs --group test --group slow --group bench --group build \
 		--no-header --no-annotate --no-emit-index-url --output-file $(VENV)/compiled.txt
 	@sed 's/ *;.*//' $(VENV)/compiled.txt > $(VENV)/constraints.txt
 	@if grep -Ev '^[a-z0-9-]+==[a-z0-9.]+$$' $(VENV)/constraints.txt; then \
@@ -130,7 +136,12 @@ $(VENV)/.set-test: $(VENV)/.uv pyproject.toml constraints.txt tests/servers/inst
 	@echo 'Installing semel and what its tests need ...'
 	@$(INSTALL) -e '.[$(EXTRAS)]' --group test
 	@$(BIN)/python -m tests.servers.install
-	@touch $@ $(VENV)/.set-run
+	@touch $@ $(VENV)/.set-run $(VENV)/.set-docs
+
+$(VENV)/.set-docs: $(VENV)/.uv pyproject.toml constraints.txt
+	@echo 'Installing what the documentation site needs ...'
+	@$(INSTALL) --group docs
+	@touch $@
 
 $(VENV)/.set-bench: $(VENV)/.uv pyproject.toml constraints.txt
 	@echo 'Installing semel and what its benchmarks need ...'
