@@ -58,7 +58,7 @@ def words_of(error: BaseException | None) -> str:
 
 
 class SemelError(Exception):
-    """The root of the tree."""
+    """The root of the tree: every error of semel is one."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Constructors take fields, not the message, so the default would not survive pickling.
@@ -189,7 +189,7 @@ class AlreadyDone(Refused):
 
 
 class ResultNotKept(Refused):
-    """Done, but its result was not stored."""
+    """The work is done, but its result was not stored."""
 
     def __init__(self, key: str, reason: str) -> None:
         super().__init__(key, f"is done, but its result was not kept ({reason}); it will not run again")
@@ -247,11 +247,11 @@ class StoreError(SemelError):
 
 
 class StoreUnavailable(StoreError):
-    """Not reached, or it failed before anything was written."""
+    """The store was not reached, or failed before anything was written."""
 
 
 class StoreThrottled(StoreError):
-    """Still too busy after every retry."""
+    """The store is still too busy after every retry."""
 
 
 class StoreOutcomeUnknown(StoreError):
@@ -259,7 +259,7 @@ class StoreOutcomeUnknown(StoreError):
 
 
 class StoreClosed(StoreError):
-    """Used after close()."""
+    """The store was used after `close`."""
 
 
 class TableMissing(StoreError):
@@ -304,7 +304,7 @@ class WrongEnvironment(StoreError):
 
 
 class SchemaTooNew(StoreError):
-    """Written by a newer semel."""
+    """The record or the table was written by a newer semel."""
 
     def __init__(self, found: int, known: int) -> None:
         super().__init__(
@@ -328,7 +328,7 @@ class BrokerError(SemelError):
 
 
 class BrokerUnavailable(BrokerError):
-    """It was not reached, or let nobody in; nothing was sent."""
+    """The broker was not reached, or let nobody in; nothing was sent."""
 
 
 class AddressRefused(BrokerError):
@@ -392,4 +392,4 @@ class Later(SemelError):
 
 
 class ShuttingDown(SemelError):
-    """No new work is begun."""
+    """The process is about to stop, and begins no new work."""

@@ -20,6 +20,7 @@ class Missing(msgspec.Struct, frozen=True):
 
 
 MISSING: Final = Missing()
+"""No value at all, where `None` is a value: what a record without a result has."""
 
 OnLapsed: TypeAlias = Literal["rerun", "hold", "resolve"]
 OnBusy: TypeAlias = Literal["wait", "raise", "skip"]
@@ -226,14 +227,14 @@ class Busy(msgspec.Struct, frozen=True):
 
 
 class Failed(msgspec.Struct, frozen=True):
-    """It failed for good."""
+    """What a claim gives for a key whose work failed for good."""
 
     record: Record
     failure: Failure
 
 
 class Mismatch(msgspec.Struct, frozen=True):
-    """The key was first used with another payload."""
+    """What a claim gives for a key that was first used with another payload."""
 
     record: Record
 
@@ -245,6 +246,7 @@ class Unknown(msgspec.Struct, frozen=True):
 
 
 Outcome: TypeAlias = Claimed | Replay | Busy | Failed | Mismatch | Unknown
+"""What a claim gives: the key, or what is in the way."""
 
 UNCLAIMED: Final[dict[type, str]] = {
     Replay: "it is done already, and `result` is what came of it",
@@ -272,17 +274,17 @@ def check_claim(given: Any) -> None:
 
 
 class Happened(msgspec.Struct, frozen=True):
-    """The effect happened, and this came of it."""
+    """Settles a doubt: the effect happened, and this came of it."""
 
     result: Any = None
 
 
 class NotHappened(msgspec.Struct, frozen=True):
-    """The effect did not happen; it may run again."""
+    """Settles a doubt: the effect did not happen, and may run again."""
 
 
 class Abandoned(msgspec.Struct, frozen=True):
-    """It is to stay failed, for this reason."""
+    """Settles a doubt: the work is to stay failed, for this reason."""
 
     reason: str
 
@@ -292,3 +294,4 @@ class Undecided(msgspec.Struct, frozen=True):
 
 
 Settlement: TypeAlias = Happened | NotHappened | Abandoned
+"""What somebody who settles a doubt can say of it."""

@@ -113,7 +113,7 @@ class Hour(Period, frozen=True):
 
 
 class Day(Period, frozen=True):
-    """Days such as `2026-10-25`."""
+    """Calendar days of a time zone, such as `2026-10-25`."""
 
     def _name(self, clock: datetime) -> str:
         return clock.date().isoformat()
@@ -134,7 +134,7 @@ class Week(Period, frozen=True):
 
 
 class Month(Period, frozen=True):
-    """Months such as `2026-10`."""
+    """Calendar months of a time zone, such as `2026-10`."""
 
     def _name(self, clock: datetime) -> str:
         return clock.date().isoformat()[:7]

@@ -37,7 +37,7 @@ class Hook(Protocol):
 
 
 class Application(Protocol):
-    """What every application has."""
+    """What every application of the service has."""
 
     @property
     def settings_type(self) -> type[msgspec.Struct]:
@@ -52,7 +52,7 @@ class Application(Protocol):
 
 
 class Kind(Protocol[S_contra]):
-    """An application's class."""
+    """The class of an application, by which the service makes it."""
 
     def __call__(self, s: Semel, inbox: Inbox, settings: S_contra, /) -> Application:
         """Make it; `semel.apps.settings.wrong` makes the error for a setting that cannot work."""

@@ -20,7 +20,7 @@ class Awaited(Protocol):
 
 
 class Clock:
-    """The machine's clock."""
+    """The machine's clock; a test gives a `FakeClock` in its place."""
 
     _start: float | None = None
 

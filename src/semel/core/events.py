@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class What(StrEnum):
-    """The kinds of event."""
+    """The kinds of event that a listener is told of."""
 
     CLAIMED = "claimed"
     REPLAYED = "replayed"
@@ -76,7 +76,7 @@ _READ = 4
 
 
 class Events:
-    """Where events go."""
+    """Hands each event to the listeners that were added."""
 
     def __init__(self, scrub: Callable[[str], str] | None = None) -> None:
         self.listeners: list[Listener] = []

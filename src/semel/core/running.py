@@ -16,7 +16,7 @@ RETRIES_PER_LEASE = 10
 
 
 class Run:
-    """One attempt at one key."""
+    """One attempt at the work of one key, while it runs."""
 
     __slots__ = (
         "_clock",

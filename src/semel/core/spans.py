@@ -11,9 +11,10 @@ Seconds: TypeAlias = float | timedelta
 INFINITE = float("inf")
 
 LEASE = 30.0
-# For retries and replays; an hour is enough where events are frequent and their retries quick.
 DAY = 86400.0
+"""A day in seconds: how long a result is kept unless you say otherwise."""
 HOUR = 3600.0
+"""An hour in seconds: enough for a result where events are frequent and their retries quick."""
 # What somebody has settled or put right is kept for so long at least: forgotten early, it would happen again.
 SETTLED = 30 * DAY
 

@@ -17,6 +17,8 @@ from semel.doors.http.responses import HTTPResponse, NotKept
 if TYPE_CHECKING:
     import asyncio
 
+__all__ = ["IdempotencyMiddleware"]
+
 Scope: TypeAlias = MutableMapping[str, Any]
 ASGIMessage: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[ASGIMessage]]

@@ -49,6 +49,8 @@ from semel.doors.http.policy import Idempotency
 from semel.doors.http.responses import HTTPResponse
 from semel.doors.http.streams import begun
 
+__all__ = ["idempotent", "middleware", "pages", "user_of"]
+
 V = TypeVar("V", bound=Callable[..., Any])
 T = TypeVar("T")
 

@@ -31,6 +31,8 @@ from semel.doors.django import (
 from semel.doors.http.exchange import Exchange
 from semel.doors.http.policy import Idempotency
 
+__all__ = ["IdempotentMixin"]
+
 
 class IdempotentMixin:
     """Stands before APIView among the bases; `identity` is given the framework's Request."""

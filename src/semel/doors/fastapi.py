@@ -29,6 +29,8 @@ from semel.doors.http.policy import Idempotency
 from semel.doors.http.publish import EXTENSION, describe, summary
 from semel.doors.http.responses import HTTPResponse
 
+__all__ = ["idempotent_route", "publish"]
+
 RouteEndpoint = Callable[..., Any]
 RouteHandler = Callable[[Request], Coroutine[Any, Any, Response]]
 

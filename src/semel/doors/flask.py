@@ -29,6 +29,8 @@ from semel.doors.http.policy import Idempotency
 from semel.doors.http.responses import HTTPResponse
 from semel.doors.http.streams import begun
 
+__all__ = ["idempotent", "publish"]
+
 P = ParamSpec("P")
 FlaskView = Callable[P, Any]
 

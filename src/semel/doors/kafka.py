@@ -29,8 +29,11 @@ if TYPE_CHECKING:
     from confluent_kafka import Consumer as Client
     from confluent_kafka import KafkaError, Message, Producer, TopicPartition
 
+__all__ = ["Consumer", "DeadLetterFunction", "DeadLetterTopic", "KafkaRecord", "handler"]
+
 Partition: TypeAlias = tuple[str, int]
 DeadLetterFunction: TypeAlias = "Callable[[Message, Taken], Any]"
+"""What takes a message that no further try can mend, and returns when it is kept elsewhere."""
 
 logger = getLogger("semel")
 

@@ -18,6 +18,8 @@ from semel.doors.http.pages import page_of
 from semel.doors.http.policy import Idempotency, RequestHead
 from semel.doors.http.responses import WITHOUT_BODY, HTTPResponse
 
+__all__ = ["IdempotencyMiddleware"]
+
 Environ: TypeAlias = dict[str, Any]
 StartResponse: TypeAlias = Callable[..., Any]
 WSGIApp: TypeAlias = Callable[[Environ, StartResponse], Iterable[bytes]]

@@ -15,8 +15,8 @@ class GateMethods(Facade[GateSteps]):
 
 
 class Gate(GateMethods, SyncFacade):
-    """May this happen now?"""
+    """Decides by its rules whether something may happen now."""
 
 
 class AsyncGate(GateMethods, AsyncFacade):
-    """May this happen now? For `await`."""
+    """Decides by its rules whether something may happen now, by methods that are awaited."""

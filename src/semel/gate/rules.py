@@ -41,7 +41,7 @@ SHADOWED = ">>shadow"
 
 
 class Sight(msgspec.Struct, frozen=True):
-    """What one rule saw."""
+    """What one rule of a gate saw: whether it allows, and why."""
 
     rule: str
     passed: bool
@@ -66,7 +66,7 @@ class Taken(msgspec.Struct, frozen=True):
 
 
 class RuleContext(msgspec.Struct, frozen=True):
-    """What rules look at."""
+    """What a rule of a gate can look at while it decides."""
 
     facts: dict[str, Any]
     now: float
@@ -89,7 +89,7 @@ class RuleContext(msgspec.Struct, frozen=True):
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """Something that may refuse."""
+    """A rule of a gate: something that may refuse."""
 
     word: ClassVar[str] = ""
     """What it is called in settings and in records, and what the reason of its refusals begins with."""
@@ -218,7 +218,7 @@ class FastConversation(Rule, frozen=True):
 
 
 class Cap(Charging, frozen=True):
-    """At most so many in each period."""
+    """A rule that allows so many in each period, and no more."""
 
     word: ClassVar[str] = "cap"
 
@@ -331,6 +331,7 @@ class Shadow(Rule, frozen=True):
 RULES: Final[dict[str, type[Rule]]] = {
     rule.word: rule for rule in (QuietHours, Cap, Cooldown, KillSwitch, FastConversation, Shadow)
 }
+"""The rules that come with semel, by the word that a decision names them by."""
 
 
 def _is(actor: str | int, name: str) -> bool:

@@ -76,6 +76,7 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
 
 
 GateDecision: TypeAlias = Allowed | Refused
+"""What a gate answers: whether something may happen now."""
 
 _json = msgspec.json.Encoder().encode
 
@@ -196,7 +197,7 @@ class GateSteps:
     def explain(
         self, key: str | Key, /, *, at: Moment | None = None, **facts: Any
     ) -> Steps[tuple[Sight, ...]]:
-        """Each rule with what it saw when this was decided; or, if it was not yet, with what it sees now."""
+        """Each rule with what it saw when this was decided; or, before it is, with what it sees now."""
         before = yield from self.recorded(key)
         if before is not None:
             return before.seen

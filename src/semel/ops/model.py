@@ -108,7 +108,7 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Done(msgspec.Struct, frozen=True):
-    """What an action did, or would do."""
+    """What an operator's action did, or would do."""
 
     key: str
     name: ActionName

@@ -67,7 +67,7 @@ RowPlace: TypeAlias = tuple[str, int, int]
 
 
 class Rates(msgspec.Struct, frozen=True):
-    """What happened in a minute, or an hour."""
+    """What happened in one minute, or in one hour."""
 
     start: int
     """The moment at which it began, in seconds since the epoch."""

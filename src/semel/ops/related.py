@@ -44,7 +44,7 @@ class StoryDecision(msgspec.Struct, frozen=True):
 
 
 class StoryStep(msgspec.Struct, frozen=True):
-    """A step inside the work on the key."""
+    """A part of a key's story: a step inside the work on the key."""
 
     key: str
     status: Status
@@ -78,7 +78,7 @@ class StoryEntry(msgspec.Struct, frozen=True):
 
 
 class StoryAction(msgspec.Struct, frozen=True):
-    """What an operator did to the key."""
+    """A part of a key's story: what an operator did to the key."""
 
     at: float
     by: str

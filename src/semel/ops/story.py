@@ -21,7 +21,7 @@ from semel.state.erasure import ERASED
 
 
 class StoryLine(msgspec.Struct, frozen=True):
-    """One thing that happened, and when."""
+    """A line of a key's story: one thing that happened, and when."""
 
     at: float
     kind: str

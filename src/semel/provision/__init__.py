@@ -8,6 +8,7 @@ cost            what a month of events costs, by the prices in `semel.stores.dyn
 """
 
 from collections.abc import Iterable
+from typing import Final
 
 from semel.errors import InvalidOption
 from semel.tables import OWN, Table
@@ -16,7 +17,8 @@ from semel.tables.seeds import TABLES as SEEDS
 
 __all__ = ["KNOWN", "OWN", "named"]
 
-KNOWN = {table.name: table for table in (*OWN, *SEEDS, POWERTOOLS)}
+KNOWN: Final = {table.name: table for table in (*OWN, *SEEDS, POWERTOOLS)}
+"""The tables that can be made by their names: semel's own, those of the applications, and Powertools'."""
 
 
 def named(names: Iterable[str]) -> tuple[Table, ...]:

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 MASK: Final = "***"
+"""What stands in place of a credential, a link or a tracking number."""
 EMAIL_MASK: Final = "***@***"
+"""What stands in place of an e-mail address."""
 
 # Masks that must not be read as numbers or addresses again.
 KEPT: Final = re.compile(r"\*{3}(?:(?:-\*{3}-)?\d{4}(?!\d)|@\*{3})")

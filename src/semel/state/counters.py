@@ -58,7 +58,7 @@ class Tally(msgspec.Struct, frozen=True):
 
 
 class Charged(msgspec.Struct, frozen=True):
-    """It was counted; `refund` gives it back, once."""
+    """What a charge gives: it was counted, and `refund` gives it back, once."""
 
     counter: str
     period: str

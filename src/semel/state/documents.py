@@ -57,7 +57,7 @@ ABOUT = frozenset({"version", "token", "created_at", "updated_at", "ends", "subj
 
 
 class Document(msgspec.Struct, Generic[T], frozen=True):
-    """A document as it was read."""
+    """A document as it was read, with its version."""
 
     key: str
     value: T

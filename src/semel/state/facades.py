@@ -46,7 +46,7 @@ class DocumentMethods(Facade[DocumentSteps[T]], Generic[T]):
 
 
 class Documents(DocumentMethods[T], SyncFacade):
-    """Versioned state."""
+    """Documents with versions, each under its key."""
 
     def of(self, kind: type[D], *, ends: Mapping[str, Seconds] | None = None) -> "Documents[D]":
         """Documents that are objects of a dataclass or a `msgspec.Struct`."""
@@ -54,7 +54,7 @@ class Documents(DocumentMethods[T], SyncFacade):
 
 
 class AsyncDocuments(DocumentMethods[T], AsyncFacade):
-    """Versioned state, by methods that are awaited."""
+    """Documents with versions, each under its key, by methods that are awaited."""
 
     def of(self, kind: type[D], *, ends: Mapping[str, Seconds] | None = None) -> "AsyncDocuments[D]":
         """Documents that are objects of a dataclass or a `msgspec.Struct`."""
@@ -75,7 +75,7 @@ class JournalMethods(Facade[JournalSteps]):
 
 
 class Journal(JournalMethods, SyncFacade):
-    """Entries in the order of time."""
+    """A journal: entries of an owner in the order of time."""
 
 
 class AsyncJournal(JournalMethods, AsyncFacade):
@@ -96,11 +96,11 @@ class CounterMethods(Facade[CounterSteps]):
 
 
 class Counters(CounterMethods, SyncFacade):
-    """So many in a period."""
+    """Counters, which count so many in each period and can have a cap."""
 
 
 class AsyncCounters(CounterMethods, AsyncFacade):
-    """So many in a period, by methods that are awaited."""
+    """Counters, which count so many in each period and can have a cap, by methods that are awaited."""
 
 
 class SwitchMethods(Facade[SwitchSteps]):
@@ -111,11 +111,11 @@ class SwitchMethods(Facade[SwitchSteps]):
 
 
 class Switches(SwitchMethods, SyncFacade):
-    """What stops work at once, everywhere."""
+    """Kill switches, each of which stops work at once, everywhere."""
 
 
 class AsyncSwitches(SwitchMethods, AsyncFacade):
-    """What stops work at once, everywhere, by methods that are awaited."""
+    """Kill switches, each of which stops work at once, everywhere, by methods that are awaited."""
 
 
 class MailboxMethods(Facade[MailboxSteps]):

@@ -101,7 +101,7 @@ BOOKS = {
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One entry."""
+    """One entry of a journal: what was done, when and by whom."""
 
     owner: str
     id: str | int

@@ -152,7 +152,7 @@ class Lanes(msgspec.Struct, frozen=True):
 
 
 class Survey(msgspec.Struct, frozen=True):
-    """What waits, in numbers."""
+    """How much waits in an inbox, in numbers."""
 
     waiting: int
     oldest: float | None = None

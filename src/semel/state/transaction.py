@@ -132,7 +132,7 @@ def gathered(
 
 
 class GatheredLedger(Gathering[LedgerSteps]):
-    """Ends of claims."""
+    """Ends of claims, as part of a transaction."""
 
     def complete(self, claim: Claimed | Run, result: Any = None) -> Pending[None]:
         """The effect happens in this very write; keep what came of it.
@@ -160,7 +160,7 @@ class GatheredLedger(Gathering[LedgerSteps]):
 
 
 class GatheredDocuments(Gathering[DocumentSteps[Any]]):
-    """Writes of documents."""
+    """Writes of documents, as part of a transaction."""
 
     put = gathered(DocumentSteps[Any].put)
     update = gathered(DocumentSteps[Any].update)
@@ -172,13 +172,13 @@ class GatheredDocuments(Gathering[DocumentSteps[Any]]):
 
 
 class GatheredJournal(Gathering[JournalSteps]):
-    """New entries."""
+    """New entries of the journal, as part of a transaction."""
 
     append = gathered(JournalSteps.append)
 
 
 class GatheredCounters(Gathering[CounterSteps]):
-    """Charges, and what is given back."""
+    """Charges and refunds of counters, as part of a transaction."""
 
     charge = gathered(CounterSteps.charge)
     refund = gathered(CounterSteps.refund)
@@ -222,7 +222,7 @@ class Parts:
 
 
 class Transaction(Parts):
-    """One atomic write; `with` or `async with`."""
+    """Several writes made as one, all or none, at the end of `with` or `async with`."""
 
     def __init__(self, rules: Rules, store: Store, within: Any = None) -> None:
         super().__init__(rules, joined=within is not None)

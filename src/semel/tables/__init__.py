@@ -14,7 +14,7 @@ from semel.errors import InvalidOption, UsageError
 
 
 class Kind(StrEnum):
-    """What an attribute holds."""
+    """What an attribute of a table holds."""
 
     TEXT = "text"
     NUMBER = "number"
@@ -241,23 +241,29 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return self.columns.get(attribute) or Column(name=attribute)
 
 
-# What an item's end is where it has none.
 FOREVER = float("inf")
+"""The end of an item that has none."""
 YEAR = 365 * 86400.0
+"""A year in seconds."""
 
-# What may be in doubt, by environment and scope, oldest first: what is UNKNOWN, and attempts that would be
-# held or asked after if they vanished. Others are not in it, and cost nothing.
 DOUBTS = Index(name="doubts", partition="doubt", sort="doubt_since", carries=())
+"""What may be in doubt, by environment and scope, oldest first.
 
-# What failed for good, by environment and scope, in the order of when it did. Others cost nothing.
+That is what is UNKNOWN, and attempts that would be held or asked after if they vanished. Other records are
+not in it, and cost nothing.
+"""
+
 FAILURES = Index(name="failures", partition="failed", sort="failed_at", carries=())
+"""What failed for good, by environment and scope, in the order of when it did; other records cost nothing."""
 
-# All records, by environment and scope, in the order of when they changed. The owner of a store in SQL may
-# choose it: a claim pays for it, and each change of a record.
 RECENT = Index(name="recent", partition="id", sort="updated_at", by_realm=True)
+"""All records, by environment and scope, in the order of when they changed.
 
-# Every row of a person, for whoever has to forget it. Rows that name nobody are not in it, and cost nothing.
+The owner of a store in SQL may choose it: a claim pays for it, and each change of a record.
+"""
+
 SUBJECT = Index(name="subject", partition="subject", carries=())
+"""Every row of a person, for whoever has to forget it; rows that name nobody cost nothing."""
 
 
 def _older_doubt(item: dict[str, Any]) -> dict[str, Any]:
@@ -291,11 +297,11 @@ def realm_of(name: str) -> str:
     return f"{env}/{scope}/" if slash else ""
 
 
-# Whom a row is about, in tables where that is looked for by going through all of them.
 PERSONS = Addition(serves="erasing a person from it", attributes=("subject",))
+"""Whom a row is about, in tables where that is looked for by going through all of them."""
 
-# Who held a record and what came before. A table that was there first has no place for it.
 HISTORY = Addition(serves="the history of a record", attributes=("worker", "began_at", "history"))
+"""Who held a record and what came before; a table that was there first has no place for it."""
 
 LEDGER = Table(
     name="ledger",
@@ -331,6 +337,7 @@ LEDGER = Table(
     ),
     choices=(Choice(RECENT, "the list of all records by when they changed"),),
 )
+"""The ledger's records, one for each key."""
 
 DOCUMENTS = Table(
     name="documents",
@@ -342,6 +349,7 @@ DOCUMENTS = Table(
     expires="expires_at",
     indexes=(SUBJECT,),
 )
+"""Documents, one for each key."""
 
 JOURNAL = Table(
     name="journal",
@@ -353,8 +361,8 @@ JOURNAL = Table(
     expires="expires_at",
     indexes=(Index(name="actor-at", partition="actor", sort="at"), SUBJECT),
 )
+"""Entries of the journal, by their owner and in the order of time."""
 
-# A partition has the totals of one counter by period, and beside them what was charged under which token.
 COUNTERS = Table(
     name="counters",
     partition="counter",
@@ -364,8 +372,8 @@ COUNTERS = Table(
     ),
     expires="expires_at",
 )
+"""The totals of a counter by period, and beside them what was charged under which token."""
 
-# Messages that were accepted and wait to be handled; and, beside them, those that nobody could handle.
 INBOX = Table(
     name="inbox",
     partition="inbox",
@@ -377,5 +385,7 @@ INBOX = Table(
     expires="expires_at",
     later=(PERSONS,),
 )
+"""Messages that were accepted and wait to be handled; and, beside them, those that nobody could handle."""
 
 OWN = (LEDGER, DOCUMENTS, JOURNAL, COUNTERS, INBOX)
+"""The tables that semel makes for itself."""

@@ -68,7 +68,7 @@ PROBLEMS: Final[dict[ProblemType, tuple[int, str]]] = {
 
 
 class HTTPResponse(msgspec.Struct, frozen=True):
-    """A response, whole."""
+    """A whole response: status, headers and body."""
 
     status: int
     headers: Pairs

@@ -34,7 +34,7 @@ __all__ = [
 
 
 class Runs(Protocol):
-    """What handles messages until it is stopped."""
+    """A worker, which handles messages until it is stopped."""
 
     def run(self) -> None:
         """Handle messages until `stop` is called."""
@@ -46,7 +46,7 @@ class Runs(Protocol):
 
 
 class Inbox(Protocol):
-    """Where messages wait."""
+    """Where messages wait until a worker handles them."""
 
     name: str
 

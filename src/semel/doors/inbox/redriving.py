@@ -58,7 +58,7 @@ def _iso(moment: float) -> str:
 
 
 class Redriven(msgspec.Struct, frozen=True):
-    """What was put back, or would be."""
+    """Which dead letters were put back, or would be."""
 
     letters: tuple[Dead, ...] = ()
     refused: Mapping[str, str] = {}

@@ -23,7 +23,7 @@ M = TypeVar("M")
 
 
 class Verdict(StrEnum):
-    """What became of a delivery."""
+    """What became of a delivery, in one word."""
 
     DONE = "done"
     """Handled, just now."""

@@ -10,7 +10,7 @@ from semel.doors.queues.sqs_names import sqs_key
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
-    """One delivery of a message."""
+    """One delivery of a message by SQS."""
 
     id: str
     """SQS's own name for it: the same at every delivery, another one when it is sent again."""

@@ -16,7 +16,7 @@ from semel.errors import BadSignature, InvalidKey
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What to answer, in whatever framework."""
+    """What to answer to a delivery, in whatever framework."""
 
     status: int
     headers: dict[str, str]

@@ -35,7 +35,7 @@ def hubspot_key(event: Mapping[str, Any], *also: str) -> Key:
 
 
 def aloware_key(body: Mapping[str, Any]) -> Key:
-    """The `body` of an Aloware webhook."""
+    """The key of an Aloware webhook, from its `body`."""
     return Key("ALOWARE", _field(body, "id", "an Aloware body"))
 
 
@@ -47,17 +47,17 @@ def richpanel_key(
 
 
 def stripe_key(event: Mapping[str, Any]) -> Key:
-    """A Stripe event."""
+    """The key of a Stripe event: its `id`."""
     return Key("STRIPE", _field(event, "id", "a Stripe event"))
 
 
 def slack_key(body: Mapping[str, Any]) -> Key:
-    """The outer body of a Slack event."""
+    """The key of a Slack event, from its outer body."""
     return Key("SLACK", _field(body, "event_id", "a Slack event"))
 
 
 def telegram_key(update: Mapping[str, Any]) -> Key:
-    """A Telegram update; it is unique for one bot."""
+    """The key of a Telegram update; it is unique for one bot."""
     return Key("TELEGRAM", _field(update, "update_id", "a Telegram update"))
 
 
@@ -67,7 +67,7 @@ def github_key(headers: Headers) -> Key:
 
 
 def standard_webhooks_key(headers: Headers) -> Key:
-    """A delivery by Standard Webhooks."""
+    """The key of a delivery by Standard Webhooks."""
     return Key("WEBHOOK", _header(headers, "webhook-id"))
 
 

@@ -170,3 +170,4 @@ ALOWARE: Final = Provider("aloware", verifiers.Bearer, _aloware)
 PROVIDERS: Final = {
     one.name: one for one in (HUBSPOT, STANDARD_WEBHOOKS, STRIPE, GITHUB, SLACK, TELEGRAM, ALOWARE)
 }
+"""The senders of webhooks that semel knows, by their names."""

@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from semel.errors import BadSignature
 
-Headers = Mapping[str, str] | Sequence[tuple[str, str]]
+Headers: TypeAlias = Mapping[str, str] | Sequence[tuple[str, str]]
+"""The headers of a request, as frameworks give them; a name may come more than once."""
 
 # HubSpot, Stripe, Slack and the Standard Webhooks library all give a delivery this long. A moment ahead of
 # our clock is refused as well: else whoever once got hold of one could keep it for later.
