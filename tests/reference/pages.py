@@ -53,6 +53,25 @@ PAGES = {
         "names, and [Errors](../errors.md) shows the tree of errors.",
         {"semel": ALL},
     ),
+    "state.md": Page(
+        "Names of the state that decides",
+        "Documents, the journal, counters, switches, mailboxes, the gate and its rules, periods, redaction "
+        "and tables. [API](../api.md#documents) explains them, and [Tables](../tables.md) lists the tables "
+        "with their attributes.",
+        STATE | dict.fromkeys(("semel.gate", "semel.periods", "semel.redact", "semel.tables"), ALL),
+    ),
+    "operating.md": Page(
+        "Names for operating",
+        "Questions and actions of whoever runs a ledger, the dashboard, tables as infrastructure, and "
+        "listeners for events. See also the [HTTP API](../http-api.md), the [settings of the "
+        "service](../settings.md) and the [command line](../cli.md).",
+        dict.fromkeys(("semel.ops", "semel.dashboard", "semel.provision", "semel.telemetry"), ALL),
+    ),
+    "building.md": Page(
+        "Names for applications and tests",
+        "What an application of the service has, and tools for tests.",
+        dict.fromkeys(("semel.apps", "semel.testing"), ALL),
+    ),
 }
 
 
