@@ -60,6 +60,12 @@ PAGES = {
         "with their attributes.",
         STATE | dict.fromkeys(("semel.gate", "semel.periods", "semel.redact", "semel.tables"), ALL),
     ),
+    "doors.md": Page(
+        "Names of the doors",
+        "Adapters for HTTP frameworks, webhooks, AWS Lambda, queues and task queues. [Doors](../doors.md) "
+        "explains them.",
+        {f"semel.doors.{door}": ALL for door in DOORS} | {"semel.doors.http.publish": ("describe",)},
+    ),
     "operating.md": Page(
         "Names for operating",
         "Questions and actions of whoever runs a ledger, the dashboard, tables as infrastructure, and "
