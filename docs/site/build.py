@@ -29,6 +29,8 @@ PICTURE = re.compile(
     r'<picture>\s*<source media="\(prefers-color-scheme: dark\)" srcset="(?P<dark>[^"]+)">\s*'
     r'<img alt="(?P<alt>[^"]+)" src="(?P<light>[^"]+)">\s*</picture>'
 )
+MERMAID = re.compile(r"```mermaid\n(.*)```", re.DOTALL)
+MOVE = re.compile(r" *(\S+) --> (\S+): (.+)")
 LISTED = re.compile(r"^(#{2,3}) (.+)$|^- \[([^\]]+)\]\(([^)#]+\.md)\)", re.MULTILINE)
 
 
@@ -75,6 +77,23 @@ def as_toml(entries: list[Entry]) -> str:
 # The pages
 
 
+def as_table(diagram: str) -> str:
+    """A diagram of states as a table: a browser would fetch what draws it from another host."""
+    moves: dict[tuple[str, str], list[str]] = {}
+    for line in diagram.splitlines()[1:]:
+        found = MOVE.fullmatch(line)
+        if not found:
+            raise BrokenDocs(f"the site can show no diagram but of states, and this is none: {line}")
+        start, end, name = found.groups()
+        moves.setdefault((start, end), []).append(name)
+    rows = [f"| {named(start)} | {named(end)} | {', '.join(by)} |\n" for (start, end), by in moves.items()]
+    return "".join(["| from | to | by |\n|---|---|---|\n", *sorted(rows)])
+
+
+def named(state: str) -> str:
+    return "absent" if state == "[*]" else f"`{state}`"
+
+
 class Pages:
     """The pages of a folder of docs, as the site shows them."""
 
@@ -87,8 +106,7 @@ class Pages:
         """A page's text, with links that can be followed on the site; code stays as it is."""
         pieces = FENCED.split(page.read_text("utf-8"))
         pieces[::2] = [self._prose(page, text) for text in pieces[::2]]
-        # A browser would fetch what draws this from another host; the table beside it says the same.
-        pieces[1::2] = [text.replace("```mermaid\n", "```text\n") for text in pieces[1::2]]
+        pieces[1::2] = [MERMAID.sub(lambda found: as_table(found[1]), code) for code in pieces[1::2]]
         return "".join(pieces)
 
     def _prose(self, page: Path, text: str) -> str:

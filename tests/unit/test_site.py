@@ -154,6 +154,18 @@ def test_a_pair_of_pictures_follows_the_sites_own_switch(tmp_path: Path) -> None
     assert shown == "![A page](l.png#only-light)![A page](d.png#only-dark)\n"
 
 
+def test_a_diagram_of_states_is_shown_as_a_table_and_no_other_is_left_out_in_silence(tmp_path: Path) -> None:
+    moves = ("[*] --> B: begin", "[*] --> B: begin / late", "A --> B: end")
+    drawn = "\n    ".join(["```mermaid\nstateDiagram-v2", *moves]) + "\n```\n"
+    docs = docs_of(tmp_path, index=drawn, other="```mermaid\nflowchart\n    A --- B\n```\n")
+    pages = build.Pages(docs, "https://example.org/x")
+    assert pages.rewritten(docs / "index.md") == (
+        "| from | to | by |\n|---|---|---|\n| `A` | `B` | end |\n| absent | `B` | begin, begin / late |\n\n"
+    )
+    with pytest.raises(build.BrokenDocs, match="A --- B"):
+        pages.rewritten(docs / "other.md")
+
+
 # Versions
 
 
