@@ -31,6 +31,8 @@ PICTURE = re.compile(
 )
 MERMAID = re.compile(r"```mermaid\n(.*)```", re.DOTALL)
 MOVE = re.compile(r" *(\S+) --> (\S+): (.+)")
+COMMANDS = re.compile(r"```console\n(?:\$ (?:.*\\\n)*.*\n)+```")
+PROMPT = re.compile(r"^\$ ", re.MULTILINE)
 LISTED = re.compile(r"^(#{2,3}) (.+)$|^- \[([^\]]+)\]\(([^)#]+\.md)\)", re.MULTILINE)
 
 
@@ -77,10 +79,10 @@ def as_toml(entries: list[Entry]) -> str:
 # The pages
 
 
-def as_table(diagram: str) -> str:
+def as_table(block: re.Match[str]) -> str:
     """A diagram of states as a table: a browser would fetch what draws it from another host."""
     moves: dict[tuple[str, str], list[str]] = {}
-    for line in diagram.splitlines()[1:]:
+    for line in block[1].splitlines()[1:]:
         found = MOVE.fullmatch(line)
         if not found:
             raise BrokenDocs(f"the site can show no diagram but of states, and this is none: {line}")
@@ -88,6 +90,11 @@ def as_table(diagram: str) -> str:
         moves.setdefault((start, end), []).append(name)
     rows = [f"| {named(start)} | {named(end)} | {', '.join(by)} |\n" for (start, end), by in moves.items()]
     return "".join(["| from | to | by |\n|---|---|---|\n", *sorted(rows)])
+
+
+def without_prompts(code: str) -> str:
+    """A block of nothing but commands, so that what is copied can be run; any other as it is."""
+    return PROMPT.sub("", code).replace("```console", "```sh", 1) if COMMANDS.fullmatch(code) else code
 
 
 def named(state: str) -> str:
@@ -106,7 +113,7 @@ class Pages:
         """A page's text, with links that can be followed on the site; code stays as it is."""
         pieces = FENCED.split(page.read_text("utf-8"))
         pieces[::2] = [self._prose(page, text) for text in pieces[::2]]
-        pieces[1::2] = [MERMAID.sub(lambda found: as_table(found[1]), code) for code in pieces[1::2]]
+        pieces[1::2] = [without_prompts(MERMAID.sub(as_table, code)) for code in pieces[1::2]]
         return "".join(pieces)
 
     def _prose(self, page: Path, text: str) -> str:

@@ -154,6 +154,20 @@ def test_a_pair_of_pictures_follows_the_sites_own_switch(tmp_path: Path) -> None
     assert shown == "![A page](l.png#only-light)![A page](d.png#only-dark)\n"
 
 
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        ("```console\n$ ls a \\\n    b\n$ ls\n```", "```sh\nls a \\\n    b\nls\n```"),
+        ("```console\n$ ls\nname\n```", "```console\n$ ls\nname\n```"),
+    ],
+)
+def test_commands_without_their_output_are_copied_without_prompts(
+    tmp_path: Path, written: str, shown: str
+) -> None:
+    docs = docs_of(tmp_path, index=f"# Docs\n\n{written}\n")
+    assert build.Pages(docs, "").rewritten(docs / "index.md") == f"# Docs\n\n{shown}\n"
+
+
 def test_a_diagram_of_states_is_shown_as_a_table_and_no_other_is_left_out_in_silence(tmp_path: Path) -> None:
     moves = ("[*] --> B: begin", "[*] --> B: begin / late", "A --> B: end")
     drawn = "\n    ".join(["```mermaid\nstateDiagram-v2", *moves]) + "\n```\n"
