@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from textwrap import fill
-from typing import Any, NamedTuple, Self, TypeAlias, cast
+from typing import Any, ClassVar, NamedTuple, Self, TypeAlias, cast
 
 from semel.connect import Semel
 from semel.core.commands import Query, Stored
@@ -93,7 +93,7 @@ class NotedConnection(SQLiteConnection):
 class NotedFile(SQLiteFile, frozen=True):
     """A file of which is noted what is executed on it."""
 
-    factory = NotedConnection
+    factory: ClassVar[type[sqlite3.Connection]] = NotedConnection
 
 
 class NotedStore(SQLiteStore):

@@ -281,10 +281,11 @@ class Semel:
 
     def _open(self, shared: Shared, scope: str) -> None:
         self._shared = shared
-        self.store = store = shared.store
-        self.events = shared.events.within(scope)
-        self.env = shared.env
-        self.clock = shared.clock
+        store = shared.store
+        self.store: Store = store
+        self.events: Events = shared.events.within(scope)
+        self.env: str = shared.env
+        self.clock: Clock = shared.clock
         self.scope = scope
         realm = Realm(
             env=shared.env,
@@ -304,10 +305,10 @@ class Semel:
             rescue=shared.heart.rescue,
         )
         self._realm = realm
-        self.ledger = Ledger(steps, store)
+        self.ledger: Ledger = Ledger(steps, store)
         context = FlowContext(steps, store, shared.clock, shared.heart, shared.secret, shared.stopping.is_set)
-        self.once = Once(context)
-        self.aio = AsyncSemel(self)
+        self.once: Once = Once(context)
+        self.aio: AsyncSemel = AsyncSemel(self)
 
     def __repr__(self) -> str:  # neither its secret nor what its store's URL tells besides
         return f"<Semel on {self.store!r}, env {self.env!r}, scope {self.scope!r}>"
@@ -490,8 +491,8 @@ class AsyncSemel:
 
     def __init__(self, sync: Semel) -> None:
         self._sync = sync
-        self.ledger = AsyncLedger(sync.ledger.steps, sync.store)
-        self.once = sync.once
+        self.ledger: AsyncLedger = AsyncLedger(sync.ledger.steps, sync.store)
+        self.once: Once = sync.once
 
     def __repr__(self) -> str:
         return f"<aio of {self._sync!r}>"

@@ -200,7 +200,7 @@ class Protected:
         context = context.about(name_of(function))
         self._flow = Flow(context, policy, decoder_for(Any))
         self._function = function
-        self.is_async = inspect.iscoroutinefunction(function)
+        self.is_async: bool = inspect.iscoroutinefunction(function)
         self.name: str = getattr(function, "__qualname__", repr(function))
         if inspect.iscoroutinefunction(policy.resolver) and not self.is_async:
             raise errors.InvalidOption(f"{function.__qualname__} is no async function, and its resolver is")
@@ -337,7 +337,7 @@ class Block:
 
     def __init__(self, flow: Flow) -> None:
         self._flow = flow
-        self.policy = flow.policy
+        self.policy: Policy = flow.policy
 
     def lasting(self, lease: Seconds) -> Block:
         """These blocks with a lease that nothing renews, for work that is known to be over by then."""

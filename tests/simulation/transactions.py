@@ -75,17 +75,17 @@ class TransactionWorld(Network):
     def __init__(self, seed: int, listener: Callable[[str], None] | None = None) -> None:
         super().__init__(seed, listener)
         rng = self.rng
-        self.messages = [f"m{number}" for number in range(rng.upto(3, 8))]
-        self.questions = [f"q{number}" for number in range(rng.upto(1, 3))]
-        self.cap = rng.upto(1, len(self.messages))
+        self.messages: list[str] = [f"m{number}" for number in range(rng.upto(3, 8))]
+        self.questions: list[str] = [f"q{number}" for number in range(rng.upto(1, 3))]
+        self.cap: int = rng.upto(1, len(self.messages))
         realm = Realm(env="sim", worker="sim", events=CountingEvents(self.count), token=self.token)
         self.realm = realm
         documents: DocumentSteps[Any] = DocumentSteps(realm)
         journal = JournalSteps(realm, ids=SeededUlids())
-        self.rules = Rules(self.ledger, documents, journal, CounterSteps(realm))
+        self.rules: Rules = Rules(self.ledger, documents, journal, CounterSteps(realm))
         switches = SwitchSteps(realm, Board(self.store, self.clock), self.clock)
         rule = Cap("allowed", rng.upto(1, len(self.questions)))
-        self.gate = GateSteps(self.rules, switches, (rule,), ttl=TTL, trace="trace")
+        self.gate: GateSteps = GateSteps(self.rules, switches, (rule,), ttl=TTL, trace="trace")
         self._day = Day().span(self.clock.now()).label
         self._permissions: set[str] = set()
         self._returned: dict[str, int] = {}

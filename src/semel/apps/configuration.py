@@ -27,7 +27,7 @@ class Configuration:
     """What was set, and where."""
 
     def __init__(self, tree: dict[str, Any] | None = None, name: str = "") -> None:
-        self.tree = {} if tree is None else tree
+        self.tree: dict[str, Any] = {} if tree is None else tree
         self.file = name
         self._elsewhere: dict[SettingPath, str] = {}
         self._texts: set[SettingPath] = set()

@@ -22,7 +22,7 @@ class OwnFunctionFailed(SemelError):
 
     def __init__(self, app: str, setting: str, error: Exception) -> None:
         super().__init__(f"the function of apps.{app}.{setting} has failed: {type(error).__name__}")
-        self.retry_after = getattr(error, "retry_after", None)
+        self.retry_after: Any | None = getattr(error, "retry_after", None)
 
 
 def wrong(app: str, setting: str, why: str) -> InvalidOption:

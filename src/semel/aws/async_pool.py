@@ -30,7 +30,7 @@ class AsyncHttpConnection(asyncio.Protocol):
         self._readable: Callable[[], object] = bool
         self.gone: asyncio.Future[None] = loop.create_future()
         self.transport: Any = None
-        self.idle_since = 0.0
+        self.idle_since: float = 0.0
 
     async def ask(self, request: bytes, reader: Reader) -> HttpResponse:
         """Send a request, and read what comes back."""

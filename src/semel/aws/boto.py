@@ -45,7 +45,7 @@ class BotoWire(Transport):
         self._retries = _retries(self._client)
         self._turns = turns or nullcontext()
         self._mock = mock
-        self.time = time or ServiceTime(self._clock)
+        self.time: ServiceTime = time or ServiceTime(self._clock)
 
     def exchange(self, operation: str, request: WireRequest, *, write: bool) -> WireSteps[dict[str, Any]]:
         """One step to the response of an operation such as `PutItem`: the client blocks."""

@@ -59,7 +59,7 @@ class Sized(BodyReader):
 
     def feed(self, data: bytes) -> bytes | None:
         """Take what has come; the whole, once it is there."""
-        self.extra = len(data) > self._missing
+        self.extra: bool = len(data) > self._missing
         if self.extra:
             data = data[: self._missing]
         self._missing -= len(data)
@@ -127,7 +127,7 @@ class Chunked(BodyReader):
     def _after_trailers(self) -> bytes | None:
         while (line := self._line()) is not None:
             if not line:
-                self.extra = bool(self._data)
+                self.extra: bool = bool(self._data)
                 return bytes(self._whole)
         return None
 

@@ -5,7 +5,7 @@ import ssl
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
@@ -20,6 +20,9 @@ from semel.core.sockets import ANSWER_SECONDS, ear
 from semel.errors import StoreClosed
 
 T = TypeVar("T")
+
+# `HttpConnection` has a slot that is called socket as well, which a type checker sees first.
+Socket: TypeAlias = socket.socket
 
 RECEIVE = 64 * 1024
 # Less than load balancers and NAT gateways wait before they forget a silent connection.
@@ -133,10 +136,10 @@ class HttpConnection:
 
     __slots__ = ("idle_since", "readable", "socket")
 
-    def __init__(self, connected: socket.socket) -> None:
-        self.socket = connected
-        self.readable = ear(connected)
-        self.idle_since = 0.0
+    def __init__(self, connected: Socket) -> None:
+        self.socket: Socket = connected
+        self.readable: Callable[..., Any] = ear(connected)
+        self.idle_since: float = 0.0
 
     def usable(self, now: float) -> bool:
         """Whether it can take a request: a server that says something unasked has hung up."""

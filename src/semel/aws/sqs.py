@@ -156,9 +156,10 @@ class Queue:
         endpoint: str | None = None,
         credentials: Credentials | None = None,
     ) -> None:
-        origin, host, self.name = _parted(url)
+        origin, host, name = _parted(url)
+        self.name: str = name
         self.url = url
-        self.fifo = self.name.endswith(".fifo")
+        self.fifo: bool = self.name.endswith(".fifo")
         region = region or _region(host)
         where: dict[str, Any] = {
             "region": region,

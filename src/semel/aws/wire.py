@@ -1,19 +1,21 @@
 """semel's own transport for a JSON service: one request is one round trip."""
 
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 import msgspec
 
 from semel.aws.credentials import Credentials
-from semel.aws.endpoint import find_endpoint, find_region
+from semel.aws.endpoint import ServiceEndpoint, find_endpoint, find_region
 from semel.aws.errors import ErrorKind, NoResponse, ServiceError, service_error
 from semel.aws.http1 import HttpResponse
 from semel.aws.pool import AwsRoute, ConnectionLimits, HttpPool
 from semel.aws.retry import RetryPolicy
 from semel.aws.roundtrip import open_session, round_trip
 from semel.aws.sign import JSON, JsonSigner
+from semel.aws.time import ServiceTime
 from semel.aws.transport import Transport, WireRequest, WireStep, WireSteps, made
 from semel.core.clock import Clock
 from semel.errors import InvalidOption, StoreClosed, UsageError
@@ -47,10 +49,10 @@ class Wire(Transport):
                 f"{service!r} is no service that semel speaks to; they are {', '.join(TARGETS)}"
             )
         region = find_region(region)
-        self.endpoint = find_endpoint(service, region, endpoint)
+        self.endpoint: ServiceEndpoint = find_endpoint(service, region, endpoint)
         clock, policy = clock or Clock(), policy or RetryPolicy()
         self._session = open_session(service, region, self.endpoint, clock, policy, credentials=credentials)
-        self.time = self._session.time
+        self.time: ServiceTime = self._session.time
         self._prefix = TARGETS[service]
         self._signer = JsonSigner(service, region, self.endpoint.authority)
         self._head = (
@@ -59,7 +61,7 @@ class Wire(Transport):
         )
         self._route = AwsRoute(self.endpoint, limits or ConnectionLimits(), self.time.monotonic)
         self._pool = HttpPool(self._route)
-        self.perform = self._pool.perform
+        self.perform: Callable[[WireStep], Any] = self._pool.perform
         self._async_pool: AsyncHttpPool | None = None
         self._opening = threading.RLock()
         self._closed = False
@@ -110,7 +112,7 @@ class JsonRequest:
         self._target = target
         self._request = request
         self._body = b""
-        self.write = write
+        self.write: bool = write
 
     def prepare(self) -> None:
         """Make the request; once more where the clock was wrong, as there may be times in it."""

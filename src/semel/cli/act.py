@@ -1,7 +1,7 @@
 """`semel act`: put records right, with a reason that everybody can read later."""
 
 from collections import Counter
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
 import typer
@@ -30,7 +30,7 @@ from semel.cli.look import pages
 from semel.ops.model import Action, ActionName, Done, version_of
 from semel.state.journal import Entry
 
-app = typer.Typer(no_args_is_help=True, help="Put records right, and say why.")
+app: Final = typer.Typer(no_args_is_help=True, help="Put records right, and say why.")
 
 KeysArgument: TypeAlias = Annotated[
     list[str] | None, typer.Argument(metavar="[KEY]...", help="The keys, as `semel ls` shows them.")
@@ -248,7 +248,7 @@ class ActionReport:
 
     def __init__(self, order: ActionOrder, *, total: int, preview: bool) -> None:
         self.order = order
-        self.participle = ACTIONS[order.name].participle
+        self.participle: str = ACTIONS[order.name].participle
         self.dones: list[Done] = []
         self._total = total
         self._preview = preview

@@ -1,6 +1,6 @@
 """The `semel` command with all its subcommands."""
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -26,7 +26,7 @@ from semel.cli import (
     transfer,
 )
 
-app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
+app: Final = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 app.command("demo")(demo.demo)
 app.command("serve")(serve.serve)
 app.command("work")(serve.work)

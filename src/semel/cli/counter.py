@@ -1,7 +1,7 @@
 """`semel counter`: how much of a period is used up."""
 
 from contextlib import suppress
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 import typer
@@ -23,7 +23,7 @@ from semel.ops.standing import CounterStates
 from semel.periods import PERIODS, PeriodName
 from semel.state.counters import Tally
 
-app = typer.Typer(no_args_is_help=True, help="Show how much of a period is used up.")
+app: Final = typer.Typer(no_args_is_help=True, help="Show how much of a period is used up.")
 
 
 @app.command()

@@ -1,6 +1,6 @@
 """`semel document`: show a document, and delete documents or expired fields."""
 
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 import typer
 
@@ -9,7 +9,9 @@ from semel.cli import views
 from semel.cli.common import JsonOption, StoreOptions, absent, connected, number, on_a_store, print_json
 from semel.state.documents import Document
 
-app = typer.Typer(no_args_is_help=True, help="Show a document, and delete documents or expired fields.")
+app: Final = typer.Typer(
+    no_args_is_help=True, help="Show a document, and delete documents or expired fields."
+)
 
 DocumentKeyArgument: TypeAlias = Annotated[
     str, typer.Argument(metavar="KEY", help="The key, as its program writes it.")

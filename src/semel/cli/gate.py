@@ -1,7 +1,7 @@
 """`semel gate`: why an action was allowed or refused."""
 
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import msgspec
 import typer
@@ -11,7 +11,7 @@ from semel.cli import views
 from semel.cli.common import JsonOption, StoreOptions, absent, connected, on_a_store, print_json
 from semel.gate import RECORD, RULES, Allowed, Charging, GateDecision, Refused, Sight, Taken
 
-app = typer.Typer(no_args_is_help=True, help="Show why an action was allowed or refused.")
+app: Final = typer.Typer(no_args_is_help=True, help="Show why an action was allowed or refused.")
 
 
 @app.command()

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
-from typing import Annotated, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
 import typer
@@ -34,7 +34,7 @@ from semel.cli.filters import when
 from semel.doors.inbox import Dead, DeadFilter, Inbox, Redriven, Survey, open_inbox
 from semel.doors.inbox.redriving import redrive as redriven
 
-app = typer.Typer(
+app: Final = typer.Typer(
     no_args_is_help=True, help="Show the messages that wait in an inbox, and redrive dead letters."
 )
 

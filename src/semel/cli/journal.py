@@ -1,7 +1,7 @@
 """`semel journal`: journal entries, sorted by time."""
 
 from datetime import datetime
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 import typer
 
@@ -19,7 +19,7 @@ from semel.cli.common import (
 )
 from semel.state.journal import Entries, Entry
 
-app = typer.Typer(no_args_is_help=True, help="Show journal entries, sorted by time.")
+app: Final = typer.Typer(no_args_is_help=True, help="Show journal entries, sorted by time.")
 
 Since: TypeAlias = Annotated[
     str | None, typer.Option(metavar="ISO", help="The first time, such as 2026-10-25T08:00Z.")

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 import typer
 
@@ -29,7 +29,9 @@ from semel.core import lifecycle
 from semel.core.drive import Reaping
 from semel.ops.model import Found, Search
 
-app = typer.Typer(no_args_is_help=True, help="Inspect a ledger, and settle records that need a person.")
+app: Final = typer.Typer(
+    no_args_is_help=True, help="Inspect a ledger, and settle records that need a person."
+)
 
 KeyArgument: TypeAlias = Annotated[str, typer.Argument(metavar="KEY", help="The key, as `list` shows it.")]
 

@@ -1,7 +1,7 @@
 """`semel switch`: stop work at once on every worker, and let it continue."""
 
 import getpass
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 import typer
 from rich.text import Text
@@ -11,7 +11,7 @@ from semel.cli.common import JsonOption, LimitOption, StoreOptions, connected, o
 from semel.ops.actions import NO_REASON
 from semel.state.switches import Switch
 
-app = typer.Typer(no_args_is_help=True, help="Stop work at once on every worker, and let it continue.")
+app: Final = typer.Typer(no_args_is_help=True, help="Stop work at once on every worker, and let it continue.")
 
 SwitchArgument: TypeAlias = Annotated[
     str, typer.Argument(metavar="NAME", help="The name of the switch, as in the gate's KillSwitch.")

@@ -24,7 +24,7 @@ class Clock:
 
     _start: float | None = None
 
-    now = staticmethod(time.time)
+    now: "staticmethod[[], float]" = staticmethod(time.time)
     """Seconds since the epoch; may jump."""
 
     def steady(self) -> float:
@@ -37,7 +37,7 @@ class Clock:
         """The time that a store is to take for its own; None leaves it to the server's clock."""
         return None
 
-    monotonic = staticmethod(time.monotonic)
+    monotonic: "staticmethod[[], float]" = staticmethod(time.monotonic)
     """Seconds since some moment; never jumps. Deadlines are counted on it."""
 
     def wait(self, event: Awaited, seconds: float) -> None:

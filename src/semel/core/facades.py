@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Coroutine
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast, overload
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, cast, overload
 
 from semel.core.commands import Steps
 from semel.core.drive import Store, adrive, drive, joined
@@ -116,30 +116,30 @@ def held_many(method: F) -> F:
 class LedgerMethods(Facade[LedgerSteps]):
     """The methods of `Ledger` and `AsyncLedger`."""
 
-    claim = Driven(LedgerSteps.claim)
-    claim_many = Driven(LedgerSteps.claim_many)
-    complete = Driven(held(LedgerSteps.complete))
-    complete_many = Driven(held_many(LedgerSteps.complete_many))
-    fail = Driven(held(LedgerSteps.fail))
-    release = Driven(held(LedgerSteps.release))
-    release_many = Driven(held_many(LedgerSteps.release_many))
-    renew = Driven(held(LedgerSteps.renew))
-    lapse = Driven(held(LedgerSteps.lapse))
-    doubt = Driven(held(LedgerSteps.doubt))
-    doubt_many = Driven(held_many(LedgerSteps.doubt_many))
-    get = Driven(LedgerSteps.get)
-    result = Driven(LedgerSteps.result)
-    wait = Driven(LedgerSteps.wait)
-    list = Driven(LedgerSteps.list)
-    doubts = Driven(LedgerSteps.doubts)
-    failures = Driven(LedgerSteps.failures)
-    resolve = Driven(LedgerSteps.resolve)
-    check_and_set = Driven(LedgerSteps.check_and_set)
-    check_and_set_many = Driven(LedgerSteps.check_and_set_many)
-    is_processed = Driven(LedgerSteps.is_processed)
-    mark_processed = Driven(LedgerSteps.mark_processed)
-    drop_result = Driven(LedgerSteps.drop_result)
-    forget = Driven(LedgerSteps.forget)
+    claim: Final = Driven(LedgerSteps.claim)
+    claim_many: Final = Driven(LedgerSteps.claim_many)
+    complete: Final = Driven(held(LedgerSteps.complete))
+    complete_many: Final = Driven(held_many(LedgerSteps.complete_many))
+    fail: Final = Driven(held(LedgerSteps.fail))
+    release: Final = Driven(held(LedgerSteps.release))
+    release_many: Final = Driven(held_many(LedgerSteps.release_many))
+    renew: Final = Driven(held(LedgerSteps.renew))
+    lapse: Final = Driven(held(LedgerSteps.lapse))
+    doubt: Final = Driven(held(LedgerSteps.doubt))
+    doubt_many: Final = Driven(held_many(LedgerSteps.doubt_many))
+    get: Final = Driven(LedgerSteps.get)
+    result: Final = Driven(LedgerSteps.result)
+    wait: Final = Driven(LedgerSteps.wait)
+    list: Final = Driven(LedgerSteps.list)
+    doubts: Final = Driven(LedgerSteps.doubts)
+    failures: Final = Driven(LedgerSteps.failures)
+    resolve: Final = Driven(LedgerSteps.resolve)
+    check_and_set: Final = Driven(LedgerSteps.check_and_set)
+    check_and_set_many: Final = Driven(LedgerSteps.check_and_set_many)
+    is_processed: Final = Driven(LedgerSteps.is_processed)
+    mark_processed: Final = Driven(LedgerSteps.mark_processed)
+    drop_result: Final = Driven(LedgerSteps.drop_result)
+    forget: Final = Driven(LedgerSteps.forget)
 
 
 class Ledger(LedgerMethods, SyncFacade):

@@ -122,12 +122,12 @@ class Flow:
         self._monotonic = context.clock.monotonic
         self._draining = context.draining
         self._heart, self._beats = context.heart, policy.heartbeat
-        self.replay = _replayer(self)
+        self.replay: Callable[[str, str | None], Any] = _replayer(self)
 
     def promise(self, decoder: Decoder) -> None:
         """What results are read by from now on, and held against as soon as they are there."""
         self.decoder = decoder
-        self.promised = None if decoder is ANYTHING else decoder
+        self.promised: Decoder | None = None if decoder is ANYTHING else decoder
 
     def run(  # noqa: PLR0917 - a value made of them would take a fiftieth of a call
         self,

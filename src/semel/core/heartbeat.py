@@ -4,8 +4,9 @@ import os
 import threading
 import weakref
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from semel import errors
 from semel.core.clock import Clock
@@ -58,7 +59,9 @@ class Heart:
         self._store = store
         self._clock = clock
         self._shortest = float("inf")
-        self.pulses = PerLoop(lambda: Pulses(store, clock), _nothing_to_wait_for, lambda _: None)
+        self.pulses: PerLoop[Pulses] = PerLoop(
+            lambda: Pulses(store, clock), _nothing_to_wait_for, lambda _: None
+        )
         """What renews the leases of async work, for each event loop."""
         self._forget()
         HEARTS.add(self)
@@ -170,8 +173,8 @@ class Pulses:
 
         self.store = store
         self.clock = clock
-        self.loop = asyncio.get_running_loop()
-        self.current_task = asyncio.current_task
+        self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
+        self.current_task: Callable[[], asyncio.Task[Any] | None] = asyncio.current_task
         self._live: dict[Pulse, None] = {}
         self._set_for = float("inf")
         self._timer: asyncio.TimerHandle | None = None
@@ -209,7 +212,7 @@ class Pulse:
     __slots__ = ("_cancelled", "_cancelling", "_ledger", "_pulses", "_renewal", "_task", "_work", "run")
 
     def __init__(self, run: Run, ledger: LedgerSteps, pulses: Pulses) -> None:
-        self.run = run
+        self.run: Run = run
         self._ledger = ledger
         self._pulses = pulses
         self._task: asyncio.Task[None] | None = None

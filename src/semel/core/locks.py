@@ -69,8 +69,8 @@ class Ticket:
     __slots__ = ("bell", "held")
 
     def __init__(self) -> None:
-        self.held = threading.Lock()
-        self.bell = silent()
+        self.held: threading.Lock = threading.Lock()
+        self.bell: threading.Lock = silent()
 
 
 class Places:

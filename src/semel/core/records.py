@@ -1,5 +1,6 @@
 """Records of the ledger: how they are written to items and read from them."""
 
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import msgspec
@@ -7,8 +8,8 @@ import msgspec
 from semel import errors
 from semel.core.codecs import Body, Codec, Decoder, Encoded, check_details, not_kept
 from semel.core.commands import NOW, After, Discard, Fetch, Item, Stash, Steps
-from semel.core.events import What
-from semel.core.keys import key_of
+from semel.core.events import Events, What
+from semel.core.keys import Key, key_of
 from semel.core.lifecycle import Move, Status
 from semel.core.realm import Realm
 from semel.core.sealing import SEALED
@@ -47,12 +48,16 @@ class RecordSteps:
 
     def __init__(self, realm: Realm, codec: Codec | None = None, *, clear_details: bool = False) -> None:
         self.realm = realm
-        self.codec = codec or Codec()
+        self.codec: Codec = codec or Codec()
         self.clear_details = clear_details
         """Details stand in attributes that others read too, and so they are not sealed."""
         # What is asked of the realm at every call.
-        self.prefix, self.name, self.subject = realm.prefix, realm.name, realm.subject
-        self.events, self.horizon, self.token = realm.events, realm.horizon, realm.token
+        self.prefix: str = realm.prefix
+        self.name: Callable[[str | Key], str] = realm.name
+        self.subject: Callable[[str], str] = realm.subject
+        self.events: Events = realm.events
+        self.horizon: float = realm.horizon
+        self.token: Callable[[], str] = realm.token
 
     def _overflow(self, claim: Claimed, encoded: Encoded) -> Steps[Body]:
         """Place a result that its row cannot hold. The effect has happened: at worst the fact is kept."""

@@ -38,27 +38,27 @@ class Run:
     )
 
     def __init__(self, claim: Claimed, sent: float, clock: Clock) -> None:
-        self.claim = claim
+        self.claim: Claimed = claim
         self.result: Any = MISSING
-        self.kept = False
-        self.promised = False
-        self.settling = False
+        self.kept: bool = False
+        self.promised: bool = False
+        self.settling: bool = False
         """A transaction that completes the claim is under way: a renewal that is refused says nothing."""
         self.details: dict[str, Any] | None = None
         self.subject: str | None = None
         self.task = ""
         """The function that events about this attempt name, whoever writes its end."""
         self.outer: Run | None = None
-        self.begun = False
-        self.interrupted = False
+        self.begun: bool = False
+        self.interrupted: bool = False
         """Its lease was ended, as nobody knows how far the work came."""
-        self.over = False
+        self.over: bool = False
         """The work has ended; a task or a thread that it started may still have it for its context."""
         self._clock = clock
         self._lost = False
         lease = claim.lease
-        self.deadline = sent + lease
-        self.due = sent + lease / RENEWALS_PER_LEASE
+        self.deadline: float = sent + lease
+        self.due: float = sent + lease / RENEWALS_PER_LEASE
 
     def __repr__(self) -> str:
         state = "over" if self.over else "lost" if self.lost else "running"

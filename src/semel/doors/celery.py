@@ -14,8 +14,8 @@ from semel.doors.tasks import FINAL, TaskQueue
 
 __all__ = ["FINAL", "once", "task_id"]
 
-celery = require("celery", "celery")
-exceptions = require("celery.exceptions", "celery")
+celery: Final = require("celery", "celery")
+exceptions: Final = require("celery.exceptions", "celery")
 
 
 def task_id(*_: Any, **__: Any) -> str:

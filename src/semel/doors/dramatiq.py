@@ -15,8 +15,8 @@ from semel.doors.tasks import FINAL, TaskQueue
 
 __all__ = ["FINAL", "message_id", "once"]
 
-dramatiq = require("dramatiq", "dramatiq")
-middleware = require("dramatiq.middleware", "dramatiq")
+dramatiq: Final = require("dramatiq", "dramatiq")
+middleware: Final = require("dramatiq.middleware", "dramatiq")
 
 
 def message_id(*_: Any, **__: Any) -> str:

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from logging import getLogger
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, Unpack
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, Unpack
 
 from semel import errors
 from semel.connect import Semel
@@ -35,12 +35,12 @@ Partition: TypeAlias = tuple[str, int]
 DeadLetterFunction: TypeAlias = "Callable[[Message, Taken], Any]"
 """What takes a message that no further try can mend, and returns when it is kept elsewhere."""
 
-logger = getLogger("semel")
+logger: Final = getLogger("semel")
 
 # How long a broker keeps messages where nobody said otherwise, and so can deliver one again.
 RETENTION = 7 * DAY
 # A partition that stands still is tried again after 0.5, 1, 2 seconds, and so on to a minute.
-patience = doubling(60.0, 0.5)
+patience: Final = doubling(60.0, 0.5)
 # How soon `stop` is noticed where no messages come.
 POLL_SECONDS = 0.5
 # What is handled and not yet committed comes again after a crash, as a duplicate: it costs a look each.

@@ -1,5 +1,7 @@
 """The gate's public methods, sync and async."""
 
+from typing import Final
+
 from semel.core.facades import AsyncFacade, Driven, Facade, SyncFacade
 from semel.gate.steps import GateSteps
 
@@ -7,11 +9,11 @@ from semel.gate.steps import GateSteps
 class GateMethods(Facade[GateSteps]):
     """The methods of `Gate` and `AsyncGate`."""
 
-    decide = Driven(GateSteps.decide)
-    reconsider = Driven(GateSteps.reconsider)
-    explain = Driven(GateSteps.explain)
-    recorded = Driven(GateSteps.recorded)
-    refund = Driven(GateSteps.refund)
+    decide: Final = Driven(GateSteps.decide)
+    reconsider: Final = Driven(GateSteps.reconsider)
+    explain: Final = Driven(GateSteps.explain)
+    recorded: Final = Driven(GateSteps.recorded)
+    refund: Final = Driven(GateSteps.refund)
 
 
 class Gate(GateMethods, SyncFacade):

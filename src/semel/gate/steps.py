@@ -25,7 +25,7 @@ from semel.core.commands import (
 from semel.core.events import What
 from semel.core.keys import Key, check
 from semel.core.parts import Part, PartRefusals, PartVerdict, commit, nothing
-from semel.core.realm import Moment, moment_of
+from semel.core.realm import Moment, Realm, moment_of
 from semel.core.records import ClaimTerms, opening
 from semel.core.spans import DAY, Seconds, lasting
 from semel.gate.rules import (
@@ -119,7 +119,7 @@ class GateSteps:
         ttl: Seconds = DAY,
         trace: str | None = None,
     ) -> None:
-        self.realm = rules.counters.realm
+        self.realm: Realm = rules.counters.realm
         self._rules = rules
         self._switches = switches
         self._weighed = tuple(weighed)

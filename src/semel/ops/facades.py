@@ -1,5 +1,7 @@
 """The questions and actions as callers know them, sync and async."""
 
+from typing import Final
+
 from semel.core.commands import Steps
 from semel.core.drive import Measuring, Scanning, Store
 from semel.core.facades import AsyncFacade, Driven, Facade, SyncFacade
@@ -61,19 +63,19 @@ def sizes(store: Store) -> tuple[TableSize, ...]:
 class OpsMethods(Facade[OpsSteps]):
     """The methods of `Ops` and `AsyncOps`."""
 
-    search = Driven(OpsSteps.search)
-    lists_by_time = Driven(OpsSteps.lists_by_time)
-    explain = Driven(OpsSteps.explain)
-    look = Driven(OpsSteps.look)
-    counters = Driven(OpsSteps.counters)
-    switch_history = Driven(OpsSteps.switch_history)
-    perform = Driven(OpsSteps.perform)
-    reveal = Driven(OpsSteps.reveal)
-    turn = Driven(OpsSteps.turn)
-    erase = Driven(OpsSteps.erase)
-    journal = Driven(OpsSteps.journal)
-    note = Driven(OpsSteps.note)
-    rates = Driven(OpsSteps.rates)
+    search: Final = Driven(OpsSteps.search)
+    lists_by_time: Final = Driven(OpsSteps.lists_by_time)
+    explain: Final = Driven(OpsSteps.explain)
+    look: Final = Driven(OpsSteps.look)
+    counters: Final = Driven(OpsSteps.counters)
+    switch_history: Final = Driven(OpsSteps.switch_history)
+    perform: Final = Driven(OpsSteps.perform)
+    reveal: Final = Driven(OpsSteps.reveal)
+    turn: Final = Driven(OpsSteps.turn)
+    erase: Final = Driven(OpsSteps.erase)
+    journal: Final = Driven(OpsSteps.journal)
+    note: Final = Driven(OpsSteps.note)
+    rates: Final = Driven(OpsSteps.rates)
 
 
 class Ops(OpsMethods, SyncFacade):

@@ -286,11 +286,11 @@ class RateRow:
     """A row of this process: all that it counted in a minute or an hour, and whether the store has it."""
 
     def __init__(self, rates: Rates) -> None:
-        self.rates = rates
+        self.rates: Rates = rates
         # A container that begins anew has its name and its number again, and a clock may go back: a row of
         # its own takes the place of no other.
-        self.name = f"{process_name()}.{random_token()[:8]}"
-        self.written = False
+        self.name: str = f"{process_name()}.{random_token()[:8]}"
+        self.written: bool = False
 
     def add(self, rates: Rates) -> None:
         """Count these too."""

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 from semel.provision import iam, shape
 from semel.provision.cloudformation import logical
@@ -34,7 +35,7 @@ dynamodb.PointInTimeRecoverySpecification(
                 point_in_time_recovery_enabled=True,
             )"""
 # A text as Python has it.
-python_text = json.dumps
+python_text: Final = json.dumps
 TYPES = {"S": "STRING", "N": "NUMBER", "B": "BINARY"}
 
 

@@ -158,16 +158,17 @@ class Life:
         def claim() -> Steps[Any]:
             return ledger.claim(key, fingerprint=mark, ttl=workload.ttl, subject=person)
 
-        self.miss = self._take(ledger.get(key))[0]
-        self.claim, claimed = self._take(claim())
+        self.miss: Units = self._take(ledger.get(key))[0]
+        first, claimed = self._take(claim())
+        self.claim: Units = first
         if not isinstance(claimed, Claimed):
             raise AssertionError("the first claim of a key was refused")
-        self.renew = self._take(ledger.renew(claimed))[0]
-        self.complete = self._take(ledger.complete(claimed, result))[0]
-        self.refused = self._take(claim())[0]
-        self.look = self._take(ledger.get(key))[0]
-        self.bytes = size(self._item)
-        self.index_bytes = sum(written_size(each) + OVERHEAD for each in entries(self._item) if each)
+        self.renew: Units = self._take(ledger.renew(claimed))[0]
+        self.complete: Units = self._take(ledger.complete(claimed, result))[0]
+        self.refused: Units = self._take(claim())[0]
+        self.look: Units = self._take(ledger.get(key))[0]
+        self.bytes: int = size(self._item)
+        self.index_bytes: int = sum(written_size(each) + OVERHEAD for each in entries(self._item) if each)
 
     def _take(self, steps: Steps[Any]) -> tuple[Units, Any]:
         """What steps are billed in all, and what they give."""

@@ -91,7 +91,8 @@ class MarkedText:
     def __init__(self, text: str, percent: bool = False) -> None:
         self._text = text
         self._marks: list[Mark] = []
-        self.plain, self._places = read(text, percent)
+        plain, self._places = read(text, percent)
+        self.plain: str = plain
         self.hide(KEPT)
 
     def mark(self, *rules: MaskRule) -> None:

@@ -42,7 +42,7 @@ PUBLIC: Final = re.compile(r"https?://[^\s/?#]+/?")
 
 
 # An app's own routes may find nothing, and refuse what has the right form and cannot be.
-OF_APPS: Final = problems("no-such-page") | {
+OF_APPS: Final[dict[int | str, dict[str, Any]]] = problems("no-such-page") | {
     422: {"description": "The request cannot be.", "content": PROBLEM}
 }
 

@@ -25,7 +25,7 @@ class ConcurrencyLimit:
         self.name = name
         self._most, self._each = most, _part(most, share)
         self._clients: dict[str, int] = {}
-        self.taken = 0
+        self.taken: int = 0
 
     @contextmanager
     def place(self, client: str) -> Iterator[None]:
@@ -58,7 +58,7 @@ class BodyLimit:
     def __init__(self, most: int, share: float) -> None:
         self._most, self._each = most, _part(most, share)
         self._peers: dict[str, dict[object, Callable[[], None]]] = {}
-        self.taken = 0
+        self.taken: int = 0
 
     @contextmanager
     def expected(self, peer: str, give_up: Callable[[], None]) -> Iterator[None]:

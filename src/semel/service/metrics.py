@@ -43,8 +43,8 @@ class ServiceMetrics:
     """All of them, in a registry of their own."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        self.events = Prometheus(self.registry)
+        self.registry: CollectorRegistry = CollectorRegistry()
+        self.events: Prometheus = Prometheus(self.registry)
         self._requests = Counter(*_family(HTTP_REQUESTS), registry=self.registry)
         self._seconds = Histogram(*_family(HTTP_SECONDS), buckets=BUCKETS, registry=self.registry)
         self._refused = Counter(*_family(HTTP_REFUSED), registry=self.registry)

@@ -58,13 +58,13 @@ class RequestCycle:
 
     def __init__(self, scope: Scope, send: Send) -> None:
         self._send = send
-        self.status = 0
-        self.given_up = False
+        self.status: int = 0
+        self.given_up: bool = False
         self.length: int | None = None
         chunked = False
         self.authorization: list[str] = []
         self.timer: asyncio.TimerHandle | None = None
-        self.id = b""
+        self.id: bytes = b""
         for name, value in scope["headers"]:
             if name == b"authorization":
                 self.authorization.append(value.decode("latin-1"))
@@ -75,7 +75,9 @@ class RequestCycle:
             elif name == b"x-request-id" and REQUEST_ID.fullmatch(value):
                 self.id = value
         # Not every version of HTTP has to tell a body's length.
-        self.has_body = chunked or bool(scope["method"] in BODIED if self.length is None else self.length)
+        self.has_body: bool = chunked or bool(
+            scope["method"] in BODIED if self.length is None else self.length
+        )
         if not self.id:
             self.id = random_token().encode()
 

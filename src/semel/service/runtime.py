@@ -18,7 +18,7 @@ from semel.doors.inbox import open_inbox
 from semel.redact import Redactor
 from semel.service.applications import Applications
 from semel.service.metrics import Looks, ServiceMetrics, in_doubt, in_inbox
-from semel.service.settings import InboxSection, settings, tables_of_api, tables_of_app
+from semel.service.settings import InboxSection, ServiceSettings, settings, tables_of_api, tables_of_app
 from semel.tables import DOUBTS, JOURNAL, Table
 from semel.telemetry import log_events
 
@@ -43,17 +43,17 @@ class Runtime:
 
     def __init__(self, configuration: Configuration, only: tuple[str, ...] = ()) -> None:
         self.configuration = configuration
-        self.settings = settings(configuration)
+        self.settings: ServiceSettings = settings(configuration)
         self._applications = Applications(configuration, self.settings)
-        self.metrics = ServiceMetrics()
+        self.metrics: ServiceMetrics = ServiceMetrics()
         self._secrets = secrets_of(self.settings.semel, configuration)
         self._redact = Redactor()
-        self.stopping = threading.Event()
+        self.stopping: threading.Event = threading.Event()
         """Set once the service was asked to stop."""
         self._open: list[Semel] = []
         self.apps: list[MountedApp] = []
         try:
-            self.s = self._connect("")
+            self.s: Semel = self._connect("")
             self._open_apps(only)
             if self.settings.service.rates:
                 self._keep_rates()

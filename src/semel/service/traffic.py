@@ -79,7 +79,7 @@ class DeliveryCounts:
         self._begun: set[str] = set()
         self._watched: dict[str, Callable[[str], None]] = {}
         self.received = 0
-        self.counts = dict.fromkeys(WORDS, 0)
+        self.counts: dict[What, int] = dict.fromkeys(WORDS, 0)
 
     def watch(self, key_digest: str, say: Callable[[str], None]) -> None:
         """Tell also in words what becomes of this one."""

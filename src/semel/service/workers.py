@@ -75,7 +75,7 @@ class WorkerThread(threading.Thread):
         self._make = make
         self._worker = make()  # options that cannot work are refused before anything begins
         self._stopping = stopping
-        self.failure = ""
+        self.failure: str = ""
         """Why it is not at work."""
 
     def run(self) -> None:

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, cast
 
 from semel.core.commands import Steps
 from semel.core.facades import AsyncFacade, Driven, Facade, SyncFacade
@@ -33,12 +33,12 @@ def made(method: Callable[Concatenate[Any, P], PartPlan[T]]) -> Callable[Concate
 class DocumentMethods(Facade[DocumentSteps[T]], Generic[T]):
     """The methods of `Documents` and `AsyncDocuments`."""
 
-    get = Driven(DocumentSteps[T].get)
-    put = Driven(made(DocumentSteps[T].put))
-    update = Driven(made(DocumentSteps[T].update))
-    change = Driven(made(DocumentSteps[T].change))
-    delete = Driven(DocumentSteps[T].delete)
-    prune = Driven(DocumentSteps[T].prune)
+    get: Final = Driven(DocumentSteps[T].get)
+    put: Final = Driven(made(DocumentSteps[T].put))
+    update: Final = Driven(made(DocumentSteps[T].update))
+    change: Final = Driven(made(DocumentSteps[T].change))
+    delete: Final = Driven(DocumentSteps[T].delete)
+    prune: Final = Driven(DocumentSteps[T].prune)
 
     def on(self, table: Table) -> Self:
         """The documents of another table, whose attributes are their fields."""
@@ -64,10 +64,10 @@ class AsyncDocuments(DocumentMethods[T], AsyncFacade):
 class JournalMethods(Facade[JournalSteps]):
     """The methods of `Journal` and `AsyncJournal`."""
 
-    append = Driven(made(JournalSteps.append))
-    get = Driven(JournalSteps.get)
-    list = Driven(JournalSteps.list)
-    by_actor = Driven(JournalSteps.by_actor)
+    append: Final = Driven(made(JournalSteps.append))
+    get: Final = Driven(JournalSteps.get)
+    list: Final = Driven(JournalSteps.list)
+    by_actor: Final = Driven(JournalSteps.by_actor)
 
     def on(self, table: Table | Book) -> Self:
         """The journal in another table."""
@@ -85,10 +85,10 @@ class AsyncJournal(JournalMethods, AsyncFacade):
 class CounterMethods(Facade[CounterSteps]):
     """The methods of `Counters` and `AsyncCounters`."""
 
-    charge = Driven(made(CounterSteps.charge))
-    refund = Driven(made(CounterSteps.refund))
-    add = Driven(CounterSteps.add)
-    look = Driven(CounterSteps.look)
+    charge: Final = Driven(made(CounterSteps.charge))
+    refund: Final = Driven(made(CounterSteps.refund))
+    add: Final = Driven(CounterSteps.add)
+    look: Final = Driven(CounterSteps.look)
 
     def on(self, table: Table) -> Self:
         """The counters of another table, which keeps totals by period."""
@@ -106,8 +106,8 @@ class AsyncCounters(CounterMethods, AsyncFacade):
 class SwitchMethods(Facade[SwitchSteps]):
     """The methods of `Switches` and `AsyncSwitches`."""
 
-    turn = Driven(made(SwitchSteps.turn))
-    list = Driven(SwitchSteps.read)
+    turn: Final = Driven(made(SwitchSteps.turn))
+    list: Final = Driven(SwitchSteps.read)
 
 
 class Switches(SwitchMethods, SyncFacade):
@@ -121,21 +121,21 @@ class AsyncSwitches(SwitchMethods, AsyncFacade):
 class MailboxMethods(Facade[MailboxSteps]):
     """The methods of `Mailbox` and `AsyncMailbox`."""
 
-    put = Driven(MailboxSteps.put)
-    look = Driven(MailboxSteps.look)
-    letters = Driven(MailboxSteps.letters)
-    alone = Driven(MailboxSteps.alone)
-    survey = Driven(MailboxSteps.survey)
-    count = Driven(MailboxSteps.count)
-    enter = Driven(MailboxSteps.enter)
-    stay = Driven(MailboxSteps.stay)
-    leave = Driven(MailboxSteps.leave)
-    put_off = Driven(MailboxSteps.put_off)
-    bury = Driven(MailboxSteps.bury)
-    dead = Driven(MailboxSteps.dead)
-    dead_letter = Driven(MailboxSteps.dead_letter)
-    redrive = Driven(MailboxSteps.redrive)
-    forget = Driven(MailboxSteps.forget)
+    put: Final = Driven(MailboxSteps.put)
+    look: Final = Driven(MailboxSteps.look)
+    letters: Final = Driven(MailboxSteps.letters)
+    alone: Final = Driven(MailboxSteps.alone)
+    survey: Final = Driven(MailboxSteps.survey)
+    count: Final = Driven(MailboxSteps.count)
+    enter: Final = Driven(MailboxSteps.enter)
+    stay: Final = Driven(MailboxSteps.stay)
+    leave: Final = Driven(MailboxSteps.leave)
+    put_off: Final = Driven(MailboxSteps.put_off)
+    bury: Final = Driven(MailboxSteps.bury)
+    dead: Final = Driven(MailboxSteps.dead)
+    dead_letter: Final = Driven(MailboxSteps.dead_letter)
+    redrive: Final = Driven(MailboxSteps.redrive)
+    forget: Final = Driven(MailboxSteps.forget)
 
 
 class Mailbox(MailboxMethods, SyncFacade):

@@ -212,7 +212,7 @@ class MailboxSteps:
         check(name)
         if ":" in name:
             raise errors.InvalidOption(f"an inbox is named by one word, not by {name!r}")
-        self.ttl = seconds(ttl)
+        self.ttl: float = seconds(ttl)
         self._realm, self._ledger, self._codec = realm, ledger, codec
         self._name = realm.name(name)
         self._ids, self._last, self._lock = Ulids(), 0.0, threading.RLock()

@@ -1,7 +1,7 @@
 """`with s.transaction() as tx`: the writes of the block are made at its end, all or none."""
 
 from collections.abc import Callable
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, cast
 
 import msgspec
 
@@ -162,9 +162,9 @@ class GatheredLedger(Gathering[LedgerSteps]):
 class GatheredDocuments(Gathering[DocumentSteps[Any]]):
     """Writes of documents, as part of a transaction."""
 
-    put = gathered(DocumentSteps[Any].put)
-    update = gathered(DocumentSteps[Any].update)
-    change = gathered(DocumentSteps[Any].change)
+    put: Final = gathered(DocumentSteps[Any].put)
+    update: Final = gathered(DocumentSteps[Any].update)
+    change: Final = gathered(DocumentSteps[Any].change)
 
     def of(self, *kind: Any, **ends: Any) -> Self:
         """These methods with documents of a class."""
@@ -174,14 +174,14 @@ class GatheredDocuments(Gathering[DocumentSteps[Any]]):
 class GatheredJournal(Gathering[JournalSteps]):
     """New entries of the journal, as part of a transaction."""
 
-    append = gathered(JournalSteps.append)
+    append: Final = gathered(JournalSteps.append)
 
 
 class GatheredCounters(Gathering[CounterSteps]):
     """Charges and refunds of counters, as part of a transaction."""
 
-    charge = gathered(CounterSteps.charge)
-    refund = gathered(CounterSteps.refund)
+    charge: Final = gathered(CounterSteps.charge)
+    refund: Final = gathered(CounterSteps.refund)
 
 
 class Rules(msgspec.Struct, frozen=True):
@@ -197,7 +197,7 @@ class Parts:
     """What a transaction offers while it is gathered."""
 
     def __init__(self, rules: Rules, *, joined: bool = False) -> None:
-        self.gathered = Gathered(rules.counters.realm.token, joined=joined)
+        self.gathered: Gathered = Gathered(rules.counters.realm.token, joined=joined)
         self._rules = rules
 
     @property

@@ -23,10 +23,10 @@ class Vigil:
     """Several threads that wait for one key: the first looks, the others get what it saw."""
 
     def __init__(self) -> None:
-        self.led = threading.Lock()
+        self.led: threading.Lock = threading.Lock()
         """Held by the `with` block of the one that looks, which may be torn away."""
-        self.bell = Event()
-        self.over = Event()
+        self.bell: Event = Event()
+        self.over: Event = Event()
         self.seen: Found | None = None
         self.waiters = 1
 
@@ -38,8 +38,8 @@ class AsyncVigil:
         import asyncio
 
         self.loop = loop
-        self.bell = asyncio.Event()
-        self.over = asyncio.Event()
+        self.bell: asyncio.Event = asyncio.Event()
+        self.over: asyncio.Event = asyncio.Event()
         self.seen: Found | None = None
         self.waiters = 1
 

@@ -1,11 +1,12 @@
 """Tables that five systems made before semel, as they are; semel uses them beside those systems."""
 
 from functools import partial
+from typing import Final
 
 from semel.tables import LEDGER, PERSONS, YEAR, Column, Form, Index, Table, attributes_of, defaults
 
 # What is true of every table that stands for the ledger.
-ledger_layout = partial(Table, holds=LEDGER, bare_keys=True, longest=YEAR)
+ledger_layout: Final = partial(Table, holds=LEDGER, bare_keys=True, longest=YEAR)
 
 # An item that somebody else wrote is a mark: it was seen, and nothing else is known.
 MARKED = defaults(

@@ -281,8 +281,8 @@ class Snapshot:
     __slots__ = ("_comparable", "_hash", "item", "moments")
 
     def __init__(self, item: Item, moments: frozenset[str]) -> None:
-        self.item = item
-        self.moments = moments
+        self.item: Item = item
+        self.moments: frozenset[str] = moments
         self._comparable = _comparable(item, moments)
         self._hash = hash(self._comparable)
 

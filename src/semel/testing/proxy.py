@@ -34,8 +34,8 @@ class FaultProxy:
     """
 
     def __init__(self, host: str, port: int, *, clock: Clock | None = None) -> None:
-        self.dropped = 0
-        self.swallowed = 0
+        self.dropped: int = 0
+        self.swallowed: int = 0
         self._clock = clock or Clock()
         self._server = (host, port)
         self._lock = threading.Lock()
@@ -44,7 +44,8 @@ class FaultProxy:
         self._hole = self._refusing = self._closed = False
         self._links: set[_Link] = set()
         self._listener = socket.create_server((HOST, 0))
-        self.host, self.port = HOST, int(self._listener.getsockname()[1])
+        self.host: str = HOST
+        self.port: int = int(self._listener.getsockname()[1])
         self._acceptor = threading.Thread(target=self._accept, name="semel-proxy", daemon=True)
         self._acceptor.start()
 

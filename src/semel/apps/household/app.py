@@ -32,6 +32,7 @@ from semel.doors.webhooks import TELEGRAM, Ingress, Notice, telegram_key
 from semel.gate import Allowed, Cap, FastConversation, KillSwitch, QuietHours
 from semel.gate.facades import Gate
 from semel.periods import Day
+from semel.state.facades import Journal
 from semel.state.journal import BOOKS
 from semel.state.mailbox import TTL
 from semel.tables import LEDGER
@@ -89,13 +90,14 @@ class Household:
     ledger_table = LEDGER
 
     def __init__(self, s: Semel, inbox: Inbox, settings: Settings) -> None:
-        self.s, self._inbox = s, inbox
-        self.settings = checked(settings)
+        self.s: Semel = s
+        self._inbox = inbox
+        self.settings: Settings = checked(settings)
         self._classify = function_of("household", "classifier", settings.classifier)
         self._respond = function_of("household", "responder", settings.responder)
         self._gate = _gate(s, settings)
-        self.activities = s.journal.on(ACTIVITIES)
-        self.messages = s.journal.on(MESSAGES)
+        self.activities: Journal = s.journal.on(ACTIVITIES)
+        self.messages: Journal = s.journal.on(MESSAGES)
         self._handled: deque[str] = deque(maxlen=HANDLED)
         self._bot = Bot(settings, s.clock) if settings.bot_token else None
 

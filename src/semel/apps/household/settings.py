@@ -8,7 +8,7 @@ import msgspec
 
 from semel.apps import settings as common
 
-wrong = functools.partial(common.wrong, "household")
+wrong: Final = functools.partial(common.wrong, "household")
 
 # So many messages are read before every reply, in one request.
 MOST: Final = 100

@@ -54,7 +54,8 @@ class Probe:
     problem_types = OWN
 
     def __init__(self, s: Semel, inbox: "Inbox | None" = None, settings: Settings | None = None) -> None:
-        self.settings = settings = checked(settings or Settings())
+        settings = checked(settings or Settings())
+        self.settings: Settings = settings
         self._s = s = s.through("probe")
         self._queues, self._pool = _queues(s, settings), ThreadPoolExecutor(THREADS, "semel-probe")
         # A queue on the store changes together with the ledger: what lapsed there has not happened.

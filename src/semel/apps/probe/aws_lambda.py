@@ -1,7 +1,9 @@
 """The probe on AWS Lambda: `ingress` behind an API, set up by `SEMEL_URL`, `SEMEL_ENV` and its settings."""
 
+from typing import Final
+
 from semel.apps.functions import Functions
 from semel.apps.probe.app import Probe
 
 FUNCTIONS = Functions.of("probe", Probe)
-ingress = FUNCTIONS.ingress
+ingress: Final = FUNCTIONS.ingress

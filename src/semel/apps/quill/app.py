@@ -136,8 +136,9 @@ class Quill:
     ledger_table = QUILL
 
     def __init__(self, s: Semel, inbox: Inbox, settings: Settings) -> None:
-        self.settings = checked(settings)
-        self._s, self.inbox = s.through("quill"), inbox
+        self.settings: Settings = checked(settings)
+        self._s = s.through("quill")
+        self.inbox: Inbox = inbox
         self._zone, self._report = zone_of(settings.zone), report_of(settings)
         self._pool = ThreadPoolExecutor(THREADS, "semel-quill")
         schema = self._report.schema

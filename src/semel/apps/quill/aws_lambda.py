@@ -4,6 +4,8 @@ The ledger is set up by `DYNAMO_TABLE_NAME`, `DYNAMO_TTL_DAYS`, `DYNAMO_REGION` 
 `SEMEL_URL`.
 """
 
+from typing import Final
+
 from semel.apps.functions import Functions
 from semel.apps.quill.app import Quill
 from semel.apps.quill.settings import Settings, wrong
@@ -22,4 +24,5 @@ class QuillOnLambda(Quill):
 
 
 FUNCTIONS = Functions.of("quill", QuillOnLambda)
-ingress, worker = FUNCTIONS.ingress, FUNCTIONS.worker
+ingress: Final = FUNCTIONS.ingress
+worker: Final = FUNCTIONS.worker

@@ -36,8 +36,10 @@ class Tables:
         given = settings.fact_tables
         if FACTS not in given and (settings.with_default or FACTS in _used(settings)):
             given = {FACTS: {**ACTIVITY}, **given}
-        self.facts = {name: _columns("fact_tables", name, columns) for name, columns in given.items()}
-        self.dimensions = {
+        self.facts: dict[str, dict[str, Column]] = {
+            name: _columns("fact_tables", name, columns) for name, columns in given.items()
+        }
+        self.dimensions: dict[str, dict[str, Column]] = {
             name: _columns("dimensions", name, columns) for name, columns in settings.dimensions.items()
         }
         self._check()

@@ -58,7 +58,8 @@ class Received:
         """`aloware` or `hubspot`."""
         self.event: Any = notice.payload
         """What it says, as it came."""
-        self.notice, self._name, self._now, self._zone = notice, name, now, zone
+        self.notice: Notice = notice
+        self._name, self._now, self._zone = name, now, zone
 
     @functools.cached_property
     def key(self) -> str:

@@ -26,8 +26,8 @@ POWERBI: Final = (
 DAYS: Final = "DYNAMO_TTL_DAYS"
 
 
-wrong = functools.partial(common.wrong, "quill")
-function = functools.partial(common.function_of, "quill")
+wrong: Final = functools.partial(common.wrong, "quill")
+function: Final = functools.partial(common.function_of, "quill")
 
 
 def _days(environ: Mapping[str, str] = os.environ) -> float:

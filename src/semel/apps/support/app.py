@@ -77,10 +77,12 @@ class Support:
 
     def __init__(self, s: Semel, inbox: Inbox, settings: Settings) -> None:
         check(settings)
-        self.s, self._inbox, self.settings = s, inbox, settings
+        self.s: Semel = s
+        self._inbox = inbox
+        self.settings: Settings = settings
         # What the other side refuses it will refuse again: somebody looks at it among the dead letters.
         self.worker_options: Options = {"ttl": settings.events_ttl, "on_error": {RequestRefused: "keep"}}
-        self.redactor = Redactor()
+        self.redactor: Redactor = Redactor()
         self.handled: deque[str] = deque(maxlen=HANDLED)
         """The conversations of the last messages that this process has handled, for who looks on."""
         self._templates = templates(settings.templates)

@@ -1,15 +1,15 @@
 """What can be set for support, in `[apps.support]`."""
 
 import functools
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
 
 from semel.apps import settings as common
 from semel.core.spans import DAY
 
-wrong = functools.partial(common.wrong, "support")
-function = functools.partial(common.function_of, "support")
+wrong: Final = functools.partial(common.wrong, "support")
+function: Final = functools.partial(common.function_of, "support")
 
 PositiveSpan: TypeAlias = Annotated[float, msgspec.Meta(gt=0)]
 

@@ -49,12 +49,15 @@ class BrokerConnection:
     """A connection to a broker."""
 
     def __init__(self, endpoint: BrokerEndpoint, keepalive: float) -> None:
-        self.proton = proton = require("proton", "amqp")
+        proton = require("proton", "amqp")
+        self.proton: Any = proton
         self._socket = open_socket(endpoint)
-        self.connection = connection = proton.Connection()
+        connection = proton.Connection()
+        self.connection: Any = connection
         connection.container = str(uuid4())
         connection.hostname = endpoint.hostname
-        self.transport = transport = proton.Transport()
+        transport = proton.Transport()
+        self.transport: Any = transport
         self._collector = proton.Collector()
         connection.collect(self._collector)
         transport.idle_timeout = keepalive
@@ -67,7 +70,7 @@ class BrokerConnection:
         transport.bind(connection)
         connection.open()
         self._unread = False
-        self.closed = False
+        self.closed: bool = False
 
     def fileno(self) -> int:
         """For `select`."""

@@ -77,7 +77,7 @@ class Consumer(QueueConsumer[Any]):
             longest_hold=LONGEST_HOLD,
             pushes=True,
         )
-        self.receiver = AmqpReceiver(
+        self.receiver: AmqpReceiver = AmqpReceiver(
             endpoint,
             address,
             group=group,

@@ -175,7 +175,7 @@ class SenderThread:
     """The thread that sends, and what it knows; everything but `take` and `close` is called by it."""
 
     def __init__(self, connect: Callable[[], BrokerConnection], capability: str | None) -> None:
-        self.pid = os.getpid()
+        self.pid: int = os.getpid()
         self._connect, self._capability = connect, capability
         self._loop = ConnectionLoop(Clock())
         self._loop.open()

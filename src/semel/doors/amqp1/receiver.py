@@ -33,11 +33,12 @@ class AmqpReceiver(Broker[Any]):
         clock: Clock,
         events: Events,
     ) -> None:
-        self.name = f"amqp {endpoint}"
+        self.passing: tuple[type[Exception], ...] = ()
+        self.name: str = f"amqp {endpoint}"
         self._proton = require("proton", "amqp")
         self._endpoint, self._address, self._group = endpoint, address, group
         self._keepalive, self._capability, self._events = keepalive, capability, events
-        self.loop = ConnectionLoop(clock)
+        self.loop: ConnectionLoop = ConnectionLoop(clock)
         self.broker: BrokerConnection | None = None
         self._link: Any = None
         self._arrived: list[InFlight[Any]] = []

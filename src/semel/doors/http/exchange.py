@@ -48,11 +48,11 @@ class Exchange:
     def __init__(self, idempotency: Idempotency, ticket: AdmittedKey, body: bytes) -> None:
         self._idempotency = idempotency
         self._running: Running | None = None
-        self.ticket = ticket
-        self.body = body
+        self.ticket: AdmittedKey = ticket
+        self.body: bytes = body
         self.run: Run | None = None
-        self.recording = Recording(idempotency.headers, idempotency.max_kept)
-        self.is_open = False
+        self.recording: Recording = Recording(idempotency.headers, idempotency.max_kept)
+        self.is_open: bool = False
         """Whether the run has begun, and not ended."""
 
     def begin(self) -> HTTPResponse | None:

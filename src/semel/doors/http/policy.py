@@ -17,7 +17,7 @@ from semel.core.commands import Steps
 from semel.core.events import What
 from semel.core.keys import MAX_NAME_BYTES, Key, canonical_json, hash_of, owned, part
 from semel.core.lifecycle import Status
-from semel.core.policy import Options, check_word
+from semel.core.policy import Options, Policy, check_word
 from semel.core.spans import Seconds, seconds
 from semel.doors.http import field
 from semel.doors.http.problems import UNAVAILABLE
@@ -119,9 +119,9 @@ class Idempotency:
         well_known: str = WELL_KNOWN,
         **options: Unpack[Options],
     ) -> None:
-        self.s = s.through("http")
+        self.s: Semel = s.through("http")
         self._secret = s.ledger.steps.realm.secret
-        self.methods = frozenset(method.upper() for method in _several("methods", methods))
+        self.methods: frozenset[str] = frozenset(method.upper() for method in _several("methods", methods))
         self.required = required
         self.strict = strict
         self.keep = keep
@@ -129,10 +129,12 @@ class Idempotency:
         self.max_body = max_body
         self.max_kept = max_kept
         self.well_known = well_known
-        self.headers = _checked_headers(_several("headers", headers))
-        self.raw_headers = frozenset(name.encode() for name in self.headers) | {b"content-length"}
+        self.headers: frozenset[str] = _checked_headers(_several("headers", headers))
+        self.raw_headers: frozenset[bytes] = frozenset(name.encode() for name in self.headers) | {
+            b"content-length"
+        }
         self._identity = _checked_identity(identity)
-        self.has_owners = self._identity is not None
+        self.has_owners: bool = self._identity is not None
         """Whether callers are told apart."""
         self.payload = payload
         if not callable(payload):
@@ -140,8 +142,8 @@ class Idempotency:
         self._options: Options = {"on_busy": "raise", **options}
         self._blocks: dict[tuple[str, float], Block] = {}
         self._operations: dict[tuple[str, str], str] = {}
-        self.policy = self._block("", 0.0).policy
-        self.expiry = self._checked_expiry(expiry)
+        self.policy: Policy = self._block("", 0.0).policy
+        self.expiry: tuple[float, float] | None = self._checked_expiry(expiry)
 
     # Requests in
 

@@ -7,7 +7,7 @@ from others for as long as they are handled.
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from logging import getLogger
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
@@ -20,7 +20,7 @@ from semel.doors.queues.steps import ConsumerLoop, ConsumerSteps, Wait
 M = TypeVar("M")
 R = TypeVar("R", ConsumerThreads, ConsumerTasks)
 
-logger = getLogger("semel")
+logger: Final = getLogger("semel")
 
 
 class Broker(ABC, Generic[M]):

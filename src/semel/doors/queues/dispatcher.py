@@ -105,9 +105,10 @@ class Dispatcher(RunState, Generic[M]):
 
     def __init__(self, settings: DispatchSettings, queue_pause: GrowingPause | None = None) -> None:
         super().__init__()
+        self.changed: bool = False
         self.settings = settings
-        self.queue_pause = queue_pause or GrowingPause()
-        self.store_pause = GrowingPause()
+        self.queue_pause: GrowingPause = queue_pause or GrowingPause()
+        self.store_pause: GrowingPause = GrowingPause()
         self.settlements: deque[QueueSettlement] = deque()
         self._settling = False
         self._in_flight: set[InFlight[M]] = set()

@@ -24,7 +24,7 @@ class LaneScheduler(Generic[L]):
         self._ends: list[tuple[float, int, L]] = []
         """All rests by when they end, and also those that were since replaced."""
         self._numbers = itertools.count()
-        self.paused_until = -inf
+        self.paused_until: float = -inf
         """Before this nothing is begun at all."""
 
     @property

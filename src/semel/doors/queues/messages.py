@@ -15,7 +15,7 @@ from semel import errors
 from semel.connect import Semel
 from semel.core.commands import Raised
 from semel.core.events import What, name_of
-from semel.core.policy import Options
+from semel.core.policy import Options, Policy
 from semel.core.spans import DAY
 from semel.once import Done
 
@@ -108,14 +108,14 @@ class Handler(Generic[M]):
         door: str,
         **options: Unpack[Options],
     ) -> None:
-        self.s = s.through(door)
+        self.s: Semel = s.through(door)
         self._handle = handle
         self._key = key
         self._payload = fingerprint
         self._person = person
         # A worker that waited for another would hold up the messages behind it.
         self._block = self.s.once.about(name_of(handle)).block(**({"on_busy": "raise"} | options))
-        self.policy = self._block.policy
+        self.policy: Policy = self._block.policy
 
     def take(self, message: M) -> Taken:
         """Handle a message, unless that was done before; whatever goes wrong with it is told, not raised."""

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable
 from math import inf
+from typing import Final
 
 
 def doubling(longest: float, first: float = 1.0) -> Callable[[int], float]:
@@ -13,7 +14,7 @@ def doubling(longest: float, first: float = 1.0) -> Callable[[int], float]:
 # A message that is not handled now is held for so long at most before it is tried, or given back to a broker
 # that would deliver it again at once.
 LONGEST_HOLD = 30.0
-patience = doubling(LONGEST_HOLD)
+patience: Final = doubling(LONGEST_HOLD)
 
 # How long to leave a broker alone whose connection is lost: doubled each time, up to this, and spread.
 LONGEST_REST = 30.0
@@ -27,8 +28,8 @@ class GrowingPause:
     """
 
     def __init__(self, longest: float = 60.0, *, first: float = 1.0, spread: float = 0.0) -> None:
-        self.times = 0
-        self.until = -inf
+        self.times: int = 0
+        self.until: float = -inf
         self._seconds = doubling(longest, first)
         self._spread = spread
 

@@ -12,10 +12,10 @@ class RunState:
     """How far a consumer has come; `stopping` alone may be set from anywhere at any time."""
 
     def __init__(self) -> None:
-        self.stopping = False
+        self.stopping: bool = False
         self.receiving = False
         """Whether somebody may still bring messages."""
-        self.changed = False
+        self.changed: bool = False
         """Whether something happened that others may be waiting for."""
         self.failure: BaseException | None = None
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from logging import getLogger
 from math import ceil
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -21,7 +21,7 @@ from semel.doors.sqs.message import Message, read, receive_request
 
 T = TypeVar("T")
 
-logger = getLogger("semel")
+logger: Final = getLogger("semel")
 
 # No message has more attributes.
 ATTRIBUTES = 10
@@ -30,7 +30,7 @@ LONGEST = 12 * 3600
 # What is left undeleted comes back as a duplicate; in a FIFO queue its group waits until then.
 DELETIONS = 3
 # What failed stays away for a quarter of an hour at most.
-patience = doubling(900)
+patience: Final = doubling(900)
 
 
 class QueueRequest(msgspec.Struct, frozen=True):
@@ -61,10 +61,10 @@ class SqsBroker(Broker[Message]):
     backoff: Callable[[int], float]
     now: Callable[[], float]
     events: Events
-    passing = (errors.StoreUnavailable, errors.StoreThrottled)
+    passing: tuple[type[Exception], ...] = (errors.StoreUnavailable, errors.StoreThrottled)
 
     def __post_init__(self) -> None:
-        self.name = self.queue.url
+        self.name: str = self.queue.url
 
     def receive(self, many: int) -> ConsumerSteps[list[InFlight[Message]]]:
         """So many messages at most, waiting for the first of them."""

@@ -1,6 +1,6 @@
 """Claims, and what becomes of them."""
 
-from typing import Any
+from typing import Any, Final
 
 from fastapi import APIRouter, Response
 
@@ -17,7 +17,7 @@ from semel.service.v1.strict_json import StrictRoute
 MOVE = problems("claim-malformed", "claim-lost")
 
 
-routes = APIRouter(tags=["claims"], route_class=StrictRoute)
+routes: Final = APIRouter(tags=["claims"], route_class=StrictRoute)
 
 
 @routes.post(

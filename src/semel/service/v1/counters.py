@@ -1,5 +1,7 @@
 """Counters: so many in a period, counted once."""
 
+from typing import Final
+
 from fastapi import APIRouter
 
 from semel.core.drive import adrive
@@ -11,7 +13,7 @@ from semel.service.v1.handles import charge_handle, charge_of
 from semel.service.v1.models import answer
 from semel.service.v1.strict_json import StrictRoute
 
-routes = APIRouter(prefix="/counters", tags=["counters"], route_class=StrictRoute)
+routes: Final = APIRouter(prefix="/counters", tags=["counters"], route_class=StrictRoute)
 
 
 @routes.post("/charge", responses=problems("key-malformed", "cap-reached"))

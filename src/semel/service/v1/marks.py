@@ -1,5 +1,7 @@
 """Marks: was this seen before?"""
 
+from typing import Final
+
 from fastapi import APIRouter
 
 from semel.core.drive import adrive
@@ -10,7 +12,7 @@ from semel.service.v1 import rules
 from semel.service.v1.models import CheckRequest, CheckResponse, KeyRequest, MarkRequest, ProcessedResponse
 from semel.service.v1.strict_json import StrictRoute
 
-routes = APIRouter(tags=["marks"], route_class=StrictRoute)
+routes: Final = APIRouter(tags=["marks"], route_class=StrictRoute)
 
 
 @routes.post("/check-and-set", responses=problems("key-malformed"))

@@ -1,6 +1,6 @@
 """How requests and answers look."""
 
-from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias, TypeVar
 
 from fastapi import Query
 from pydantic import (  # noqa: TID253 - the service is where it is needed
@@ -70,13 +70,13 @@ Zone: TypeAlias = Annotated[
 class RequestModel(BaseModel):
     """A request; a name that it does not know is refused."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)
 
 
 class ResponseModel(BaseModel):
     """An answer."""
 
-    model_config = ConfigDict(extra="forbid", from_attributes=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", from_attributes=True)
 
 
 A = TypeVar("A", bound=ResponseModel)
@@ -457,7 +457,7 @@ class SearchRequest(RequestModel):
 class OpsQuery(RequestModel):
     """What can be said in the address of any question; a name that it does not know is refused."""
 
-    model_config = ConfigDict(strict=False)
+    model_config: ClassVar[ConfigDict] = ConfigDict(strict=False)
 
     app: AppQuery = None  # which `OpsReader` reads
 
@@ -715,7 +715,7 @@ class BulkResponse(ResponseModel):
 class EraseRequest(RequestModel):
     """Which person is to be erased, and why; who wants it is told by the token."""
 
-    model_config = ConfigDict(
+    model_config: ClassVar[ConfigDict] = ConfigDict(
         json_schema_extra={"examples": [{"person": "ann@example.com", "why": "request no. 17"}]}
     )
 
@@ -822,7 +822,7 @@ class InboxesResponse(ResponseModel):
 class DeadLettersQuery(RequestModel):
     """How many dead letters are to be shown, and whether with what they say."""
 
-    model_config = ConfigDict(strict=False)
+    model_config: ClassVar[ConfigDict] = ConfigDict(strict=False)
 
     limit: PageLimit = 50
     bodies: bool = Field(
@@ -852,7 +852,7 @@ class DeadLettersResponse(ResponseModel):
 class RedriveRequest(RequestModel):
     """Which dead letters are to be handled as if they were new: one by its id, all, or those that fit."""
 
-    model_config = ConfigDict(
+    model_config: ClassVar[ConfigDict] = ConfigDict(
         json_schema_extra={
             "examples": [
                 {"all": True, "why": "the provider is back"},

@@ -1,6 +1,6 @@
 """For whoever runs a ledger: which records, how one came to be so, what to do about it, and who did what."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import msgspec
 from fastapi import APIRouter, Path, Query
@@ -28,7 +28,7 @@ UNORDERED = (
     f"semel provision --with {RECENT.name}"
 )
 
-routes = APIRouter(prefix="/ops", tags=["operators"], route_class=StrictRoute)
+routes: Final = APIRouter(prefix="/ops", tags=["operators"], route_class=StrictRoute)
 
 
 # Questions

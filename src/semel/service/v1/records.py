@@ -1,7 +1,7 @@
 """Records: what is known about a key."""
 
 import asyncio
-from typing import Any
+from typing import Any, Final
 
 from fastapi import APIRouter, Request, Response
 
@@ -14,7 +14,7 @@ from semel.service.tokens import LedgerReader, Principal
 from semel.service.v1.models import KeyQuery, RecordResponse, WaitRequest, record_response
 from semel.service.v1.strict_json import StrictRoute
 
-routes = APIRouter(tags=["records"], route_class=StrictRoute)
+routes: Final = APIRouter(tags=["records"], route_class=StrictRoute)
 
 
 @routes.post(

@@ -1,6 +1,6 @@
 """Switches: what stops work at once, for every worker and every tenant of the environment."""
 
-from typing import Annotated
+from typing import Annotated, Final
 
 from fastapi import APIRouter, Path
 
@@ -14,7 +14,7 @@ from semel.state.switches import Switch
 SwitchPath = Annotated[str, Path(**KEY_FORM)]
 
 
-routes = APIRouter(prefix="/switches", tags=["switches"], route_class=StrictRoute)
+routes: Final = APIRouter(prefix="/switches", tags=["switches"], route_class=StrictRoute)
 
 
 @routes.get("", responses=problems())

@@ -77,14 +77,14 @@ class DynamoRequest:
     def __init__(
         self, operation: str, title: str, make: Make, read: Callable[[], ClockReading], *, write: bool
     ) -> None:
-        self.operation = operation
-        self.title = title
-        self.write = write
+        self.operation: str = operation
+        self.title: str = title
+        self.write: bool = write
         self._make = make
         self._read = read
         self._taken = False
-        self.reading = read()
-        self.body = make(self.reading)
+        self.reading: ClockReading = read()
+        self.body: RequestBody = make(self.reading)
 
     def __call__(self) -> RequestBody:
         """The request; asked for once more, it is made anew, as the clock was wrong."""
@@ -114,7 +114,7 @@ class Concurrently:
     __slots__ = ("rows",)
 
     def __init__(self, rows: "list[list[DynamoSteps[Any]]]") -> None:
-        self.rows = rows
+        self.rows: list[list[DynamoSteps[Any]]] = rows
 
 
 DynamoStep: TypeAlias = WireStep | Concurrently

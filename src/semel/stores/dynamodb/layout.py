@@ -64,15 +64,15 @@ class Field:
     __slots__ = ("_read", "attribute", "default", "encode", "form", "kind", "name", "shadows", "spelled")
 
     def __init__(self, attribute: str, kind: Kind, column: Column) -> None:
-        self.attribute = attribute
-        self.name = column.name
-        self.kind = kind
-        self.form = column.form
-        self.default = column.default
+        self.attribute: str = attribute
+        self.name: str = column.name
+        self.kind: Kind = kind
+        self.form: Form = column.form
+        self.default: Any = column.default
         self.encode: Encode = FORMED.get(column.form) or ENCODE[kind]
         if spelled := column.spelled:
             self.encode = lambda value: text_value(spelled.get(value, value))
-        self.spelled = {there: here for here, there in spelled.items()}
+        self.spelled: dict[str, str] = {there: here for here, there in spelled.items()}
         self._read = READ.get(column.form) or (restored if kind is Kind.OBJECT else None)
         self.shadows: tuple[tuple[str, Encode], ...] = ()
         """Attributes that repeat this one: DynamoDB's own end of an item, and copies in other forms."""
@@ -107,21 +107,21 @@ class DynamoLayout:
     def __init__(self, asked: Table, kept: Table, env: str) -> None:
         self.asked = asked
         self.kept = kept
-        self.title = title(kept, env)
+        self.title: str = title(kept, env)
         # Its owner asks for a table as it is, though another one is kept in it.
         direct = kept.holds is not None and asked.name == kept.name
         # What others write in it knows nothing of the table that is asked for.
-        self.guest = kept.holds is not None and not direct
+        self.guest: bool = kept.holds is not None and not direct
         self._prefix = prefix(env, "") if kept.bare_keys and not direct else ""
         self._env = env
         columns = _ends(kept) if direct else kept.columns
-        self.fields = {
+        self.fields: dict[str, Field] = {
             attribute: Field(attribute, kind, self._column(attribute, columns))
             for attribute, kind in asked.kinds.items()
         }
-        self.partition = self.fields[asked.partition]
-        self.sort = None if asked.sort is None else self.fields[asked.sort]
-        self.expires = self.fields[asked.expires]
+        self.partition: Field = self.fields[asked.partition]
+        self.sort: Field | None = None if asked.sort is None else self.fields[asked.sort]
+        self.expires: Field = self.fields[asked.expires]
         for attribute, field in self.fields.items():
             field.shadows = tuple(self._shadows(attribute, field))
         self._parts = tuple(enumerate(kept.parts))

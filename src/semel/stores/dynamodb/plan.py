@@ -42,7 +42,7 @@ class UpdateExpression:
         self, guard: Guard, changes: AttributeChanges, once: AttributeChanges, counted: str | None
     ) -> None:
         names = [*changes, *once]
-        self.names = guard.names | {f"#u{place}": name for place, name in enumerate(names)}
+        self.names: dict[str, str] = guard.names | {f"#u{place}": name for place, name in enumerate(names)}
         sets, gone = [], []
         if counted is not None:
             self.names["#n"] = counted
@@ -64,9 +64,9 @@ class DynamoPlan:
 
     def __init__(self, asked: Table, kept: Table, env: str) -> None:
         self.table = asked
-        self.layout = DynamoLayout(asked, kept, env)
-        self.title = self.layout.title
-        self.conditions = Conditions(self.layout)
+        self.layout: DynamoLayout = DynamoLayout(asked, kept, env)
+        self.title: str = self.layout.title
+        self.conditions: Conditions = Conditions(self.layout)
         self._changes: dict[Any, UpdateExpression] = {}
         self._paths: dict[str, Path] = {}
 

@@ -1,7 +1,7 @@
 """Pages of items: by a table's key, by an index, or by looking through all of a table."""
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from semel.core.commands import (
     Absent,
@@ -24,7 +24,7 @@ from semel.stores.dynamodb.time import ClockReading
 from semel.stores.dynamodb.values import Value
 from semel.tables import Index
 
-BOUNDED = {
+BOUNDED: Final[dict[tuple[str, ...], str]] = {
     (":low", ":high"): "BETWEEN :low AND :high",
     (":low",): ">= :low",
     (":high",): "<= :high",

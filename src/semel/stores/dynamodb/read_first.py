@@ -29,7 +29,7 @@ class RefusalRate:
         if read_first not in ("no", "yes", "auto"):
             raise InvalidOption(f"read_first={read_first!r}: it is one of no, yes, auto")
         self._word = read_first
-        self.share = 0.0
+        self.share: float = 0.0
 
     @property
     def reads_first(self) -> bool:

@@ -45,7 +45,7 @@ class BackgroundWorker:
         ring: Callable[[tuple[str, str, Sort]], None],
         reap: Callable[[int], RoundTrips[int]],
     ) -> None:
-        self.listening = False
+        self.listening: bool = False
         self._address = address
         self._clock = clock
         self._ring = ring

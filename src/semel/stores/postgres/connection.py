@@ -20,7 +20,7 @@ class AnswerTimeout(psycopg.OperationalError):
 class PostgresConnection(psycopg.Connection[Any]):
     """A connection of the driver's, with a limit for each answer."""
 
-    limit = float("inf")
+    limit: float = float("inf")
 
     def wait(self, gen: PQGen[T], *args: Any, **kwargs: Any) -> T:
         """Wait for what the driver is about."""
@@ -30,7 +30,7 @@ class PostgresConnection(psycopg.Connection[Any]):
 class AsyncPostgresConnection(psycopg.AsyncConnection[Any]):
     """A connection of the driver's for asyncio, with a limit for each answer."""
 
-    limit = float("inf")
+    limit: float = float("inf")
 
     async def wait(self, gen: PQGen[T], *args: Any, **kwargs: Any) -> T:
         """Wait for what the driver is about."""

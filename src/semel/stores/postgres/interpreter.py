@@ -169,7 +169,7 @@ class PostgresSteps:
         imposed: Callable[[], float | None],
         completed: "Callable[[Query], RoundTrips[None]] | None" = None,
     ) -> None:
-        self.plan = plans.of
+        self.plan: Callable[[Table], PostgresPlan] = plans.of
         self._plans = plans
         self._imposed = imposed
         self._completed = completed

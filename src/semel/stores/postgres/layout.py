@@ -33,7 +33,7 @@ class PostgresLayout:
 
     def __init__(self, table: Table) -> None:
         self.table = table
-        self.title = PREFIX + table.name
+        self.title: str = PREFIX + table.name
         self._needed = (*table.key, table.expires)
         self._types = {name: COLUMN_TYPES[kind] for name, kind in table.kinds.items()}
 

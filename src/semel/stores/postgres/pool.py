@@ -48,7 +48,7 @@ class PostgresSession(Generic[C]):
         """Go on with another connection."""
         self.connection = connection
         kind: Any = RawCursor if isinstance(connection, psycopg.Connection) else AsyncRawCursor
-        self.cursor = kind(connection, row_factory=tuple_row)
+        self.cursor: Any = kind(connection, row_factory=tuple_row)
         self.prepared: PreparedStatements | None = None
         self._readable = ear(connection.fileno())
 
@@ -76,7 +76,7 @@ class SessionPool(Generic[C]):
     def __init__(self, address: PostgresAddress, clock: Clock) -> None:
         self.address = address
         self.clock = clock
-        self.closed = False
+        self.closed: bool = False
         self._idle: deque[PostgresSession[C]] = deque()
         # One that a signal has taken from its thread is closed as nobody has it any more.
         self._open: weakref.WeakSet[PostgresSession[C]] = weakref.WeakSet()

@@ -139,8 +139,8 @@ class SchemaCheck:
     def __init__(
         self, layouts: Sequence[PostgresLayout], env: str, address: PostgresAddress, clock: Clock
     ) -> None:
-        self.plans = PostgresPlans(address.schema)
-        self.whole = False
+        self.plans: PostgresPlans = PostgresPlans(address.schema)
+        self.whole: bool = False
         """Everything is there that may be, for good."""
         self._layouts = layouts
         self._env = env

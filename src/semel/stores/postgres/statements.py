@@ -35,7 +35,7 @@ class StatementTemplate:
         self._body_of_many = body_of_many or body
         self._body_or_fail = body_or_fail or body
         self._many: dict[tuple[bool, ...], bytes] = {}
-        self.one = _whole(parameters.one(), body)
+        self.one: bytes = _whole(parameters.one(), body)
 
     @cached_property
     def or_fail(self) -> bytes:
@@ -74,12 +74,14 @@ class TableSQL:
         self.table = table
         self.absent = absent
         """The optional attributes that it has no column for."""
-        self.kinds = {name: kind for name, kind in table.kinds.items() if name not in absent}
-        self.name = qualified(PREFIX + table.name, schema)
-        self.keyed = len(table.key)
-        self.expires = quoted(table.expires)
-        self.here = " AND ".join(f"o.{quoted(name)} = v.p{place}" for place, name in enumerate(table.key))
-        self.alive = f"o.{self.expires} > n.now"
+        self.kinds: dict[str, Kind] = {name: kind for name, kind in table.kinds.items() if name not in absent}
+        self.name: str = qualified(PREFIX + table.name, schema)
+        self.keyed: int = len(table.key)
+        self.expires: str = quoted(table.expires)
+        self.here: str = " AND ".join(
+            f"o.{quoted(name)} = v.p{place}" for place, name in enumerate(table.key)
+        )
+        self.alive: str = f"o.{self.expires} > n.now"
 
     def columns(self, row: str, first: str = "") -> str:
         """The columns of a row, or of another one where that is there; an object comes as its text."""

@@ -42,7 +42,7 @@ class RedisConnection:
     """A connection of one thread at a time, open from the start."""
 
     def __init__(self, address: RedisAddress, node: Node) -> None:
-        self.driver = _driver_connection(redis, address, node, address.timeout)
+        self.driver: Any = _driver_connection(redis, address, node, address.timeout)
         self.driver.connect()
         self.socket: socket.socket = self.driver._sock
         self._readable = ear(self.socket)

@@ -159,7 +159,7 @@ class Indexes:
         self._table = table
         self._by_name = {index.name: RedisIndex(table, index, naming) for index in table.indexes}
         names = dict.fromkeys(name for index in table.indexes for name in attributes_of(index))
-        self.attributes = tuple(name for name in names if name not in table.key)
+        self.attributes: tuple[str, ...] = tuple(name for name in names if name not in table.key)
         """What a write may change of what items are found by."""
         self._names = frozenset(self.attributes)
         # A whole item that lacks an attribute of an index is not in it; a change may add what one lacked.

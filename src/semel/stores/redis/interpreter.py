@@ -58,7 +58,7 @@ from semel.stores.redis.scripts import OPEN, ScriptOutcome, WriteSettings, outco
 from semel.stores.redis.writes import index_commands, write_command
 from semel.stores.servertime import ServerTime
 from semel.stores.shared import Plans
-from semel.tables import OWN
+from semel.tables import OWN, Table
 
 SCHEMA = 1
 # What a stamp has beside environment, schema and slots.
@@ -83,10 +83,12 @@ class Interpreter(Router):
         super().__init__(address)
         self._env = env
         self._imposed = clock.imposed
-        self.time = ServerTime(clock)
+        self.time: ServerTime = ServerTime(clock)
         self._open = False
         self._marks: set[str] = set()
-        self.plan = Plans(lambda table: RedisPlan(table, address.prefix, address.scoped)).of
+        self.plan: Callable[[Table], RedisPlan] = Plans(
+            lambda table: RedisPlan(table, address.prefix, address.scoped)
+        ).of
         publish = "SPUBLISH" if address.cluster else "PUBLISH"
         self._settings = WriteSettings(publish, address.wait_replicas > 0, address.cluster)
         self._perform: dict[type, Callable[[Any], Requests[Any]]] = {

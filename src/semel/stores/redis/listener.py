@@ -32,7 +32,7 @@ class Subscription:
     def __init__(self, place: Hashable) -> None:
         self.place = place
         self.waiters = 0
-        self.until = 0.0
+        self.until: float = 0.0
         self.news = False
         """Whether a message came that nobody has looked at yet."""
         self.node: Node | None = None

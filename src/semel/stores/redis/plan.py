@@ -78,11 +78,11 @@ class RedisPlan:
     def __init__(self, table: Table, prefix: str, scoped: bool = False) -> None:
         self.table = table
         self._key = table.key
-        self.kinds = table.kinds
-        self.sorted = table.sort is not None
-        self.numbered = table.sort is not None and self.kinds[table.sort] is Kind.NUMBER
+        self.kinds: dict[str, Kind] = table.kinds
+        self.sorted: bool = table.sort is not None
+        self.numbered: bool = table.sort is not None and self.kinds[table.sort] is Kind.NUMBER
         self._naming = KeyNames(prefix, table.name, scoped)
-        self.indexes = Indexes(table, self._naming)
+        self.indexes: Indexes = Indexes(table, self._naming)
         self._columns = {name.encode(): (name, UNPACK[kind]) for name, kind in self.kinds.items()}
         self._quick = {
             word: (name, QUICK.get(unpack, unpack)) for word, (name, unpack) in self._columns.items()

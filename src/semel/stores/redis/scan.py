@@ -39,7 +39,7 @@ class TableScan:
 
     def __init__(self, plan: RedisPlan, query: Query, start: ScanCursor) -> None:
         self.items: list[Item] = []
-        self.keys = start.keys
+        self.keys: list[Any] = start.keys
         self.cursor = start.cursor
         self._plan = plan
         self._query = query

@@ -54,14 +54,14 @@ class QueuedWrite(Ticket):
         future: "asyncio.Future[None] | None" = None,
     ) -> None:
         super().__init__()
-        self.command = command
+        self.command: Any = command
         self.reply: Any = None
         self.error: Exception | None = None
-        self.settled = False
-        self.thread = threading.get_ident()
-        self.leading = False
-        self.loop = loop
-        self.future = future
+        self.settled: bool = False
+        self.thread: int = threading.get_ident()
+        self.leading: bool = False
+        self.loop: asyncio.AbstractEventLoop | None = loop
+        self.future: asyncio.Future[None] | None = future
 
     def answer(self) -> Any:
         """What came of it."""

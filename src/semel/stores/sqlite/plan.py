@@ -69,21 +69,21 @@ class SQLitePlan:
 
     def __init__(self, table: Table) -> None:
         self.table = table
-        self.kinds = table.kinds
-        self.columns = tuple(self.kinds)
-        self.expires = self.columns.index(table.expires)
+        self.kinds: dict[str, Kind] = table.kinds
+        self.columns: tuple[str, ...] = tuple(self.kinds)
+        self.expires: int = self.columns.index(table.expires)
         self._unpacked = {name: UNPACK[kind] for name, kind in self.kinds.items() if kind in UNPACK}
         self._shapes: dict[tuple[type, ...], RowShape] = {}
-        self.sorted = table.sort is not None
-        self.name = quoted(PREFIX + table.name)
+        self.sorted: bool = table.sort is not None
+        self.name: str = quoted(PREFIX + table.name)
         here = " AND ".join(f"{quoted(name)} = ?" for name in table.key)
         key = listed(table.key)
-        self.select = f"SELECT {listed(self.columns)} FROM {self.name} WHERE {here}"
-        self.delete = f"DELETE FROM {self.name} WHERE {here}"
-        self.replace = f"REPLACE {self._into(self.columns)}"
+        self.select: str = f"SELECT {listed(self.columns)} FROM {self.name} WHERE {here}"
+        self.delete: str = f"DELETE FROM {self.name} WHERE {here}"
+        self.replace: str = f"REPLACE {self._into(self.columns)}"
         self._here = here
         self._updates: dict[tuple[str, ...], tuple[str, list[int]]] = {}
-        self.reap = (
+        self.reap: str = (
             f"DELETE FROM {self.name} WHERE ({key}) IN (SELECT {key} FROM {self.name} "
             f"WHERE {quoted(table.expires)} <= ? ORDER BY {quoted(table.expires)} LIMIT ?)"
         )
@@ -214,15 +214,18 @@ class AccessPath:
     """How a query gets at its rows: by the primary key, or by an index."""
 
     def __init__(self, table: Table, query: Query) -> None:
-        self.index = table.any_index(query.index)
+        self.index: Index | None = table.any_index(query.index)
         by = self.index or table
-        self.partition, self.sort = by.partition, by.sort
-        self.partition_sql = partition_of(by)
-        self.order = tuple(dict.fromkeys(ordering(table, self.index)))
-        self.after = None if query.after is None else self._place(table, query.after)
+        self.partition: str = by.partition
+        self.sort: str | None = by.sort
+        self.partition_sql: str = partition_of(by)
+        self.order: tuple[str, ...] = tuple(dict.fromkeys(ordering(table, self.index)))
+        self.after: dict[str, Any] | None = None if query.after is None else self._place(table, query.after)
         # In one partition its attribute orders nothing, and only without it SQLite sees the index's order.
         whole = self.partition_sql == quoted(self.partition)
-        self.rest = tuple(name for name in self.order if name != self.partition or not whole) or self.order
+        self.rest: tuple[str, ...] = (
+            tuple(name for name in self.order if name != self.partition or not whole) or self.order
+        )
 
     def _place(self, table: Table, after: str) -> dict[str, Any]:
         return dict(zip(ordering(table, self.index), place_of(table, after, self.index), strict=True))

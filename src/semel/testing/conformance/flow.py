@@ -22,7 +22,7 @@ class Effect:
     """Work that counts how often it was done; it gives this value, or raises it if it is an error."""
 
     def __init__(self, value: Any = None) -> None:
-        self.runs = 0
+        self.runs: int = 0
         self._value = value
 
     def __call__(self) -> Any:

@@ -106,8 +106,8 @@ class Model:
     def __init__(self, fail: Callable[[str, str], NoReturn], count: Callable[[str], None]) -> None:
         self.fail = fail
         self.count = count
-        self.step = 0
-        self.now = 0.0
+        self.step: int = 0
+        self.now: float = 0.0
         """What the store last said the time was."""
         self.jumped = False
         self.lives: dict[str, list[RecordLife]] = {}

@@ -75,13 +75,13 @@ class Network(Scheduler):
         super().__init__(seed, listener)
         self.settings: WorldSettings = draw(self.rng)
         self.lease: float = self.settings.options["lease"]  # type: ignore[assignment]  # it was drawn as a number
-        self.trouble = self.settings.trouble
-        self.store = MemoryStore(self.clock)
-        self.model = Model(self.fail, self.count)
-        self.ledger = LedgerSteps(
+        self.trouble: float = self.settings.trouble
+        self.store: MemoryStore = MemoryStore(self.clock)
+        self.model: Model = Model(self.fail, self.count)
+        self.ledger: LedgerSteps = LedgerSteps(
             Realm(env="sim", worker="sim", events=CountingEvents(self.count), token=self.token)
         )
-        self.ids = [self.ledger.name(key) for key in self.settings.keys]
+        self.ids: list[str] = [self.ledger.name(key) for key in self.settings.keys]
         self._current: SimulatedOperation | None = None
         self._tokens = itertools.count(1)
         self._watchers: dict[str, list[tuple[SimulatedProcess, int, float]]] = {id: [] for id in self.ids}

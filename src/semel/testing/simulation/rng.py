@@ -3,7 +3,7 @@
 Only `Random.random` is used: it gives the same numbers on every version of Python.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import TypeVar
 
@@ -14,7 +14,7 @@ class SeededRandom:
     """A seed's luck."""
 
     def __init__(self, seed: int) -> None:
-        self.random = Random(seed).random
+        self.random: Callable[[], float] = Random(seed).random
 
     def chance(self, probability: float) -> bool:
         """True so often."""

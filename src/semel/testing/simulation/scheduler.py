@@ -22,12 +22,12 @@ class Scheduler:
     def __init__(self, seed: int, listener: Callable[[str], None] | None = None) -> None:
         self.seed = seed
         self.tally: Counter[str] = Counter()
-        self.trace = Trace(listener)
-        self.rng = SeededRandom(seed)
-        self.random = self.rng.random
-        self.clock = FakeClock()
-        self.now = 0.0
-        self.planned = 0
+        self.trace: Trace = Trace(listener)
+        self.rng: SeededRandom = SeededRandom(seed)
+        self.random: Callable[[], float] = self.rng.random
+        self.clock: FakeClock = FakeClock()
+        self.now: float = 0.0
+        self.planned: int = 0
         self._queue: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
 
     def later(self, seconds: float, act: Callable[..., object], *args: Any) -> None:
