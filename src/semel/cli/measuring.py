@@ -13,6 +13,7 @@ import msgspec
 
 import semel
 from semel.connect import AsyncSemel
+from semel.core.codecs import Overflow
 from semel.core.commands import Applied, Batch, Delete, Stored, Time
 from semel.core.drive import Store, leave
 from semel.core.spans import HOUR
@@ -60,8 +61,8 @@ class RoundTrips:
     def __init__(self, store: Store, *, one_by_one: bool) -> None:
         self._inner = store
         self._one_by_one = one_by_one
-        self.overflow = store.overflow
-        self.count = 0
+        self.overflow: Overflow | None = store.overflow
+        self.count: int = 0
 
     def execute(self, command: Stored) -> Any:
         """Carry the command out."""
@@ -94,8 +95,8 @@ class Trial:
     """Records of one run, noted before they are written, so that all of them can be removed."""
 
     def __init__(self, s: semel.Semel) -> None:
-        self.scope = f"semel-bench-{secrets.token_hex(4)}"
-        self.s = s.scoped(self.scope)
+        self.scope: str = f"semel-bench-{secrets.token_hex(4)}"
+        self.s: semel.Semel = s.scoped(self.scope)
         self._ids: list[str] = []
         self._numbers = itertools.count()
 

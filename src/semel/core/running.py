@@ -46,7 +46,7 @@ class Run:
         """A transaction that completes the claim is under way: a renewal that is refused says nothing."""
         self.details: dict[str, Any] | None = None
         self.subject: str | None = None
-        self.task = ""
+        self.task: str = ""
         """The function that events about this attempt name, whoever writes its end."""
         self.outer: Run | None = None
         self.begun: bool = False

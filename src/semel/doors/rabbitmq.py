@@ -154,7 +154,7 @@ class QueueReceiver(Broker[Message]):
         self._parameters = _parameters(url)
         self._queue, self._prefetch, self._group, self._events = queue, prefetch, group, events
         self._place = f"{self._parameters.host}:{self._parameters.port}"
-        self.name = f"rabbitmq {self._place} {queue}"
+        self.name: str = f"rabbitmq {self._place} {queue}"
         self._connection: Any = None
         self._channel: Any = None
         self._consumer = ""
@@ -183,7 +183,8 @@ class QueueReceiver(Broker[Message]):
         channel.basic_qos(prefetch_count=self._prefetch)
         channel.add_on_cancel_callback(self._cancelled)
         self._consumer = channel.basic_consume(self._queue, self._arrive)
-        self.passing = (errors.BrokerError,)  # from now on it is known to be there
+        # From now on it is known to be there.
+        self.passing: tuple[type[Exception], ...] = (errors.BrokerError,)
 
     def _arrive(self, channel: Any, delivery: Any, properties: Any, body: bytes) -> None:
         message = Message(body, properties, delivery)

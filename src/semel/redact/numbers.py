@@ -96,7 +96,7 @@ class NumberingPlans:
         self._library = require("phonenumbers", "privacy")
         plans = [_NumberingPlan(self._library, region) for region in regions]
         self._known = re.compile("|".join([plan.pattern() for plan in plans]) or "(?!)")
-        self.writes_thousands = any(plan.writes_thousands() for plan in plans)
+        self.writes_thousands: bool = any(plan.writes_thousands() for plan in plans)
         self._rewriting = [plan for plan in plans if plan.rewrites]
 
     def knows(self, digits: str) -> bool:

@@ -216,7 +216,7 @@ class MailboxSteps:
         self._realm, self._ledger, self._codec = realm, ledger, codec
         self._name = realm.name(name)
         self._ids, self._last, self._lock = Ulids(), 0.0, threading.RLock()
-        self.shards = ShardSteps(realm, self._name, shards)
+        self.shards: ShardSteps = ShardSteps(realm, self._name, shards)
 
     # Accepting
 
