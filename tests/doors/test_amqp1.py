@@ -47,6 +47,7 @@ from semel.doors.amqp1 import (
 from tests.doors import amqp1_peer
 from tests.doors.amqp1_peer import Delivery, Message, hangs_up, peer, says
 from tests.doors.amqp1_worker import TABLE
+from tests.doors.consumers import running
 
 ROOT = Path(__file__).parents[2]
 SINGLE = {"x-single-active-consumer": True}
@@ -102,28 +103,6 @@ def queues(rabbitmq: Broker) -> Iterator[Queues]:
 def producer(rabbitmq: Broker) -> Iterator[Producer]:
     with Producer(rabbitmq.url) as producer:
         yield producer
-
-
-@contextmanager
-def running(consumer: Consumer) -> Iterator[Consumer]:
-    """The consumer at work; what `run` raises is raised at the end."""
-    raised: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            consumer.run()
-        except BaseException as error:  # noqa: BLE001 - raised below
-            raised.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield consumer
-    finally:
-        consumer.stop()
-        thread.join()
-    if raised:
-        raise raised[0]
 
 
 def at_once(_: int) -> float:

@@ -19,6 +19,7 @@ from semel.doors.aio_pika import callback
 from semel.doors.rabbitmq import Consumer
 from semel.errors import AddressRefused, BrokerUnavailable
 from semel.testing.proxy import FaultProxy
+from tests.doors.consumers import running
 from tests.servers.rabbitmq import declare
 from tests.servers.running import until
 
@@ -86,26 +87,9 @@ def at_once(_deliveries):
     return 0.0
 
 
-@contextmanager
 def threads(s, queue, handle, *, url=None, **options):
-    """A consumer in threads; what `run` raises is raised at the end."""
-    consumer, raised = Consumer(s, url or queue.url, queue.name, handle, **options), []
-
-    def run():
-        try:
-            consumer.run()
-        except BaseException as error:  # noqa: BLE001 - raised below
-            raised.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield consumer
-    finally:
-        consumer.stop()
-        thread.join()
-    if raised:
-        raise raised[0]
+    """A consumer in threads."""
+    return running(Consumer(s, url or queue.url, queue.name, handle, **options))
 
 
 @contextmanager

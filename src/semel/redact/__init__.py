@@ -36,14 +36,12 @@ out ("ann at example dot com") or without a dot (root@localhost). Names, streets
 Here are only the hashes that are kept instead of a body or a person.
 """
 
-import hashlib
-import hmac
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from semel.core.keys import canonical
+from semel.core.keys import canonical, hash_of
 from semel.errors import InvalidOption, InvalidPayload
 
 if TYPE_CHECKING:
@@ -104,7 +102,7 @@ def digest(payload: Any, secret: bytes | None = None) -> Digest:
         data = bytes(payload)
     else:
         data = canonical(payload)
-    return Digest(_hash(data, secret), len(data))
+    return Digest(hash_of(data, secret), len(data))
 
 
 def pseudonym(value: str, secret: bytes) -> str:
@@ -116,11 +114,7 @@ def pseudonym(value: str, secret: bytes) -> str:
         raise InvalidOption(
             "a pseudonym needs a secret, such as secrets.token_bytes(32), kept with the others"
         )
-    return _hash(_encoded(value), secret)[:PSEUDONYM_DIGITS]
-
-
-def _hash(data: bytes, secret: bytes | None) -> str:
-    return hashlib.sha256(data).hexdigest() if secret is None else hmac.digest(secret, data, "sha256").hex()
+    return hash_of(_encoded(value), secret)[:PSEUDONYM_DIGITS]
 
 
 def _encoded(text: str) -> bytes:
