@@ -2,8 +2,13 @@
 
 import asyncio
 import json
+import random
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
+from threading import Semaphore
 from typing import Any
 
 import boto3
@@ -25,6 +30,7 @@ from semel.stores.dynamodb.layout import title
 from semel.tables.powertools import POWERTOOLS, powertools_key
 from semel.testing import FakeClock
 from semel.testing.conformance.harness import claimed
+from tests.amounts import amount
 from tests.conformance.dynamodb_kit import ENV, REGION, Engine, engine
 
 RESULTS: list[Any] = [
@@ -56,6 +62,7 @@ class Theirs:
     def __init__(self, url: str, result: Any, **options: Any) -> None:
         self.runs = 0
         self._result = result
+        self._given: Callable[[Any], Any] | None = None
         left = options.pop("left", 30_000)
         config = IdempotencyConfig(lambda_context=Context(left), **options)
         client = boto3.client(
@@ -71,8 +78,17 @@ class Theirs:
         )
         self.call: Callable[..., Any] = protect(self._work)
 
+    def does(self, work: Callable[[Any], Any]) -> None:
+        """From now on it does this, with the order that it is given."""
+        self._given = work
+
+    def take(self, order: Any) -> Any:
+        return self.call(order=order)
+
     def _work(self, *, order: Any) -> Any:
         self.runs += 1
+        if self._given is not None:
+            return self._given(order)
         return self._result() if callable(self._result) else self._result
 
 
@@ -276,3 +292,81 @@ def test_the_key_is_theirs_without_a_prefix_too(on: Engine, s: Semel) -> None:
         order=ORDER
     )
     assert s.ledger.claim(powertools_key(work, ORDER)).result == "done"
+
+
+# Both at work at once, as while a fleet is moved from one to the other
+
+WORKERS = 4  # of each
+REFUSALS = (ConnectionError, IdempotencyAlreadyInProgressError, IdempotencyPersistenceLayerError)
+
+
+class Fleet:
+    """Workers of both kinds on one queue, which gives out again whatever was refused or has failed."""
+
+    def __init__(self, deliveries: list[int]) -> None:
+        self.effects: list[int] = []
+        self.answers: list[tuple[int, Any]] = []
+        self.sent_back: list[Exception] = []
+        self._tried: set[int] = set()
+        self._queue: SimpleQueue[int | None] = SimpleQueue()
+        self._open = len(deliveries)
+        self._answered = Semaphore(0)
+        for number in deliveries:
+            self._queue.put(number)
+
+    def effect(self, order: Any) -> dict[str, Any]:
+        """The work: one event in ten fails at first, before it has any effect."""
+        number = order["id"]
+        if number % 10 == 0 and number not in self._tried:
+            self._tried.add(number)
+            raise ConnectionError("not this time")
+        self.effects.append(number)
+        return {"paid": number}
+
+    def work(self, call: Callable[[Any], Any], refusals: tuple[type[Exception], ...]) -> None:
+        """Take deliveries until there are no more, and send back what was refused."""
+        while (number := self._queue.get()) is not None:
+            try:
+                answer = call({"id": number})
+            except refusals as error:
+                self.sent_back.append(error)
+                self._queue.put(number)
+            else:
+                self.answers.append((number, answer))
+                self._answered.release()
+
+    def wait(self, workers: int) -> None:
+        """Wait until every delivery was answered, and send the workers home."""
+        for _ in range(self._open):
+            self._answered.acquire()
+        for _ in range(workers):
+            self._queue.put(None)
+
+
+def test_a_fleet_that_is_half_moved_does_each_event_once_and_loses_none(on: Engine, s: Semel) -> None:
+    """Every event is delivered two or three times, to workers of Powertools and of semel in any order."""
+    events, chance = amount(10_000, 300), random.Random(7)
+    deliveries = [number for number in range(events) for _ in range(chance.choice((2, 3)))]
+    chance.shuffle(deliveries)
+    fleet = Fleet(deliveries)
+
+    @s.once(key=lambda order: powertools_key(Fleet, order, "charge"), returns=Any, on_busy="raise")
+    def ours(order: Any) -> Any:
+        moved.add(order["id"])
+        return fleet.effect(order)
+
+    moved: set[int] = set()
+    with ThreadPoolExecutor(2 * WORKERS) as pool:
+        done = [pool.submit(fleet.work, ours, (ConnectionError, errors.InProgress)) for _ in range(WORKERS)]
+        for _ in range(WORKERS):
+            theirs = Theirs(on.url, None)
+            theirs.does(fleet.effect)
+            done.append(pool.submit(fleet.work, theirs.take, REFUSALS))
+        fleet.wait(2 * WORKERS)
+    for one in done:
+        one.result()
+    assert sorted(fleet.effects) == list(range(events))
+    assert Counter(number for number, _ in fleet.answers) == Counter(deliveries)
+    assert all(answer == {"paid": number} for number, answer in fleet.answers)
+    assert events / 10 <= len(fleet.sent_back)
+    assert 0 < len(moved) < events
