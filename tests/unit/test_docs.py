@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any, NamedTuple, get_args
 from unittest import mock
 
+import msgspec
 import pytest
 
 import semel
@@ -26,9 +27,12 @@ from semel.core.drive import Store
 from semel.core.policy import Options, policy_of
 from semel.gate.facades import Gate
 from semel.state import counters, documents, erasure, facades, journal, switches, transaction
+from semel.tables.powertools import POWERTOOLS
 from semel.testing import StoreConformance
 from tests import draft, seeds, situations
+from tests.conformance.dynamodb_kit import REGION, engine
 from tests.doors.sqs_kit import make_queue
+from tests.places import CREDENTIALS
 from tests.servers.rabbitmq import Broker, declare
 
 ROOT = Path(__file__).parents[2]
@@ -163,11 +167,25 @@ def django_database(module: ModuleType) -> Iterator[None]:
         del connections["default"]
 
 
+@pytest.fixture
+def payments(dynoxide: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table of a page about Powertools, on a server that stands for AWS."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", dynoxide)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", REGION)
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+    table = msgspec.structs.replace(POWERTOOLS, title="payments")
+    engine(dynoxide).make([table])
+    engine(dynoxide).empty([table])
+
+
 # The pages that talk to a server, and the fixture that has it ready.
 SERVED = {
     "how-to/handle-amqp-messages.md": "broker",
     "how-to/handle-rabbitmq-messages.md": "rabbit",
     "how-to/handle-sqs-messages.md": "queues",
+    "how-to/move-from-celery-and-django-habits.md": "django_database",
+    "how-to/move-from-powertools.md": "payments",
     "how-to/protect-a-flask-or-django-app.md": "django_database",
 }
 
@@ -205,10 +223,13 @@ def test_a_page_leaves_the_environment_as_it_was(tmp_path: Path) -> None:
 OPENING = re.compile(r"# .+\n\n(?:.+\n)+\n```console\n\$ pip install (.+)\n")
 # What brings a module: an extra, or a package; others are of the standard library, or semel's core.
 BRINGS = {
+    "aws_lambda_powertools": "powertools",
     "boto3": "boto",
     "confluent_kafka": "kafka",
     "fastapi.testclient": "httpx",
     "httpx": "apps",
+    "idemkit": "idemkit",
+    "justonce": "justonce",
     "mcp": "mcp",
     "moto": "moto",
     "prometheus_client": "prometheus",
