@@ -217,8 +217,8 @@ def test_retry_after_is_seconds_or_a_date(told: str, seconds: float | None) -> N
 @pytest.mark.parametrize("id", ["a/b", "..%2f..", "%2e%2e", "a?b#c", "é b", "...", "a\\..\\b", "a;b"])
 def test_no_id_leaves_its_place_in_a_path(till: Till, side: RemoteClient, id: str) -> None:
     side.call("PUT", side.path("v1", "tickets", id, "tags"), json={"amount": 5})
-    [request] = till.received
-    assert [unquote(segment) for segment in request.path.split("/")] == ["", "v1", "tickets", id, "tags"]
+    [path] = {request.path for request in till.received}  # on a busy machine it may have been sent again
+    assert [unquote(segment) for segment in path.split("/")] == ["", "v1", "tickets", id, "tags"]
 
 
 @pytest.mark.parametrize("id", ["", ".", ".."])
