@@ -124,7 +124,7 @@ def test_a_search_on_80_columns_has_every_key_whole(folder: Path) -> None:
     shown = on_a_terminal(folder, "ls").splitlines()
     assert all(any(key in line for line in shown) for key in KEYS)
     assert all(Text(line).cell_len <= 80 or any(key in line for key in KEYS) for line in shown)
-    assert shown[-1] == "4 records, found by reading the table."
+    assert shown[-1] == "4 records, found by reading the whole table."
 
 
 # How rows are laid out

@@ -86,15 +86,15 @@ def list_counters(
 def _found(s: semel.Semel, prefix: str, limit: int, after: str | None) -> CounterStates:
     """A page of counters, full if there are so many; where reading is billed, only what one page reads."""
     found = s.ops.counters(prefix, limit=limit, after=after)
-    if not found.scan or is_billed(s):
+    if found.after is None or len(found.counters) >= limit or not found.scan or is_billed(s):
         return found
-    with views.progress("Reading", looked_at, 0) as told, suppress(KeyboardInterrupt):
+    with views.progress("Reading", looked_at, found.examined) as told, suppress(KeyboardInterrupt):
         while found.after is not None and len(found.counters) < limit:
-            told(found.examined)
             page = s.ops.counters(prefix, limit=limit - len(found.counters), after=found.after)
             found = msgspec.structs.replace(
                 page, counters=found.counters + page.counters, examined=found.examined + page.examined
             )
+            told(found.examined)
     return found
 
 

@@ -86,18 +86,19 @@ def find(s: semel.Semel, search: Search, limit: int, after: str | None, *, scan:
     """
     if not scan:
         check_scan(s, search)
-    with views.progress("Reading", looked_at, 0) as told:
-        found = s.ops.search(search, limit=limit, after=after)
-        with suppress(KeyboardInterrupt):
-            while found.after is not None and len(found.records) < limit:
-                told(found.examined)
-                page = s.ops.search(search, limit=limit - len(found.records), after=found.after)
-                found = msgspec.structs.replace(
-                    page,
-                    records=found.records + page.records,
-                    examined=found.examined + page.examined,
-                    unreadable=found.unreadable + page.unreadable,
-                )
+    found = s.ops.search(search, limit=limit, after=after)
+    if found.after is None or len(found.records) >= limit:
+        return found
+    with views.progress("Reading", looked_at, found.examined) as told, suppress(KeyboardInterrupt):
+        while found.after is not None and len(found.records) < limit:
+            page = s.ops.search(search, limit=limit - len(found.records), after=found.after)
+            found = msgspec.structs.replace(
+                page,
+                records=found.records + page.records,
+                examined=found.examined + page.examined,
+                unreadable=found.unreadable + page.unreadable,
+            )
+            told(found.examined)
     return found
 
 
