@@ -4,9 +4,8 @@ import stat
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
-import msgspec
 import pytest
 
 import semel
@@ -265,11 +264,11 @@ def test_what_webhooks_are_known_by_is_as_long_as_a_token(app: str, setting: str
 def test_every_setting_that_is_refused_is_named_on_lambda_too(app: str) -> None:
     kind = find(app).kind.settings_type
     texts = str, str | list[str]
-    for field in [field for field in msgspec.structs.fields(kind) if field.type not in texts]:
-        name = f"SEMEL_APPS__{app}__{field.name}".upper()
+    for setting in [name for name, plain in get_type_hints(kind).items() if plain not in texts]:
+        name = f"SEMEL_APPS__{app}__{setting}".upper()
         with pytest.raises(InvalidOption) as error:
             from_environment(kind, app, {name: "[{]"})
-        assert str(error.value).startswith(f"apps.{app}.{field.name}: ")
+        assert str(error.value).startswith(f"apps.{app}.{setting}: ")
         assert str(error.value).endswith(f", in the environment variable {name}")
 
 

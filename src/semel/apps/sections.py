@@ -20,8 +20,11 @@ class StoreSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     url: str = "sqlite:///semel.db"
     env: str = "dev"
+    """The environment of all keys: dev and prod never meet."""
     secret: str = ""
+    """For the hashes of fingerprints and persons, and for encryption; beside an SQLite file one is made."""
     secret_file: str = ""
+    """Instead of the secret, a file that contains it."""
     encrypt: bool = True
     """Encrypt with a key made from the secret, where there is one and no keys are given."""
     encryption: EncryptionSection = EncryptionSection()

@@ -13,6 +13,10 @@ from semel.errors import InvalidOption, SemelError
 # Nobody guesses so many characters, if they are random.
 SHORTEST: Final = 16
 
+# What marks a setting as a secret, by who thinks it up: you, so that `semel init` can make one, or others.
+CHOSEN: Final = msgspec.Meta(extra={"secret": "chosen"})
+GIVEN: Final = msgspec.Meta(extra={"secret": "given"})
+
 S = TypeVar("S")
 T = TypeVar("T")
 

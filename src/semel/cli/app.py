@@ -14,6 +14,7 @@ from semel.cli import (
     document,
     gate,
     inbox,
+    init,
     journal,
     ledger,
     look,
@@ -28,6 +29,7 @@ from semel.cli import (
 
 app: Final = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 app.command("demo")(demo.demo)
+app.command("init")(init.init)
 app.command("serve")(serve.serve)
 app.command("work")(serve.work)
 app.command("ls")(look.ls)

@@ -2,7 +2,7 @@
 
 import functools
 import re
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
@@ -22,9 +22,9 @@ TOKEN: Final = re.compile(r"\d+:[A-Za-z0-9_-]+")
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The section `apps.household`."""
 
-    bot_token: str = ""
+    bot_token: Annotated[str, common.GIVEN] = ""
     """Without one, replies go to an outbox in the journal instead of to Telegram."""
-    secret_token: str = ""
+    secret_token: Annotated[str, common.CHOSEN] = ""
     """What setWebhook was called with: Telegram shows it with every update."""
     zone: str = "Europe/Stockholm"
     cap: int = 3

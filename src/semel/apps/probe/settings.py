@@ -1,10 +1,10 @@
 """What can be set about the probe."""
 
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
-from semel.apps.settings import check_above_0, check_secret, wrong
+from semel.apps.settings import CHOSEN, GIVEN, check_above_0, check_secret, wrong
 
 # A response is kept in one row, and DynamoDB's has room for 400 KB of which text in base64 takes a third.
 MOST_KEPT: Final = 256 * 1024
@@ -14,11 +14,11 @@ SPANS: Final = ("broker_timeout", "lease", "record_ttl", "shortest_ttl", "longes
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The section `apps.probe`."""
 
-    token: str = ""
+    token: Annotated[str, CHOSEN] = ""
     """The bearer token that every request has to show."""
     open: bool = False
     """Whether anybody may ask who has no token to show, because there is none."""
-    broker: str = ""
+    broker: Annotated[str, GIVEN] = ""
     """`amqp://user:password@host:port/vhost`, or `amqps:`; without one the queues are on the store."""
     broker_timeout: float = 10.0
     """How long the broker may take to answer, in seconds."""

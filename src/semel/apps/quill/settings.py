@@ -3,7 +3,7 @@
 import functools
 import os
 from collections.abc import Mapping
-from typing import Final, Literal, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 from urllib.parse import quote, urlencode
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -74,9 +74,9 @@ class EventRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The section `apps.quill`."""
 
-    aloware_token: str | list[str] = ""
+    aloware_token: Annotated[str | list[str], common.CHOSEN] = ""
     """The bearer token that Aloware's webhook shows; without one its address is not served."""
-    hubspot_secret: str | list[str] = ""
+    hubspot_secret: Annotated[str | list[str], common.GIVEN] = ""
     """The client secret of the HubSpot app; while it is being changed, the old one and the new one."""
     zone: str = "UTC"
     """The time zone of contacts whose own is not known."""
@@ -102,7 +102,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """When nobody knows whether Power BI has a row: wait for a person, or post it again."""
     powerbi_tenant: str = ""
     powerbi_client: str = ""
-    powerbi_secret: str = ""
+    powerbi_secret: Annotated[str, common.GIVEN] = ""
     powerbi_workspace: str = ""
     powerbi_dataset: str = ""
     powerbi_url: str = "https://api.powerbi.com"

@@ -17,10 +17,10 @@ PositiveSpan: TypeAlias = Annotated[float, msgspec.Meta(gt=0)]
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything has a default but the token, without which anybody could send messages."""
 
-    webhook_token: str = ""
+    webhook_token: Annotated[str, common.CHOSEN] = ""
     """What Richpanel sends as `Authorization: Bearer ...`."""
 
-    richpanel_key: str = ""
+    richpanel_key: Annotated[str, common.GIVEN] = ""
     """Without one, what would be done is kept in the outbox."""
     richpanel_url: str = "https://api.richpanel.com"
     richpanel_keeps_keys: bool = False
@@ -46,7 +46,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     lookup: str = ""
     """A function `package.module:name` that finds an order; else Shopify is asked, where it is set up."""
     shopify_url: str = ""
-    shopify_token: str = ""
+    shopify_token: Annotated[str, common.GIVEN] = ""
     lookup_every: PositiveSpan = 900.0
     """For how many seconds what was found about an order counts."""
 
