@@ -18,6 +18,7 @@ from semel.cli import (
     journal,
     ledger,
     look,
+    new,
     password,
     provision,
     serve,
@@ -30,6 +31,7 @@ from semel.cli import (
 app: Final = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 app.command("demo")(demo.demo)
 app.command("init")(init.init)
+app.add_typer(new.app, name="new")
 app.command("serve")(serve.serve)
 app.command("work")(serve.work)
 app.command("ls")(look.ls)
