@@ -1,0 +1,10 @@
+"""Prints the SAM template of the function: its queue, its tables, its permissions and its alarms."""
+
+import sys
+
+from shipments import DEPLOYMENT
+
+from semel.provision import stack
+
+if __name__ == "__main__":
+    sys.stdout.write(stack.text([DEPLOYMENT], "prod"))
