@@ -147,8 +147,9 @@ class Month(Period, frozen=True):
 
 
 PeriodName: TypeAlias = Literal["hour", "day", "week", "month"]
-# How settings, requests and commands call them.
+"""How settings, requests and commands call a period."""
 PERIODS: Final[dict[PeriodName, type[Period]]] = {"hour": Hour, "day": Day, "week": Week, "month": Month}
+"""The periods by these names."""
 
 
 # --- Windows ---------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ SOURCE = ROOT / "src" / "semel"
 UV = Path(sys.executable).with_name("uv")
 
 # What the package consists of; a file of any other kind does not belong into it.
-KINDS = {".py", ".typed", ".sql", ".lua", ".html", ".css", ".js", ".svg"}
+KINDS = {".py", ".typed", ".sql", ".lua", ".html", ".css", ".js", ".svg", ".template"}
 # What the backend adds by itself.
 PUBLISHED_BESIDE = {"CHANGELOG.md", "LICENSE", "PKG-INFO", "README.md", "pyproject.toml", ".gitignore"}
 

@@ -26,7 +26,7 @@ class Page(NamedTuple):
 ALL: tuple[str, ...] = ()
 DOORS = (
     *("http", "asgi", "wsgi", "fastapi", "flask", "django", "drf", "webhooks", "inbox", "aws_lambda"),
-    *("queues", "sqs", "amqp1", "kafka", "celery", "dramatiq", "taskiq"),
+    *("queues", "sqs", "amqp1", "rabbitmq", "aio_pika", "kafka", "celery", "dramatiq", "taskiq", "mcp"),
 )
 STATE = {
     "semel.state.facades": (
