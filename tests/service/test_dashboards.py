@@ -210,15 +210,20 @@ def test_live_pages_outlast_the_limit_of_a_request_and_take_no_place_of_others(
 async def _watched(app: Any, runtime: Any, cookie: str) -> tuple[list[int], int]:
     streams = [Stream(cookie, "/dashboard/echo/live") for _ in range(3)]
     tasks = [asyncio.ensure_future(stream.run(app)) for stream in streams[:2]]
-    async with asyncio.timeout(30):
-        for stream in streams[:2]:
-            await stream.heard.wait()
-        assert app.in_flight == 0
-        # Half of the places for live pages is the share of one peer.
-        await streams[2].run(app)
-        await streams[1].lasting.wait()
-        streams[0].leave()
-        await tasks[0]
-        runtime.stopping.set()
-        await tasks[1]
+    try:
+        async with asyncio.timeout(30):
+            for stream in streams[:2]:
+                await stream.heard.wait()
+            assert app.in_flight == 0
+            # Half of the places for live pages is the share of one peer.
+            await streams[2].run(app)
+            await streams[1].lasting.wait()
+            streams[0].leave()
+            await tasks[0]
+            runtime.stopping.set()
+            await tasks[1]
+    except TimeoutError as error:
+        error.add_note(f"status and pieces: {[(stream.status, stream.pieces) for stream in streams]}")
+        error.add_note(f"tasks: {[task.get_stack() for task in asyncio.all_tasks()]}")
+        raise
     return [stream.status for stream in streams[:2]], streams[2].status
