@@ -4,19 +4,19 @@ An agent that lost an answer calls again, and gets the same one. The tool tells 
 `idempotentHint`), and what the ledger refuses is told to the agent in words that it can act on.
 """
 
-import functools
 import inspect
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from math import ceil
-from typing import Any, Final, ParamSpec, TypeVar, Unpack, cast
+from typing import Any, Final, ParamSpec, TypeVar, Unpack
 
 from semel import errors
 from semel.connect import Semel
 from semel.core.extras import require
 from semel.core.policy import Options
+from semel.doors.tasks import translated
 from semel.model import MISSING
 from semel.once import ALL, All, KeyMaker, PayloadNames
 
@@ -65,7 +65,7 @@ def tool(
             _warn_of_call_ids(template, function)
         payload = _sent(function) if isinstance(fingerprint, All) else fingerprint
         once = through.once(template, key=key, fingerprint=payload, returns=returns, **options)
-        protected = _explaining(once(function))
+        protected = translated(once(function), explained)
         server.tool(**_told(registered or {}))(protected)
         return protected
 
@@ -99,20 +99,6 @@ def _words(error: errors.SemelError) -> str:
         case errors.UsageError():
             return f"These arguments cannot be used: {error}"
     return f"The ledger cannot be asked now. Call again in a minute {SAME}."
-
-
-def _explaining(run: Callable[P, R]) -> Callable[P, R]:
-    @functools.wraps(run)
-    def call(*args: P.args, **kwargs: P.kwargs) -> Any:
-        with explained():
-            return run(*args, **kwargs)
-
-    @functools.wraps(run)
-    async def acall(*args: P.args, **kwargs: P.kwargs) -> Any:
-        with explained():
-            return await cast("Any", run(*args, **kwargs))
-
-    return cast("Callable[P, R]", acall if inspect.iscoroutinefunction(run) else call)
 
 
 def _told(registered: Mapping[str, Any]) -> dict[str, Any]:

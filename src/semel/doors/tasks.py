@@ -8,7 +8,7 @@ will never be done. The task's own errors are its queue's business, and go on as
 import functools
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final, ParamSpec, TypeAlias, TypeVar, Unpack, cast
 
 import msgspec
@@ -82,22 +82,24 @@ class TaskQueue(msgspec.Struct, frozen=True):
         def protect(function: Callable[P, R]) -> Callable[P, R]:
             payload = self.sent(function) if isinstance(fingerprint, All) else fingerprint
             run = through.once(key=key, fingerprint=payload, returns=returns, **options)(function)
-            return run if self.retry is None else translated(run, self.retry)
+            return run if self.retry is None else translated(run, functools.partial(_translating, self.retry))
 
         return protect
 
 
-def translated(run: Callable[P, R], retry: RetryMaker) -> Callable[P, R]:
-    """The function, which raises in its queue's words that the task is to come again."""
+def translated(
+    run: Callable[P, R], translating: Callable[[], AbstractContextManager[None]]
+) -> Callable[P, R]:
+    """The function, whose errors are raised in others' words."""
 
     @functools.wraps(run)
     def call(*args: P.args, **kwargs: P.kwargs) -> Any:
-        with _translating(retry):
+        with translating():
             return run(*args, **kwargs)
 
     @functools.wraps(run)
     async def acall(*args: P.args, **kwargs: P.kwargs) -> Any:
-        with _translating(retry):
+        with translating():
             return await cast("Any", run(*args, **kwargs))
 
     return cast("Callable[P, R]", acall if inspect.iscoroutinefunction(run) else call)
