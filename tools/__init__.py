@@ -1,1 +1,1 @@
-"""Programs for publishing semel: what it brings along, and whether any of that is known to be vulnerable."""
+"""Programs for publishing semel: its versions and address, what it brings along, and whether that is safe."""
