@@ -19,7 +19,7 @@ heading = @printf '\n== %s\n' "$(1)"
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run demo test slow lint format docs docs-serve pictures proof dist sbom audit bench constraints clean
+.PHONY: help run demo test slow lint format docs docs-serve pictures proof dist sbom release-check audit bench constraints clean
 
 help: ## show this list
 	@printf 'semel: a ledger for things that must happen once.\n\n'
@@ -75,6 +75,9 @@ dist: $(VENV)/.uv ## build the wheel and the sdist, the same bytes everywhere
 
 sbom: dist ## build them, and list what they bring along, as CycloneDX
 	@$(BIN)/python -m tools.bill dist/*.whl
+
+release-check: $(VENV)/.made ## see whether TAG (v and the version, if none is given) may be published
+	@$(BIN)/python -m tools.release --check "$$TAG"
 
 audit: $(VENV)/.set-test ## ask the package index for known vulnerabilities of what is pinned
 	@$(BIN)/python -m tools.audit
