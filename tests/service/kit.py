@@ -117,8 +117,15 @@ class Reader(TestClient):
         published = operation["responses"]
         assert str(answer.status_code) in published, (method, route, answer.status_code, answer.text)
         kind = answer.headers.get("content-type", "").partition(";")[0]
-        assert kind in published[str(answer.status_code)].get("content", {kind}), (route, kind)
+        content = published[str(answer.status_code)].get("content", {kind: {}})
+        assert kind in content, (route, kind)
+        if kind == "application/problem+json":
+            self._check_problem(content[kind]["schema"]["$ref"], answer.json())
         return answer
+
+    def _check_problem(self, schema: str, told: dict[str, Any]) -> None:
+        known = self.document["components"]["schemas"][schema.rpartition("/")[2]]
+        assert set(known["required"]) <= told.keys() <= known["properties"].keys(), told
 
 
 @contextmanager

@@ -29,7 +29,7 @@ from semel.service.middleware import (
     Routes,
     logged_problem,
 )
-from semel.service.openapi import PROBLEM, describe_service, problems, routes_of
+from semel.service.openapi import PROBLEM, TAGS, describe_service, operation_id, problems, routes_of
 from semel.service.problems import HOME, ProblemError, ServiceProblemType, problem, published
 from semel.service.runtime import Runtime
 from semel.service.tokens import Tokens, asking
@@ -67,6 +67,9 @@ def create_app(runtime: Runtime, failing: Callable[[], str] | None = None) -> Re
         redoc_url=None,
         # It would name this address as http: behind TLS, the client would send its token again in clear.
         redirect_slashes=False,
+        license_info={"name": "Apache License 2.0", "identifier": "Apache-2.0"},
+        openapi_tags=TAGS,
+        generate_unique_id_function=operation_id,
     )
     tokens = app.state.tokens = Tokens(runtime)
     _answer_with_problems(app)
@@ -107,6 +110,7 @@ def _about(runtime: Runtime) -> APIRouter:
 
     @routes.get(
         "/metrics",
+        operation_id="metrics",
         response_class=Response,
         dependencies=allowed,
         responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}, **problems()},
@@ -116,7 +120,7 @@ def _about(runtime: Runtime) -> APIRouter:
         # An inbox is asked how much waits in it, which may take a moment.
         return Response(await asyncio.to_thread(runtime.metrics.text), media_type=CONTENT_TYPE)
 
-    @routes.get(HOME)
+    @routes.get(HOME, operation_id="list_problems")
     async def every_problem() -> dict[str, dict[str, Any]]:
         """Every problem that an answer may name as its type."""
         return published(*(one.problem_types for one in runtime.apps))
@@ -133,7 +137,7 @@ def _pages(app: FastAPI, runtime: Runtime) -> APIRouter:
     }
     reference = cache(lambda: pages.reference(app.openapi()))
 
-    @routes.get("/", responses=html)
+    @routes.get("/", operation_id="home", responses=html)
     async def home(request: Request) -> Response:
         """What this is, and where to go from here, as JSON; a browser is led to the dashboard."""
         vary = {"Vary": "Accept"}

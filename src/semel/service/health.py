@@ -29,12 +29,12 @@ def router(runtime: Runtime, failing: Callable[[], str] | None = None) -> APIRou
     """The addresses for whoever watches over the service; `failing` says what is wrong with its workers."""
     routes, readiness = APIRouter(tags=["health"]), ReadinessCheck(runtime)
 
-    @routes.get("/health/live")
+    @routes.get("/health/live", operation_id="live")
     async def live() -> dict[str, Any]:
         """Answer, if there is anybody to answer."""
         return {"status": "live"}
 
-    @routes.get("/health/ready")
+    @routes.get("/health/ready", operation_id="ready")
     async def ready() -> dict[str, Any]:
         """Ask the store for every table that is needed, and say what is wrong with it."""
         await readiness.check()

@@ -26,7 +26,6 @@ SENDABLE: Final = re.compile(r"[\x21-\x7e]*")
 BEARER: Final = HTTPBearer(
     auto_error=False, scheme_name="token", description="A token of the settings: `[tokens.NAME]`."
 )
-BearerCredentials = Annotated[HTTPAuthorizationCredentials | None, Security(BEARER)]
 AppQuery = Annotated[
     str | None,
     Query(
@@ -121,9 +120,12 @@ class Tokens:
 
 
 def asking(*rights: Right) -> Callable[..., Awaitable[Principal]]:
-    """A dependency: the caller, if it has these rights."""
+    """A dependency: the caller, if it has these rights; the document names them."""
+    bearer = Security(BEARER, scopes=rights)
 
-    async def asks(request: Request, credentials: BearerCredentials) -> Principal:
+    async def asks(
+        request: Request, credentials: Annotated[HTTPAuthorizationCredentials | None, bearer]
+    ) -> Principal:
         caller: Principal = request.app.state.tokens.recognise(credentials)
         caller.require(*rights)
         return caller
@@ -131,12 +133,12 @@ def asking(*rights: Right) -> Callable[..., Awaitable[Principal]]:
     return asks
 
 
-def operating(right: Right) -> Callable[..., Awaitable[Principal]]:
-    """A dependency: the caller, if it has this right, in the ledger that it asks about."""
-    known = asking(right)
+def operating(*rights: Right) -> Callable[..., Awaitable[Principal]]:
+    """A dependency: the caller, if it has these rights, in the ledger that it asks about."""
 
-    async def asks(request: Request, credentials: BearerCredentials, app: AppQuery = None) -> Principal:
-        caller = await known(request, credentials)
+    async def asks(
+        request: Request, caller: Annotated[Principal, Depends(asking(*rights))], app: AppQuery = None
+    ) -> Principal:
         tokens: Tokens = request.app.state.tokens
         return caller if app is None else tokens.in_app(caller, app)
 

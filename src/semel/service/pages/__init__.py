@@ -80,8 +80,7 @@ def _link(path: str) -> str:
 
 
 def _operation(document: JsonSchema, path: str, method: str, operation: JsonSchema) -> str:
-    text: str = operation.get("description") or operation.get("summary") or ""
-    first, _, rest = text.partition("\n\n")
+    first, rest = operation.get("summary", ""), operation.get("description", "")
     body = _resolved(document, _body(operation))
     parameters = [_parameter(document, one) for one in operation.get("parameters", [])]
     answers = [_answer(document, status, one) for status, one in sorted(operation["responses"].items())]
@@ -105,7 +104,8 @@ def _parameter(document: JsonSchema, one: JsonSchema) -> tuple[str, str]:
 
 def _answer(document: JsonSchema, status: str, one: JsonSchema) -> tuple[str, str]:
     schema: JsonSchema = next((kind.get("schema", {}) for kind in one.get("content", {}).values()), {})
-    fields = [name for name, _ in _fields(document, _resolved(document, schema))] if status < "300" else []
+    told = _fields(document, _resolved(document, schema)) if status < "300" else ()
+    fields = dict.fromkeys(name for name, _ in told)
     words = _words(one.get("description", ""))
     return _code(status), words + (f"<small>{', '.join(fields)}</small>" if fields else "")
 
@@ -144,6 +144,8 @@ def _resolved(document: JsonSchema, schema: JsonSchema) -> JsonSchema:
 def _fields(document: JsonSchema, schema: JsonSchema) -> Iterator[tuple[str, str]]:
     for name, one in schema.get("properties", {}).items():
         yield _name(name, required=name in schema.get("required", ())), _described(document, one)
+    for option in schema.get("oneOf", []):
+        yield from _fields(document, _resolved(document, option))
 
 
 def _described(document: JsonSchema, schema: JsonSchema, more: str = "") -> str:
@@ -163,7 +165,9 @@ def _type(document: JsonSchema, schema: JsonSchema) -> str:
         return " or ".join(_type(document, one) for one in schema["anyOf"])
     if "enum" in schema or "const" in schema:
         return " or ".join(_code(json.dumps(one)) for one in schema.get("enum", [schema.get("const")]))
-    kind = schema.get("format") or schema.get("type", "any JSON")
+    kind = schema.get("type", "any JSON")
+    if kind == "string":
+        kind = schema.get("format", kind)
     if kind == "array":
         kind = f"list of {_type(document, schema.get('items', {}))}"
     limits = [words.format(_number(schema[name])) for name, words in LIMITS.items() if name in schema]
@@ -185,7 +189,7 @@ def _example(document: JsonSchema, schema: JsonSchema) -> Any:
     if "properties" in schema:
         needed = schema.get("required", [])
         return {name: _example(document, schema["properties"][name]) for name in needed}
-    return EXAMPLES.get(schema.get("format") or schema.get("type", ""), "...")
+    return EXAMPLES.get(schema.get("type", ""), "...")
 
 
 EXAMPLES: Final[dict[str, Any]] = {"integer": 1, "number": 1, "boolean": True, "array": [], "object": {}}

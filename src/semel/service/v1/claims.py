@@ -22,10 +22,12 @@ routes: Final = APIRouter(tags=["claims"], route_class=StrictRoute)
 
 @routes.post(
     "/claims",
+    operation_id="claim",
     status_code=201,
     response_model=models.ClaimedResponse,
     responses={
-        200: {"model": models.ReplayResponse, "description": "It was done before."},
+        200: {"model": models.ClaimResponse, "description": "It was done before: a replay."},
+        201: {"model": models.ClaimResponse, "description": "The key is the caller's: it is claimed."},
         **problems(
             "key-malformed",
             "in-progress",
@@ -52,39 +54,39 @@ async def claim(asked: models.ClaimRequest, caller: LedgerWriter) -> Any:
     return response
 
 
-@routes.post("/claims/complete", responses=MOVE)
+@routes.post("/claims/complete", operation_id="complete_claim", responses=MOVE)
 async def complete(asked: models.CompleteRequest, caller: LedgerWriter) -> models.CompletedResponse:
     """The effect happened; keep what came of it. The same again is done again."""
     s = caller.s
     held, ledger = claim_of(asked.claim, s.ledger.steps.prefix), s.ledger.steps
     overflows = s.store.overflow is not None
     kept = await adrive(rules.complete(ledger, held, asked.result, overflows=overflows), s.store)
-    return models.CompletedResponse(kept=kept)
+    return models.CompletedResponse(outcome="completed", kept=kept)
 
 
-@routes.post("/claims/fail", responses=MOVE)
+@routes.post("/claims/fail", operation_id="fail_claim", responses=MOVE)
 async def fail(asked: models.FailRequest, caller: LedgerWriter) -> models.FailedResponse:
     """It failed, and is to stay failed."""
     held = claim_of(asked.claim, caller.s.ledger.steps.prefix)
     await caller.s.aio.ledger.fail(held, _failure(asked.error))
-    return models.FailedResponse()
+    return models.FailedResponse(outcome="failed")
 
 
-@routes.post("/claims/release", responses=MOVE)
+@routes.post("/claims/release", operation_id="release_claim", responses=MOVE)
 async def release(asked: models.ReleaseRequest, caller: LedgerWriter) -> models.ReleasedResponse:
     """It did not happen; let the next attempt run."""
     held = claim_of(asked.claim, caller.s.ledger.steps.prefix)
     error = None if asked.error is None else _failure(asked.error)
     await caller.s.aio.ledger.release(held, error)
-    return models.ReleasedResponse()
+    return models.ReleasedResponse(outcome="released")
 
 
-@routes.post("/claims/renew", responses=MOVE)
+@routes.post("/claims/renew", operation_id="renew_claim", responses=MOVE)
 async def renew(asked: models.RenewRequest, caller: LedgerWriter) -> models.RenewedResponse:
     """Still at work: the lease begins anew."""
     held, begun = claim_of(asked.claim, caller.s.ledger.steps.prefix), caller.s.clock.now()
     await caller.s.aio.ledger.renew(held)
-    return models.RenewedResponse(lease=held.lease, lease_until=begun + held.lease)
+    return models.RenewedResponse(outcome="renewed", lease=held.lease, lease_until=begun + held.lease)
 
 
 def _terms(asked: models.ClaimRequest, caller: Principal) -> dict[str, Any]:
@@ -100,8 +102,8 @@ def _terms(asked: models.ClaimRequest, caller: Principal) -> dict[str, Any]:
 def _response(outcome: Outcome, begun: float) -> models.ClaimedResponse | models.ReplayResponse:
     match outcome:
         case Claimed():
-            until = begun + outcome.lease
-            return answer(models.ClaimedResponse, outcome, claim=claim_handle(outcome), lease_until=until)
+            more = {"claim": claim_handle(outcome), "lease_until": begun + outcome.lease}
+            return answer(models.ClaimedResponse, outcome, outcome="claimed", **more)
         case Replay():
             return _replayed(outcome)
         case Busy():
@@ -112,8 +114,8 @@ def _response(outcome: Outcome, begun: float) -> models.ClaimedResponse | models
             raise ProblemError(later("in-progress", detail, outcome.retry_after, attempt=attempt))
         case Failed():
             error = {"type": outcome.failure.type, "message": outcome.failure.message}
-            more = {"error": error, "attempt": outcome.record.attempt}
-            raise problem_error("failed-before", f"at attempt {outcome.record.attempt}", **more)
+            attempt = outcome.record.attempt
+            raise problem_error("failed-before", f"at attempt {attempt}", error=error, attempt=attempt)
         case Mismatch():
             raise problem_error("payload-changed", "use another key, or send the payload of the first time")
         case Unknown():

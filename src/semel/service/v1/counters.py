@@ -1,8 +1,8 @@
 """Counters: so many in a period, counted once."""
 
-from typing import Final
+from typing import Annotated, Final
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 
 from semel.core.drive import adrive
 from semel.periods import PERIODS, PeriodName
@@ -16,7 +16,7 @@ from semel.service.v1.strict_json import StrictRoute
 routes: Final = APIRouter(prefix="/counters", tags=["counters"], route_class=StrictRoute)
 
 
-@routes.post("/charge", responses=problems("key-malformed", "cap-reached"))
+@routes.post("/charge", operation_id="charge", responses=problems("key-malformed", "cap-reached"))
 async def charge(asked: models.ChargeRequest, caller: LedgerWriter) -> models.ChargeResponse:
     """Count so much, if the period has room for it; the same token again counts nothing more."""
     made = await caller.s.aio.counters.charge(
@@ -30,7 +30,7 @@ async def charge(asked: models.ChargeRequest, caller: LedgerWriter) -> models.Ch
     return answer(models.ChargeResponse, made, charge=charge_handle(made))
 
 
-@routes.post("/refund", responses=problems("key-malformed", "claim-malformed"))
+@routes.post("/refund", operation_id="refund_charge", responses=problems("key-malformed", "claim-malformed"))
 async def refund(asked: models.RefundRequest, caller: LedgerWriter) -> models.RefundResponse:
     """Give a charge back, once."""
     held = charge_of(asked.charge)
@@ -40,13 +40,13 @@ async def refund(asked: models.RefundRequest, caller: LedgerWriter) -> models.Re
     return models.RefundResponse(refunded=refunded)
 
 
-@routes.get("", responses=problems("key-malformed"))
+@routes.get("", operation_id="get_counter", responses=problems("key-malformed"))
 async def look(
-    counter: models.KeyQuery,
+    counter: Annotated[models.CounterName, Query()],
     caller: LedgerReader,
-    per: PeriodName = "day",
+    per: Annotated[PeriodName, Query(description="How long a period is.")] = "day",
     zone: models.Zone = "UTC",
-    cap: models.Amount | None = None,
+    cap: Annotated[models.Amount | None, Query(description="To be told how much of it remains.")] = None,
 ) -> models.TallyResponse:
     """How a counter stands now."""
     tally = await caller.s.aio.counters.look(counter, per=PERIODS[per](zone), cap=cap)

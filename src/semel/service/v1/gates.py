@@ -2,10 +2,10 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
-from fastapi import APIRouter
+from fastapi import APIRouter, Path
 
 from semel import errors
 from semel.apps.configuration import Configuration
@@ -30,6 +30,7 @@ from semel.service.v1.strict_json import StrictRoute
 EXAMPLE: Final = 'rules = [{ rule = "kill_switch", switch = "safe_mode" }]'
 # What a file of settings cannot say: a table is a value of the program's.
 ELSEWHERE: Final = frozenset({"book", "table"})
+GateName: TypeAlias = Annotated[str, Path(description="The gate, by its name in the settings.")]
 # Facts become arguments, and these are arguments already.
 TAKEN: Final = frozenset({"self", "also", "at", "subject"})
 
@@ -45,8 +46,8 @@ def router(runtime: Runtime) -> APIRouter:
         chosen = runtime.settings.gates[name]
         return caller.s.aio.gate(*gates[name], ttl=chosen.ttl, trace=chosen.trace)
 
-    @routes.post("/decide", responses=problems("key-malformed", "no-such-gate"))
-    async def decide(name: str, asked: DecideRequest, caller: LedgerWriter) -> DecisionResponse:
+    @routes.post("/decide", operation_id="decide", responses=problems("key-malformed", "no-such-gate"))
+    async def decide(name: GateName, asked: DecideRequest, caller: LedgerWriter) -> DecisionResponse:
         """Whether this action may happen; asked again, the answer is the same."""
         gate = gate_of(name, caller)
         if taken := TAKEN & asked.facts.keys():
@@ -54,8 +55,12 @@ def router(runtime: Runtime) -> APIRouter:
         ask = gate.reconsider if asked.reconsider else gate.decide
         return _response(await ask(asked.key, **asked.facts))
 
-    @routes.post("/refund", responses=problems("key-malformed", "claim-malformed", "no-such-gate"))
-    async def refund(name: str, asked: GateRefundRequest, caller: LedgerWriter) -> RefundResponse:
+    @routes.post(
+        "/refund",
+        operation_id="refund_decision",
+        responses=problems("key-malformed", "claim-malformed", "no-such-gate"),
+    )
+    async def refund(name: GateName, asked: GateRefundRequest, caller: LedgerWriter) -> RefundResponse:
         """What was allowed did not happen: give back what it used up, once."""
         gate, held = gate_of(name, caller), decision_of(asked.decision)
         known = await gate.recorded(held.key)

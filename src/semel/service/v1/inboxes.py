@@ -4,7 +4,7 @@ import asyncio
 from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Depends, Path, Query
 
 from semel.doors.inbox import Counted, Dead, DeadFilter, Inbox
 from semel.doors.inbox.redriving import redrive
@@ -24,6 +24,7 @@ READS: Final[tuple[Right, ...]] = ("ops:read", "apps:read")
 WRITES: Final[tuple[Right, ...]] = ("ops:write", "apps:read")
 # So many of what was put back are named in an answer.
 NAMED: Final = 100
+AppPath: TypeAlias = Annotated[str, Path(description="The application whose inbox is meant.")]
 InboxReader: TypeAlias = Annotated[Principal, Depends(asking(*READS))]
 InboxWriter: TypeAlias = Annotated[Principal, Depends(asking(*WRITES))]
 
@@ -51,7 +52,7 @@ def router(runtime: Runtime) -> APIRouter:
         response_model_exclude_unset=True,
     )
     async def dead(
-        app: str, asked: Annotated[models.DeadLettersQuery, Query()], caller: InboxReader
+        app: AppPath, asked: Annotated[models.DeadLettersQuery, Query()], caller: InboxReader
     ) -> models.DeadLettersResponse:
         """Messages that nobody could handle, the oldest first."""
         if asked.bodies:
@@ -65,7 +66,9 @@ def router(runtime: Runtime) -> APIRouter:
         responses=problems("no-such-app", "no-such-letter"),
         response_model_exclude_unset=True,
     )
-    async def put_back(app: str, asked: models.RedriveRequest, caller: InboxWriter) -> models.RedriveResponse:
+    async def put_back(
+        app: AppPath, asked: models.RedriveRequest, caller: InboxWriter
+    ) -> models.RedriveResponse:
         """Put dead letters back, to be handled as if they were new: one, all, or those that fit."""
         which = _which(asked)
         return await asyncio.to_thread(_redriven, mounted_app(app), asked, which, caller.name)

@@ -15,7 +15,7 @@ from semel.service.v1.strict_json import StrictRoute
 routes: Final = APIRouter(tags=["marks"], route_class=StrictRoute)
 
 
-@routes.post("/check-and-set", responses=problems("key-malformed"))
+@routes.post("/check-and-set", operation_id="check_and_set", responses=problems("key-malformed"))
 async def check_and_set(asked: CheckRequest, caller: LedgerWriter) -> CheckResponse:
     """True the first time, false while that time is remembered: one atomic write.
 
@@ -32,13 +32,17 @@ async def check_and_set(asked: CheckRequest, caller: LedgerWriter) -> CheckRespo
     return CheckResponse(new=await adrive(steps.check_and_set(asked.key, asked.ttl), caller.s.store))
 
 
-@routes.post("/is-processed", responses=problems("key-malformed"))
+@routes.post("/is-processed", operation_id="is_processed", responses=problems("key-malformed"))
 async def is_processed(asked: KeyRequest, caller: LedgerReader) -> ProcessedResponse:
     """Whether a key is done; one that is only being worked on is not."""
     return ProcessedResponse(processed=await caller.s.aio.ledger.is_processed(asked.key))
 
 
-@routes.post("/mark-processed", responses=problems("key-malformed", "in-progress"))
+@routes.post(
+    "/mark-processed",
+    operation_id="mark_processed",
+    responses=problems("key-malformed", "in-progress"),
+)
 async def mark_processed(asked: MarkRequest, caller: LedgerWriter) -> ProcessedResponse:
     """Record that a key is done, whatever became of earlier attempts; a running one is left alone."""
     await caller.s.aio.ledger.mark_processed(asked.key, asked.ttl)

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias, TypeVar
 
-from fastapi import Query
+from fastapi import Path, Query
 from pydantic import (  # noqa: TID253 - the service is where it is needed
     AwareDatetime,
     BaseModel,
@@ -10,6 +10,7 @@ from pydantic import (  # noqa: TID253 - the service is where it is needed
     Field,
     JsonValue,
     PlainSerializer,
+    RootModel,
     Strict,
 )
 
@@ -34,15 +35,16 @@ KEY_FORM: Final[dict[str, Any]] = {
     "max_length": MAX_KEY_BYTES,
     "pattern": r"^[^\x00-\x1f\x7f-\x9f]+$",
 }
-BodyKey: TypeAlias = Annotated[
-    str,
-    Field(
-        **KEY_FORM,
-        description=f"What is done once: at most {MAX_KEY_BYTES} bytes in UTF-8, without control characters.",
-        examples=["charge:order-17"],
-    ),
+KEY_MEANS: Final[dict[str, Any]] = {
+    "description": f"What is done once: at most {MAX_KEY_BYTES} bytes in UTF-8, without control characters.",
+    "examples": ["charge:order-17"],
+}
+BodyKey: TypeAlias = Annotated[str, Field(**KEY_FORM, **KEY_MEANS)]
+KeyQuery: TypeAlias = Annotated[str, Query(**KEY_FORM, **KEY_MEANS)]
+SwitchPath: TypeAlias = Annotated[str, Path(**KEY_FORM, description="The name of the switch.")]
+CounterName: TypeAlias = Annotated[
+    BodyKey, Field(description="The name of the counter.", examples=["mails:ann@example.com"])
 ]
-KeyQuery: TypeAlias = Annotated[str, Query(**KEY_FORM)]
 ClaimToken: TypeAlias = Annotated[
     str,
     Field(
@@ -51,7 +53,10 @@ ClaimToken: TypeAlias = Annotated[
         examples=["4f1d6c0e9b7a4c35a8d2f3b1c0e97a64"],
     ),
 ]
-Ttl: TypeAlias = Annotated[float, Field(gt=0, le=LONGEST_TTL, allow_inf_nan=False)]
+Ttl: TypeAlias = Annotated[
+    float,
+    Field(gt=0, le=LONGEST_TTL, allow_inf_nan=False, description="For how many seconds it is remembered."),
+]
 Amount: TypeAlias = Annotated[int, Field(ge=1, le=MAX_INTEGER)]
 Handle: TypeAlias = Annotated[
     str, Field(min_length=1, max_length=8192, pattern=r"^[A-Za-z0-9_-]+$", description="As it was given out.")
@@ -63,7 +68,8 @@ IsoMoment: TypeAlias = Annotated[
 ]
 RecordStatus: TypeAlias = Literal["IN_PROGRESS", "COMPLETED", "FAILED", "UNKNOWN", "RELEASED"]
 Zone: TypeAlias = Annotated[
-    str, Field(max_length=64, description="IANA name.", examples=["Europe/Stockholm"])
+    str,
+    Field(max_length=64, description="Where a period begins: an IANA name.", examples=["Europe/Stockholm"]),
 ]
 
 
@@ -73,10 +79,16 @@ class RequestModel(BaseModel):
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)
 
 
-class ResponseModel(BaseModel):
-    """An answer."""
+def _open(schema: dict[str, Any]) -> None:
+    schema.pop("additionalProperties", None)
 
-    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", from_attributes=True)
+
+class ResponseModel(BaseModel):
+    """An answer; to its clients it is open, so that a later version may tell more."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(
+        extra="forbid", from_attributes=True, json_schema_extra=_open
+    )
 
 
 A = TypeVar("A", bound=ResponseModel)
@@ -103,10 +115,20 @@ class ClaimRequest(RequestModel):
     fingerprint: Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[\x21-\x7e]+$")] | None = (
         Field(default=None, description="Instead of the payload: a hash of the client's own.")
     )
-    lease: Annotated[float, Field(gt=0, le=LONGEST_LEASE, allow_inf_nan=False)] = 30.0
-    ttl: Ttl = 86_400.0
-    on_lapsed: Literal["rerun", "hold", "resolve"] = "rerun"
-    max_attempts: Annotated[int, Field(ge=1, le=MAX_INTEGER)] | None = None
+    lease: Annotated[float, Field(gt=0, le=LONGEST_LEASE, allow_inf_nan=False)] = Field(
+        default=30.0, description="For how many seconds the key is held without a renewal."
+    )
+    ttl: Ttl = Field(
+        default=86_400.0, description="For how many seconds the record is kept after its last change."
+    )
+    on_lapsed: Literal["rerun", "hold", "resolve"] = Field(
+        default="rerun",
+        description="Where an earlier attempt vanished: `rerun` runs it again, `hold` leaves it to somebody "
+        "to settle, and under `resolve` the caller first asks the remote system.",
+    )
+    max_attempts: Annotated[int, Field(ge=1, le=MAX_INTEGER)] | None = Field(
+        default=None, description="After so many attempts the failure is final."
+    )
     doubt_ttl: Ttl | None = Field(
         default=None,
         description="How long a doubt waits to be settled under `hold` and `resolve`; for ever without it.",
@@ -116,53 +138,62 @@ class ClaimRequest(RequestModel):
 class ClaimedResponse(ResponseModel):
     """The key is the caller's until the lease ends."""
 
-    outcome: Literal["claimed"] = "claimed"
+    outcome: Literal["claimed"]
     key: str
     claim: str = Field(description="To be given back with complete, fail, release and renew.")
-    attempt: int
+    attempt: int = Field(description="Rises with every attempt: the fencing number for other systems.")
     lapsed: bool = Field(description="An earlier attempt vanished, so its effect may have happened.")
     lease: float = Field(description="Seconds, counted from before the request was sent.")
     lease_until: IsoMoment
-    ttl: float
+    ttl: float = Field(description="Seconds.")
 
 
 class ReplayResponse(ResponseModel):
     """It was done before."""
 
-    outcome: Literal["replay"] = "replay"
+    outcome: Literal["replay"]
     key: str
-    attempt: int
+    attempt: int = Field(description="Which attempt has completed it.")
     completed_at: IsoMoment
     kept: bool = Field(description="Whether there is a result; the fact is kept longer than a large one.")
-    result: JsonValue = None
+    result: JsonValue = Field(default=None, description="What it was completed with; absent where not kept.")
+
+
+class ClaimResponse(RootModel[ClaimedResponse | ReplayResponse]):
+    """The key is the caller's, or it was done before: `outcome` says which."""
+
+    # One shape for both statuses: generated clients read every success of an operation as the same type.
+    root: ClaimedResponse | ReplayResponse = Field(discriminator="outcome")
 
 
 class CompleteRequest(RequestModel):
     """What came of a claim."""
 
     claim: Handle
-    result: JsonValue = None
+    result: JsonValue = Field(default=None, description="What whoever claims the key from now on is given.")
 
 
 class SentError(RequestModel):
     """An error: its type and its message."""
 
-    type: Annotated[str, Field(min_length=1, max_length=200)]
-    message: Annotated[str, Field(max_length=10_000)] = ""
+    type: Annotated[str, Field(min_length=1, max_length=200)] = Field(
+        description="The name of the error.", examples=["CardDeclined"]
+    )
+    message: Annotated[str, Field(max_length=10_000)] = Field(default="", description="For people to read.")
 
 
 class FailRequest(RequestModel):
     """Why it failed for good."""
 
     claim: Handle
-    error: SentError
+    error: SentError = Field(description="What whoever claims the key from now on is told.")
 
 
 class ReleaseRequest(RequestModel):
     """A claim to be given back, and why."""
 
     claim: Handle
-    error: SentError | None = None
+    error: SentError | None = Field(default=None, description="Why, for whoever looks into it.")
 
 
 class RenewRequest(RequestModel):
@@ -174,27 +205,27 @@ class RenewRequest(RequestModel):
 class CompletedResponse(ResponseModel):
     """It is done, and stays so."""
 
-    outcome: Literal["completed"] = "completed"
+    outcome: Literal["completed"]
     kept: bool = Field(description="Whether the result was stored, and not only the fact.")
 
 
 class FailedResponse(ResponseModel):
     """It has failed, and stays so."""
 
-    outcome: Literal["failed"] = "failed"
+    outcome: Literal["failed"]
 
 
 class ReleasedResponse(ResponseModel):
     """It was given back: the next attempt runs."""
 
-    outcome: Literal["released"] = "released"
+    outcome: Literal["released"]
 
 
 class RenewedResponse(ResponseModel):
     """The lease began anew."""
 
-    outcome: Literal["renewed"] = "renewed"
-    lease: float
+    outcome: Literal["renewed"]
+    lease: float = Field(description="Seconds, counted from before the request was sent.")
     lease_until: IsoMoment
 
 
@@ -205,7 +236,9 @@ class WaitRequest(RequestModel):
     """A key to be waited for."""
 
     key: BodyKey
-    timeout: Annotated[float, Field(gt=0, le=LONGEST_WAIT, allow_inf_nan=False)] = 10.0
+    timeout: Annotated[float, Field(gt=0, le=LONGEST_WAIT, allow_inf_nan=False)] = Field(
+        default=10.0, description="For how many seconds."
+    )
 
 
 class RecordedError(ResponseModel):
@@ -225,10 +258,10 @@ class RecordResponse(ResponseModel):
     updated_at: IsoMoment
     lease_until: IsoMoment
     expires_at: IsoMoment | None = Field(description="Null for a doubt that stays until it is settled.")
-    fingerprint: str | None
-    error: RecordedError | None
+    fingerprint: str | None = Field(description="The hash of the payload, where there was one.")
+    error: RecordedError | None = Field(description="Of what failed, or was given back with an error.")
     kept: bool = Field(description="Whether there is a result.")
-    result: JsonValue = None
+    result: JsonValue = Field(default=None, description="What it was completed with; absent where not kept.")
 
 
 def kept_result(result: Any) -> dict[str, Any]:
@@ -260,7 +293,9 @@ class CheckRequest(RequestModel):
     """One key, or several, to be marked unless they were before."""
 
     key: BodyKey | None = None
-    keys: Annotated[list[BodyKey], Field(min_length=1, max_length=MOST_KEYS)] | None = None
+    keys: Annotated[list[BodyKey], Field(min_length=1, max_length=MOST_KEYS)] | None = Field(
+        default=None, description="Instead of one key: several."
+    )
     token: ClaimToken | None = None
     ttl: Ttl = 3600.0
 
@@ -268,7 +303,7 @@ class CheckRequest(RequestModel):
 class CheckResponse(ResponseModel):
     """Whether it was the first time; for several keys, in their order."""
 
-    new: bool | list[bool]
+    new: bool | list[bool] = Field(description="A list where `keys` were sent.")
 
 
 class KeyRequest(RequestModel):
@@ -296,13 +331,17 @@ class ProcessedResponse(ResponseModel):
 class ChargeRequest(RequestModel):
     """So much to be counted, under a token, if there is room."""
 
-    counter: BodyKey
-    token: BodyKey
-    cap: Amount
-    by: Amount = 1
-    per: PeriodName = "day"
+    counter: CounterName
+    token: BodyKey = Field(
+        description="What is charged for: each token counts once.", examples=["message-17"]
+    )
+    cap: Amount = Field(description="How much a period has room for.")
+    by: Amount = Field(default=1, description="How much is counted.")
+    per: PeriodName = Field(default="day", description="How long a period is.")
     zone: Zone = "UTC"
-    keep: Ttl = 604_800.0
+    keep: Ttl = Field(
+        default=604_800.0, description="For how many seconds after its period a charge is remembered."
+    )
 
 
 class ChargeResponse(ResponseModel):
@@ -345,7 +384,9 @@ class DecideRequest(RequestModel):
     """An action, and what the rules have to know about it."""
 
     key: BodyKey
-    facts: dict[str, str | int] = {}
+    facts: dict[str, str | int] = Field(
+        default={}, description="What the rules ask for, by name.", examples=[{"person": "ann@example.com"}]
+    )
     reconsider: bool = Field(
         default=False, description="Decide anew, where the time of an earlier refusal is over."
     )
@@ -364,13 +405,15 @@ class DecisionResponse(ResponseModel):
     """Whether it may happen; what is allowed has been counted already."""
 
     key: str
-    allowed: bool
+    allowed: bool = Field(description="Whether it may happen now.")
     at: IsoMoment
     decision: str | None = Field(description="Of an allowed action: to be given back with refund.")
-    reason: str | None
-    not_before: IsoMoment | None
-    would_allow: bool
-    rules: list[SightResponse]
+    reason: str | None = Field(description="Why it was refused.")
+    not_before: IsoMoment | None = Field(description="From when it may happen, where that is known.")
+    would_allow: bool = Field(
+        description="True where it is allowed, and where a gate that is only tried out refused it."
+    )
+    rules: list[SightResponse] = Field(description="What each rule saw.")
 
 
 class GateRefundRequest(RequestModel):
@@ -382,8 +425,8 @@ class GateRefundRequest(RequestModel):
 class SwitchRequest(RequestModel):
     """How a switch is to stand, and why."""
 
-    on: bool
-    reason: Annotated[str, Field(max_length=1000)] = ""
+    on: bool = Field(description="True stops what the switch stands for.")
+    reason: Annotated[str, Field(max_length=1000)] = Field(default="", description="For whoever looks back.")
 
 
 class SwitchResponse(ResponseModel):
@@ -411,7 +454,9 @@ GivenMoment: TypeAlias = Annotated[
     Field(description="ISO 8601, with its zone.", examples=["2026-03-01T08:00:00Z"]),
 ]
 SearchWord: TypeAlias = Annotated[str, Field(max_length=MAX_KEY_BYTES)]
-PageLimit: TypeAlias = Annotated[int, Field(ge=1, le=LONGEST_PAGE)]
+PageLimit: TypeAlias = Annotated[
+    int, Field(ge=1, le=LONGEST_PAGE, description="How many a page has at most.")
+]
 PageCursor: TypeAlias = Annotated[
     str,
     Field(
@@ -437,7 +482,7 @@ Reason: TypeAlias = Annotated[
 class SearchRequest(RequestModel):
     """Which records are wanted; what is left out does not narrow it."""
 
-    status: RecordStatus | None = None
+    status: RecordStatus | None = Field(default=None, description="How they stand.")
     prefix: SearchWord = Field(default="", description="What the key begins with.", examples=["charge:"])
     in_doubt: bool = Field(
         default=False, description="Only what waits for somebody to find out what became of it."
@@ -662,7 +707,7 @@ class SwitchHistoryResponse(ResponseModel):
 class ActionTerms(RequestModel):
     """What is to be done, and why; who wants it is told by the token."""
 
-    name: Literal["release", "complete", "fail", "drop", "forget"]
+    name: Literal["release", "complete", "fail", "drop", "forget"] = Field(description="What is done.")
     why: Reason
     result: JsonValue = Field(default=None, description="With `complete`: what came of it.")
     force: bool = Field(default=False, description="Though somebody is at work on it at this moment.")
@@ -685,8 +730,12 @@ class ActionRequest(ActionTerms):
 class BulkRequest(ActionTerms):
     """What is to be done to every record of a page of a search."""
 
-    search: SearchRequest = Field(examples=[{"status": "FAILED", "error": "TimeoutError"}])
-    limit: Annotated[int, Field(ge=1, le=MOST_ACTIONS)] = MOST_ACTIONS
+    search: SearchRequest = Field(
+        description="To which records.", examples=[{"status": "FAILED", "error": "TimeoutError"}]
+    )
+    limit: Annotated[int, Field(ge=1, le=MOST_ACTIONS)] = Field(
+        default=MOST_ACTIONS, description="To how many at most."
+    )
     after: SearchCursor | None = None
     preview: bool = Field(default=True, description="Only tell what it would do; false does it.")
 
@@ -769,9 +818,9 @@ class JournalResponse(ResponseModel):
 class RatesQuery(OpsQuery):
     """Which rates are wanted: those of the last hour, or of sixty hours, where nothing else is said."""
 
-    since: GivenMoment | None = None
-    until: GivenMoment | None = None
-    width: RateWidth = "minute"
+    since: GivenMoment | None = Field(default=None, description="From this moment on.")
+    until: GivenMoment | None = Field(default=None, description="Up to this moment, which is now without it.")
+    width: RateWidth = Field(default="minute", description="Of how long each of them tells.")
 
 
 class RatesResponse(ResponseModel):
@@ -867,8 +916,10 @@ class RedriveRequest(RequestModel):
     )
 
     why: Reason
-    id: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
-    all: bool = False
+    id: Annotated[str, Field(min_length=1, max_length=1024)] | None = Field(
+        default=None, description="One of them."
+    )
+    all: bool = Field(default=False, description="Every one.")
     error: SearchWord = Field(
         default="", description="Those with this type of error.", examples=["TimeoutError"]
     )

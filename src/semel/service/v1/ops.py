@@ -1,9 +1,9 @@
 """For whoever runs a ledger: which records, how one came to be so, what to do about it, and who did what."""
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Depends, Query
 
 from semel.core.events import digest
 from semel.errors import NotProvisioned, UsageError
@@ -12,7 +12,7 @@ from semel.ops.model import Action, Done, Found, Search, version_of
 from semel.ops.rates import EDGES, HOUR, KEPT, MINUTE
 from semel.service.openapi import problems
 from semel.service.problems import ProblemError, problem_error
-from semel.service.tokens import OpsReader, OpsWriter, Principal
+from semel.service.tokens import OpsReader, OpsWriter, Principal, operating
 from semel.service.v1 import models
 from semel.service.v1.models import answer
 from semel.service.v1.strict_json import StrictRoute
@@ -22,6 +22,9 @@ from semel.tables import FOREVER, RECENT
 WIDTHS: dict[models.RateWidth, int] = {"minute": MINUTE, "hour": HOUR}
 # So many minutes, or hours, are told of where nobody says since when.
 USUAL = 60
+
+# A switch is the whole environment's, and no tenant's.
+SwitchReader: TypeAlias = Annotated[Principal, Depends(operating("ops:read", "apps:read"))]
 
 UNORDERED = (
     "order: this store does not list all records by time; whoever runs it turns that on with "
@@ -103,12 +106,11 @@ async def counters(
 
 @routes.get("/switches/{name}", operation_id="ops_switch_history", responses=problems("no-such-app"))
 async def switch_history(
-    name: Annotated[str, Path(**models.KEY_FORM)],
+    name: models.SwitchPath,
     asked: Annotated[models.SwitchHistoryQuery, Query()],
-    caller: OpsReader,
+    caller: SwitchReader,
 ) -> models.SwitchHistoryResponse:
     """How a switch was turned, newest first: what it tells itself, and what operators' entries tell."""
-    caller.require("apps:read")  # a switch is the whole environment's, and no tenant's
     turns = await caller.s.aio.ops.switch_history(name, limit=asked.limit)
     return models.SwitchHistoryResponse.model_validate({"turns": turns})
 

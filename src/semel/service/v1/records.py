@@ -19,6 +19,7 @@ routes: Final = APIRouter(tags=["records"], route_class=StrictRoute)
 
 @routes.post(
     "/wait",
+    operation_id="wait",
     responses=problems("key-malformed", "no-such-record", "in-progress"),
     response_model=RecordResponse,
     response_model_exclude_unset=True,
@@ -35,7 +36,10 @@ async def wait(asked: WaitRequest, caller: LedgerReader, request: Request) -> An
 
 
 @routes.get(
-    "/records", responses=problems("key-malformed", "no-such-record"), response_model_exclude_unset=True
+    "/records",
+    operation_id="get_record",
+    responses=problems("key-malformed", "no-such-record"),
+    response_model_exclude_unset=True,
 )
 async def get(key: KeyQuery, caller: LedgerReader) -> RecordResponse:
     """The record of a key."""
