@@ -299,7 +299,7 @@ class TestTheStoreInTheDocs(StoreConformance):
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_block_says_what_it_is(page: Path) -> None:
-    known = {"python", "pyi", "output", "text", "console", "mermaid", "sql"}
+    known = {"python", "pyi", "output", "text", "console", "mermaid", "sql", "typescript", "go"}
     assert {block.language for block in blocks(page)} <= known
     assert page.read_text("utf-8").count("\n```") % 2 == 0
 
