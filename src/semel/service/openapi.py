@@ -65,6 +65,11 @@ FIELD_SCHEMA: Final = {
     },
 }
 PROBLEM: Final = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+CHALLENGE: Final = {"description": "Which token is asked for.", "schema": {"type": "string"}}
+COME_BACK: Final = {
+    "description": "In how many seconds to send the same request again; of a 409 only with `in-progress`.",
+    "schema": {"type": "integer", "minimum": 1},
+}
 # What generators are told of a number's width, since they take all for 32 bits.
 WIDTHS: Final = {"integer": "int64", "number": "double"}
 FASTAPIS_OWN: Final = "Successful Response"
@@ -101,9 +106,9 @@ def problems(
         one["description"] = f"{one['description']}\n\n`{kind}`: {title}.".strip()
         one["content"][MEDIA_TYPE]["examples"][kind] = {"$ref": f"#/components/examples/{kind}"}
         if status in (401, 403):
-            one["headers"] = {"WWW-Authenticate": {"schema": {"type": "string"}}}
+            one["headers"] = {"WWW-Authenticate": CHALLENGE}
         if status in (408, 409, 503):
-            one["headers"] = {"Retry-After": {"schema": {"type": "integer", "minimum": 1}}}
+            one["headers"] = {"Retry-After": COME_BACK}
     return responses
 
 

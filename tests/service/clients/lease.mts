@@ -7,6 +7,18 @@ async function lease(key: string): Promise<string> {
   return data.lease_until;
 }
 
+// What these have got wrong is found when they are compiled.
+export const wrong = [
+  // @ts-expect-error a lease is a number
+  () => semel.POST("/v1/claims", { body: { key: "a", lease: "30" } }),
+  // @ts-expect-error it has to have a key
+  () => semel.POST("/v1/claims", { body: { payload: {} } }),
+  // @ts-expect-error there is no such operation
+  () => semel.GET("/v1/claims"),
+  // @ts-expect-error a replay has no claim
+  async () => (await semel.POST("/v1/claims", { body: { key: "a" } })).data!.claim,
+];
+
 await once("long", {}, async () => {
   const first = await lease("long");
   while ((await lease("long")) === first) await new Promise((resolve) => setTimeout(resolve, 50));
