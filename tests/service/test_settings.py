@@ -363,6 +363,57 @@ def test_a_secret_may_lie_in_a_file(tmp_path: Path) -> None:
     assert secrets_of(settings(given).semel, given).secret == b"a secret from a file"
 
 
+def secrets_dir(folder: Path, **files: str | bytes) -> dict[str, str]:
+    """What names a folder with these files, as platforms mount secrets."""
+    for name, value in files.items():
+        (folder / name).write_bytes(value if isinstance(value, bytes) else value.encode())
+    return {"SEMEL_SECRETS_DIR": str(folder)}
+
+
+def test_a_file_named_as_a_variable_sets_what_the_variable_would(tmp_path: Path) -> None:
+    files = {"SEMEL_URL": "memory:\n", "SEMEL_TOKENS__OPS__TOKEN": "  blanks count too\r\n", "password": "no"}
+    env = secrets_dir(tmp_path, **files) | {"SEMEL_TOKENS__OPS__SCOPES": "metrics"}
+    (tmp_path / "SEMEL_SERVICE__PORT").mkdir()  # as Kubernetes has folders beside what it mounts
+    given = gather(None, env)
+    chosen = settings(given)
+    assert chosen.semel.url == "memory:"
+    assert (chosen.tokens["ops"].token, chosen.tokens["ops"].scopes) == ("  blanks count too", ["metrics"])
+    assert given.where(("semel", "url")) == f" in the file {tmp_path / 'SEMEL_URL'}"
+
+
+def test_such_a_file_wins_over_the_settings_file_and_a_variable_over_both(tmp_path: Path) -> None:
+    toml, folder = tmp_path / "semel.toml", tmp_path / "secrets"
+    toml.write_text('[semel]\nurl = "memory:"\nenv = "toml"\nsecret = "of the settings file"\n')
+    folder.mkdir()
+    env = secrets_dir(folder, SEMEL_URL="sqlite:///file.db", SEMEL_ENV="file") | {"SEMEL_ENV": "variable"}
+    chosen = settings(gather(str(toml), env)).semel
+    assert (chosen.url, chosen.env, chosen.secret) == (
+        "sqlite:///file.db",
+        "variable",
+        "of the settings file",
+    )
+
+
+def test_a_folder_of_secrets_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidOption, match=r"^SEMEL_SECRETS_DIR: .*nowhere cannot be read: No such file"):
+        gather(None, {"SEMEL_SECRETS_DIR": str(tmp_path / "nowhere")})
+    with pytest.raises(InvalidOption, match="SEMEL_SECRET is no text in UTF-8"):
+        gather(None, secrets_dir(tmp_path, SEMEL_SECRET=b"\xff"))
+
+
+def test_a_wrong_value_in_such_a_file_is_named_by_its_file_and_not_shown(tmp_path: Path) -> None:
+    env = secrets_dir(tmp_path, SEMEL_SERVICE__PORT="hunter2")
+    with pytest.raises(InvalidOption, match=r"^service\.port in the file .*SEMEL_SERVICE__PORT: ") as error:
+        settings(gather(None, env))
+    assert "hunter2" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["SEMEL_URL_FILE", "SEMEL_ENV_FILE"])
+def test_what_other_images_call_a_variables_file_is_not_ignored(name: str) -> None:
+    with pytest.raises(InvalidOption, match=f"there is no {name}: put the value into a file named SEMEL_"):
+        gather(None, {name: "/run/secrets/url"})
+
+
 def test_elsewhere_an_app_that_needs_a_secret_asks_for_it(tmp_path: Path) -> None:
     given = told("[semel]\nurl = 'memory:'\n[apps.support]\nwebhook_token = 'token-of-richpanel-x'")
     with pytest.raises(InvalidOption, match=r"^semel\.secret: it is not set, and the app support needs it"):

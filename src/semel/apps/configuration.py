@@ -21,6 +21,8 @@ S = TypeVar("S", bound=msgspec.Struct)
 PREFIX: Final = "SEMEL_"
 # What the other commands read too; everything else in the environment has its section in its name.
 SHORT: Final = {f"{PREFIX}{name.upper()}": ("semel", name) for name in StoreSection.__struct_fields__}
+# The folder in which a platform puts secrets, each in a file of its own.
+SECRETS_DIR: Final = f"{PREFIX}SECRETS_DIR"
 
 
 class Configuration:
@@ -66,6 +68,13 @@ class Configuration:
             if path is not None:
                 self.put(path, environ[name], f"the environment variable {name}")
 
+    def take_files(self, folder: str) -> None:
+        """Set what the files of a folder set: each is named as a variable, and has its value."""
+        for file in _files(folder):
+            path = _path_of(file.name)
+            if path is not None:
+                self.put(path, _value_in(file), f"the file {file}")
+
     def wrong(self, path: SettingPath, problem: str) -> BadSetting:
         """The error for a setting."""
         return BadSetting(".".join(path), self.where(path), problem)
@@ -85,8 +94,10 @@ def gather(
     environ: Mapping[str, str] = os.environ,
     options: Mapping[SettingPath, Any] | None = None,
 ) -> Configuration:
-    """What is set by the file, by the environment over it, and by the command's options over both."""
+    """What is set by the file, by secrets and the environment over it, and by options over them all."""
     configuration = _from_file(file)
+    if SECRETS_DIR in environ:
+        configuration.take_files(environ[SECRETS_DIR])
     configuration.take(environ)
     for path, value in (options or {}).items():
         configuration.put(path, value, f"the option --{path[-1].replace('_', '-')}")
@@ -127,12 +138,33 @@ def _from_file(file: str | None) -> Configuration:
         raise errors.InvalidOption(f"{file} cannot be read: {error.strerror}") from error
 
 
+def _files(folder: str) -> list[Path]:
+    try:
+        return sorted(file for file in Path(folder).iterdir() if file.is_file())
+    except OSError as error:
+        raise errors.InvalidOption(f"{SECRETS_DIR}: {folder} cannot be read: {error.strerror}") from error
+
+
+def _value_in(file: Path) -> str:
+    """What a file has, without the end of its last line, which editors and `echo` add."""
+    try:
+        return file.read_text("utf-8").rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise errors.InvalidOption(f"{file} is no text in UTF-8: {error}") from error
+    except OSError as error:
+        raise errors.InvalidOption(f"{file} cannot be read: {error.strerror}") from error
+
+
 def _path_of(variable: str) -> SettingPath | None:
     """The setting that a variable sets; those of other programs have no section in their name."""
     if not variable.startswith(PREFIX):
         return None
     if variable in SHORT:
         return SHORT[variable]
+    meant = variable.removesuffix("_FILE")
+    if meant in SHORT:
+        remedy = f"put the value into a file named {meant}, and name its folder with {SECRETS_DIR}"
+        raise BadSetting(".".join(SHORT[meant]), "", f"there is no {variable}: {remedy}")
     name = variable.removeprefix(PREFIX)
     return tuple(name.lower().split("__")) if "__" in name else None
 

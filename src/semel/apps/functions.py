@@ -99,7 +99,7 @@ class Functions:
 
     def _ledger(self) -> Semel:
         configuration = gather(None)
-        if not os.environ.get("SEMEL_URL"):
+        if not configuration.tree.get("semel", {}).get("url"):
             url = url_by_variables(self._facts.ledger_table or LEDGER, os.environ)
             configuration.put(("semel", "url"), url, "the environment")
         store = store_of(configuration)
