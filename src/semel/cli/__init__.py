@@ -1,5 +1,7 @@
 """The `semel` command. What it needs beyond semel itself, `pip install "semel[cli]"` brings."""
 
+import os
+import signal
 import sys
 
 from semel import errors
@@ -8,6 +10,7 @@ from semel.core.extras import require
 
 def main() -> None:
     """Run the command; an error of semel's, or a call that is wrong in itself, is one line on stderr."""
+    _heed_sigterm()
     try:
         require("typer", "cli")
         require("rich", "cli")
@@ -24,6 +27,16 @@ def main() -> None:
             raise
         _tell(error, error.format_message())
         sys.exit(getattr(error, "exit_code", 1))
+
+
+def _heed_sigterm() -> None:
+    """As a container's first process, end by SIGTERM as any other would.
+
+    The kernel gives that process no signal that it has not asked for: until a service has begun, and in a
+    command that does not ask at all, a stop would last until the container is killed.
+    """
+    if os.getpid() == 1:
+        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
 
 
 def _tell(error: Exception, message: str) -> None:
