@@ -40,6 +40,14 @@ def instructions(file: Path) -> list[tuple[str, str]]:
     return [(name, value) for name, value in found if name != "COMMENT"]
 
 
+def settings_of(file: Path) -> dict[str, str]:
+    """The environment that an image gives to what runs in it."""
+    steps = instructions(file)
+    last = max(number for number, (name, _) in enumerate(steps) if name == "FROM")
+    pairs = [pair for name, value in steps[last:] if name == "ENV" for pair in shlex.split(value)]
+    return {name: value for name, value in (pair.split("=", 1) for pair in pairs) if name != "PATH"}
+
+
 def words(value: str) -> list[str]:
     """An instruction in exec form, which no shell reads: the command gets the signals itself."""
     listed: list[str] = json.loads(value)
