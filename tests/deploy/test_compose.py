@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import httpx
 import psycopg
 import pytest
-import yaml
+import yaml  # type: ignore[import-untyped]
 
 from semel.service.settings import ServiceSection
 from tests.deploy.image import DEPLOY, instructions, running, settings_of, words
@@ -40,7 +40,7 @@ def test_there_is_one_for_each_store_that_needs_a_server() -> None:
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_it_has_the_form_that_the_specification_gives(file: Path) -> None:
-    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", file]
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(file)]
     checked = subprocess.run(command, capture_output=True, text=True, check=False)
     assert checked.returncode == 0, checked.stdout
 

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import kubernetes_validate
 import pytest
-import yaml
+import yaml  # type: ignore[import-untyped]
 
 from semel.apps.configuration import gather
 from semel.service.settings import ServiceSection, ServiceSettings, settings
