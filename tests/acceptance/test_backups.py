@@ -20,11 +20,12 @@ import semel
 from semel.core.clock import Clock
 from semel.provision.places import ProvisionTarget, opened
 from semel.tables import OWN
+from tests.pages import blocks
 from tests.servers.postgres import binaries
 from tests.servers.redis import node
 from tests.servers.redis import url as redis_url
 from tests.servers.running import until
-from tests.unit.test_docs import DOCS, blocks
+from tests.unit.test_docs import DOCS
 
 PAGE = DOCS / "how-to" / "back-up-and-restore.md"
 

@@ -27,8 +27,9 @@ from semel.service.settings import (
 )
 from semel.service.v1.gates import ELSEWHERE
 from tests.apps.kit import Service as Running
+from tests.pages import Block, blocks
 from tests.service.kit import opened
-from tests.unit.test_docs import Block, blocks, code, rows, text_of
+from tests.unit.test_docs import code, rows, text_of
 
 DOCS = Path(__file__).parents[2] / "docs"
 SETTINGS, API, HOW_TO = (

@@ -4,7 +4,6 @@ import ast
 import contextlib
 import functools
 import inspect
-import io
 import os
 import re
 import sys
@@ -12,7 +11,7 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 from unittest import mock
 
 import msgspec
@@ -32,6 +31,7 @@ from semel.testing import StoreConformance
 from tests import draft, seeds, situations
 from tests.conformance.dynamodb_kit import REGION, engine
 from tests.doors.sqs_kit import make_queue
+from tests.pages import blocks, run
 from tests.places import CREDENTIALS
 from tests.servers.rabbitmq import Broker, declare
 
@@ -40,22 +40,8 @@ DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
 
 
-class Block(NamedTuple):
-    """A fenced block: its language, the number of its first line, and its text."""
-
-    language: str
-    line: int
-    text: str
-
-
 def text_of(page: str) -> str:
     return (DOCS / page).read_text("utf-8")
-
-
-def blocks(page: Path) -> Iterator[Block]:
-    """The fenced blocks of a page, in order."""
-    for fence in re.finditer(r"^```(\S*)\n(.*?)^```$", page.read_text("utf-8"), re.DOTALL | re.MULTILINE):
-        yield Block(fence[1], fence.string[: fence.start()].count("\n") + 1, fence[2])
 
 
 def prose(page: Path) -> str:
@@ -77,20 +63,6 @@ def code(text: str) -> set[str]:
 
 
 # Examples
-
-
-def run(page: Path, module: ModuleType) -> None:
-    """Run a page's examples in order; an `output` block is what the example before it printed."""
-    printed = ""
-    for block in blocks(page):
-        if block.language == "output":
-            assert printed == block.text, f"{page.name}:{block.line} prints something else"
-        elif block.language == "python":
-            # The empty lines make a traceback show the line of the page.
-            source = compile("\n" * block.line + block.text, str(page), "exec")
-            with contextlib.redirect_stdout(io.StringIO()) as out:
-                exec(source, vars(module))
-            printed = out.getvalue()
 
 
 def close_all(module: ModuleType) -> None:
