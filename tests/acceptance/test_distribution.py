@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import re
 import subprocess
 import sys
 import tarfile
@@ -10,8 +9,6 @@ import zipfile
 from pathlib import Path
 
 import pytest
-
-from tests.unit.test_readme import answered_twice_the_same, blocks
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "semel"
@@ -43,22 +40,6 @@ def build(source: Path, into: Path) -> tuple[Path, Path]:
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return build(ROOT, tmp_path_factory.mktemp("dist"))
-
-
-def installed(what: list[str | Path], folder: Path) -> Path:
-    """The Python of an empty environment, with these installed."""
-    uv("venv", "--python", sys.executable, folder)
-    python = folder / "bin" / "python"
-    uv("pip", "install", "--python", python, "--constraints", ROOT / "constraints.txt", *what)
-    return python
-
-
-def run(*command: str | Path, folder: Path) -> str:
-    """What a program prints that knows nothing of this folder."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 # What is in them
@@ -120,29 +101,3 @@ def test_any_folder_at_any_time_under_any_umask_builds_the_same_bytes(
         finally:
             os.umask(before)
         assert digests(again) == digests(built)
-
-
-# That they work
-
-
-def test_the_readme_and_the_command_line_work_from_the_wheel_alone(
-    built: tuple[Path, Path], tmp_path: Path
-) -> None:
-    python = installed([f"{built[0]}[cli,zones]"], tmp_path / "venv")
-    (tmp_path / "shop.py").write_text(f"{blocks('python')[0]}\nprint(semel.__file__)\n", "utf-8")
-    [place] = run(python, "shop.py", folder=tmp_path).splitlines()
-    assert Path(place).is_relative_to(tmp_path / "venv")
-    semel = python.with_name("semel")
-    version = built[0].name.split("-")[1]
-    assert run(semel, "--version", folder=tmp_path) == f"semel {version}\n"
-    listed = run(semel, "ledger", "list", "--url", "sqlite:///semel.db", folder=tmp_path)
-    assert "charge:order-1001" in listed
-    assert "COMPLETED" in listed
-
-
-def test_the_readmes_api_runs_as_pasted_in_an_empty_environment(
-    built: tuple[Path, Path], tmp_path: Path
-) -> None:
-    [what] = re.findall(r'`pip install "semel(\[\w+\])" uvicorn`', (ROOT / "README.md").read_text("utf-8"))
-    python = installed([f"{built[0]}{what}", "uvicorn"], tmp_path / "venv")
-    answered_twice_the_same(tmp_path, python)
