@@ -61,7 +61,7 @@ def create_app() -> FastAPI:
     """The relay as the environment sets it up, with its worker in a thread."""
     s = semel.connect(os.environ.get("SEMEL_URL", "sqlite:///relay.db"))
     relay = Relay(s, os.environ["SHOP_SECRET"], os.environ.get("SUBSCRIBERS", "").split())
-    worker = relay.inbox.worker(relay.handle, ttl=7 * semel.DAY)
+    worker = relay.inbox.worker(relay.handle)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

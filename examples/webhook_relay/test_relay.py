@@ -8,7 +8,8 @@ from typing import Any
 
 import httpx
 import pytest
-from relay import Relay
+from fastapi.testclient import TestClient
+from relay import Relay, create_app
 
 import semel
 from semel.doors.inbox import Message
@@ -93,3 +94,10 @@ def test_a_subscriber_that_has_it_is_not_asked_again_when_another_one_failed(
 def test_a_delivery_that_the_shop_did_not_sign_is_refused(relay: Relay) -> None:
     assert deliver(relay, "1", "o-1", secret="guessed") == 401
     assert relay.inbox.waiting() == 0
+
+
+def test_the_app_starts_as_the_environment_sets_it_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOP_SECRET", SECRET)
+    monkeypatch.setenv("SEMEL_URL", "memory:")
+    with TestClient(create_app()) as client:
+        assert client.post("/webhooks/shop", content=b"{}").status_code == 401

@@ -24,11 +24,11 @@ from semel.connect import Semel
 from semel.dashboard import dashboard
 from tests.acceptance import on_call
 from tests.acceptance.desk import SECRET, Desk, lasting, open_desk, own_dynamodb  # noqa: F401
+from tests.pages import blocks
 from tests.servers.absence import served
 from tests.servers.dynamodb import dynoxide, ministack
 from tests.servers.running import PATIENCE_SECONDS
 from tests.service.test_pages import commands
-from tests.unit.test_docs import blocks
 
 HOW_TO = Path(__file__).parents[2] / "docs" / "how-to"
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -123,6 +123,7 @@ def put_there(desk: Desk) -> None:
             ("support", "act:rp_reply:c-1:m-1"),
         ):
             held(ledgers[app], key)
+        held(house.s, "wire:o-3")
         house.s.documents.put("conversation:2", {"city": "Lund"}, subject="ann@example.com")
         house.s.journal.append("conversation:2", {"did": "answered"}, subject="ann@example.com")
         claim = house.s.ledger.claim("answer:m-1", subject="ann@example.com")
@@ -178,6 +179,12 @@ def another_dynamodb() -> Iterator[str]:
 def test_every_command_of_a_page_does_as_the_page_says(
     page: str, desk: Desk, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
+    prepare(page, desk, monkeypatch)
+    type_all(page, desk, monkeypatch, request)
+
+
+def prepare(page: str, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have ready what a page speaks of."""
     if page in on_call.PAGES:
         on_call.prepare(desk, page, monkeypatch)
     else:
@@ -186,6 +193,10 @@ def test_every_command_of_a_page_does_as_the_page_says(
         shutil.copytree(EXAMPLES / IN_EXAMPLES[page], desk.folder, dirs_exist_ok=True)
     key = desk.folder / "semel.db.key"
     monkeypatch.setenv("SEMEL_SECRET", key.read_text().strip() if key.exists() else SECRET)
+
+
+def type_all(page: str, desk: Desk, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """Type every command of a page that ends by itself."""
     for one in [one for one in EVERY if one.page == page and not one.keeps_running]:
         if one.on_dynamodb:
             if desk.url.startswith("sqlite:"):
