@@ -241,6 +241,39 @@ def test_the_five_lines_of_the_readme_are_a_program(
         assert Path(place).is_relative_to(programs.parent)
 
 
+SERVER = re.compile(r"(?:postgresql|redis)://[^\s\"]+\.example[^\s\"]*")
+
+
+@pytest.fixture
+def empty_redis(redis_server: str) -> str:
+    """A database that nobody else here uses."""
+    return f"{redis_server}/9"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("store", "fixture"),
+    [("postgresql", "empty_database"), ("redis", "empty_redis"), ("dynamodb", "on_aws")],
+)
+def test_the_first_code_of_a_stores_page_works_on_a_server(
+    store: str,
+    fixture: str,
+    environments: Callable[[str], Path],
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+) -> None:
+    page, url = f"{HOW_TO}use-{store}.md", request.getfixturevalue(fixture)
+    programs = environments(page)
+    for command in commands(page):
+        placed = shlex.split(SERVER.sub(url or "", command))
+        run(programs / placed[0], *placed[1:], folder=tmp_path)
+    code = next(block.text for block in blocks(ROOT / page) if block.language == "python")
+    called = 'print(charge("o-1"), s.ledger.get("charge:o-1").attempt)\ns.close()\n'
+    (tmp_path / "shop.py").write_text(SERVER.sub(url or "", code) + called)
+    for _ in range(2):
+        assert run(programs / "python", "shop.py", folder=tmp_path) == "charged 1\n"
+
+
 # The commands of the how-to pages
 
 
