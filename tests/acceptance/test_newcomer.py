@@ -29,7 +29,7 @@ from tests.acceptance.test_distribution import ROOT, UV, build
 from tests.acceptance.test_pages_typed import another_dynamodb, desk  # noqa: F401
 from tests.pages import Block, blocks
 from tests.places import CREDENTIALS
-from tests.reading import Reader, typed
+from tests.reading import SERVES, Reader, typed
 from tests.unit.test_docs import SERVED, broker, payments, queues, rabbit  # noqa: F401
 
 README, HOW_TO, EXAMPLES = "README.md", "docs/how-to/", "examples/"
@@ -81,10 +81,15 @@ def beginning(page: str) -> list[Block]:
     found = [prompted(block) for block in blocks(ROOT / page)]
     if not page.startswith(HOW_TO):
         return found
-    code = [at for at, block in enumerate(found) if block.language in ("console", "python") and at]
-    # A service is started before it is asked something.
-    last = next((at for at in code if "semel serve" not in found[at].text), len(found))
+    # What is saved is started before it is asked something.
+    last = next((at for at, block in enumerate(found) if at and not sets_up(block)), len(found))
     return found[: last + 1]
+
+
+def sets_up(block: Block) -> bool:
+    """Whether a block is a file, or starts what the page goes on with."""
+    starts = any(SERVES.match(one.command) for one in typed(block.text, block.line))
+    return bool(block.file) or starts or block.language not in ("console", "python")
 
 
 def prompted(block: Block) -> Block:
@@ -239,6 +244,21 @@ def test_the_five_lines_of_the_readme_are_a_program(
         assert said[:2] == ["{'charged': 4200}"] * 2
         assert "first used with another payload" in said[2]
         assert Path(place).is_relative_to(programs.parent)
+
+
+@pytest.mark.slow
+def test_the_contract_of_a_store_needs_pytest_and_the_wheel_alone(
+    environments: Callable[[str], Path], tmp_path: Path
+) -> None:
+    page = f"{HOW_TO}write-a-store.md"
+    programs = environments(page)
+    [install] = commands(page)
+    run(programs / "pip", *shlex.split(install)[1:], folder=tmp_path)
+    code = [block.text for block in blocks(ROOT / page) if block.language == "python"]
+    [contract] = [text for text in code if "StoreConformance" in text]
+    (tmp_path / "dict_store.py").write_text("".join(code[: code.index(contract)]))
+    (tmp_path / "test_dict_store.py").write_text(f"from dict_store import DictStore\n{contract}")
+    assert " passed" in run(programs / "pytest", "-q", "test_dict_store.py", folder=tmp_path)
 
 
 SERVER = re.compile(r"(?:postgresql|redis)://[^\s\"]+\.example[^\s\"]*")
