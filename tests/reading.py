@@ -46,7 +46,10 @@ def typed(text: str, line: int) -> Iterator[Typed]:
 
 def fits(printed: str, expected: str) -> bool:
     """Whether this was printed, whatever stands for the dots; blanks at the ends of lines do not count."""
-    pattern = re.escape(_trimmed(expected)).replace(r"\.\.\.", ".*")
+    wanted = _trimmed(expected)
+    pattern = re.escape(wanted.removesuffix("\n...")).replace(r"\.\.\.", ".*")
+    # Dots at the end are for what may come, sooner or later or not at all.
+    pattern += "(?:\n.*)?" if wanted.endswith("\n...") else ""
     return re.fullmatch(pattern, _trimmed(printed), re.DOTALL) is not None
 
 

@@ -28,6 +28,8 @@ def test_whoever_does_as_a_page_says_sees_what_it_says(page: Path, tmp_path: Pat
 def test_an_output_fits_only_what_it_says() -> None:
     assert fits("a  \nb 1 c\nlast\n", "a\nb ... c\n...\n")
     assert not fits("a\nb 1 d\n", "a\nb ... c\n")
+    assert fits("a\n", "a\n...\n")
+    assert not fits("ab\n", "a\n...\n")
     assert not fits("", "a\n")
     assert not fits("a\n", "")
     assert fits("./shell: line 1: 17 Killed  python x.py\na\n", "a\n")
