@@ -1,6 +1,6 @@
 """Payments that are made once: a FastAPI application whose clients may send every request again.
 
-    SEMEL_URL=sqlite:///payments.db uvicorn --factory examples.payments_api:create_app
+    SEMEL_URL=sqlite:///payments.db uvicorn --factory payments_api:create_app
 
     curl -i localhost:8000/payments \\
         -H 'Authorization: Bearer token-of-north' -H 'Idempotency-Key: "order-1"' \\

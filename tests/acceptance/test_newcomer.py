@@ -35,7 +35,14 @@ from tests.unit.test_docs import SERVED, broker, payments, queues, rabbit  # noq
 README, HOW_TO, EXAMPLES = "README.md", "docs/how-to/", "examples/"
 PROGRAM = ROOT / "tests" / "pages.py"
 # These few are typed in every run, and the rest by `make slow`.
-EVERYDAY = {README, "docs/index.md", "docs/tutorial/first-steps.md", "docs/tutorial/first-api.md"}
+EVERYDAY = {
+    README,
+    "docs/index.md",
+    "docs/tutorial/first-steps.md",
+    "docs/tutorial/first-api.md",
+    "docs/how-to/protect-a-webhook-handler.md",
+    "examples/agent_tools/README.md",
+}
 
 # What is never typed here, and why; everything else on the pages is.
 UNTYPED = {
@@ -71,7 +78,7 @@ ON_AWS = {"examples/lambda_sqs/README.md"}
 def every_page() -> list[str]:
     """The pages that have something to type."""
     found = [ROOT / README, ROOT / "docs" / "index.md"]
-    for pattern in ("docs/tutorial/*.md", f"{HOW_TO}*.md", f"{EXAMPLES}*/README.md"):
+    for pattern in ("docs/tutorial/*.md", f"{HOW_TO}*.md", f"{EXAMPLES}**/README.md"):
         found += sorted(ROOT.glob(pattern))
     return [page.relative_to(ROOT).as_posix() for page in found]
 
@@ -204,7 +211,8 @@ def test_a_newcomer_sees_what_the_page_says(
 ) -> None:
     places = prepare(page, request)
     if page.startswith(EXAMPLES):
-        shutil.copytree((ROOT / page).parent, tmp_path, dirs_exist_ok=True)
+        made = shutil.ignore_patterns("__pycache__", "conftest.py")  # which is for servers of the tests
+        shutil.copytree((ROOT / page).parent, tmp_path, dirs_exist_ok=True, ignore=made)
     with ExitStack() as stack:
         reader = Reader(
             tmp_path,
