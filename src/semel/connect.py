@@ -27,10 +27,11 @@ if TYPE_CHECKING:
     from semel.core.locks import Event
     from semel.gate import GateSteps, Rule
     from semel.gate.facades import AsyncGate, Gate
+    from semel.model import ProgressCallback
     from semel.ops.facades import AsyncOps, Ops
     from semel.ops.rates import RateKeeper, Rates
     from semel.redact import Digest, Redactor
-    from semel.state.erasure import Erasure, ErasureSteps, Told
+    from semel.state.erasure import Erasure, ErasureSteps
     from semel.state.facades import (
         AsyncCounters,
         AsyncDocuments,
@@ -396,12 +397,14 @@ class Semel:
 
         return Transaction(self._rules, self.store, within)
 
-    def forget_subject(self, person: str, *, told: "Told | None" = None) -> "Erasure":
+    def forget_subject(
+        self, person: str, *, on_progress: "ProgressCallback[Erasure] | None" = None
+    ) -> "Erasure":
         """Drop everything kept about a person; what was done once is still known to be done.
 
         After a crash the same call goes on with what is left.
         """
-        return drive(self._eraser_steps.forget_subject(person, told=told), self.store)
+        return drive(self._eraser_steps.forget_subject(person, on_progress=on_progress), self.store)
 
     @functools.cached_property
     def _rules(self) -> "Rules":
@@ -548,9 +551,11 @@ class AsyncSemel:
         """What an `async with` block asks for is written at its end, all of it or nothing."""
         return self._sync.transaction(within)
 
-    async def forget_subject(self, person: str, *, told: "Told | None" = None) -> "Erasure":
+    async def forget_subject(
+        self, person: str, *, on_progress: "ProgressCallback[Erasure] | None" = None
+    ) -> "Erasure":
         """Drop everything kept about a person; what was done once is still known to be done."""
-        steps = self._sync._eraser_steps.forget_subject(person, told=told)
+        steps = self._sync._eraser_steps.forget_subject(person, on_progress=on_progress)
         return await adrive(steps, self._sync.store)
 
     def scoped(self, scope: str) -> "AsyncSemel":

@@ -1,6 +1,7 @@
 """The things of the domain, as frozen values: a record, what a claim can find, how a doubt is settled."""
 
-from typing import Any, Final, Literal, TypeAlias
+from collections.abc import Callable
+from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 import msgspec
 
@@ -25,6 +26,11 @@ MISSING: Final = Missing()
 OnLapsed: TypeAlias = Literal["rerun", "hold", "resolve"]
 OnBusy: TypeAlias = Literal["wait", "raise", "skip"]
 OnStoreError: TypeAlias = Literal["closed", "open"]
+
+T = TypeVar("T")
+
+ProgressCallback: TypeAlias = Callable[[T], object]
+"""Is called with what is done so far, as it goes on."""
 
 # Records carry the version of this layout, so that an older semel leaves newer ones alone.
 RECORD_VERSION = 1

@@ -561,7 +561,7 @@ def test_after_a_crash_the_same_command_goes_on(read, s):
             raise InterruptedError
 
     with pytest.raises(InterruptedError):
-        s.forget_subject(PERSON, told=crash)
+        s.forget_subject(PERSON, on_progress=crash)
     done = read(*ERASING, PERSON, "--yes")
     assert done["tables"] == {"ledger": 1, "documents": 1, "journal": 2}
 

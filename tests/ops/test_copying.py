@@ -132,7 +132,7 @@ def test_a_source_that_is_still_written_to_is_noticed(pair, env):
     def write(_done):
         old.journal.append("owner", {"n": next(numbers)})
 
-    done = Copier(old.store, new.store, env, told=write).switch_over()
+    done = Copier(old.store, new.store, env, on_progress=write).switch_over()
     assert (done.done, done.why) == (False, copying.NOT_STILL)
     assert Copier(old.store, new.store, env).switch_over().done
 
@@ -237,7 +237,7 @@ def test_after_a_crash_the_same_copy_goes_on(pair, env, clock, monkeypatch):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        Copier(old.store, new.store, env, told=crash).copy()
+        Copier(old.store, new.store, env, on_progress=crash).copy()
     old.ledger.release(running)
     store = Faulty(new.store)
     store.lose_reply(2)

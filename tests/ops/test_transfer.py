@@ -94,7 +94,7 @@ def test_after_a_crash_the_same_call_goes_on(open_one, env, filled, tmp_path, mo
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        import_from(tmp_path / "file", store, env, told=crash)
+        import_from(tmp_path / "file", store, env, on_progress=crash)
     store.lose_reply()
     done = import_from(tmp_path / "file", store, env)
     assert (done.there >= 15, done.refused) == (True, ())
@@ -137,7 +137,7 @@ def test_only_its_owner_may_read_the_file_and_none_is_written_over(open_one, env
         export_to(path, filled, env)
     assert path.read_bytes() == before
     with pytest.raises(KeyboardInterrupt):
-        export_to(tmp_path / "torn", filled, env, told=_interrupt)
+        export_to(tmp_path / "torn", filled, env, on_progress=_interrupt)
     assert [each.name for each in tmp_path.iterdir()] == ["file"]
 
 

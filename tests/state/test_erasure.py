@@ -267,12 +267,12 @@ def test_what_waits_to_be_settled_is_left_alone_too(do, place, clock):
 
 
 def test_it_finds_nothing_where_there_is_nothing(do):
-    told: list[Erasure] = []
-    assert forget(do, told=told.append) == NOTHING
+    progress: list[Erasure] = []
+    assert forget(do, on_progress=progress.append) == NOTHING
     keep(do, "a", ANN)
     assert forget(do) == KEPT
-    assert forget(do, told=told.append) == NOTHING
-    assert told == []
+    assert forget(do, on_progress=progress.append) == NOTHING
+    assert progress == []
 
 
 def test_it_goes_through_all_pages_and_tells_how_far_it_is(do, place):
@@ -283,21 +283,21 @@ def test_it_goes_through_all_pages_and_tells_how_far_it_is(do, place):
     rows = [Put(LEDGER, do.s.ledger.steps.name(f"k:{number}"), done) for number in range(many)]
     for start in range(0, many, 100):
         do.s.store.execute(Batch(tuple(rows[start : start + 100])))
-    told: list[Erasure] = []
-    assert forget(do, told=told.append) == Erasure(records=many)
-    assert [erasure.records for erasure in told] == list(range(1, many + 1))
+    progress: list[Erasure] = []
+    assert forget(do, on_progress=progress.append) == Erasure(records=many)
+    assert [erasure.records for erasure in progress] == list(range(1, many + 1))
     assert "öberg" not in raw.text(place)
 
 
 def test_what_is_written_while_it_works_is_found_too(do, place):
     late = iter(["late:1", "late:2", "late:3"])
 
-    def told(_):
+    def write_more(_):
         for name in itertools.islice(late, 1):
             do.s.documents.put(name, {"said": ANN}, subject=ANN)
 
     keep(do, "a", ANN)
-    assert forget(do, told=told) == msgspec.structs.replace(KEPT, documents=KEPT.documents + 3)
+    assert forget(do, on_progress=write_more) == msgspec.structs.replace(KEPT, documents=KEPT.documents + 3)
     assert "öberg" not in raw.text(place)
 
 
@@ -497,19 +497,19 @@ def test_after_a_crash_at_any_point_the_same_call_finishes(way, tmp_path):
             do.s.store.overflow = MortalFiles(tmp_path / "bodies", life)
             work = keep_with_body(do, "a", ANN)
             life.left = lived
-            told: list[Erasure] = []
+            progress: list[Erasure] = []
             try:
-                forget(do, told=told.append)
+                forget(do, on_progress=progress.append)
                 life.left = float("inf")
             except Died:
                 life.left = float("inf")
-                before = told[-1] if told else NOTHING
+                before = progress[-1] if progress else NOTHING
                 rest = forget(do)
                 # What was done and not told of is one row at most.
                 lost = sum_of(KEPT) + 1 - sum_of(before) - sum_of(rest)
                 assert lost in (0, 1)
             assert_forgotten(do, room, tmp_path, work)
-            if len(told) == sum_of(KEPT) + 1:
+            if len(progress) == sum_of(KEPT) + 1:
                 break
     assert lived > 60
 
@@ -582,7 +582,9 @@ def test_rows_that_keep_coming_are_told_of(clock):
     """Somebody writes about the person as quickly as he is forgotten: that has to stop first."""
     with semel.connect("memory:", clock=clock, secret=SECRET) as s:
         s.journal.append("chat", {"n": 0}, subject="ann")
-        done = s.forget_subject("ann", told=lambda _: s.journal.append("chat", {"n": 1}, subject="ann"))
+        done = s.forget_subject(
+            "ann", on_progress=lambda _: s.journal.append("chat", {"n": 1}, subject="ann")
+        )
         assert done.more
         assert done.entries == erasure.PASSES
         assert s.forget_subject("ann") == Erasure(entries=1)

@@ -233,10 +233,10 @@ def _found(s: semel.Semel, asked: SearchOptions) -> dict[str, str]:
     search = asked.search
     if not asked.scan:
         check_scan(s, search)
-    with views.progress("Looking", lambda count: number(count, "record"), 0) as told:
+    with views.progress("Looking", lambda count: number(count, "record"), 0) as on_progress:
         for page in pages(s, search):
             targets |= {record.key: version_of(record) for record in page.records}
-            told(len(targets))
+            on_progress(len(targets))
     return targets
 
 

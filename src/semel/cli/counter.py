@@ -88,13 +88,13 @@ def _found(s: semel.Semel, prefix: str, limit: int, after: str | None) -> Counte
     found = s.ops.counters(prefix, limit=limit, after=after)
     if found.after is None or len(found.counters) >= limit or not found.scan or is_billed(s):
         return found
-    with views.progress("Reading", looked_at, found.examined) as told, suppress(KeyboardInterrupt):
+    with views.progress("Reading", looked_at, found.examined) as on_progress, suppress(KeyboardInterrupt):
         while found.after is not None and len(found.counters) < limit:
             page = s.ops.counters(prefix, limit=limit - len(found.counters), after=found.after)
             found = msgspec.structs.replace(
                 page, counters=found.counters + page.counters, examined=found.examined + page.examined
             )
-            told(found.examined)
+            on_progress(found.examined)
     return found
 
 

@@ -89,7 +89,7 @@ def find(s: semel.Semel, search: Search, limit: int, after: str | None, *, scan:
     found = s.ops.search(search, limit=limit, after=after)
     if found.after is None or len(found.records) >= limit:
         return found
-    with views.progress("Reading", looked_at, found.examined) as told, suppress(KeyboardInterrupt):
+    with views.progress("Reading", looked_at, found.examined) as on_progress, suppress(KeyboardInterrupt):
         while found.after is not None and len(found.records) < limit:
             page = s.ops.search(search, limit=limit - len(found.records), after=found.after)
             found = msgspec.structs.replace(
@@ -98,7 +98,7 @@ def find(s: semel.Semel, search: Search, limit: int, after: str | None, *, scan:
                 examined=found.examined + page.examined,
                 unreadable=found.unreadable + page.unreadable,
             )
-            told(found.examined)
+            on_progress(found.examined)
     return found
 
 

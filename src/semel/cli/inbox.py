@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from typing import Annotated, Final, TypeAlias
@@ -33,6 +33,7 @@ from semel.cli.common import (
 from semel.cli.filters import when
 from semel.doors.inbox import Dead, DeadFilter, Inbox, Redriven, Survey, open_inbox
 from semel.doors.inbox.redriving import redrive as redriven
+from semel.model import ProgressCallback
 
 app: Final = typer.Typer(
     no_args_is_help=True, help="Show the messages that wait in an inbox, and redrive dead letters."
@@ -173,27 +174,27 @@ def _redrive(s: semel.Semel, inbox: Inbox, which: DeadFilter, options: RedriveOp
     """Show what would be put back, ask where it is more than one, and put it back."""
     by, found = options.who, None
     if options.preview or not (which.id or options.yes):
-        with views.progress("Looking", _messages, 0) as told:
-            found = redriven(s, inbox, which, by=by, why=options.why, preview=True, told=told)
+        with views.progress("Looking", _messages, 0) as on_progress:
+            found = redriven(s, inbox, which, by=by, why=options.why, preview=True, on_progress=on_progress)
         if options.preview or not found.letters:
             _tell_redriven(found, options, preview=True)
             return
         show, count = partial(_tell_redriven, found, options, preview=True), _messages(len(found.letters))
         question = f"Shall {count} be put back?"
         options.confirm(f"{count} would be put back", show, question)
-    with _progress(found) as told:
-        done = redriven(s, inbox, which, by=by, why=options.why, told=told)
+    with _progress(found) as on_progress:
+        done = redriven(s, inbox, which, by=by, why=options.why, on_progress=on_progress)
     _tell_redriven(done, options, preview=False)
     if done.refused:
         raise typer.Exit(1)
 
 
 @contextmanager
-def _progress(found: Redriven | None) -> Iterator[Callable[[int], None]]:
+def _progress(found: Redriven | None) -> Iterator[ProgressCallback[int]]:
     """A bar where it is known how many there are."""
     if found is None:
-        with views.progress("Putting back", _messages, 0) as told:
-            yield told
+        with views.progress("Putting back", _messages, 0) as on_progress:
+            yield on_progress
         return
     with views.progress_bar("Putting back", len(found.letters)) as advance:
         yield lambda _count: advance()

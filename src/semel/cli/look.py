@@ -1,7 +1,7 @@
 """`semel ls`, `explain`, `stuck` and `sizes`: what is there, why, what needs somebody, and how much it is."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import msgspec
@@ -28,7 +28,7 @@ from semel.cli.filters import SearchOptions, find, looked_at, words_of_scan
 from semel.core.events import digest
 from semel.core.ledger import in_doubt
 from semel.core.records import is_running
-from semel.model import COUNTED, TableSize
+from semel.model import COUNTED, ProgressCallback, TableSize
 from semel.ops.model import Found, Order, Search, version_of
 
 # How each way of a search is told.
@@ -191,10 +191,10 @@ def stuck(
     What is in doubt waits for a person. What lapsed runs again when its key is next called.
     For these all records that are IN_PROGRESS are looked at, on DynamoDB only with --scan.
     """
-    with connected(where) as s, views.progress("Looking", looked_at, 0) as told:
+    with connected(where) as s, views.progress("Looking", looked_at, 0) as on_progress:
         cost = s.ops.cost_of(RUNNING).whole
         billed = cost is not None and cost.billed and not scan
-        found, examined, now = _all_stuck(s, told, (DOUBTS,) if billed else (DOUBTS, RUNNING))
+        found, examined, now = _all_stuck(s, on_progress, (DOUBTS,) if billed else (DOUBTS, RUNNING))
     shown = found[:limit]
     if as_json:
         entries = [_for_scripts(each, now) for each in shown]
@@ -213,7 +213,7 @@ STUCK = ("key", "is", "for", "attempt", "error, worker")
 
 
 def _all_stuck(
-    s: semel.Semel, told: Callable[[int], None], searches: tuple[Search, ...]
+    s: semel.Semel, on_progress: ProgressCallback[int], searches: tuple[Search, ...]
 ) -> tuple[list[Stuck], int, float]:
     """What is stuck, the oldest first, how many records were looked at, and what time it is for the store."""
     stuck: dict[str, Stuck] = {}
@@ -224,7 +224,7 @@ def _all_stuck(
             stuck |= {
                 record.id: _stuck(record, now) for record in page.records if not is_running(record, now)
             }
-            told(examined)
+            on_progress(examined)
     return sorted(stuck.values(), key=lambda each: each.since), examined, now
 
 

@@ -72,16 +72,16 @@ def _erase(
 ) -> None:
     by = options.who
     if options.preview or not options.yes:
-        with views.progress("Looking", _words, Erasure()) as told:
-            found = s.ops.erase(name, by=by, why=options.why, preview=True, told=told)
+        with views.progress("Looking", _words, Erasure()) as on_progress:
+            found = s.ops.erase(name, by=by, why=options.why, preview=True, on_progress=on_progress)
         if options.preview or not (found.rows or queues):
             _tell_erased(found, options, overflow, queues)
             return _check_left(found)
         show = partial(_tell_erased, found, options, overflow, queues)
         question = "Shall all of it go? It cannot be brought back."
         options.confirm(f"{_in_tables(found)} would go", show, question)
-    with views.progress("Erasing", _words, Erasure()) as told:
-        done = s.ops.erase(name, by=by, why=options.why, told=told)
+    with views.progress("Erasing", _words, Erasure()) as on_progress:
+        done = s.ops.erase(name, by=by, why=options.why, on_progress=on_progress)
     _tell_erased(done, options, overflow, queues)
     return _check_left(done)
 

@@ -25,8 +25,8 @@ def export(file: FileArgument, *, where: StoreOptions, as_json: JsonOption = Fal
     semel export prod.jsonl --url "$OLD" --env prod
     """
     check_layout(bound(where).url)
-    with connected(where) as s, views.progress("Exporting", _exported, Exported()) as told:
-        done = export_to(file, s.store, s.env, told=told)
+    with connected(where) as s, views.progress("Exporting", _exported, Exported()) as on_progress:
+        done = export_to(file, s.store, s.env, on_progress=on_progress)
     if as_json:
         print_json({"file": file, "env": s.env, "items": done.items, "tables": done.tables})
     else:
@@ -50,8 +50,8 @@ def import_(
     semel import prod.jsonl --url "$NEW" --env prod
     """
     check_layout(bound(where).url)
-    with connected(where) as s, views.progress("Importing", _imported, Imported()) as told:
-        done = import_from(file, s.store, s.env, replace=replace, told=told)
+    with connected(where) as s, views.progress("Importing", _imported, Imported()) as on_progress:
+        done = import_from(file, s.store, s.env, replace=replace, on_progress=on_progress)
     if as_json:
         print_json(msgspec.to_builtins(done))
     else:
@@ -98,8 +98,8 @@ def copy(
         if check:
             _tell_differences(Copier(s.store, t.store, s.env).check(), as_json)
             return
-        with views.progress("Copying", _copied, Copied()) as told:
-            copier = Copier(s.store, t.store, s.env, told=told)
+        with views.progress("Copying", _copied, Copied()) as on_progress:
+            copier = Copier(s.store, t.store, s.env, on_progress=on_progress)
             done = copier.switch_over(wait) if switch_over else copier.copy()
     _tell_copied(done, switch_over, as_json)
 

@@ -24,6 +24,7 @@ from rich.progress import (
 from rich.text import Text
 
 from semel import MISSING, Ledger, Record, Status, errors
+from semel.model import ProgressCallback
 from semel.tables import FOREVER
 
 T = TypeVar("T")
@@ -199,7 +200,7 @@ def print_pairs(pairs: Iterable[tuple[str, Cell]]) -> None:
 
 
 @contextmanager
-def progress(doing: str, words: Callable[[T], str], begun: T) -> Iterator[Callable[[T], None]]:
+def progress(doing: str, words: Callable[[T], str], begun: T) -> Iterator[ProgressCallback[T]]:
     """Show on a terminal how far something has come: call what this gives with what is done so far."""
     console, text = Console(stderr=True), TextColumn(f"{doing}: {{task.description}}")
     quiet = not console.is_terminal

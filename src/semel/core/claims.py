@@ -52,8 +52,8 @@ T = TypeVar("T")
 Outcomes: TypeAlias = list[Outcome]
 
 
-def nobody(_steps: Steps[None]) -> None:
-    """Who takes the steps that an abandoned call has left, where nobody does: its lease ends by itself."""
+def no_rescue(_steps: Steps[None]) -> None:
+    """Leave the steps of an abandoned call undone: its lease ends by itself."""
 
 
 class Bid:
@@ -95,7 +95,7 @@ class ClaimSteps(HolderSteps):
         *,
         clock: Any = None,
         clear_details: bool = False,
-        rescue: Callable[[Steps[None]], None] = nobody,
+        rescue: Callable[[Steps[None]], None] = no_rescue,
     ) -> None:
         super().__init__(realm, codec, clock=clock, clear_details=clear_details)
         self.rescue = rescue

@@ -12,9 +12,9 @@ from semel.core.lifecycle import Move
 from semel.core.parts import Part, PartPlan, alone, commit
 from semel.core.records import is_running
 from semel.core.spans import DAY
-from semel.model import MISSING, Abandoned, Happened, NotHappened, Record, Settlement
+from semel.model import MISSING, Abandoned, Happened, NotHappened, ProgressCallback, Record, Settlement
 from semel.ops.model import Action, ActionName, Done, Erased, version_of
-from semel.state.erasure import Erasure, ErasureSteps, Told, as_written, joined
+from semel.state.erasure import Erasure, ErasureSteps, as_written, joined
 from semel.state.journal import Entries, Entry, JournalSteps
 from semel.state.switches import Switch, SwitchSteps
 from semel.tables import LEDGER
@@ -97,29 +97,39 @@ class ActionSteps:
         return msgspec.convert(document.value[name], Switch)
 
     def erase(
-        self, person: str, *, by: str, why: str, preview: bool = False, told: Told | None = None
+        self,
+        person: str,
+        *,
+        by: str,
+        why: str,
+        preview: bool = False,
+        on_progress: ProgressCallback[Erasure] | None = None,
     ) -> Steps[Erased]:
         """Erase a person, or say what that would be; what was done once is still known to be done.
 
         The journal has the hash, and never the name. Done again, it goes on with what is left.
         """
         check_named(by, why)
-        erased = yield from self._erased(person, None if not preview else told, preview=True)
+        erased = yield from self._erased(person, None if not preview else on_progress, preview=True)
         if preview:
             return erased
         for subject in erased.subjects:
             # Before it is done: a trace of what was then interrupted does less harm than none.
             yield from self.note(by, why, "erase", f"person {subject}", erased.tables)
             yield from self._erasure.mark(subject)
-        return (yield from self._erased(person, told, preview=False))
+        return (yield from self._erased(person, on_progress, preview=False))
 
-    def _erased(self, person: str, told: Told | None, *, preview: bool) -> Steps[Erased]:
+    def _erased(
+        self, person: str, on_progress: ProgressCallback[Erasure] | None, *, preview: bool
+    ) -> Steps[Erased]:
         """Under each spelling of the name."""
         subjects = dict.fromkeys(map(self._erasure.realm.subject, (person, as_written(person))))
         tables: dict[str, int] = {}
         whole = Erasure()
         for subject in subjects:
-            found = yield from self._erasure.erase(subject, told=told, preview=preview, tables=tables)
+            found = yield from self._erasure.erase(
+                subject, on_progress=on_progress, preview=preview, tables=tables
+            )
             whole = joined(whole, found)
         return Erased(tuple(subjects), tables, whole.running, whole.more, whole.skipped, preview)
 

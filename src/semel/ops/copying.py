@@ -6,7 +6,7 @@ source has stood still and every living item of it was found in the target.
 """
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -32,6 +32,7 @@ from semel.core.lifecycle import Status
 from semel.core.realm import Realm
 from semel.core.spans import DAY
 from semel.errors import UsageError
+from semel.model import ProgressCallback
 from semel.ops.transfer import (
     ItemPlace,
     content,
@@ -128,13 +129,13 @@ class Copier:
         env: str,
         *,
         clock: Clock | None = None,
-        told: Callable[[Copied], object] | None = None,
+        on_progress: ProgressCallback[Copied] | None = None,
     ) -> None:
         if source is target:
             raise UsageError("a ledger is copied to another store, not to its own")
         self._source, self._target, self._env = source, target, env
         self._clock = clock or Clock()
-        self._told = told or (lambda _done: None)
+        self._on_progress = on_progress or (lambda _done: None)
         self._marks: Documents[dict[str, Any]] = Documents(
             DocumentSteps(Realm(env=env), sealed=False), target
         )
@@ -222,7 +223,7 @@ class Copier:
         )
         for table, page in self._pages(self._source):
             done = self._copied(table, page, done)
-            self._told(done)
+            self._on_progress(done)
         return done
 
     def _copied(self, table: Table, page: Page, done: Copied) -> Copied:
@@ -267,7 +268,7 @@ class Copier:
         end = self._clock.monotonic() + seconds
         held = self._held()
         while held and self._clock.monotonic() < end:
-            self._told(Copied(running=len(held)))
+            self._on_progress(Copied(running=len(held)))
             self._clock.wait(threading.Event(), LOOK)
             held = [place for place in held if self._is_held(place)] or self._held()
         return len(held)

@@ -36,6 +36,7 @@ from semel.core.commands import (
 from semel.core.drive import Store, drive
 from semel.core.keys import prefix
 from semel.errors import InvalidOption, TableMissing, UsageError
+from semel.model import ProgressCallback
 from semel.tables import FOREVER, LEDGER, OWN, Kind, Table
 
 FORMAT: Final = 1
@@ -194,11 +195,11 @@ def export_to(
     store: Store,
     env: str,
     *,
-    told: Callable[[Exported], object] | None = None,
+    on_progress: ProgressCallback[Exported] | None = None,
 ) -> Exported:
     """Write every living item of an environment to a new file, which only its owner may read.
 
-    The file is there when it is whole. `told` is called as it goes on.
+    The file is there when it is whole. `on_progress` is called as it goes on.
     """
     target = Path(path)
     if target.exists():
@@ -206,7 +207,7 @@ def export_to(
     unfinished = target.with_name(f"{target.name}.unfinished")
     try:
         with open(unfinished, "wb", opener=_private) as file:
-            exported = _export(file.write, store, env, told)
+            exported = _export(file.write, store, env, on_progress)
             file.flush()
             os.fsync(file.fileno())
         unfinished.replace(target)
@@ -222,7 +223,7 @@ def _private(path: str, flags: int) -> int:
 
 
 def _export(
-    write: Callable[[bytes], object], store: Store, env: str, told: Callable[[Exported], object] | None
+    write: Callable[[bytes], object], store: Store, env: str, on_progress: ProgressCallback[Exported] | None
 ) -> Exported:
     counts = dict.fromkeys((table.name for table in OWN), 0)
     write(_line(ExportHead(FORMAT, env, now_of(store))))
@@ -231,8 +232,8 @@ def _export(
             for item in page.items:
                 write(_line(ExportLine(table.name, _written(table, item))))
             counts[table.name] += len(page.items)
-            if told is not None:
-                told(Exported(dict(counts)))
+            if on_progress is not None:
+                on_progress(Exported(dict(counts)))
     done = Exported(counts)
     write(_line(ExportEnd(done.items)))
     return done
@@ -255,7 +256,7 @@ def import_from(
     env: str,
     *,
     replace: bool = False,
-    told: Callable[[Imported], object] | None = None,
+    on_progress: ProgressCallback[Imported] | None = None,
 ) -> Imported:
     """Put the items of an export into a store; what is there already is left alone, unless `replace`.
 
@@ -266,8 +267,8 @@ def import_from(
     lines = read_lines(path)
     while rows := list(islice(lines, PAGE)):
         done = _import(store, rows, replace, done)
-        if told is not None:
-            told(done)
+        if on_progress is not None:
+            on_progress(done)
     return done
 
 

@@ -29,7 +29,7 @@ from semel.core.ledger import LedgerSteps
 from semel.core.lifecycle import Status
 from semel.core.realm import Realm
 from semel.errors import NotPermitted, TableMissing, UsageError
-from semel.model import Claimed
+from semel.model import Claimed, ProgressCallback
 from semel.state.mailbox import TTL
 from semel.tables import DOCUMENTS, INBOX, JOURNAL, LEDGER, OWN, SUBJECT, Table
 from semel.tables.seeds import ACTIVITIES, MESSAGES, SUPPORT_AUDIT, SUPPORT_STATE
@@ -62,8 +62,6 @@ class Erasure(msgspec.Struct, frozen=True):
     skipped: tuple[str, ...] = ()
     """Tables of applications that this program may not look into; if they are yours, use a role that may."""
 
-
-Told: TypeAlias = Callable[[Erasure], object]
 
 ActOnRow: TypeAlias = Callable[[Table, Item, str], Steps[bool | str]]
 
@@ -108,18 +106,20 @@ class ErasureSteps:
         self._ledger = ledger
         self._has_overflow = has_overflow
 
-    def forget_subject(self, person: str, *, told: Told | None = None) -> Steps[Erasure]:
+    def forget_subject(
+        self, person: str, *, on_progress: ProgressCallback[Erasure] | None = None
+    ) -> Steps[Erasure]:
         """Drop everything kept about a person, but not the fact that something was done.
 
-        Row by row: after a crash the same call goes on with what is left. `told` is called as it goes on.
+        Row by row: after a crash the same call goes on with what is left. `on_progress` is called after each.
         """
-        return self.erase(self.realm.subject(person), told=told)
+        return self.erase(self.realm.subject(person), on_progress=on_progress)
 
     def erase(
         self,
         subject: str,
         *,
-        told: Told | None = None,
+        on_progress: ProgressCallback[Erasure] | None = None,
         preview: bool = False,
         tables: dict[str, int] | None = None,
     ) -> Steps[Erasure]:
@@ -130,7 +130,7 @@ class ErasureSteps:
             done = before
             for table, kept in HOMES:
                 before_it = getattr(done, kept)
-                done = yield from self._table(table, kept, subject, done, told, act)
+                done = yield from self._table(table, kept, subject, done, on_progress, act)
                 if tables is not None and (rows := getattr(done, kept) - before_it):
                     tables[table.name] = tables.get(table.name, 0) + rows
             if preview or msgspec.structs.replace(done, running=(), skipped=()) == before:
@@ -144,7 +144,13 @@ class ErasureSteps:
         yield from self._ledger.mark_processed(key, max(TTL, self._ledger.horizon))
 
     def _table(  # noqa: PLR0917 - all of them belong to one pass
-        self, table: Table, kept: Kept, subject: str, done: Erasure, told: Told | None, act: ActOnRow
+        self,
+        table: Table,
+        kept: Kept,
+        subject: str,
+        done: Erasure,
+        on_progress: ProgressCallback[Erasure] | None,
+        act: ActOnRow,
     ) -> Steps[Erasure]:
         after = None
         while True:
@@ -158,8 +164,8 @@ class ErasureSteps:
             for item in page.items:
                 gone = yield from act(table, item, subject)
                 done = _counted(done, kept, gone)
-                if told is not None:
-                    told(done)
+                if on_progress is not None:
+                    on_progress(done)
             after = page.after
             if after is None:
                 return done

@@ -12,8 +12,9 @@ from semel.core.policy import Options
 from semel.doors.inbox.others import Other
 from semel.doors.inbox.redriving import DeadFilter, Redriven
 from semel.doors.inbox.store import StoreInbox
-from semel.doors.inbox.worker import Backoff, Dead, ProgressCallback, Worker, nobody
+from semel.doors.inbox.worker import Backoff, Dead, Worker
 from semel.errors import InvalidOption, Later
+from semel.model import ProgressCallback
 from semel.state.mailbox import Counted, Message, Survey
 
 __all__ = [
@@ -107,15 +108,15 @@ class Inbox(Protocol):
         """Messages that nobody could handle, the oldest first; with `bodies`, what they say."""
         ...
 
-    def redrive(self, id: str | None = None, *, told: ProgressCallback = nobody) -> int:
+    def redrive(self, id: str | None = None, *, on_progress: ProgressCallback[int] | None = None) -> int:
         """Put one of these back, or all of them, to be handled as if they were new; gives how many.
 
-        `told` is called with how many were put back so far.
+        `on_progress` is called with how many were put back so far.
         """
         ...
 
     def redrive_where(
-        self, which: DeadFilter, *, preview: bool = False, told: ProgressCallback = nobody
+        self, which: DeadFilter, *, preview: bool = False, on_progress: ProgressCallback[int] | None = None
     ) -> Redriven:
         """Put those of them back that are meant, or tell which these are; both by name."""
         ...

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from semel.connect import Semel
-from semel.doors.inbox.worker import Dead, ProgressCallback, nobody
+from semel.doors.inbox.worker import Dead
 from semel.errors import StoreError, UsageError
+from semel.model import ProgressCallback
 from semel.ops.actions import check_named
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def redrive(
     by: str,
     why: str,
     preview: bool = False,
-    told: ProgressCallback = nobody,
+    on_progress: ProgressCallback[int] | None = None,
 ) -> Redriven:
     """Put dead letters back as an operator, who is named in the journal of `s`; or tell which that would be.
 
@@ -87,7 +88,7 @@ def redrive(
     if not preview:
         # Before it is done: a trace of what was then not there does less harm than none of what was done.
         s.ops.note(by, why, "redrive", f"inbox {inbox.name}: {which.words}", _named(s, inbox.name, which.id))
-    done = inbox.redrive_where(which, preview=preview, told=told)
+    done = inbox.redrive_where(which, preview=preview, on_progress=on_progress)
     if which.id and not done.letters:
         raise no_letter(inbox.name, which.id)
     return done

@@ -18,11 +18,12 @@ from semel.core.policy import Options
 from semel.core.realm import SubjectHash
 from semel.doors.inbox.others import Other
 from semel.doors.inbox.redriving import DeadFilter, Redriven, no_letter
-from semel.doors.inbox.worker import MAX_ATTEMPTS, Backoff, Dead, ProgressCallback, check_handling, nobody
+from semel.doors.inbox.worker import MAX_ATTEMPTS, Backoff, Dead, check_handling
 from semel.doors.sqs import Consumer
 from semel.doors.sqs import Message as Delivery
 from semel.doors.sqs.broker import patience, tens
 from semel.doors.sqs.message import read, receive_request
+from semel.model import ProgressCallback
 from semel.state.erasure import erased_key
 from semel.state.mailbox import Counted, Message, Survey, checked
 
@@ -219,15 +220,15 @@ class SQSInbox:
         attempts = 0 if record is None else record.attempt
         return Dead(one.id, envelope.key, envelope.group, attempts, error, one.sent_at or 0.0)
 
-    def redrive(self, id: str | None = None, *, told: ProgressCallback = nobody) -> int:
+    def redrive(self, id: str | None = None, *, on_progress: ProgressCallback[int] | None = None) -> int:
         """Put one of these back, or all of them, to be handled as if they were new; gives how many."""
-        done = self.redrive_where(DeadFilter(id=id or ""), told=told)
+        done = self.redrive_where(DeadFilter(id=id or ""), on_progress=on_progress)
         if id is not None and not done.letters:
             raise no_letter(self.name, id)
         return len(done.letters)
 
     def redrive_where(
-        self, which: DeadFilter, *, preview: bool = False, told: ProgressCallback = nobody
+        self, which: DeadFilter, *, preview: bool = False, on_progress: ProgressCallback[int] | None = None
     ) -> Redriven:
         """Put those of them back that are meant, or tell which these are; both by name.
 
@@ -244,7 +245,8 @@ class SQSInbox:
                     if not preview:
                         self._put_back(one)
                     put_back.append(dead)
-                    told(len(put_back))
+                    if on_progress is not None:
+                        on_progress(len(put_back))
                 if which.id == one.id:
                     break
         return Redriven(tuple(put_back))

@@ -13,9 +13,10 @@ from semel.core.policy import Options
 from semel.core.spans import Seconds
 from semel.doors.inbox.others import Other
 from semel.doors.inbox.redriving import GONE, DeadFilter, Redriven, no_letter
-from semel.doors.inbox.worker import POLL, Backoff, Dead, LaneNotifier, ProgressCallback, Worker, nobody
+from semel.doors.inbox.worker import POLL, Backoff, Dead, LaneNotifier, Worker
 from semel.doors.queues.pauses import doubling
 from semel.errors import InvalidKey, MessageUnreadable
+from semel.model import ProgressCallback
 from semel.state.facades import AsyncMailbox
 from semel.state.mailbox import Counted, Letter, Letters, Message, Survey, checked, lane_of
 
@@ -145,15 +146,15 @@ class StoreInbox:
         except MessageUnreadable:
             return UNSET
 
-    def redrive(self, id: str | None = None, *, told: ProgressCallback = nobody) -> int:
+    def redrive(self, id: str | None = None, *, on_progress: ProgressCallback[int] | None = None) -> int:
         """Put one of these back, or all of them, to be handled as if they were new; gives how many."""
-        done = self.redrive_where(DeadFilter(id=id or ""), told=told)
+        done = self.redrive_where(DeadFilter(id=id or ""), on_progress=on_progress)
         if id is not None and not done.letters:
             raise no_letter(self.name, id)
         return len(done.letters)
 
     def redrive_where(
-        self, which: DeadFilter, *, preview: bool = False, told: ProgressCallback = nobody
+        self, which: DeadFilter, *, preview: bool = False, on_progress: ProgressCallback[int] | None = None
     ) -> Redriven:
         """Put those of them back that are meant, or tell which these are; both by name."""
         put_back: list[Dead] = []
@@ -164,7 +165,8 @@ class StoreInbox:
                 continue
             if preview or self._box.redrive(letter):
                 put_back.append(dead)
-                told(len(put_back))
+                if on_progress is not None:
+                    on_progress(len(put_back))
             else:
                 refused[dead.id] = GONE
             if not preview:

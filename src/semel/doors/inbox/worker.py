@@ -68,12 +68,7 @@ PASSING = (errors.StoreUnavailable, errors.StoreThrottled, errors.StoreOutcomeUn
 # What no attempt is begun for: it cannot be read, or failed for good before it was delivered again.
 UNBEGUN = (errors.MessageUnreadable, errors.FailedBefore)
 
-ProgressCallback: TypeAlias = Callable[[int], object]
 Backoff: TypeAlias = Callable[[int], float]
-
-
-def nobody(_put_back: int) -> None:
-    """Nobody is told how far it has come."""
 
 
 class Dead(msgspec.Struct, frozen=True):
