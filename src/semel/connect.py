@@ -206,7 +206,7 @@ def _events(on_event: Listener | None, redact: "Redactor | None", clock: Clock, 
         events.listen(on_event)
     if redact is not None:
         events.scrub = redact.text
-    events.tells_keys = log_keys
+    events.shows_keys = log_keys
     events.seldom = Seldom(clock)
     return events
 

@@ -402,7 +402,7 @@ def time(ours):
 
 
 def test_the_time_is_asked_for_where_nothing_was_heard(steps, time):
-    assert time.tell() is None
+    assert time.known() is None
     round_trips = steps.of(Time())
     assert next(round_trips) == RoundTrip([(ASK_TIME, [NOW])], commits=False)
     assert ended(round_trips, [[(NOW,)]]) == Found(NOW, None)
@@ -415,7 +415,7 @@ def test_the_time_goes_on_from_the_latest_answer(ours, time, reply):
     ours.passed = 5.0
     time.hear(reply)
     ours.passed = 12.5
-    assert time.tell() == Found(NOW + 7.5, None)
+    assert time.known() == Found(NOW + 7.5, None)
 
 
 def test_an_answer_that_was_late_does_not_set_the_time_back(ours, time):
@@ -423,24 +423,24 @@ def test_an_answer_that_was_late_does_not_set_the_time_back(ours, time):
     time.hear(Applied(NOW))
     ours.passed = 20.0
     time.hear(Applied(NOW + 11.0))
-    assert time.tell() == Found(NOW + 20.0, None)
+    assert time.known() == Found(NOW + 20.0, None)
     time.hear(Applied(NOW + 20.25))
-    assert time.tell() == Found(NOW + 20.25, None)
+    assert time.known() == Found(NOW + 20.25, None)
 
 
 def test_what_was_heard_too_long_ago_does_not_count(ours, time):
     time.hear(Applied(NOW))
     ours.passed = FRESH_SECONDS
-    assert time.tell() == Found(NOW + FRESH_SECONDS, None)
+    assert time.known() == Found(NOW + FRESH_SECONDS, None)
     ours.passed = FRESH_SECONDS + 1
-    assert time.tell() is None
+    assert time.known() is None
     time.hear(Applied(NOW + 10))  # whatever the old one would say: the server's clock was set back
-    assert time.tell() == Found(NOW + 10, None)
+    assert time.known() == Found(NOW + 10, None)
 
 
 def test_an_empty_batch_tells_no_time(time):
     time.hear(Many(()))
-    assert time.tell() is None
+    assert time.known() is None
 
 
 def test_a_time_that_is_imposed_is_the_time():
@@ -448,4 +448,4 @@ def test_a_time_that_is_imposed_is_the_time():
     time = ServerTime(clock)
     time.hear(Applied(NOW))
     clock.advance(5)
-    assert time.tell() == Found(clock.now(), None)
+    assert time.known() == Found(clock.now(), None)

@@ -536,12 +536,12 @@ class Stepping(Clock):
 def test_the_time_is_asked_for_once_and_then_told_from_memory():
     clock = Stepping()
     script = Script(clock=clock)
-    assert script.talk.time.tell() is None
+    assert script.talk.time.known() is None
     assert script.play(Time(), TIME) == Found(5.0, None)
     clock.passed += FRESH_SECONDS
     assert script.play(Time()) == Found(5.0 + FRESH_SECONDS, None)
     clock.passed += 1
-    assert script.talk.time.tell() is None
+    assert script.talk.time.known() is None
     assert script.play(Time(), [[b"70", b"500000"]]) == Found(70.5, None)
     assert len(script.sent) == 2
 
@@ -553,7 +553,7 @@ def test_every_answer_tells_the_time():
     clock.passed += 2
     assert script.play(Time()) == Found(7.0, None)
     script.play(Get(THINGS, "k"), [msgspec.msgpack.encode([20.0, [0]])])
-    assert script.talk.time.tell() == Found(20.0, None)
+    assert script.talk.time.known() == Found(20.0, None)
 
 
 def test_a_moment_that_the_servers_clock_is_to_tell_is_told_from_memory_too():

@@ -103,8 +103,8 @@ class AppFacts(msgspec.Struct, frozen=True):
 
 def facts_of(kind: type) -> AppFacts:
     """What a class says."""
-    said = {name: getattr(kind, name) for name in AppFacts.__struct_fields__ if hasattr(kind, name)}
-    return msgspec.convert(said, AppFacts)
+    declared = {name: getattr(kind, name) for name in AppFacts.__struct_fields__ if hasattr(kind, name)}
+    return msgspec.convert(declared, AppFacts)
 
 
 def worker_options(app: Any) -> Options:

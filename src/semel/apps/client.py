@@ -182,16 +182,16 @@ class RemoteClient:
 
 def retry_after_header(response: httpx.Response) -> float | None:
     """After how many seconds an answer asks to be asked again, given in seconds or as a date."""
-    told = response.headers.get("Retry-After", "").strip()
+    value = response.headers.get("Retry-After", "").strip()
     try:
-        seconds = float(told)
+        seconds = float(value)
     except ValueError:
-        seconds = _until(told, response.headers.get("Date", ""))
+        seconds = _until(value, response.headers.get("Date", ""))
     return max(0.0, seconds) if math.isfinite(seconds) else None
 
 
-def _until(told: str, sent: str) -> float:
+def _until(date: str, sent: str) -> float:
     try:
-        return (parsedate_to_datetime(told) - parsedate_to_datetime(sent)).total_seconds()
+        return (parsedate_to_datetime(date) - parsedate_to_datetime(sent)).total_seconds()
     except (TypeError, ValueError):  # no date, or one of them without a zone
         return math.nan

@@ -115,17 +115,17 @@ class Functions:
     def _inbox(self) -> SQSInbox | None:
         if not issubclass(self._kind, Handles):
             return None
-        queue = self._said("QUEUE")
+        queue = self._setting("QUEUE")
         if not queue:
             raise InvalidOption(f"set {self._variable('QUEUE')} to the URL of a FIFO queue of SQS")
         return SQSInbox(self._on.s, self._name, queue)
 
     @functools.cached_property
     def _dead(self) -> Queue | None:
-        url = self._said("DEAD_LETTERS")
+        url = self._setting("DEAD_LETTERS")
         return Queue(url) if url else None
 
-    def _said(self, what: str) -> str:
+    def _setting(self, what: str) -> str:
         return os.environ.get(self._variable(what), "")
 
     def _variable(self, what: str) -> str:

@@ -84,8 +84,8 @@ def deployment(name: str, at: str = "") -> "Deployment":
     kind = find(name, at).kind
     if not hasattr(kind, "deployment"):
         raise InvalidOption(f"apps.{name}: it has no classmethod deployment(), which says what it needs")
-    told: Deployment = kind.deployment()
-    return told
+    declared: Deployment = kind.deployment()
+    return declared
 
 
 def _entry_point(name: str) -> str:

@@ -50,9 +50,9 @@ def _at(app: str, section: Mapping[str, Any]) -> str:
     return found
 
 
-def titles(told: Deployment, section: Mapping[str, Any]) -> dict[str, str]:
+def titles(deployment: Deployment, section: Mapping[str, Any]) -> dict[str, str]:
     """What tables of an application are called in DynamoDB, by semel's own names for them."""
-    app, own = told.app, told.own()
+    app, own = deployment.app, deployment.own()
     named = _read(app, SETTING, dict[str, str], section.get(SETTING) or {})
     for name, title in named.items():
         if name not in own:

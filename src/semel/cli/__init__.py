@@ -25,7 +25,7 @@ def main() -> None:
         # Typer's own errors, whose class has moved from one version to the next.
         if not hasattr(error, "format_message"):
             raise
-        _tell(error, error.format_message())
+        _print_usage_error(error, error.format_message())
         sys.exit(getattr(error, "exit_code", 1))
 
 
@@ -39,7 +39,7 @@ def _heed_sigterm() -> None:
         signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
 
 
-def _tell(error: Exception, message: str) -> None:
+def _print_usage_error(error: Exception, message: str) -> None:
     """Say in one line what is wrong with a call, and where to read how it is made."""
     if type(error).__name__ == "NoArgsIsHelpError":  # it is no error, and its message is the help itself
         if message:

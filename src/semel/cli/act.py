@@ -20,7 +20,7 @@ from semel.cli.common import (
     number,
     on_a_store,
     print_json,
-    tell_more,
+    print_more,
     unreached,
     with_options,
 )
@@ -168,7 +168,7 @@ def journal(
         views.print_table(names, [_entry(entry) for entry in page.entries], whole=2)
     else:
         typer.echo("Nobody has done anything by hand.")
-    tell_more(page.after)
+    print_more(page.after)
 
 
 def _entry(entry: Entry) -> views.TableRow:
@@ -217,7 +217,7 @@ def _act_in_bulk(s: semel.Semel, order: ActionOrder, asked: SearchOptions) -> No
     plan = ActionReport(order, total=len(targets), preview=True)
     plan.perform(s, targets)
     if order.options.preview or not plan.changed:
-        plan.tell()
+        plan.finish()
         return
     if not order.options.yes:
         count, be = number(len(plan.changed), "record"), f"be {plan.participle}"
@@ -277,9 +277,9 @@ class ActionReport:
         except BaseException:
             self.print()
             raise
-        self.tell()
+        self.finish()
 
-    def tell(self) -> None:
+    def finish(self) -> None:
         """Print it; leave with 1 if anything was refused."""
         self.print()
         if self.refused:

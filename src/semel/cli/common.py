@@ -257,7 +257,7 @@ def print_json(value: Any) -> None:
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
-def tell_more(after: str | None) -> None:
+def print_more(after: str | None) -> None:
     """Say how to go on, where a page was not the last."""
     if after is not None:
         typer.echo(f"There may be more: --after {shlex.quote(after)}")

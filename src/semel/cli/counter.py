@@ -16,7 +16,7 @@ from semel.cli.common import (
     connected,
     on_a_store,
     print_json,
-    tell_more,
+    print_more,
 )
 from semel.cli.filters import is_billed, looked_at
 from semel.ops.standing import CounterStates
@@ -80,7 +80,7 @@ def list_counters(
     else:
         so_far = f" among the {looked_at(found.examined)} looked at so far"
         typer.echo(f"No counters{so_far if found.after else ''}.")
-    tell_more(found.after)
+    print_more(found.after)
 
 
 def _found(s: semel.Semel, prefix: str, limit: int, after: str | None) -> CounterStates:

@@ -90,7 +90,7 @@ class WorkerProcess(Popen[bytes]):
             self.kill()
 
 
-def tell(what: str, **more: Any) -> None:
+def write_event(what: str, **more: Any) -> None:
     """Write what happened; in one write, so that threads do not write into each other's lines."""
     os.write(sys.stdout.fileno(), json.dumps({"what": what, **more}).encode() + b"\n")
 
@@ -107,7 +107,7 @@ def ask_bank(log: str, order_id: str, cents: int, key: str) -> str:
     request = {"order": order_id, "cents": cents, "key": key, "receipt": receipt, "at": time.time()}
     with Path(log).open("a") as entries:
         entries.write(json.dumps(request) + "\n")
-    tell("at the bank", answer=receipt)
+    write_event("at the bank", answer=receipt)
     wait_for_line()
     return receipt
 
@@ -141,18 +141,18 @@ async def call_from_tasks(s: semel.Semel, options: WorkerOptions) -> None:
 
     calls = [charge(options.order, options.cents) for _ in range(options.calls)]
     for answer in await asyncio.gather(*calls):
-        tell("answer", answer=answer)
+        write_event("answer", answer=answer)
 
 
 def report(call: Callable[[], str | None]) -> None:
     """Make a call, and tell what came of it."""
     try:
         if (answer := call()) is not None:
-            tell("answer", answer=answer)
+            write_event("answer", answer=answer)
     except semel.Refused as error:
-        tell("refused", error=type(error).__name__)
+        write_event("refused", error=type(error).__name__)
     except BaseException as error:
-        tell("broken", error=f"{type(error).__name__}: {error}")
+        write_event("broken", error=f"{type(error).__name__}: {error}")
         raise
 
 
@@ -160,8 +160,10 @@ def main() -> None:
     """Wait for the sign, make the calls, and tell what came of them."""
     options = msgspec.json.decode(sys.argv[1], type=WorkerOptions)
     logging.getLogger("semel").addHandler(logging.NullHandler())  # the demo shows what would be logged
-    with semel.connect(options.url, on_event=lambda event: tell(event.what, attempt=event.attempt)) as s:
-        tell("ready")
+    with semel.connect(
+        options.url, on_event=lambda event: write_event(event.what, attempt=event.attempt)
+    ) as s:
+        write_event("ready")
         wait_for_line()
         if options.tasks:
             asyncio.run(call_from_tasks(s, options))

@@ -29,7 +29,7 @@ def show(key: DocumentKeyArgument, *, where: StoreOptions, as_json: JsonOption =
     if as_json:
         print_json(for_programs(document))
     else:
-        tell(document)
+        print_document(document)
 
 
 @app.command()
@@ -61,7 +61,7 @@ def prune(*, where: StoreOptions) -> None:
     typer.echo(f"Pruned {number(pruned, 'document')}.")
 
 
-def tell(document: Document[dict[str, Any]]) -> None:
+def print_document(document: Document[dict[str, Any]]) -> None:
     """Print what there is to say of a document, and its fields."""
     about = for_programs(document)
     views.print_pairs([(name, str(about[name])) for name in ("key", "version", "expires_at")])

@@ -34,10 +34,10 @@ def show(
     if as_json:
         print_json(for_programs(decision))
     else:
-        tell(decision)
+        print_decision(decision)
 
 
-def tell(decision: GateDecision) -> None:
+def print_decision(decision: GateDecision) -> None:
     """Print the decision, then each rule."""
     views.print_pairs(_about(decision))
     if decision.seen:

@@ -75,7 +75,7 @@ def list_waiting(
     if as_json:
         print_json({"inbox": name, **views.readable(found)})
     else:
-        _tell(found)
+        _print_survey(found)
 
 
 @app.command("dead")
@@ -177,14 +177,14 @@ def _redrive(s: semel.Semel, inbox: Inbox, which: DeadFilter, options: RedriveOp
         with views.progress("Looking", _messages, 0) as on_progress:
             found = redriven(s, inbox, which, by=by, why=options.why, preview=True, on_progress=on_progress)
         if options.preview or not found.letters:
-            _tell_redriven(found, options, preview=True)
+            _print_redriven(found, options, preview=True)
             return
-        show, count = partial(_tell_redriven, found, options, preview=True), _messages(len(found.letters))
+        show, count = partial(_print_redriven, found, options, preview=True), _messages(len(found.letters))
         question = f"Shall {count} be put back?"
         options.confirm(f"{count} would be put back", show, question)
     with _progress(found) as on_progress:
         done = redriven(s, inbox, which, by=by, why=options.why, on_progress=on_progress)
-    _tell_redriven(done, options, preview=False)
+    _print_redriven(done, options, preview=False)
     if done.refused:
         raise typer.Exit(1)
 
@@ -200,7 +200,7 @@ def _progress(found: Redriven | None) -> Iterator[ProgressCallback[int]]:
         yield lambda _count: advance()
 
 
-def _tell_redriven(done: Redriven, options: RedriveOptions, *, preview: bool) -> None:
+def _print_redriven(done: Redriven, options: RedriveOptions, *, preview: bool) -> None:
     if options.as_json:
         letters = views.readable(done.letters)
         print_json({"preview": preview, "redriven": letters, "refused": dict(done.refused)})
@@ -268,7 +268,7 @@ def _queues(name: str, configuration: Configuration) -> tuple[str, str]:
     return chosen.queue, chosen.dead_letters
 
 
-def _tell(found: Survey) -> None:
+def _print_survey(found: Survey) -> None:
     if not found.waiting:
         typer.echo("Nothing waits.")
         return

@@ -73,7 +73,7 @@ def init(
         target.rename(f"{target}.old")
     write_private(target, made.text)
     typer.echo(f"Wrote {FILE}; only you can read it, and secrets belong in it or in the environment.")
-    tell_secrets(made)
+    print_secrets(made)
     typer.echo(f"Next:\n{next_steps(place)}")
 
 
@@ -93,7 +93,7 @@ def write_private(path: Path, text: str) -> None:
         file.write(text)
 
 
-def tell_secrets(settings: NewSettings) -> None:
+def print_secrets(settings: NewSettings) -> None:
     """Say which secrets were made, and which variables are for those that others give."""
     for name in settings.made:
         typer.echo(f"Made {name}, a secret.")

@@ -15,7 +15,7 @@ from semel.cli.common import (
     connected,
     on_a_store,
     print_json,
-    tell_more,
+    print_more,
 )
 from semel.state.journal import Entries, Entry
 
@@ -48,7 +48,7 @@ def list_entries(
     first, last = moment("--since", since), moment("--until", until)
     with connected(where) as s:
         page = s.journal.list(owner, since=first, until=last, reverse=reverse, limit=limit, after=after)
-    tell(page, as_json, owners=False)
+    print_page(page, as_json, owners=False)
 
 
 @app.command("by")
@@ -73,7 +73,7 @@ def by_actor(
     first, last = moment("--since", since), moment("--until", until)
     with connected(where) as s:
         page = s.journal.by_actor(actor, since=first, until=last, reverse=reverse, limit=limit, after=after)
-    tell(page, as_json, owners=True)
+    print_page(page, as_json, owners=True)
 
 
 def moment(option: str, text: str | None) -> datetime | None:
@@ -91,7 +91,7 @@ def moment(option: str, text: str | None) -> datetime | None:
     return at
 
 
-def tell(page: Entries, as_json: bool, *, owners: bool) -> None:
+def print_page(page: Entries, as_json: bool, *, owners: bool) -> None:
     """Print a page."""
     if as_json:
         print_json({"entries": [for_programs(entry) for entry in page.entries], "after": page.after})
@@ -101,7 +101,7 @@ def tell(page: Entries, as_json: bool, *, owners: bool) -> None:
         views.print_table(names, [_row(entry, owners) for entry in page.entries], whole=2)
     else:
         typer.echo("No entries.")
-    tell_more(page.after)
+    print_more(page.after)
 
 
 def _row(entry: Entry, owners: bool) -> views.TableRow:

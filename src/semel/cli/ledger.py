@@ -21,7 +21,7 @@ from semel.cli.common import (
     number,
     on_a_store,
     print_json,
-    tell_more,
+    print_more,
     unreached,
 )
 from semel.cli.filters import ScanOption, find
@@ -86,7 +86,7 @@ def _print_page(ledger: semel.Ledger, page: semel.Listing | Found, nothing: str,
         typer.echo(nothing)
     for key in page.unreadable:
         typer.echo(f"{key} cannot be read; semel ledger forget removes it for good.")
-    tell_more(page.after)
+    print_more(page.after)
 
 
 @app.command()

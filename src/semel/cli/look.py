@@ -21,7 +21,7 @@ from semel.cli.common import (
     number,
     on_a_store,
     print_json,
-    tell_more,
+    print_more,
     with_options,
 )
 from semel.cli.filters import SearchOptions, find, looked_at, words_of_scan
@@ -77,7 +77,7 @@ def ls(
     typer.echo(_way(found, whole=found.after is None and after is None))
     for key in found.unreadable:
         typer.echo(f"{key} cannot be read; semel ledger forget removes it for good.")
-    tell_more(found.after)
+    print_more(found.after)
     if not (found.records or found.after or after or asked.narrowed):
         typer.echo("Nothing is kept in this environment and scope: --app, --scope and --env name others.")
 
@@ -203,7 +203,7 @@ def stuck(
         return
     if shown:
         views.print_table(STUCK, [_stuck_row(each, now) for each in shown], cut=True)
-    _tell_stuck(found, limit, examined)
+    _print_stuck(found, limit, examined)
     if cost is not None and billed:
         typer.echo(f"Only doubts were looked for. With --scan, {words_of_scan(cost)}.")
 
@@ -261,7 +261,7 @@ def _for_scripts(stuck: Stuck, now: float) -> dict[str, Any]:
     return about | for_programs(stuck.record)
 
 
-def _tell_stuck(found: list[Stuck], limit: int, examined: int) -> None:
+def _print_stuck(found: list[Stuck], limit: int, examined: int) -> None:
     doubts = sum(each.why == "in doubt" for each in found)
     words = f"{doubts:,} in doubt, {len(found) - doubts:,} lapsed" if found else "Nothing is stuck"
     more = f"; the oldest {limit:,} are shown, --limit shows more" if len(found) > limit else ""

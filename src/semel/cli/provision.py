@@ -132,7 +132,7 @@ def provision(
             report(builder.problems(), place, as_json)
         else:
             done = builder.provision(ProgressLines(quiet=as_json))
-            tell(done, place, as_json)
+            print_done(done, place, as_json)
 
 
 def _for_text(printed: TemplateFormat, chosen: ServiceSettings) -> ServiceSettings:
@@ -211,13 +211,13 @@ class ProgressLines:
 
     def __init__(self, *, quiet: bool) -> None:
         self._quiet = quiet
-        self._said = ""
+        self._last = ""
 
     def __call__(self, line: str) -> None:
         """Say a line."""
-        if line != self._said and not self._quiet:
+        if line != self._last and not self._quiet:
             typer.echo(line, err=line.endswith("..."))
-        self._said = line
+        self._last = line
 
 
 def report(problems: list[Problem], place: ProvisionTarget, as_json: bool) -> None:
@@ -236,7 +236,7 @@ def report(problems: list[Problem], place: ProvisionTarget, as_json: bool) -> No
         raise typer.Exit(1)
 
 
-def tell(done: list[str], place: ProvisionTarget, as_json: bool) -> None:
+def print_done(done: list[str], place: ProvisionTarget, as_json: bool) -> None:
     """Tell what was done in all."""
     if as_json:
         print_json({"done": done})

@@ -75,14 +75,14 @@ def _erase(
         with views.progress("Looking", _words, Erasure()) as on_progress:
             found = s.ops.erase(name, by=by, why=options.why, preview=True, on_progress=on_progress)
         if options.preview or not (found.rows or queues):
-            _tell_erased(found, options, overflow, queues)
+            _print_erased(found, options, overflow, queues)
             return _check_left(found)
-        show = partial(_tell_erased, found, options, overflow, queues)
+        show = partial(_print_erased, found, options, overflow, queues)
         question = "Shall all of it go? It cannot be brought back."
         options.confirm(f"{_in_tables(found)} would go", show, question)
     with views.progress("Erasing", _words, Erasure()) as on_progress:
         done = s.ops.erase(name, by=by, why=options.why, on_progress=on_progress)
-    _tell_erased(done, options, overflow, queues)
+    _print_erased(done, options, overflow, queues)
     return _check_left(done)
 
 
@@ -93,7 +93,7 @@ def _queues(where: StoreOptions) -> list[str]:
     return [name for name in on_sqs if where.app in (None, name)]
 
 
-def _tell_erased(
+def _print_erased(
     done: Erased, options: ByHandOptions, overflow: UnreachedOverflow, queues: list[str]
 ) -> None:
     if options.as_json:
@@ -115,8 +115,8 @@ def _tell_erased(
 
 def _in_tables(done: Erased) -> str:
     """So many rows, and where."""
-    told = [f"{number(rows, 'row')} of {table}" for table, rows in done.tables.items()]
-    return ", ".join(told) or "nothing"
+    counts = [f"{number(rows, 'row')} of {table}" for table, rows in done.tables.items()]
+    return ", ".join(counts) or "nothing"
 
 
 NOBODY = (

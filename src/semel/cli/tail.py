@@ -79,7 +79,7 @@ class Follower:
 
     def __init__(self, s: semel.Semel) -> None:
         self._s = s
-        self._told: set[str] = set()
+        self._shown: set[str] = set()
         self._doubts: set[str] = set()
         self._begun = False
         # Ids are in the order of time. What is older than this was there before, and is not told.
@@ -89,7 +89,7 @@ class Follower:
         """What has happened since this was last asked, actions first."""
         entries = self._new_entries() if self._begun else self._first_entries()
         for entry in reversed(entries):
-            self._told.add(str(entry.id))
+            self._shown.add(str(entry.id))
             yield _action(entry)
         yield from self._changed_doubts()
 
@@ -114,7 +114,7 @@ class Follower:
                 return found
 
     def _is_new(self, id: str) -> bool:
-        return id not in self._told and id > self._first
+        return id not in self._shown and id > self._first
 
     def _changed_doubts(self) -> Iterator[News]:
         records = {record.key: record for record in self._in_doubt()}

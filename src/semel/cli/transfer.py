@@ -96,15 +96,15 @@ def copy(
         check_layout(each)
     with connected(old) as s, connected(new) as t:
         if check:
-            _tell_differences(Copier(s.store, t.store, s.env).check(), as_json)
+            _print_differences(Copier(s.store, t.store, s.env).check(), as_json)
             return
         with views.progress("Copying", _copied, Copied()) as on_progress:
             copier = Copier(s.store, t.store, s.env, on_progress=on_progress)
             done = copier.switch_over(wait) if switch_over else copier.copy()
-    _tell_copied(done, switch_over, as_json)
+    _print_copied(done, switch_over, as_json)
 
 
-def _tell_copied(done: Copied, switch_over: bool, as_json: bool) -> None:
+def _print_copied(done: Copied, switch_over: bool, as_json: bool) -> None:
     if as_json:
         print_json(msgspec.to_builtins(done))
     else:
@@ -123,7 +123,7 @@ DONE = "The switch-over is done: start the workers on the new store, and none on
 NEXT = "Now stop the workers of the old store, and run the same command with --switch-over."
 
 
-def _tell_differences(found: Differences, as_json: bool) -> None:
+def _print_differences(found: Differences, as_json: bool) -> None:
     if as_json:
         print_json(msgspec.to_builtins(found) | {"complete": found.complete})
     else:

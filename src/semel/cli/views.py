@@ -143,13 +143,15 @@ def readable(value: Any) -> Any:
     return _with_moments(msgspec.to_builtins(value))
 
 
-def _with_moments(told: Any) -> Any:
-    if isinstance(told, list | tuple):
-        return [_with_moments(each) for each in told]
-    if not isinstance(told, dict):
-        return told
-    dated = MOMENTS & {name for name, value in told.items() if isinstance(value, int | float)}
-    return {name: moment(value) if name in dated else _with_moments(value) for name, value in told.items()}
+def _with_moments(document: Any) -> Any:
+    if isinstance(document, list | tuple):
+        return [_with_moments(each) for each in document]
+    if not isinstance(document, dict):
+        return document
+    dated = MOMENTS & {name for name, value in document.items() if isinstance(value, int | float)}
+    return {
+        name: moment(value) if name in dated else _with_moments(value) for name, value in document.items()
+    }
 
 
 def span(seconds: float) -> str:

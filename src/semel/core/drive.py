@@ -328,7 +328,7 @@ def advance(  # noqa: C901 - one case for each kind of command
                 if failed is None:
                     command = steps.send(reply)
                 else:
-                    _tell(store, command, failed)
+                    _report(store, command, failed)
                     command = steps.throw(failed)
                     failed = None
                 kind = type(command)
@@ -388,7 +388,7 @@ async def aadvance(  # noqa: C901 - one case for each kind of command
                 if kind not in OUTSIDE:
                     checked(store, command, reply)
             except BaseException as error:  # noqa: BLE001 - the steps decide, whatever it is
-                _tell(store, command, error)
+                _report(store, command, error)
                 command = steps.throw(error)
             else:
                 command = steps.send(reply)
@@ -398,7 +398,7 @@ async def aadvance(  # noqa: C901 - one case for each kind of command
         return end.value
 
 
-def _tell(store: Store, command: Any, error: BaseException) -> None:
+def _report(store: Store, command: Any, error: BaseException) -> None:
     """Let whoever listens know that the store did not do as asked."""
     if isinstance(error, StoreError) and isinstance(store, Reporting):
         store.on_error(error, getattr(command, "key", ""))

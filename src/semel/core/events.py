@@ -86,7 +86,7 @@ class Events:
         self._scope = ""
         self.scrub = scrub
         """Takes what is personal out of a text that people will read."""
-        self.tells_keys = False
+        self.shows_keys = False
         """Whether events tell keys beside their digests."""
         self.seldom: Callable[[str], int | None] | None = None
         """Says of a cause how many warnings of it were left out, and None where one more is; see `Seldom`."""
@@ -143,7 +143,7 @@ class Events:
     def emit(self, what: What, id: str, attempt: int = 0, detail: str = "") -> None:
         """Tell the listeners; an error of theirs is logged and goes no further."""
         if self.listeners:
-            self._tell(self._event(what, id, attempt, detail, warned=False))
+            self._notify(self._event(what, id, attempt, detail, warned=False))
 
     def warn(self, what: What, id: str, attempt: int = 0, detail: str = "", *, cause: str = "") -> None:
         """Tell the listeners of what somebody should look at, and log it even when nobody listens.
@@ -157,13 +157,13 @@ class Events:
             if left_out:
                 text, args = f"{text} (and %d more of these since the last such line)", (*args, left_out)
             _logger().warning(text, *args, extra=fields(event))
-        self._tell(event)
+        self._notify(event)
 
     def _event(self, what: What, id: str, attempt: int, detail: str, *, warned: bool) -> Event:
-        told = self.scrubbed(detail)
+        text = self.scrubbed(detail)
         # Its environment and its scope stand before it.
-        key = self.scrubbed(id.split("/", 2)[-1]) if self.tells_keys and id else ""
-        return Event(what, digest(id), attempt, told, self._door, warned, self._name, self._scope, key)
+        key = self.scrubbed(id.split("/", 2)[-1]) if self.shows_keys and id else ""
+        return Event(what, digest(id), attempt, text, self._door, warned, self._name, self._scope, key)
 
     def failed(self, error: StoreError, id: str) -> None:
         """Tell that the store did not do as asked; the error itself goes to whoever called."""
@@ -171,7 +171,7 @@ class Events:
         name = type(error).__name__
         self.warn(what, id, detail=f"{name}: {error}", cause=name)
 
-    def _tell(self, event: Event) -> None:
+    def _notify(self, event: Event) -> None:
         for listener in tuple(self.listeners):
             try:
                 listener(event)
@@ -190,12 +190,12 @@ class Events:
 
 def fields(event: Event) -> dict[str, str | int]:
     """An event as the attributes of a log record."""
-    told: dict[str, str | int] = {"semel_event": event.what.value}
+    attributes: dict[str, str | int] = {"semel_event": event.what.value}
     if event.key_digest:
-        told |= {"semel_key_digest": event.key_digest, "semel_attempt": event.attempt}
+        attributes |= {"semel_key_digest": event.key_digest, "semel_attempt": event.attempt}
     if event.key:
-        told["semel_key"] = event.key
-    return told | {"semel_door": event.door, "semel_name": event.name, "semel_detail": event.detail}
+        attributes["semel_key"] = event.key
+    return attributes | {"semel_door": event.door, "semel_name": event.name, "semel_detail": event.detail}
 
 
 def words(event: Event) -> tuple[str, tuple[Any, ...]]:

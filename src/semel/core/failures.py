@@ -67,8 +67,8 @@ def _unmade(both: type[FailedBefore], plain: FailedBefore) -> FailedBefore | Non
 
 def _reduced(error: Any) -> tuple[Any, ...]:
     """How it is pickled: with the kept type, where that can be found by its name."""
-    kind, told = error.kept_type, [error.__dict__[name] for name in FIELDS]
+    kind, arguments = error.kept_type, [error.__dict__[name] for name in FIELDS]
     found: Any = modules.get(kind.__module__)
     for name in kind.__qualname__.split("."):
         found = getattr(found, name, None)
-    return failed_before, (kind if found is kind else None, *told)
+    return failed_before, (kind if found is kind else None, *arguments)

@@ -280,14 +280,14 @@ class Flow:
                 raise
             except BaseException as error:
                 # As where a task is cancelled: what came of the work is kept, and the interruption goes on.
-                yield from self._told(_hastily(self._completed(run, done.value)), error)
+                yield from self._reported(_hastily(self._completed(run, done.value)), error)
                 raise
             return done
         if run.kept:
             return done
         final = done.begun and not _deferred(done) and not self._doubtful(claim, done.error)
         final = final and self.policy.is_final(done.error, claim.attempt)
-        yield from self._told(self._give_back(run, done, final), done.error)
+        yield from self._reported(self._give_back(run, done, final), done.error)
         return Raised(done.error, final=True) if final else done
 
     def _completed(self, run: Run, result: Any) -> Steps[None]:
@@ -295,7 +295,7 @@ class Flow:
         claim = run.claim
         return self._ledger.ended(claim, self._ledger.completing(claim, result, run.details, self.promised))
 
-    def _told(self, steps: Steps[None], error: BaseException) -> Steps[None]:
+    def _reported(self, steps: Steps[None], error: BaseException) -> Steps[None]:
         """Tell the ledger of an error; that it cannot be told matters less than the error itself."""
         try:
             yield from steps
@@ -327,12 +327,12 @@ class Flow:
     def _resolve(self, run: Run, work: Work) -> Steps[Returned | Raised | None]:
         """Ask the other side what became of the attempt that vanished; None when it is to run now."""
         claim = run.claim
-        told: Returned | Raised = yield work.call(run, self.policy.resolver)
-        if isinstance(told, Raised):
+        answered: Returned | Raised = yield work.call(run, self.policy.resolver)
+        if isinstance(answered, Raised):
             # Nobody is wiser than before: the next claimant may ask again at once.
-            yield from self._told(self._ledger.lapse(claim), told.error)
-            return told
-        match told.value:
+            yield from self._reported(self._ledger.lapse(claim), answered.error)
+            return answered
+        match answered.value:
             case Happened(result):
                 return (yield from self._settle(run, Returned(result)))
             case NotHappened():
@@ -342,8 +342,8 @@ class Flow:
             case Undecided():
                 yield from self._ledger.doubt(claim)
                 return Raised(errors.OutcomeUnknown(claim.key, claim.attempt))
-        nonsense = errors.InvalidOption(f"a resolver gave {told.value!r}; it must give {SETTLEMENTS}")
-        yield from self._told(self._ledger.lapse(claim), nonsense)
+        nonsense = errors.InvalidOption(f"a resolver gave {answered.value!r}; it must give {SETTLEMENTS}")
+        yield from self._reported(self._ledger.lapse(claim), nonsense)
         return Raised(nonsense)
 
     def _exhausted(self, claim: Claimed) -> Steps[Raised | None]:

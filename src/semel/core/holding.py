@@ -44,11 +44,11 @@ AWAY = (errors.StoreUnavailable, errors.StoreThrottled, errors.StoreOutcomeUnkno
 
 MISTYPED = "the result is not what the return annotation says, and later calls are given plain JSON"
 
-Telling: TypeAlias = Callable[[Applied | None], None]
+Notify: TypeAlias = Callable[[Applied | None], None]
 
 
-def _untold(_reply: Applied | None) -> None:
-    """What is told of a move that is no news."""
+def _no_event(_reply: Applied | None) -> None:
+    """A move that is no news."""
 
 
 class HolderSteps(RecordSteps):
@@ -81,15 +81,15 @@ class HolderSteps(RecordSteps):
         """It failed, and is to stay failed."""
         failure = self._kept(error)
         change = self._noted(claim.id, {"error": self._sealed_text(claim.id, failure)}, details)
-        return self._moving(claim, lifecycle.FAIL, change, partial(self._tell_failure, claim, failure))
+        return self._moving(claim, lifecycle.FAIL, change, partial(self._warn_of_failure, claim, failure))
 
     def releasing(
         self, claim: Claimed, error: BaseException | Failure | None = None, *, counted: bool = True
     ) -> PartPlan[None]:
         """It did not happen; let the next attempt run. This one counts, unless it was none at all."""
         kept = None if error is None else self._kept(error)
-        tell = partial(self._tell, What.RELEASED, claim)
-        return self._moving(claim, lifecycle.RELEASE, self._given_back(claim, kept, counted), tell)
+        notify = partial(self._emit, What.RELEASED, claim)
+        return self._moving(claim, lifecycle.RELEASE, self._given_back(claim, kept, counted), notify)
 
     def complete(self, claim: Claimed, result: Any = None, *, details: Details = None) -> Steps[None]:
         """The effect happened; keep what came of it, and what is to be known about it besides."""
@@ -147,8 +147,8 @@ class HolderSteps(RecordSteps):
         for (claim, change), reply in zip(moves, many.replies, strict=True):
             made = type(reply) is Applied or was_made(reply.item, claim.token, change)
             if made:
-                tell = self.events.warn if what is What.HELD else self.events.emit
-                tell(what, claim.id, claim.attempt)
+                notify = self.events.warn if what is What.HELD else self.events.emit
+                notify(what, claim.id, claim.attempt)
             else:
                 self.events.warn(What.CLAIM_LOST, claim.id, claim.attempt, f"refused to {move.name}")
             answers.append(made)
@@ -164,8 +164,8 @@ class HolderSteps(RecordSteps):
 
     def doubt(self, claim: Claimed) -> Steps[None]:
         """The holder cannot tell whether the effect happened; somebody else has to."""
-        tell = partial(self._tell_doubt, claim)
-        return self._move(claim, lifecycle.DOUBT, self._found_by(), tell)
+        notify = partial(self._warn_of_doubt, claim)
+        return self._move(claim, lifecycle.DOUBT, self._found_by(), notify)
 
     def doubt_many(self, claims: Iterable[Claimed]) -> Steps[Answers]:
         """The holder of several claims cannot tell whether their effects happened; False for each lost."""
@@ -195,13 +195,13 @@ class HolderSteps(RecordSteps):
             body = yield from self._overflow(claim, encoded)
         change: Item = {"result": body.data, "encoding": body.encoding} | (beside or {})
         change = self._noted(claim.id, change, details)
-        return self._moving(claim, move, change, partial(self._tell, What.COMPLETED, claim))
+        return self._moving(claim, move, change, partial(self._emit, What.COMPLETED, claim))
 
-    def _moving(self, claim: Claimed, move: Move, change: Item, tell: Telling = _untold) -> Part[None]:
+    def _moving(self, claim: Claimed, move: Move, change: Item, notify: Notify = _no_event) -> Part[None]:
         """A holder's move as a part of an atomic write."""
         moved_on(change, move, claim, self.prefix)
         write = Update(LEDGER, claim.id, change, move.condition(claim.token))
-        return Part((write,), partial(self._judge, claim, move, change), tell, True)
+        return Part((write,), partial(self._judge, claim, move, change), notify, True)
 
     def _judge(
         self, claim: Claimed, move: Move, change: Item, refusals: PartRefusals
@@ -214,9 +214,9 @@ class HolderSteps(RecordSteps):
             self.events.warn(What.CLAIM_LOST, claim.id, claim.attempt, f"refused to {move.name}")
         return errors.ClaimLost(claim.key, claim.attempt, move.name)
 
-    def _move(self, claim: Claimed, move: Move, change: Item, tell: Telling = _untold) -> Steps[None]:
+    def _move(self, claim: Claimed, move: Move, change: Item, notify: Notify = _no_event) -> Steps[None]:
         """Make a holder's move by itself."""
-        part = self._moving(claim, move, change, tell)
+        part = self._moving(claim, move, change, notify)
         judged(part, (yield from write(part.writes[0])))
 
     def _insist(self, command: Write | Batch, lease: float) -> Steps[Any]:
@@ -236,16 +236,16 @@ class HolderSteps(RecordSteps):
                 raise away
             pause = min(pause * 2, LONGEST_PAUSE, until - now)
 
-    def _tell(self, what: What, claim: Claimed, _reply: Applied | None = None) -> None:
+    def _emit(self, what: What, claim: Claimed, _reply: Applied | None = None) -> None:
         self.events.emit(what, claim.id, claim.attempt)
 
-    def _tell_doubt(self, claim: Claimed, _reply: Applied | None = None) -> None:
+    def _warn_of_doubt(self, claim: Claimed, _reply: Applied | None = None) -> None:
         self.events.warn(What.HELD, claim.id, claim.attempt)
 
-    def _tell_failure(self, claim: Claimed, failure: Failure, _reply: Applied | None = None) -> None:
+    def _warn_of_failure(self, claim: Claimed, failure: Failure, _reply: Applied | None = None) -> None:
         """Tell that work has failed for good: with the error's words, where somebody scrubs them."""
-        told = failure.type if self.events.scrub is None else f"{failure.type}: {failure.message}"
-        self.events.warn(What.FAILED, claim.id, claim.attempt, told)
+        detail = failure.type if self.events.scrub is None else f"{failure.type}: {failure.message}"
+        self.events.warn(What.FAILED, claim.id, claim.attempt, detail)
 
 
 def judged(part: Part[None], reply: Applied | Refused) -> None:

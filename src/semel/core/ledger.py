@@ -197,8 +197,8 @@ class LedgerSteps(ClaimSteps):
         claim = Claimed(record.id, record.token, record.attempt, 0, ttl, on_lapsed="hold")
 
         def plan(_mark: str) -> Steps[Part[None]]:
-            told = {"error": None, "history": self.acted(record, done, now, by, why)}
-            return (yield from self._settling(claim, settlement, {type(settlement): seen}, told))
+            change = {"error": None, "history": self.acted(record, done, now, by, why)}
+            return (yield from self._settling(claim, settlement, {type(settlement): seen}, change))
 
         return plan
 
@@ -214,17 +214,17 @@ class LedgerSteps(ClaimSteps):
         return self.history(record, "held" if held else "lapsed", ended, act)
 
     def _settling(
-        self, claim: Claimed, settlement: Settlement, moves: Mapping[type, Move], told: Item
+        self, claim: Claimed, settlement: Settlement, moves: Mapping[type, Move], change: Item
     ) -> Steps[Part[None]]:
         move = moves[type(settlement)]
         match settlement:
             case Happened(result):
-                return (yield from self._concluding(claim, move, result, beside=told))
+                return (yield from self._concluding(claim, move, result, beside=change))
             case Abandoned(reason):
                 text = self._kept_text(claim.id, Failure("Abandoned", reason))
-                return self._moving(claim, move, told | {"error": text})
+                return self._moving(claim, move, change | {"error": text})
             case _:
-                return self._moving(claim, move, told)
+                return self._moving(claim, move, change)
 
     def check_and_set(self, key: str | Key, ttl: Seconds = HOUR) -> Steps[bool]:
         """True the first time, False while that time is remembered: one atomic write."""

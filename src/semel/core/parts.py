@@ -97,8 +97,8 @@ def _was_made(chosen: dict[int, Part[Any]], verdicts: dict[int, PartVerdict | Se
     # again or asked for again. But where one is missing that would be there, something else has ended it.
     marked = [place for place, part in chosen.items() if part.marked]
     missing = any(not isinstance(verdicts.get(place), PartVerdict) for place in marked)
-    said = verdicts.values()
-    return PartVerdict.MADE in said or (PartVerdict.SAME in said and not missing)
+    found = verdicts.values()
+    return PartVerdict.MADE in found or (PartVerdict.SAME in found and not missing)
 
 
 def alone(plan: PartPlan[T], mark: str) -> Steps[T]:

@@ -37,14 +37,14 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
     def kept_as(self, error: BaseException) -> str | None:
         """The name of the type under which this error is kept, or None when it is not."""
-        kind, word = self._said_of(error)
+        kind, word = self._rule_for(error)
         return f"{kind.__module__}.{kind.__qualname__}" if kind is not None and word == "keep" else None
 
     def doubts(self, error: BaseException) -> bool:
         """Whether this error leaves open if the effect happened."""
-        return self._said_of(error)[1] == "doubt"
+        return self._rule_for(error)[1] == "doubt"
 
-    def _said_of(self, error: BaseException) -> tuple[type | None, Keep]:
+    def _rule_for(self, error: BaseException) -> tuple[type | None, Keep]:
         for kind in type(error).__mro__:
             if word := self.on_error.get(kind):
                 return kind, word

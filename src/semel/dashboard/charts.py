@@ -69,7 +69,7 @@ class ChartColumn(msgspec.Struct, frozen=True):
         return sum(self.counts)
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """What happened, in words; "" for nothing."""
         pairs = zip(OUTCOMES, self.counts, strict=True)
         return ", ".join(f"{kind.title.lower()} {number:,}" for kind, number in pairs if number)

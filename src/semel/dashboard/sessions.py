@@ -53,13 +53,13 @@ class Sessions:
     """Begins sessions, and knows them again; a token or password that is changed ends its own."""
 
     def __init__(self, tokens: UserTokens, users: UserTokens, secret: bytes | None, clock: Clock) -> None:
-        self._tokens = {name: _checked(name, *told) for name, told in tokens.items()}
+        self._tokens = {name: _checked(name, *entry) for name, entry in tokens.items()}
         if len({digest for _, digest in self._tokens.values()}) < len(self._tokens):
             raise InvalidOption("two users of the dashboard have the same token: give each one its own")
-        self._passwords = {name: _hashed(name, *told) for name, told in users.items()}
+        self._passwords = {name: _hashed(name, *entry) for name, entry in users.items()}
         for name in self._passwords.keys() & self._tokens.keys():
             raise InvalidOption(f"{name!r} has a token and a password: give one of them another name")
-        self._known = self._tokens | {name: _named(name, *told) for name, told in users.items()}
+        self._known = self._tokens | {name: _named(name, *entry) for name, entry in users.items()}
         if secret is not None and len(secret) < SHORTEST_SECRET:
             raise InvalidOption(f"a secret of {len(secret)} bytes can be guessed: secrets.token_bytes(32)")
         self._secret = secret or secrets.token_bytes(32)
@@ -126,8 +126,8 @@ class Sessions:
 
     def _mac(self, purpose: str, name: str, text: str) -> str:
         _, token = self._known.get(name, ("", b""))
-        told = msgspec.json.encode([purpose, name, token.hex(), text])
-        return hmac.new(self._secret, told, sha256).hexdigest()
+        message = msgspec.json.encode([purpose, name, token.hex(), text])
+        return hmac.new(self._secret, message, sha256).hexdigest()
 
 
 @cache

@@ -130,12 +130,12 @@ class DeadLetterTopic:
         """Write one."""
         refusals: list[KafkaError | None] = []
         about = {**position_of(message)._asdict(), "error": taken.error_type}
-        told = [(f"semel-{name}", str(value).encode()) for name, value in about.items()]
+        headers = [(f"semel-{name}", str(value).encode()) for name, value in about.items()]
         self._producer.produce(
             self._topic,
             key=message.key(),
             value=message.value(),
-            headers=[*(message.headers() or ()), *told],
+            headers=[*(message.headers() or ()), *headers],
             on_delivery=lambda refusal, _: refusals.append(refusal),
         )
         self._producer.flush(ANSWER_SECONDS)

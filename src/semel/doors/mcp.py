@@ -66,7 +66,7 @@ def tool(
         payload = _sent(function) if isinstance(fingerprint, All) else fingerprint
         once = through.once(template, key=key, fingerprint=payload, returns=returns, **options)
         protected = translated(once(function), explained)
-        server.tool(**_told(registered or {}))(protected)
+        server.tool(**_with_hint(registered or {}))(protected)
         return protected
 
     return register
@@ -101,7 +101,7 @@ def _words(error: errors.SemelError) -> str:
     return f"The ledger cannot be asked now. Call again in a minute {SAME}."
 
 
-def _told(registered: Mapping[str, Any]) -> dict[str, Any]:
+def _with_hint(registered: Mapping[str, Any]) -> dict[str, Any]:
     """What the server is told of a tool: that calling it again is safe, and what its owner tells."""
     given = registered.get("annotations") or ToolAnnotations()
     return {**registered, "annotations": given.model_copy(update={"idempotent_hint": True})}

@@ -49,8 +49,8 @@ def _sent(function: Callable[..., Any]) -> tuple[str, ...]:
 
 
 def _is_injected(parameter: inspect.Parameter) -> bool:
-    said = (parameter.default, *getattr(parameter.annotation, "__metadata__", ()))
-    return any(isinstance(one, Dependency) for one in said)
+    hints = (parameter.default, *getattr(parameter.annotation, "__metadata__", ()))
+    return any(isinstance(one, Dependency) for one in hints)
 
 
 once: Final = TaskQueue("taskiq", (NoResultError,), None, "wait", _sent).once

@@ -214,8 +214,8 @@ class GateSteps:
         giving = [self._giving(taken, decision) for taken in decision.taken]
         try:
             yield from commit([self._taking_back(decision), *giving], decision.token)
-        except _TakenBack as told:
-            return told.given
+        except _TakenBack as already:
+            return already.given
         self.realm.events.emit(What.REFUNDED, self._id(decision.key))
         return True
 
@@ -287,7 +287,7 @@ class GateSteps:
         parts.gathered.add(self._recording(id, decision, mark, when, self.realm.subject_of(subject)))
         for rule, _, taking in takes:
             parts.gathered.add(_charging(rule, context, taking))
-        self._tell(parts, decision, context, subject)
+        self._journal(parts, decision, context, subject)
         if also is not None:
             also(parts, decision)
         yield from parts.gathered.commit(mark)
@@ -296,7 +296,9 @@ class GateSteps:
         self.realm.events.emit(what, id, detail=reason)
         return decision
 
-    def _tell(self, parts: Parts, decision: GateDecision, context: RuleContext, subject: str | None) -> None:
+    def _journal(
+        self, parts: Parts, decision: GateDecision, context: RuleContext, subject: str | None
+    ) -> None:
         if self._trace is None:
             return
         body: dict[str, Any] = {"action": decision.key, "allowed": decision.allowed}

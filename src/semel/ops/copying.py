@@ -65,7 +65,7 @@ LOOK = 1.0
 NAMED = 20
 
 # What tells an item as it was seen from what somebody has made of it since.
-TELLING = ("token", "status", "version", "state", "count", "attempts", "key", "at", "updated_at")
+COMPARED = ("token", "status", "version", "state", "count", "attempts", "key", "at", "updated_at")
 
 CopyState: TypeAlias = Literal["copying", "done"]
 
@@ -185,7 +185,7 @@ class Copier:
         if since is None:
             for place, _ in self._only_there(*OWN):
                 differences.note("only_there", place)
-        return differences.told()
+        return differences.counted()
 
     # The target's mark
 
@@ -373,7 +373,7 @@ class _DifferenceCount:
         if len(self._places) < NAMED:
             self._places.append(f"{what.replace('_', ' ')}: {named(place)}")
 
-    def told(self) -> Differences:
+    def counted(self) -> Differences:
         """All of them."""
         return Differences(self.items, **self.counts, places=tuple(self._places))
 
@@ -417,7 +417,7 @@ def _is_newer(there: Item, here: Item) -> bool:
 
 def _as_seen(item: Item) -> Condition:
     """That nobody has touched an item since."""
-    seen = {name: item.get(name) for name in TELLING}
+    seen = {name: item.get(name) for name in COMPARED}
     return AllOf((PRESENT, *(Equals(name, value) for name, value in seen.items() if value is not None)))
 
 

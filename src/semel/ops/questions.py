@@ -15,7 +15,7 @@ from semel.model import Listing, Record
 from semel.ops.model import Found, Order, Search, version_of
 from semel.ops.rates import RateSteps
 from semel.ops.related import Related, RelatedSteps
-from semel.ops.story import Inspection, Story, completed, tell, tell_absent
+from semel.ops.story import Inspection, Story, completed, story_of, story_without_record
 from semel.state.journal import JournalSteps
 from semel.tables import LEDGER, RECENT, SUBJECT
 
@@ -84,8 +84,8 @@ class QuestionSteps:
         found: TimeFound = yield Time()
         related = yield from self._related.of(str(key), record, scan=scan, inboxes=inboxes)
         if record is None:
-            return completed(tell_absent(str(key)), related, None) if related else None
-        return (yield from self._told(record, found.now, related))
+            return completed(story_without_record(str(key)), related, None) if related else None
+        return (yield from self._story(record, found.now, related))
 
     def look(
         self, key: str | Key, *, scan: bool = False, inboxes: Sequence[str] = ()
@@ -96,11 +96,11 @@ class QuestionSteps:
         if record is None:
             return None
         related = yield from self._related.of(str(key), record, scan=scan, inboxes=inboxes)
-        story = yield from self._told(record, found.now, related)
+        story = yield from self._story(record, found.now, related)
         return Inspection(record, story, version_of(record), found.now)
 
-    def _told(self, record: Record, now: float, related: Related) -> Steps[Story]:
-        return completed(tell(record, now), related, (yield from self._duplicates(record, now)))
+    def _story(self, record: Record, now: float, related: Related) -> Steps[Story]:
+        return completed(story_of(record, now), related, (yield from self._duplicates(record, now)))
 
     def _duplicates(self, record: Record, now: float) -> Steps[int | None]:
         try:

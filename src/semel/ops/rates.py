@@ -185,9 +185,9 @@ class RateSteps:
 
     def keep(self, rates: Rates, width: int, name: str) -> Steps[None]:
         """Write a row of this name; written again, it takes the place of the one before."""
-        told = msgspec.structs.replace(rates, duplicates=_most(rates.duplicates, MOST_NAMED[width]))
+        row = msgspec.structs.replace(rates, duplicates=_most(rates.duplicates, MOST_NAMED[width]))
         # As text: a store may not take an empty name in an object, and a block of work has one.
-        body = {"rates": msgspec.json.encode(told).decode()}
+        body = {"rates": msgspec.json.encode(row).decode()}
         item = {"at": rates.start, "body": body, "expires_at": After(KEPT[width])}
         yield Put(JOURNAL, self._key, item, sort=f"{_row(width, rates.start)}.{name}")
 

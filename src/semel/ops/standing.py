@@ -144,8 +144,8 @@ def _once(turns: list[SwitchTurn]) -> list[SwitchTurn]:
     """The turns without the one that the switch and an entry both tell of."""
     if not turns:
         return []
-    last, *told = turns
-    return told if any(_is_same(last, one) for one in told) else turns
+    last, *earlier = turns
+    return earlier if any(_is_same(last, one) for one in earlier) else turns
 
 
 def _is_same(one: SwitchTurn, other: SwitchTurn) -> bool:

@@ -65,52 +65,52 @@ class Story(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         status = "has no record" if self.status is None else f"is {self.status.value}"
-        lines = [f"{self.key} {status}: {self.headline}", *_below("", map(_told_line, self.lines))]
+        lines = [f"{self.key} {status}: {self.headline}", *_below("", map(_line_text, self.lines))]
         if self.duplicates is not None:
             lines.append(f"Duplicates that were answered in the last day: {self.duplicates}.")
-        lines += _below("What gates decided:", map(_told_decision, self.decisions))
-        lines += _below("Steps inside its work:", map(_told_step, self.steps))
+        lines += _below("What gates decided:", map(_decision_text, self.decisions))
+        lines += _below("Steps inside its work:", map(_step_text, self.steps))
         if not self.all_steps:
             lines.append("It may have other steps: to find them all, this store reads the whole table.")
-        lines += _below("Its message:", map(_told_message, self.messages))
-        lines += _below("Entries of the journal that name it:", map(_told_entry, self.entries))
-        lines += _below("What operators did to it:", map(_told_action, self.actions))
+        lines += _below("Its message:", map(_message_text, self.messages))
+        lines += _below("Entries of the journal that name it:", map(_entry_text, self.entries))
+        lines += _below("What operators did to it:", map(_action_text, self.actions))
         return "\n".join((*lines, f"The next call with this key {self.next_call}{_until(self.until)}."))
 
 
 def _below(title: str, lines: Iterable[str]) -> list[str]:
     """Lines below their title, each set in; nothing where there are none."""
-    told = [f"  {line}" for line in lines]
-    return [title, *told] if title and told else told
+    indented = [f"  {line}" for line in lines]
+    return [title, *indented] if title and indented else indented
 
 
-def _told_line(line: StoryLine) -> str:
+def _line_text(line: StoryLine) -> str:
     return f"{moment(line.at)}  {line.text}"
 
 
-def _told_decision(decision: StoryDecision) -> str:
+def _decision_text(decision: StoryDecision) -> str:
     verdict = "allowed" if decision.allowed else f"refused ({decision.reason})"
     later = "" if decision.not_before is None else f"; it may happen from {moment(decision.not_before)} on"
     return f"{moment(decision.at)}  {decision.key} was {verdict}{later}"
 
 
-def _told_step(step: StoryStep) -> str:
+def _step_text(step: StoryStep) -> str:
     return f"{moment(step.changed)}  {step.key} is {step.status.value}, attempt {step.attempt}"
 
 
-def _told_message(message: StoryMessage) -> str:
+def _message_text(message: StoryMessage) -> str:
     stands = "was put aside in" if message.dead else "waits in"
     failed = f", failed {message.attempts} times" if message.attempts else ""
     error = f": {message.error}" if message.error else ""
     return f"{moment(message.at)}  {message.id} {stands} inbox {message.inbox}{failed}{error}"
 
 
-def _told_entry(entry: StoryEntry) -> str:
+def _entry_text(entry: StoryEntry) -> str:
     at = "" if entry.at is None else f"{moment(entry.at)}  "
     return f"{at}{entry.owner}{f', by {entry.actor}' if entry.actor else ''}"
 
 
-def _told_action(action: StoryAction) -> str:
+def _action_text(action: StoryAction) -> str:
     return f"{moment(action.at)}  {action.action} by {action.by}: {action.why}"
 
 
@@ -124,7 +124,7 @@ class Inspection(msgspec.Struct, frozen=True):
     now: float
 
 
-def tell(record: Record, now: float) -> Story:
+def story_of(record: Record, now: float) -> Story:
     """The story of a record, as far as itself tells it."""
     next_call, until = _next(record, now)
     lines = tuple(_lines(record, now))
@@ -132,7 +132,7 @@ def tell(record: Record, now: float) -> Story:
     return Story(record.key, record.status, headline, lines, next_call, until, version)
 
 
-def tell_absent(key: str) -> Story:
+def story_without_record(key: str) -> Story:
     """The story of a key that has no record."""
     headline = "nothing was done under this key, or that was forgotten"
     return Story(key, None, headline, (), "runs it", None)

@@ -172,10 +172,10 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     def _check(self, name: str, function: Function) -> None:
         if unknown := [table.name for table in function.may if table not in self.tables]:
             raise InvalidOption(f"{name} of {self.app} uses {unknown[0]}, which is not among its tables")
-        told = [("secrets", function.secrets, [one.field for one in self.secrets])]
+        uses = [("secrets", function.secrets, [one.field for one in self.secrets])]
         if function.settings is not None:
-            told.append(("settings", function.settings, [one.parameter for one in self.settings]))
-        for kind, used, known in told:
+            uses.append(("settings", function.settings, [one.parameter for one in self.settings]))
+        for kind, used, known in uses:
             if unknown := [one for one in used if one not in known]:
                 raise InvalidOption(f"{name} of {self.app} uses {unknown[0]}, which is not among its {kind}")
         if (function.works or function.sends) and self.queue is None:

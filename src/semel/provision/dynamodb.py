@@ -327,7 +327,7 @@ def _indexes(found: TableSurvey) -> Iterator[Finding]:
     for each in found.table.indexes:
         wanted, is_now = shape.index(found.table, each), found.indexes.get(each.name)
         if is_now is None:
-            yield _told(found, each, f"{found.title} has no index {each.name}", _adding(found, each))
+            yield _index_finding(found, each, f"{found.title} has no index {each.name}", _adding(found, each))
             continue
         should, but_is = (
             _key_text(wanted["KeySchema"], types),
@@ -339,7 +339,7 @@ def _indexes(found: TableSurvey) -> Iterator[Finding]:
             yield _unfinished(found, each)
 
 
-def _told(
+def _index_finding(
     found: TableSurvey, index: Index, what: str, step: ProvisionStep, remedy: str = PROVISION
 ) -> Finding:
     """What an index lacks; one that was added later is optional until then."""
@@ -384,7 +384,7 @@ def _unfinished(found: TableSurvey, index: Index) -> Finding:
     did = f"waited until index {index.name} of {found.title} was made"
     step = ProvisionStep("DescribeTable", {"TableName": found.title}, did)
     what = f"index {index.name} of {found.title} is still being made"
-    return _told(found, index, what, step, "wait until it is ACTIVE, as semel provision does")
+    return _index_finding(found, index, what, step, "wait until it is ACTIVE, as semel provision does")
 
 
 def _adding(found: TableSurvey, index: Index) -> ProvisionStep:

@@ -86,7 +86,7 @@ class DynamoDB(StoreBuilder):
         with self._translated_errors():
             done = dynamodb.provision(self._transport, target.tables, target.env, clock=target.clock, say=say)
             for table in target.tables:
-                done += _said(self._completed(table, say), say) if table.later else []
+                done += _reported(self._completed(table, say), say) if table.later else []
             return done
 
     def _completed(self, table: Table, say: Say) -> list[str]:
@@ -145,7 +145,7 @@ class SQLite(StoreBuilder):
         done = [f"made the ledger in {self._path}"] if missing else []
         if any(each.optional for each in found):
             done.append(f"completed the indexes of {self._path} that were added later")
-        return _said([*done, *self._choose()], say)
+        return _reported([*done, *self._choose()], say)
 
     def _choose(self) -> list[str]:
         from semel.stores.sqlite.errors import translated
@@ -219,9 +219,9 @@ class PostgreSQL(StoreBuilder):
         from semel.stores.postgres import choices, schema
 
         target = self._target
-        done = _said(schema.migrate(target.url, target.env, target.tables, say=say), say)
+        done = _reported(schema.migrate(target.url, target.env, target.tables, say=say), say)
         if target.chosen or target.dropped:
-            done += _said(choices.choose(target.url, target.chosen, target.dropped, say), say)
+            done += _reported(choices.choose(target.url, target.chosen, target.dropped, say), say)
         return done
 
     def problems(self) -> list[Problem]:
@@ -246,7 +246,7 @@ class Redis(StoreBuilder):
         from semel.stores.redis import schema
 
         self._check_choices()
-        return _said(schema.provision(self._target.url, self._target.env, say), say)
+        return _reported(schema.provision(self._target.url, self._target.env, say), say)
 
     def problems(self) -> list[Problem]:
         """What is not as it should be."""
@@ -270,7 +270,7 @@ def _missing_choice(name: str, table: Table) -> Problem:
     return Problem(f"table {table.name} has no index {name}, which --with asks for", PROVISION)
 
 
-def _said(done: list[str], say: Say) -> list[str]:
+def _reported(done: list[str], say: Say) -> list[str]:
     for did in done:
         say(f"{did[0].upper()}{did[1:]}.")
     return done

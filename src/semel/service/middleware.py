@@ -212,7 +212,7 @@ class RequestMiddleware:
         finally:
             if cycle.timer is not None:
                 cycle.timer.cancel()
-            self._tell(scope, cycle, perf_counter() - begun)
+            self._record(scope, cycle, perf_counter() - begun)
 
     async def _answer(self, scope: Scope, receive: Receive, cycle: RequestCycle) -> None:
         limit, path = self._settings.max_body_bytes, scope["path"]
@@ -320,7 +320,7 @@ class RequestMiddleware:
                 logger.error("a request failed", exc_info=error, extra={"id": cycle.id.decode()})
                 await cycle.refuse(INTERNAL)
 
-    def _tell(self, scope: Scope, cycle: RequestCycle, seconds: float) -> None:
+    def _record(self, scope: Scope, cycle: RequestCycle, seconds: float) -> None:
         method = scope["method"]
         if method not in METHODS:
             method = "OTHER"  # anybody may invent one

@@ -41,7 +41,7 @@ def serve(
         address = _address(runtime, listener)
         middleware.listen(address)
         server = _server(runtime, middleware, workers)
-        _tell(runtime, workers, address, say)
+        _announce(runtime, workers, address, say)
         tune_interpreter()
         workers.start()
         stack.enter_context(beside(address))
@@ -146,7 +146,7 @@ def _address(runtime: Runtime, listening: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def _tell(runtime: Runtime, workers: AppWorkers, address: str, say: Callable[[str], None]) -> None:
+def _announce(runtime: Runtime, workers: AppWorkers, address: str, say: Callable[[str], None]) -> None:
     if has_dashboard(runtime):
         say(f"semel: dashboard at {address}{FORMS}")
     say(f"semel: {address}  (docs at {address}/docs)")

@@ -155,7 +155,7 @@ class JournalSteps:
 
         The same `key` again adds nothing and gives the entry that is there.
         """
-        name, told, span = self.realm.name(owner), self._told(body), seconds(ttl)
+        name, content, span = self.realm.name(owner), self._content(body), seconds(ttl)
         person = self.realm.subject_of(subject)
         if key is not None:
             key = check(key)
@@ -166,8 +166,8 @@ class JournalSteps:
         def plan(mark: str) -> "Steps[Part[Entry]]":
             if before:
                 return (yield from self._standing(name, before[-1]))
-            moment = _told_by_clocks((yield from self.realm.now(at)))
-            entry = Entry(str(owner), self._name(moment, key, id), moment, told, who, key)
+            moment = _checked_moment((yield from self.realm.now(at)))
+            entry = Entry(str(owner), self._name(moment, key, id), moment, content, who, key)
             return self._adding(name, entry, self._item(name, entry, span, mark, person), mark, before)
 
         return plan
@@ -200,18 +200,18 @@ class JournalSteps:
             return id
         return f"{_iso(moment)}#{key}" if self._book.ids == "time" else self._ids.make(moment)
 
-    def _told(self, body: Mapping[str, Any]) -> dict[str, Any]:
+    def _content(self, body: Mapping[str, Any]) -> dict[str, Any]:
         if not isinstance(body, Mapping):
             raise errors.UsageError(f"an entry tells of something in a dict, not in {type(body).__name__}")
-        told: dict[str, Any] = plain("body", dict(body))
-        if not self._book.body and (unknown := told.keys() - set(self._book.fields)):
+        content: dict[str, Any] = plain("body", dict(body))
+        if not self._book.body and (unknown := content.keys() - set(self._book.fields)):
             raise errors.UsageError(f"table {self._table.name} has no attribute {', '.join(sorted(unknown))}")
-        return self.realm.redacted(told)  # type: ignore[no-any-return]  # a dict stays one
+        return self.realm.redacted(content)  # type: ignore[no-any-return]  # a dict stays one
 
     def _item(self, name: str, entry: Entry, span: float, mark: str, person: str | None) -> Item:
         book, rest = self._book, entry.body.copy()
-        told = {field: rest.pop(field) for field in book.fields if field in rest}
-        item: Item = {field: value for field, value in told.items() if value is not None}
+        columns = {field: rest.pop(field) for field in book.fields if field in rest}
+        item: Item = {field: value for field, value in columns.items() if value is not None}
         if self._sealing is not None:
             item[book.body] = self._sealing.object(rest, self._table.name, name, str(entry.id), "body")
         elif book.body and (rest or not book.fields):
@@ -387,7 +387,7 @@ FAR = ulids.LATEST / 1000
 LAST = 253402300799.0
 
 
-def _told_by_clocks(moment: float) -> float:
+def _checked_moment(moment: float) -> float:
     if not 0 <= moment <= LAST:
         raise errors.InvalidOption(f"{moment:.0f} is no moment of our time, in seconds since the epoch")
     return moment

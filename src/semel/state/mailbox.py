@@ -475,14 +475,14 @@ class MailboxSteps:
     def put_off(self, letter: Letter, span: float, error: str, *, counted: bool = True) -> Steps[None]:
         """One failed, or has to wait for its turn: it is tried again after so many seconds."""
         attempts = letter.attempts + counted
-        change = {"not_before": After(span), "attempts": attempts, "error": self._told(letter, error)}
+        change = {"not_before": After(span), "attempts": attempts, "error": self._error_text(letter, error)}
         yield from write(Update(INBOX, letter.partition, change, sort=letter.place))
 
     # Dead letters
 
     def bury(self, letter: Letter, error: str) -> Steps[bool]:
         """Nobody can handle one: it is put aside, for a person to look at; False when it is gone."""
-        more = {"attempts": letter.attempts + 1, "error": self._told(letter, error), "at": NOW}
+        more = {"attempts": letter.attempts + 1, "error": self._error_text(letter, error), "at": NOW}
         return self._move(letter, letter.place, f"{DEAD}.{letter.id}", more)
 
     def dead(self, limit: int = PAGE, after: str | None = None) -> Steps[Letters]:
@@ -522,9 +522,9 @@ class MailboxSteps:
             return True
         return isinstance(reply, Applied)
 
-    def _told(self, letter: Letter, error: str) -> str:
-        told = self._realm.events.scrubbed(error, MAX_ERROR_TEXT)
-        return self._realm.sealing.text(told, *self._place(letter.key))
+    def _error_text(self, letter: Letter, error: str) -> str:
+        text = self._realm.events.scrubbed(error, MAX_ERROR_TEXT)
+        return self._realm.sealing.text(text, *self._place(letter.key))
 
     def _place(self, key: str) -> tuple[str, ...]:
         return INBOX.name, self._name, key, "error"

@@ -141,8 +141,8 @@ class SwitchSteps:
 
         def plan(mark: str) -> "Steps[Part[Document[dict[str, Any]]]]":
             as_of = self._clock.monotonic()
-            told = self.realm.sealing.text(self.realm.redacted(reason), *self._place(name))
-            switch = {"on": on, "since": (yield from self.realm.now()), "reason": told}
+            text = self.realm.sealing.text(self.realm.redacted(reason), *self._place(name))
+            switch = {"on": on, "since": (yield from self.realm.now()), "reason": text}
             if by:
                 switch["by"] = by[:LONGEST_NAME]
             part = yield from part_of(self._documents.change(KEY, {name: switch}, ttl=TTL), mark)

@@ -32,7 +32,7 @@ class ServerTime:
         if heard > self._heard or not self._fresh(came):
             self._heard = heard
 
-    def tell(self) -> Found | None:
+    def known(self) -> Found | None:
         """The time; None where the server has to be asked."""
         imposed = self._clock.imposed()
         if imposed is not None:

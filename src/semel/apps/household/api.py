@@ -91,17 +91,17 @@ def _page(request: Request, found: Entries) -> ActivityPage:
 
 
 def _activity(request: Request, entry: Entry) -> Activity:
-    told = entry.body
+    body = entry.body
     return Activity(
         id=str(entry.id),
         chat=entry.owner,
         user=_user(entry),
         at=_at(entry),
-        type=told.get("type"),
-        activity=told.get("activity"),
-        effort=told.get("effort"),
-        confidence=told.get("confidence"),
-        message=_message(request, entry.owner, told.get("messageId")),
+        type=body.get("type"),
+        activity=body.get("activity"),
+        effort=body.get("effort"),
+        confidence=body.get("confidence"),
+        message=_message(request, entry.owner, body.get("messageId")),
     )
 
 

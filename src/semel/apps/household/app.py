@@ -172,8 +172,8 @@ class Household:
             # The first version was handled when it came, and what was done is not done again.
             return {"edited": heard.message}
         noted = self.s.once.step("note", self._note, heard)
-        told: dict[str, Any] = {"found": None if noted.found is None else noted.found.type}
-        return told if noted.reply is None else told | self._reply(heard, noted.reply)
+        result: dict[str, Any] = {"found": None if noted.found is None else noted.found.type}
+        return result if noted.reply is None else result | self._reply(heard, noted.reply)
 
     def _note(self, heard: TextMessage) -> Noted:
         found = self._classify(heard.text)
@@ -226,8 +226,8 @@ class Household:
         """What the gate has charged for this reply, if it has, was for nothing."""
         decision = self._gate.recorded(run.step("reply"))
         if isinstance(decision, Allowed) and self._gate.refund(decision):
-            told = {"action": decision.key, "given_back": why}
-            self.s.journal.append(_trace(heard), told, subject=self._person(heard))
+            entry = {"action": decision.key, "given_back": why}
+            self.s.journal.append(_trace(heard), entry, subject=self._person(heard))
 
     def _sending(self, run: Run) -> Any:
         """What sends a reply, for as long as the work that it belongs to."""
@@ -257,14 +257,14 @@ class Household:
 
 def _activity(heard: TextMessage, found: Found) -> dict[str, Any]:
     """What is kept of an activity: what the classifier said, and nothing that it did not."""
-    told = {
+    activity = {
         "messageId": heard.message,
         "type": found.type,
         "activity": found.activity or None,
         "effort": found.effort,
         "confidence": found.confidence,
     }
-    return {name: value for name, value in told.items() if value is not None}
+    return {name: value for name, value in activity.items() if value is not None}
 
 
 def _trace(heard: TextMessage) -> semel.Key:

@@ -132,12 +132,12 @@ def classify(text: str) -> Found | None:
         return None if asked is None else Found("question", language="en" if asked["en"] else "sv")
     if UNDONE.search(text):
         return None
-    told: dict[int, tuple[ActivityKind, str]] = {}
+    matches: dict[int, tuple[ActivityKind, str]] = {}
     for kind, language, words in WORDS:
         for match in words.finditer(text):
-            told.setdefault(match.start(), (kind, language))
-    if not told:
+            matches.setdefault(match.start(), (kind, language))
+    if not matches:
         return None
-    kind, language = told[min(told)]
-    alone = len({kind.activity for kind, _ in told.values()}) == 1
+    kind, language = matches[min(matches)]
+    alone = len({kind.activity for kind, _ in matches.values()}) == 1
     return Found(kind.type, kind.activity, kind.effort, 0.8 if alone else 0.5, language)

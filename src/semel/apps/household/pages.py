@@ -50,10 +50,10 @@ class ChatPages:
 
     async def _known(self) -> list[PageBlock]:
         rows = [await self._row(chat) for chat in self._app.known_chats[:LISTED]]
-        told = "Chats that the settings name, and those that this process has handled since it began."
+        about = "Chats that the settings name, and those that this process has handled since it began."
         empty = "No message was handled here yet. Tell Telegram where to deliver, or ask for a chat above."
         columns = ("Chat", "Replies today", "Of at most", "Last activity")
-        return [FIELD, TextBlock(told), TableBlock("Chats", columns, tuple(rows), empty)]
+        return [FIELD, TextBlock(about), TableBlock("Chats", columns, tuple(rows), empty)]
 
     async def _row(self, chat: str) -> tuple[Cell, ...]:
         tally = await self._counters.look(chat, per=self._day)
@@ -75,14 +75,14 @@ class ChatPages:
 
 
 def _activity(entry: Entry) -> tuple[Cell, ...]:
-    told: Mapping[str, Any] = entry.body
+    body: Mapping[str, Any] = entry.body
     when = None if entry.at is None else TimeCell(entry.at)
-    sure = told.get("confidence")
+    sure = body.get("confidence")
     return (
         when,
-        str(told.get("activity") or ""),
-        str(told.get("type") or ""),
-        str(told.get("effort") or ""),
+        str(body.get("activity") or ""),
+        str(body.get("type") or ""),
+        str(body.get("effort") or ""),
         None if sure is None else f"{float(sure):.0%}",
         entry.actor,
     )

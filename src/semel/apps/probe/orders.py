@@ -114,13 +114,13 @@ class ProbeJob:
 
     def report(self, processed: int, messages: list[ReportedMessage] | None = None) -> ProbeReport:
         """What came of it."""
-        told: ProbeReport = {
+        report: ProbeReport = {
             "processedMessages": processed,
             "elapsed": duration(self._clock.monotonic() - self._begun),
         }
         if messages is not None:
-            told["messages"] = [{"id": message.id, "body": message.body} for message in messages]
-        return told
+            report["messages"] = [{"id": message.id, "body": message.body} for message in messages]
+        return report
 
 
 def duration(seconds: float) -> str:

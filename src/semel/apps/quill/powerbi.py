@@ -89,8 +89,8 @@ class AccessTokens:
     def _ask(self) -> None:
         asked = self._clock.monotonic()
         try:
-            told = self._client.call("POST", self._path, data=self._form).json()
-            token, lasts = str(told["access_token"]), float(told["expires_in"])
+            answer = self._client.call("POST", self._path, data=self._form).json()
+            token, lasts = str(answer["access_token"]), float(answer["expires_in"])
         except (AnswerLost, ValueError, KeyError, TypeError) as error:
             # A token that nobody got does no harm, so that nothing is in doubt.
             raise Unavailable("Entra ID", f"gave no token: {type(error).__name__}") from error

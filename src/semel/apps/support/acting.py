@@ -41,13 +41,13 @@ class Audit:
         self._s, self._redactor = s, redactor
         self._ttl, self._is_on = settings.audit_ttl, settings.audit
 
-    def tell(self, entry: AuditEntry, tx: Transaction | None = None) -> None:
+    def record(self, entry: AuditEntry, tx: Transaction | None = None) -> None:
         """Add an entry, in the same write as what it tells of where there is one."""
         if not self._is_on:
             return None
         if tx is None:
             with self._s.transaction() as alone:
-                return self.tell(entry, alone)
+                return self.record(entry, alone)
         payload = msgspec.json.encode(self._redactor.json(entry.about)).decode()
         body = {"action_type": entry.kind, "action_payload_redacted": payload, "result": entry.result}
         tx.journal.on(SUPPORT_AUDIT).append(
@@ -71,14 +71,14 @@ class ActionRunner:
         """Carry an action out, unless that was done before; that it failed is told to the audit too."""
         on_lapsed = self._settings.on_lost_reply if action.kind == "auto_reply" else "rerun"
         event = current_run()
-        act, told = self._protected(event.claim, on_lapsed), event_details(event)
+        act, details = self._protected(event.claim, on_lapsed), event_details(event)
         try:
             try:
-                act(action, told)
+                act(action, details)
             except AnswerLost:
-                act(action, told)  # nobody knows: what is done then is for its policy to say
+                act(action, details)  # nobody knows: what is done then is for its policy to say
         except RemoteError as error:
-            self._audit.tell(audit_entry(action, f"fail: {error_name(error)}"))
+            self._audit.record(audit_entry(action, f"fail: {error_name(error)}"))
             raise
 
     def _protected(self, claim: Claimed, on_lapsed: OnLapsed) -> Act:
@@ -111,7 +111,7 @@ class ActionRunner:
         self._helpdesk.do(action, run.key_for("richpanel"))
         with self._s.transaction() as tx:
             tx.ledger.complete(run)
-            self._audit.tell(audit_entry(action, "success"), tx)
+            self._audit.record(audit_entry(action, "success"), tx)
             if self._helpdesk.keeps_outbox:
                 text = self._redactor.text(action.text)
                 entry = {"action": action.kind, "conversation": action.conversation, "to": action.to}

@@ -21,8 +21,8 @@ def router(app: Support) -> APIRouter:
         found = states.get(conversation)
         if found is None:
             raise HTTPException(404, "nothing is known of this conversation")
-        told = {"conversation_id": conversation, "version": found.version, "expires_at": found.expires_at}
-        return told | {name: _plain(value) for name, value in found.value.items()}
+        about = {"conversation_id": conversation, "version": found.version, "expires_at": found.expires_at}
+        return about | {name: _plain(value) for name, value in found.value.items()}
 
     @routes.get("/{conversation}/audit")
     def actions(
@@ -32,7 +32,7 @@ def router(app: Support) -> APIRouter:
         if not app.settings.audit:
             raise HTTPException(404, "there is no audit in this environment: apps.support.audit is false")
         page = audit.list(conversation, limit=limit, after=after)
-        return {"actions": [_told(entry) for entry in page.entries], "after": page.after}
+        return {"actions": [_action(entry) for entry in page.entries], "after": page.after}
 
     return routes
 
@@ -41,7 +41,7 @@ def _plain(value: Any) -> Any:
     return sorted(value) if isinstance(value, set) else value
 
 
-def _told(entry: Entry) -> dict[str, Any]:
+def _action(entry: Entry) -> dict[str, Any]:
     return {
         "ts_action_id": entry.id,
         "action_type": entry.body.get("action_type"),

@@ -151,7 +151,7 @@ class Support:
             tx.ledger.complete(run, handled)
             self._remember(tx, ticket, plan, handled)
             if refused:
-                self._audit.tell(audit_entry(reply, f"fail: {refused}"), tx)
+                self._audit.record(audit_entry(reply, f"fail: {refused}"), tx)
         return handled
 
     def _mode(self) -> Mode:

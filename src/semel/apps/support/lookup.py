@@ -25,7 +25,7 @@ class Lookup:
     def find(self, ticket: Ticket, number: str) -> Order | None:
         """The order of this number, if it is the customer's."""
         asking = current_run()
-        told = event_details(asking)
+        details = event_details(asking)
 
         @self._s.once(
             key=self._key,
@@ -36,7 +36,7 @@ class Lookup:
             horizon=self._every,
         )
         def find(conversation: str, number: str, email: str, person: str) -> Order | None:
-            current_run().note(**told)
+            current_run().note(**details)
             return self._find(conversation, number, email, person)
 
         return find(ticket.conversation, number, ticket.email, customer_of(self._s, ticket))
@@ -53,12 +53,12 @@ class Lookup:
         try:
             order = self._asks(number, email)
         except Exception as error:
-            self._audit.tell(entry(f"fail: {error_name(error)}"))
+            self._audit.record(entry(f"fail: {error_name(error)}"))
             raise
         about["found"] = "nothing" if order is None else order.status
         with self._s.transaction() as tx:
             tx.ledger.complete(run, order)
-            self._audit.tell(entry("success"), tx)
+            self._audit.record(entry("success"), tx)
         return order
 
     def close(self) -> None:

@@ -219,11 +219,11 @@ class ConnectionLoop:
             if not self.over:
                 self._wait(None, self._until(None))
             return
-        self._tell(broker, listener)
+        self._dispatch(broker, listener)
         next_tick = None if broker.closed else broker.tick(self._now())
         if not broker.closed:
             broker.write()
-        self._tell(broker, listener)
+        self._dispatch(broker, listener)
         if not (broker.closed or self.over):
             self._wait(broker, 0.0 if self._hurried else self._until(next_tick))
         self._hurried = False
@@ -240,7 +240,7 @@ class ConnectionLoop:
         while self._due and self._due[0][0] <= self._now():
             heapq.heappop(self._due)[2]()
 
-    def _tell(self, broker: BrokerConnection, listener: Any) -> None:
+    def _dispatch(self, broker: BrokerConnection, listener: Any) -> None:
         for name, about in broker.events():
             callback = getattr(listener, name, None)
             if callback is not None and not broker.closed:

@@ -36,12 +36,12 @@ class Attempts(Handler[Any]):
         self._min_remaining = min_remaining
         self._context: Any = None
 
-    def during(self, context: Any, *, told: bool = False) -> Self:
-        """A copy of this handler for one invocation, whose context the function is `told`, or not."""
+    def during(self, context: Any, *, with_context: bool = False) -> Self:
+        """A copy of this handler for one invocation; `with_context` the function is given its context too."""
         # Several invocations may run in one process, each with a time of its own.
         other = object.__new__(type(self))
         vars(other).update(vars(self), _context=context)
-        if told:
+        if with_context:
             handle: Callable[..., Any] = self._handle
             other._handle = lambda message: handle(message, context)
         return other

@@ -120,7 +120,7 @@ class RecordBatch:
         failed = []
         for record, taken in self._taken(event["Records"], context):
             if not self._settled(record, taken):
-                self._tell(record, taken)
+                self._log_failure(record, taken)
                 failed.append({"itemIdentifier": self._source.id(record)})
         return {"batchItemFailures": failed[:1] if self._source.checkpoint else failed}
 
@@ -134,14 +134,14 @@ class RecordBatch:
             if problem is None:
                 problem = taken.error
             else:
-                self._tell(record, taken)
+                self._log_failure(record, taken)
         if problem is not None:
             raise problem
         return results
 
     def insist_on(self, event: LambdaRecord, context: Any) -> Any:
         """Handle an event that is a record itself."""
-        taken = self._attempts.during(context, told=True).take(event)
+        taken = self._attempts.during(context, with_context=True).take(event)
         if not self._settled(event, taken) and taken.error is not None:
             raise taken.error
         return taken.result
@@ -159,7 +159,7 @@ class RecordBatch:
             return False
         return True
 
-    def _tell(self, record: LambdaRecord, taken: Taken) -> None:
+    def _log_failure(self, record: LambdaRecord, taken: Taken) -> None:
         """Log what nobody would see otherwise, as the invocation as a whole succeeds."""
         if taken.verdict in (Verdict.FAILED, Verdict.DEAD) and taken.error is not None:
             self._log(taken.verdict.value, record, taken.error)

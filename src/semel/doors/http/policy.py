@@ -388,8 +388,8 @@ def _hashed(text: str) -> str:
     return HASHED + hash_of(text.encode("utf-8", "surrogatepass"))
 
 
-def _json(status: int, told: Any, cache: str) -> HTTPResponse:
-    body = msgspec.json.encode(told)
+def _json(status: int, value: Any, cache: str) -> HTTPResponse:
+    body = msgspec.json.encode(value)
     headers = [
         ("Content-Type", "application/json"),
         ("Content-Length", str(len(body))),
@@ -401,10 +401,10 @@ def _json(status: int, told: Any, cache: str) -> HTTPResponse:
 def _status_page(record: Record | None, base: str) -> HTTPResponse:
     if record is None:
         return problem("no-such-key", base, "It was never received, or it is no longer remembered.")
-    told: dict[str, Any] = {"status": STATUSES[record.status], "attempt": record.attempt}
+    body: dict[str, Any] = {"status": STATUSES[record.status], "attempt": record.attempt}
     if record.status is Status.COMPLETED:
-        told["expires_at"] = record.expires_at
-    return _json(200, told, "no-store")
+        body["expires_at"] = record.expires_at
+    return _json(200, body, "no-store")
 
 
 def _decoded(token: str) -> str:

@@ -35,10 +35,10 @@ class ProblemDetails(msgspec.Struct, frozen=True, kw_only=True):
 
     def body(self) -> bytes:
         """Its body as JSON."""
-        told = {"type": self.type, "title": self.title, "status": self.status}
+        members = {"type": self.type, "title": self.title, "status": self.status}
         if self.detail is not None:
-            told["detail"] = self.detail
-        return msgspec.json.encode(told | self.more)
+            members["detail"] = self.detail
+        return msgspec.json.encode(members | self.more)
 
     def all_headers(self) -> list[tuple[str, str]]:
         """Its headers, and those of every problem; without the length."""

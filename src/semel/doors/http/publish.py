@@ -24,7 +24,7 @@ BARE: Final = r"[!#-+\--:<-\[\]-~]{1,%d}"
 
 def policy_document(idempotency: Idempotency, root: str = "") -> dict[str, Any]:
     """The policy as a value that has a JSON form."""
-    told: dict[str, Any] = {
+    document: dict[str, Any] = {
         "specification": DRAFT,
         "header": KEY,
         "required": idempotency.required,
@@ -48,8 +48,12 @@ def policy_document(idempotency: Idempotency, root: str = "") -> dict[str, Any]:
     }
     if idempotency.expiry is not None:
         shortest, longest = idempotency.expiry
-        told["expiry"] = {"header": EXPIRY, "minimum": math.ceil(shortest), "maximum": math.floor(longest)}
-    return told
+        document["expiry"] = {
+            "header": EXPIRY,
+            "minimum": math.ceil(shortest),
+            "maximum": math.floor(longest),
+        }
+    return document
 
 
 def key_pattern(idempotency: Idempotency) -> str:
@@ -61,8 +65,8 @@ def key_pattern(idempotency: Idempotency) -> str:
 def summary(idempotency: Idempotency) -> dict[str, Any]:
     """What the extension of an operation says, beside where the rest is told."""
     policy = policy_document(idempotency)
-    told = ("required", "methods", "retention_seconds", "kept_statuses", "expiry")
-    return {"policy": idempotency.well_known, **{name: policy[name] for name in told if name in policy}}
+    names = ("required", "methods", "retention_seconds", "kept_statuses", "expiry")
+    return {"policy": idempotency.well_known, **{name: policy[name] for name in names if name in policy}}
 
 
 def describe(
@@ -86,12 +90,12 @@ class _Document:
     """An OpenAPI document while it is being added to."""
 
     def __init__(self, openapi: dict[str, Any], idempotency: Idempotency) -> None:
-        self._told = copy.deepcopy(openapi)
+        self._openapi = copy.deepcopy(openapi)
         self._idempotency = idempotency
         self._problems = _problems(idempotency)
 
     def described(self, protected: Callable[[str, str], bool]) -> dict[str, Any]:
-        paths = self._told.setdefault("paths", {})
+        paths = self._openapi.setdefault("paths", {})
         for path, item in paths.items():
             for method in METHODS & item.keys():
                 if self._idempotency.protects(method.upper()) and protected(path, method.upper()):
@@ -100,9 +104,9 @@ class _Document:
                     del item[method][EXTENSION]  # it came with another method of the same route
         for path, item in _pages(self._idempotency).items():
             paths.setdefault(path, item)
-        schemas = self._told.setdefault("components", {}).setdefault("schemas", {})
+        schemas = self._openapi.setdefault("components", {}).setdefault("schemas", {})
         schemas["IdempotencyProblem"] = PROBLEM_SCHEMA
-        return self._told
+        return self._openapi
 
     def _describe(self, operation: dict[str, Any]) -> None:
         operation[EXTENSION] = summary(self._idempotency)
@@ -133,7 +137,7 @@ class _Document:
         reference = value.get("$ref", "")
         if not reference.startswith("#/"):
             return value
-        found: Any = self._told
+        found: Any = self._openapi
         for name in reference.removeprefix("#/").split("/"):
             found = found[name.replace("~1", "/").replace("~0", "~")]
         return self._resolved(copy.deepcopy(found))

@@ -285,7 +285,7 @@ class Worker:
     def _leave(self, lane: str, settled: list[Letter]) -> None:
         with self._threads.changing():
             lease = self._leases.pop(lane, None)
-        self._tell(lane, self._box.leave, settled, *(() if lease is None else (lane, lease.token)))
+        self._write(lane, self._box.leave, settled, *(() if lease is None else (lane, lease.token)))
 
     def renew(self) -> None:
         """Say of the lanes that somebody here is in that he still is, before that is over."""
@@ -342,14 +342,14 @@ class Worker:
         if taken.settled:
             settled.append(letter)
         elif taken.verdict is Verdict.DEAD:
-            self._tell_unbegun(letter, taken)
-            return self._tell(lane, self._box.bury, letter, taken.why)
+            self._warn_unbegun(letter, taken)
+            return self._write(lane, self._box.bury, letter, taken.why)
         else:
             self._come_again(lane, letter, taken)
             return False
         return True
 
-    def _tell_unbegun(self, letter: Letter, taken: Taken) -> None:
+    def _warn_unbegun(self, letter: Letter, taken: Taken) -> None:
         """Tell of a dead letter that was never tried: of one that was, its attempt has told already."""
         if isinstance(taken.error, UNBEGUN):
             detail = f"a message is put aside: {type(taken.error).__name__}"
@@ -375,16 +375,16 @@ class Worker:
         elif isinstance(taken.error, PASSING):
             self._rest(lane, AWAY_SECONDS)
         else:
-            told = self._backoff(letter.attempts + 1) if taken.retry_after is None else taken.retry_after
-            span = min(max(0.0, told), LONGEST_SPAN)
+            delay = self._backoff(letter.attempts + 1) if taken.retry_after is None else taken.retry_after
+            span = min(max(0.0, delay), LONGEST_SPAN)
             self._rest(lane, span)
             counted = taken.verdict is not Verdict.LATER
-            self._tell(lane, partial(self._box.put_off, counted=counted), letter, span, taken.why)
+            self._write(lane, partial(self._box.put_off, counted=counted), letter, span, taken.why)
 
-    def _tell(self, lane: str, say: Callable[..., object], *what: object) -> bool:
-        """Tell the mailbox; if that fails the letter is found again, and the ledger knows about it."""
+    def _write(self, lane: str, method: Callable[..., object], *arguments: object) -> bool:
+        """Write to the mailbox; if that fails the letter is found again, and the ledger knows about it."""
         try:
-            say(*what)
+            method(*arguments)
         except PASSING as error:
             self._warn(error)
             self._rest(lane, AWAY_SECONDS)

@@ -58,7 +58,7 @@ class ConsumerThreads:
         except BaseException as error:  # noqa: BLE001 - it is raised where the consumer was started
             with self._condition:
                 self._state.fail(error)
-                self._tell()
+                self._notify_if_changed()
 
     def _carry_out(self, loop: ConsumerLoop) -> None:
         go_on: Callable[[], Wait | ConsumerStep] = partial(next, loop)
@@ -70,7 +70,7 @@ class ConsumerThreads:
                 except StopIteration:
                     return
                 finally:
-                    self._tell()
+                    self._notify_if_changed()
                 if isinstance(step, Wait):
                     # A signal may have stopped it in between, and nobody was waiting yet to be notified.
                     if stopping == self._state.stopping:
@@ -82,7 +82,7 @@ class ConsumerThreads:
             except BaseException as error:  # noqa: BLE001 - for the loop to judge
                 go_on = partial(loop.throw, error)
 
-    def _tell(self) -> None:
+    def _notify_if_changed(self) -> None:
         if self._state.changed:
             self._state.changed = False
             self._condition.notify_all()
@@ -129,7 +129,7 @@ class ConsumerTasks:
             await self._carry_out(loop)
         except BaseException as error:  # noqa: BLE001 - it is raised where the consumer was started
             self._state.fail(error)
-            self._tell()
+            self._notify_if_changed()
 
     async def _carry_out(self, loop: ConsumerLoop) -> None:
         go_on: Callable[[], Wait | ConsumerStep] = partial(next, loop)
@@ -139,7 +139,7 @@ class ConsumerTasks:
             except StopIteration:
                 return
             finally:
-                self._tell()
+                self._notify_if_changed()
             try:
                 go_on = partial(loop.send, await self._do(step))
             except BaseException as error:  # noqa: BLE001 - for the loop to judge
@@ -153,7 +153,7 @@ class ConsumerTasks:
                 await self._change.wait()
         return None
 
-    def _tell(self) -> None:
+    def _notify_if_changed(self) -> None:
         if self._state.changed:
             self._state.changed = False
             self._notify()

@@ -60,7 +60,7 @@ class Consumer(QueueConsumer[Message]):
         self._dead = Queue(dead_letters) if isinstance(dead_letters, str) else dead_letters
         given = ((queue, self._queue), (dead_letters, self._dead))
         # What was made here is closed here.
-        self._own = [made for said, made in given if made is not None and made is not said]
+        self._own = [made for passed, made in given if made is not None and made is not passed]
 
     def run(self) -> None:
         """Handle messages in `workers` threads until `stop` is called, or until nothing more can be done."""
@@ -96,9 +96,9 @@ class Consumer(QueueConsumer[Message]):
 
     def _consuming(self, answer: dict[str, Any]) -> Consuming[Message]:
         """What there is to do, by what the queue says of itself."""
-        said: dict[str, str] = answer["Attributes"]
-        handler = self._handler(said)
-        visibility = int(said.get("VisibilityTimeout", VISIBILITY)) or VISIBILITY
+        attributes: dict[str, str] = answer["Attributes"]
+        handler = self._handler(attributes)
+        visibility = int(attributes.get("VisibilityTimeout", VISIBILITY)) or VISIBILITY
         settings = DispatchSettings(
             workers=self._workers,
             capacity=self._workers * self._batch,
@@ -119,12 +119,12 @@ class Consumer(QueueConsumer[Message]):
         )
         return Consuming(broker, Dispatcher(settings), handler, now)
 
-    def _handler(self, said: dict[str, str]) -> Handler[Message]:
+    def _handler(self, attributes: dict[str, str]) -> Handler[Message]:
         """Who handles messages, and remembers them for as long as the queue may deliver them again."""
         options = self._options.copy()
         known = (seconds(options["horizon"]) if "horizon" in options else 0.0, self._s.ledger.steps.horizon)
-        options["horizon"] = max(*known, float(said["MessageRetentionPeriod"]))
-        by_group = said.get("DeduplicationScope") == "messageGroup"
+        options["horizon"] = max(*known, float(attributes["MessageRetentionPeriod"]))
+        by_group = attributes.get("DeduplicationScope") == "messageGroup"
         key = self._key or functools.partial(usual_key, by_group=by_group)
         return Handler(
             self._s,

@@ -25,8 +25,8 @@ class Answer(msgspec.Struct, frozen=True):
     @classmethod
     def json(cls, status: int, content: Any, headers: dict[str, str] | None = None) -> "Answer":
         """An answer in JSON."""
-        told = {"Content-Type": "application/json"} | (headers or {})
-        return cls(status, told, msgspec.json.encode(content))
+        fields = {"Content-Type": "application/json"} | (headers or {})
+        return cls(status, fields, msgspec.json.encode(content))
 
     @classmethod
     def problem(cls, status: int, headers: dict[str, str] | None = None) -> "Answer":

@@ -75,11 +75,11 @@ _HUBSPOT_OBJECTS: Final = ("objectId", "fromObjectId", "primaryObjectId")
 
 
 def _hubspot(notice: Notice) -> str:
-    told = {name: value for name, value in notice.payload.items() if value is not None}
-    noun = str(told.get("subscriptionType")).partition(".")[0]
-    told.setdefault("objectTypeId", _HUBSPOT_TYPES.get(noun, noun))
-    told["objectId"] = next((told[name] for name in _HUBSPOT_OBJECTS if name in told), None)
-    return names.hubspot_key(told, *[name for name in _HUBSPOT_ALSO if name in told])
+    payload = {name: value for name, value in notice.payload.items() if value is not None}
+    noun = str(payload.get("subscriptionType")).partition(".")[0]
+    payload.setdefault("objectTypeId", _HUBSPOT_TYPES.get(noun, noun))
+    payload["objectId"] = next((payload[name] for name in _HUBSPOT_OBJECTS if name in payload), None)
+    return names.hubspot_key(payload, *[name for name in _HUBSPOT_ALSO if name in payload])
 
 
 # Up to 10 retries over the next 24 hours; an answer after more than five seconds counts as failed. A body is

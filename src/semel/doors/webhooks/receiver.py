@@ -136,23 +136,25 @@ class Receiver:
         opened = self._reader.open(headers, body, method=method, url=url)
         if isinstance(opened, Answer):
             return opened
-        told: list[EventResult] = []
+        results: list[EventResult] = []
         waits: list[float] = []
         seen: dict[tuple[str, str | None], EventResult] = {}
         for event in map(self._named, opened):
             mark = self._mark(event)
             if mark in seen:
-                told.append(_again(seen[mark]))
+                results.append(_again(seen[mark]))
                 continue
             if self._is_late(begun):
-                told.append(EventResult("deferred", self._digest(event), "no time was left", redeliver=True))
+                results.append(
+                    EventResult("deferred", self._digest(event), "no time was left", redeliver=True)
+                )
             else:
                 taken = yield event
-                told.append(self._told(event, taken))
+                results.append(self._result(event, taken))
                 waits.append(_wait(taken))
             if event.error is None:
-                seen[mark] = told[-1]
-        return _summed_up(told, waits)
+                seen[mark] = results[-1]
+        return _summed_up(results, waits)
 
     # Each event
 
@@ -175,7 +177,7 @@ class Receiver:
         within = self.provider.answer_within
         return within is not None and self._clock.monotonic() - begun >= SHARE * within
 
-    def _told(self, event: KeyedNotice, taken: Taken) -> EventResult:
+    def _result(self, event: KeyedNotice, taken: Taken) -> EventResult:
         outcome, name = OUTCOMES[taken.verdict], self._digest(event)
         if taken.settled:
             return EventResult(outcome, name)
@@ -198,13 +200,13 @@ def _again(first: EventResult) -> EventResult:
     return msgspec.structs.replace(first, outcome="duplicate") if first.outcome == "new" else first
 
 
-def _summed_up(told: list[EventResult], waits: list[float]) -> Answer:
+def _summed_up(results: list[EventResult], waits: list[float]) -> Answer:
     counts = dict.fromkeys(("new", "duplicate", "busy", "failed", "deferred"), 0)
-    for one in told:
+    for one in results:
         counts[one.outcome] += 1
     duplicates = counts.pop("duplicate")
-    summary = Summary(received=len(told), duplicates=duplicates, events=told, **counts)
-    if any(one.redeliver for one in told):
+    summary = Summary(received=len(results), duplicates=duplicates, events=results, **counts)
+    if any(one.redeliver for one in results):
         # What was merely deferred may come at once.
         return Answer.json(503, summary, dict([retry_after(max([1, *waits]))]))
     return Answer.json(200, summary)

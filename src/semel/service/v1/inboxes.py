@@ -121,5 +121,5 @@ def _redriven(
 
 
 def _letter(dead: Dead) -> models.DeadLetterResponse:
-    told: dict[str, Any] = msgspec.to_builtins(dead, str_keys=True, enc_hook=repr)
-    return models.DeadLetterResponse(**told)
+    fields: dict[str, Any] = msgspec.to_builtins(dead, str_keys=True, enc_hook=repr)
+    return models.DeadLetterResponse(**fields)

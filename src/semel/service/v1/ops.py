@@ -63,10 +63,10 @@ async def search(asked: Annotated[models.SearchQuery, Query()], caller: OpsReade
 )
 async def story(asked: Annotated[models.StoryQuery, Query()], caller: OpsReader) -> models.StoryResponse:
     """What happened to a key, how it stands, and what the next call with it gets; as data and as text."""
-    told = await caller.s.aio.ops.explain(asked.key, inboxes=[asked.app] if asked.app else [])
-    if told is None:
+    found = await caller.s.aio.ops.explain(asked.key, inboxes=[asked.app] if asked.app else [])
+    if found is None:
         raise _absent()
-    return answer(models.StoryResponse, told, text=str(told))
+    return answer(models.StoryResponse, found, text=str(found))
 
 
 @routes.get("/journal", operation_id="ops_journal", responses=problems("no-such-app"))

@@ -92,7 +92,7 @@ def table_size(name: str, described: dict[str, Any]) -> TableSize:
 
 
 # What is known where the caller may not ask.
-UNTOLD = ScanCost(
+UNKNOWN_COST = ScanCost(
     items=0,
     requests=0,
     billed=True,

@@ -168,12 +168,12 @@ class DynamoDBStore:
 
     def scan_cost(self, table: Table) -> ScanCost:
         """What it takes to read a whole table, as DynamoDB last counted it."""
-        from semel.stores.dynamodb.prices import UNTOLD, scan_cost
+        from semel.stores.dynamodb.prices import UNKNOWN_COST, scan_cost
 
         try:
             described = self._run(self._operations.described(self._plan(table)))
         except NotPermitted:
-            return UNTOLD
+            return UNKNOWN_COST
         return scan_cost(described["Table"])
 
     def measure(self, tables: Sequence[Table]) -> list[TableSize]:

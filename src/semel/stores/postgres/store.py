@@ -84,7 +84,7 @@ class PostgresStore:
 
     def at_once(self, command: Stored) -> Any | None:
         """The time, where it was heard lately; every other answer comes over a network."""
-        return self._time.tell() if type(command) is Time else None
+        return self._time.known() if type(command) is Time else None
 
     async def aexecute(self, command: Stored) -> Any:
         """Carry the command out on a connection of the running loop and answer it."""

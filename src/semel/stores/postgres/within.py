@@ -110,7 +110,7 @@ class PostgresWithin:
 
     def at_once(self, command: Stored) -> Any | None:
         """The time, where it was heard lately; every other answer comes over a network."""
-        return self._time.tell() if type(command) is Time else None
+        return self._time.known() if type(command) is Time else None
 
     async def aexecute(self, command: Stored) -> Any:
         """Carry the command out on an async connection and answer it."""

@@ -114,7 +114,7 @@ class Interpreter(Router):
         return reply
 
     def _time(self, _command: Time) -> Requests[Found]:
-        known = self.time.tell()
+        known = self.time.known()
         if known is None:
             known = Found((yield from self._now()), None)
             self.time.hear(known)
@@ -413,8 +413,8 @@ class Interpreter(Router):
         cost = yield from self.scan_cost()
         used = 0
         for node in (yield from self.nodes()):
-            [told] = yield from self.on(node, [RedisCommand(b"", (b"INFO", b"memory"))])
-            found = re.search(rb"used_memory:(\d+)", bytes(told))
+            [reply] = yield from self.on(node, [RedisCommand(b"", (b"INFO", b"memory"))])
+            found = re.search(rb"used_memory:(\d+)", bytes(reply))
             used += int(found[1]) if found else 0
         how = "all keys and all memory of the server, of whatever else is there too"
         return TableSize(table="", items=cost.items, bytes=used, how=how)

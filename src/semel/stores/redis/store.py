@@ -76,7 +76,7 @@ class RedisStore:
 
     def at_once(self, command: Stored) -> Found | None:
         """What time it is, if a reply told it lately: every other answer comes over a network."""
-        return self._interpreter.time.tell() if type(command) is Time and not self._closed else None
+        return self._interpreter.time.known() if type(command) is Time and not self._closed else None
 
     async def aexecute(self, command: Stored) -> Any:
         """Carry the command out and answer it."""

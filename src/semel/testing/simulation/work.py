@@ -87,10 +87,10 @@ class SimulatedWork(Network):
         answer = self._resolver_answer if job.asking else self._done
         done = Raised(lost) if lost else answer(process.operation)
         self.note(process.operation.name, "is done", done)
-        self._tell_model(job.run.claim.token, done)
+        self._update_model(job.run.claim.token, done)
         self.resume(process, done)
 
-    def _tell_model(self, token: str, done: Returned | Raised) -> None:
+    def _update_model(self, token: str, done: Returned | Raised) -> None:
         if isinstance(done, Raised):
             self.model.stopped(
                 token, None, interrupted=isinstance(done.error, errors.ClaimLost | Interrupted)
