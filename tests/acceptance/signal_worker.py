@@ -20,7 +20,7 @@ LEASE = 600
 class Worker:
     def __init__(self, s, seed):
         self.s = s
-        self.dice = random.Random(seed)
+        self.rng = random.Random(seed)
         self.armed = None
         self.hits = 0
         self.runs = {}
@@ -55,7 +55,7 @@ class Worker:
         """A call that is interrupted once, or not at all; what it gave."""
         given = None
         try:
-            self.armed = self.dice.choice((Interrupt, TimeLimit))
+            self.armed = self.rng.choice((Interrupt, TimeLimit))
             signal.setitimer(signal.ITIMER_REAL, delay)
             given = self.attempt(key)
         except (Interrupt, TimeLimit):
@@ -117,7 +117,7 @@ def main(url, env, seed, signals):
             rounds += 1
             faulthandler.dump_traceback_later(PATIENCE_SECONDS, exit=True)
             key = f"{seed}-{rounds}"
-            worker.check(key, worker.hit(key, max(1e-6, worker.dice.uniform(0, 1.5 * usual))))
+            worker.check(key, worker.hit(key, max(1e-6, worker.rng.uniform(0, 1.5 * usual))))
         stormy = worker.storm(min(2.0, 300 * usual), max(usual, 1e-4))
         assert worker.attempt("after the storm") == "after the storm, run 1"
         stop.set()

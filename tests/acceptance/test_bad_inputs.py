@@ -44,15 +44,15 @@ class Generator:
     """Draws what is odd: texts, bytes, values that no JSON has, and JSON that is none."""
 
     def __init__(self, seed: int) -> None:
-        self.dice = random.Random(seed)
+        self.rng = random.Random(seed)
 
     def text(self, most: int = 6) -> str:
-        text = "".join(self.dice.choices(PIECES, k=self.dice.randrange(most)))
-        return text * (self.dice.choice([1, 1, 1, 40, 700]))
+        text = "".join(self.rng.choices(PIECES, k=self.rng.randrange(most)))
+        return text * (self.rng.choice([1, 1, 1, 40, 700]))
 
     def raw(self) -> bytes:
-        if self.dice.random() < 0.5:
-            return self.dice.randbytes(self.dice.randrange(300))
+        if self.rng.random() < 0.5:
+            return self.rng.randbytes(self.rng.randrange(300))
         return self.text().encode("utf-8", "surrogatepass")
 
     def value(self, depth: int = 0) -> Any:
@@ -60,23 +60,23 @@ class Generator:
             self.text,
             self.raw,
             object,
-            lambda: self.dice.choice(NUMBERS),
-            lambda: {self.text(3), self.dice.randrange(9)},
+            lambda: self.rng.choice(NUMBERS),
+            lambda: {self.text(3), self.rng.randrange(9)},
         ]
         if depth < 4:
-            several = range(self.dice.randrange(4))
+            several = range(self.rng.randrange(4))
             kinds += [
                 lambda: [self.value(depth + 1) for _ in several],
                 lambda: {
-                    self.dice.choice([self.text(3), 1, None, 2.5]): self.value(depth + 1) for _ in several
+                    self.rng.choice([self.text(3), 1, None, 2.5]): self.value(depth + 1) for _ in several
                 },
             ]
-        return self.dice.choice(kinds)()
+        return self.rng.choice(kinds)()
 
     def body(self) -> bytes:
         whole = json.dumps(self.value(), default=str, skipkeys=True).encode("utf-8", "replace")
-        cut = whole[: self.dice.randrange(len(whole) + 1)]
-        return self.dice.choice([whole, cut, self.raw(), b'{"a":1,"a":2}', b"[" * 3000, b"NaN", b"\xff\xfe"])
+        cut = whole[: self.rng.randrange(len(whole) + 1)]
+        return self.rng.choice([whole, cut, self.raw(), b'{"a":1,"a":2}', b"[" * 3000, b"NaN", b"\xff\xfe"])
 
 
 async def accepted(scope: Any, receive: Any, send: Any) -> None:
@@ -87,20 +87,20 @@ async def accepted(scope: Any, receive: Any, send: Any) -> None:
 
 
 def request(draw: Generator) -> tuple[dict[str, Any], bytes]:
-    headers = [(b"idempotency-key", draw.raw()) for _ in range(draw.dice.choice([0, 1, 1, 1, 2]))]
+    headers = [(b"idempotency-key", draw.raw()) for _ in range(draw.rng.choice([0, 1, 1, 1, 2]))]
     headers += [(b"content-type", draw.raw()), (b"idempotency-expiry-seconds", draw.raw())]
     path = "/" + draw.text()
     return {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.4"},
         "http_version": "1.1",
-        "method": draw.dice.choice(["POST", "PATCH", "GET", "PURGE"]),
+        "method": draw.rng.choice(["POST", "PATCH", "GET", "PURGE"]),
         "path": path,
         "raw_path": path.encode("utf-8", "surrogatepass"),
         "query_string": draw.raw(),
         "root_path": "",
         "scheme": "http",
-        "headers": draw.dice.sample(headers, len(headers)),
+        "headers": draw.rng.sample(headers, len(headers)),
         "client": None,
         "server": None,
     }, draw.body()

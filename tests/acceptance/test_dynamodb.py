@@ -474,15 +474,15 @@ def test_never_two_live_holders_whatever_the_clocks_show(on: Engine, seed: int) 
     Each counts its lease by its own monotonic clock from before it sent its claim, as a run does. One that
     has just begun knows the server's time to the second only.
     """
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     world, ledger = World(), LedgerSteps(Realm(env=ENV))
     stores: dict[float, DynamoDBStore] = {}
     lease, held_until, claims = 1.0, 0.0, 0
     for _ in range(400):
-        world.time += dice.uniform(0, 0.5)
-        off = dice.choice(OFF)
-        if off not in stores or dice.random() < 0.5:
-            machine = Machine(world, off, dice.uniform(0, 1e6))
+        world.time += rng.uniform(0, 0.5)
+        off = rng.choice(OFF)
+        if off not in stores or rng.random() < 0.5:
+            machine = Machine(world, off, rng.uniform(0, 1e6))
             if off in stores:
                 stores[off].close()
             stores[off] = DynamoDBStore(Dated(on.url, world, machine), env=ENV, clock=machine)

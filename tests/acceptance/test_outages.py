@@ -102,7 +102,7 @@ def test_a_short_outage_repeats_nothing(s, proxy, ending, tried):
 
 def endure(place, lane):
     """Several threads end their work while the store is away, time after time: how often each key ran."""
-    dice, runs = random.Random(SEED + lane), Counter[str]()
+    rng, runs = random.Random(SEED + lane), Counter[str]()
     with (
         FaultProxy.before(place.server) as proxy,
         closing(place.open(server=proxy.url(place.server))) as own,
@@ -119,7 +119,7 @@ def endure(place, lane):
             for outage in range(OUTAGES):
                 keys = [f"{lane}-{outage}-{thread}" for thread in range(THREADS)]
                 answers = [threads.submit(work, key) for key in keys]
-                back = threading.Timer(dice.uniform(0.1, LONGEST_OUTAGE), proxy.heal)
+                back = threading.Timer(rng.uniform(0.1, LONGEST_OUTAGE), proxy.heal)
                 back.start()
                 assert [answer.result() for answer in answers] == [f"done {key}" for key in keys]
                 back.join()

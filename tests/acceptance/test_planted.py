@@ -33,39 +33,39 @@ class Planted(NamedTuple):
     own: str
 
 
-def word(dice, length=9):
-    return "".join(dice.choices(string.ascii_lowercase, k=length))
+def word(rng, length=9):
+    return "".join(rng.choices(string.ascii_lowercase, k=length))
 
 
-def digits(dice, count):
-    return "".join(dice.choices(string.digits, k=count))
+def digits(rng, count):
+    return "".join(rng.choices(string.digits, k=count))
 
 
-def email(dice):
-    name = f"{word(dice)}{dice.choice('.+_-')}{word(dice, 5)}"
-    written = f"{name}@{dice.choice(['example.com', 'mail.example.co.uk', 'müller.example', 'EXAMPLE.org'])}"
-    return Planted(dice.choice([str, str.upper, str.title])(written), name)
+def email(rng):
+    name = f"{word(rng)}{rng.choice('.+_-')}{word(rng, 5)}"
+    written = f"{name}@{rng.choice(['example.com', 'mail.example.co.uk', 'müller.example', 'EXAMPLE.org'])}"
+    return Planted(rng.choice([str, str.upper, str.title])(written), name)
 
 
-def phone(dice):
+def phone(rng):
     """Numbers of four countries, as their people write them."""
-    last, form = digits(dice, 7), dice.randrange(6)
-    swedish = f"{dice.choice(['70', '72', '73', '76', '79'])}{last}"
+    last, form = digits(rng, 7), rng.randrange(6)
+    swedish = f"{rng.choice(['70', '72', '73', '76', '79'])}{last}"
     written = [
         f"+46 {swedish[:2]} {last[:3]} {last[3:5]} {last[5:]}",
         f"+46{swedish}",
         f"tel: 0{swedish[:2]}-{last[:3]} {last[3:5]} {last[5:]}",
         f"+49 171 {last}",
-        f"(202) {dice.choice('2346789')}{last[:2]}-{last[2:6]}",
+        f"(202) {rng.choice('2346789')}{last[:2]}-{last[2:6]}",
         f"+44 7911 {last[:6]}",
     ][form]
     return Planted(written, re.sub(r"\D", "", written))
 
 
-def order(dice):
-    number = dice.choice("123456789") + digits(dice, 9)
-    letter = dice.choice("ABCK")
-    written = dice.choice(
+def order(rng):
+    number = rng.choice("123456789") + digits(rng, 9)
+    letter = rng.choice("ABCK")
+    written = rng.choice(
         [
             f"order {number}",
             f"Order #{number}",
@@ -78,22 +78,22 @@ def order(dice):
     return Planted(written, number)
 
 
-def parcel(dice):
+def parcel(rng):
     """A number of UPS, of the posts, or with a word for it."""
-    serial = digits(dice, 15)
+    serial = digits(rng, 15)
     values = [int(digit) for digit in serial]
     ups = f"1Z{serial}{-(sum(values[::2]) + 2 * sum(values[1::2])) % 10}"
     weights = (8, 6, 4, 2, 3, 5, 9, 7)
     check = 11 - sum(value * weight for value, weight in zip(values, weights, strict=False)) % 11
     post = f"RB{serial[:8]}{ {10: 0, 11: 5}.get(check, check) }GB"
     labelled = f"AB-{serial[:10]}"
-    written = dice.choice([ups, post, f"tracking number {labelled}"])
+    written = rng.choice([ups, post, f"tracking number {labelled}"])
     return Planted(written, written.removeprefix("tracking number ").replace("-", ""))
 
 
-def link(dice):
-    own = f"{word(dice)}/{digits(dice, 8)}"
-    return Planted(dice.choice([f"https://shop.example/{own}?t=1", f"www.shop.example/{own}"]), own)
+def link(rng):
+    own = f"{word(rng)}/{digits(rng, 8)}"
+    return Planted(rng.choice([f"https://shop.example/{own}?t=1", f"www.shop.example/{own}"]), own)
 
 
 KINDS = {email: 2500, phone: 2500, order: 2000, parcel: 1500, link: 1500}
@@ -107,14 +107,14 @@ SENTENCES = (
 
 
 def planted(seed=20260103):
-    dice = Random(seed)
-    values = [kind(dice) for kind, count in KINDS.items() for _ in range(count)]
-    dice.shuffle(values)
+    rng = Random(seed)
+    values = [kind(rng) for kind, count in KINDS.items() for _ in range(count)]
+    rng.shuffle(values)
     return values
 
 
-def body(values, dice):
-    return "\n".join(dice.choice(SENTENCES).format(value.text) for value in values)
+def body(values, rng):
+    return "\n".join(rng.choice(SENTENCES).format(value.text) for value in values)
 
 
 # --- Looking for it --------------------------------------------------------------------------------
@@ -243,10 +243,10 @@ class Desk:
 
 def day(do, desk, values, per_message):
     """Every value comes in a message; each message goes through everything that the desk does."""
-    dice = Random(1)
+    rng = Random(1)
     for number, start in enumerate(range(0, len(values), per_message)):
         batch = values[start : start + per_message]
-        said, customer = body(batch, dice), batch[0].text
+        said, customer = body(batch, rng), batch[0].text
         conversation, message = f"c{number // 4}", f"m{number}"
         for _ in range(2):
             desk.told(desk.handle, conversation, message, customer, said)
@@ -256,7 +256,7 @@ def day(do, desk, values, per_message):
             for _ in range(3):
                 desk.told(work, message, body(share, Random(number)))
         desk.told(desk.welcome, customer)
-        mishaps(do, desk, message, body(batch[number % len(batch) :][:3], dice))
+        mishaps(do, desk, message, body(batch[number % len(batch) :][:3], rng))
 
 
 def mishaps(do, desk, message, said):

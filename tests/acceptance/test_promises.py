@@ -125,13 +125,13 @@ def test_a_zombie_is_refused(place, move, tried):
     tried(ZOMBIES)
 
 
-def commands(dice, who):
+def commands(rng, who):
     """One worker's share of commands on a few keys, all of which race."""
     end = {"gone_at": After(1e6)}
     within = AnyOf((ABSENT, AtMost("count", 5)))
     for number in itertools.count():
-        key, mine = f"key-{dice.randrange(KEYS)}", f"{who}-{number}"
-        yield dice.choice(
+        key, mine = f"key-{rng.randrange(KEYS)}", f"{who}-{number}"
+        yield rng.choice(
             [
                 Get(THINGS, key),
                 Get(THINGS, key),
@@ -205,22 +205,22 @@ class Workers:
         assert mistaken().claim(f"theirs-{n}").result == "theirs"
 
 
-def at_random(dice):
+def at_random(rng):
     """By how much a clock is set at each moment: mostly not, sometimes back or forth by up to two hours."""
     while True:
-        yield dice.choice([0, 0, 0, dice.randint(-7200, 7200)])
+        yield rng.choice([0, 0, 0, rng.randint(-7200, 7200)])
 
 
 @pytest.mark.situation(11, 12)
 @pytest.mark.proof("clocks")
 def test_no_clock_lets_two_hold_a_key(place, tried):
     """A worker whose clock is an hour off, or is set, neither takes a live key nor loses its own."""
-    dice, right = random.Random(CLOCK_SEED), Clock()
+    rng, right = random.Random(CLOCK_SEED), Clock()
     for n in range(CLOCKS):
-        wrong = Skewed(dice.choice([-3600, 3600]))
+        wrong = Skewed(rng.choice([-3600, 3600]))
         with ExitStack() as stack:
             stores = [stack.enter_context(closing(place.open(clock))) for clock in (wrong, right)]
-            workers = Workers(stores, place.env, wrong, at_random(dice))
+            workers = Workers(stores, place.env, wrong, at_random(rng))
             workers.neither_takes_a_live_key_nor_loses_its_own(n)
         place.forget()
     tried(CLOCKS, seed=str(CLOCK_SEED))

@@ -64,11 +64,11 @@ MOST_COLOURS = 256
 def happened(clock: FakeClock, store: MemoryStore) -> semel.Semel:
     """An hour and a half of a shop: charges and their duplicates, and what went wrong."""
     workers = [semel.Semel(store, clock=clock, worker=f"web-{number}:charge") for number in (1, 2)]
-    dice, orders, keepers = Random(7), iter(range(1000, 3000)), [one.keep_rates() for one in workers]
+    rng, orders, keepers = Random(7), iter(range(1000, 3000)), [one.keep_rates() for one in workers]
     for minute in range(90):
-        for order in islice(orders, dice.randint(3, 9)):
-            for _ in range(dice.choice((1, 1, 1, 2, 3))):
-                one_call(dice, dice.choice(workers), order)
+        for order in islice(orders, rng.randint(3, 9)):
+            for _ in range(rng.choice((1, 1, 1, 2, 3))):
+                one_call(rng, rng.choice(workers), order)
         if minute == 40:
             troubles(clock, *workers)
         if minute in LETTERS:
@@ -83,13 +83,13 @@ def happened(clock: FakeClock, store: MemoryStore) -> semel.Semel:
     return workers[0]
 
 
-def one_call(dice: Random, s: semel.Semel, order: int) -> None:
+def one_call(rng: Random, s: semel.Semel, order: int) -> None:
     if f"charge:order-{order}" == TROUBLED:
         return
     claim = s.ledger.claim(f"charge:order-{order}", lease=30, ttl=7 * 86_400)
     if not isinstance(claim, Claimed):
         return
-    fate = dice.choices(("failed", "released", "completed"), (3, 6, 91))[0]
+    fate = rng.choices(("failed", "released", "completed"), (3, 6, 91))[0]
     match FATES.get(order, fate):
         case "failed":
             s.ledger.fail(claim, ValueError("the card was refused"))

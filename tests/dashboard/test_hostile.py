@@ -304,16 +304,16 @@ class Drawer:
     """Draws attempts from a seed."""
 
     def __init__(self, seed: int, desk: Desk) -> None:
-        self._dice = Random(seed)
+        self._rng = Random(seed)
         self._desk = desk
         self._sessions = desk.sessions
 
     def draw(self) -> Attempt:
-        place = self._dice.choice(self._desk.places)
-        if place.is_form and place.address.method == "POST" and self._dice.random() < 0.5:
+        place = self._rng.choice(self._desk.places)
+        if place.is_form and place.address.method == "POST" and self._rng.random() < 0.5:
             return self._of_another_site(place)
-        who, headers, form = self._dice.choice(self._strangers(place))()
-        way, attempt = self._dice.choice(self._ways)(self._asked(place, headers, form))
+        who, headers, form = self._rng.choice(self._strangers(place))()
+        way, attempt = self._rng.choice(self._ways)(self._asked(place, headers, form))
         # A tenant has a ledger of its own, and a viewer may look; neither may do anything here.
         looks = who == VIEWER and attempt.method in ("GET", "HEAD")
         return attempt._replace(told=f"{who}, {way}", harmless=looks or who == TENANT, blind=looks)
@@ -363,8 +363,8 @@ class Drawer:
         return "nobody", {}, {}
 
     def _wrong_token(self) -> Any:
-        presented = self._dice.choice(["", "x" * 64, token("oncall")[:-1], token("oncall").upper()])
-        scheme = self._dice.choice(["Bearer", "bearer", "Basic", "Token", ""])
+        presented = self._rng.choice(["", "x" * 64, token("oncall")[:-1], token("oncall").upper()])
+        scheme = self._rng.choice(["Bearer", "bearer", "Basic", "Token", ""])
         return "a wrong token", {"authorization": f"{scheme} {presented}".strip()}, {}
 
     def _clerk(self) -> Any:
@@ -381,7 +381,7 @@ class Drawer:
         return "a session in place of a token", cookie, {}
 
     def _wrong_cookie(self) -> Any:
-        value = self._dice.choice(["", ".", "a.b", "e30=.", f"{token('oncall')}", '"oncall".x', "%00.%00"])
+        value = self._rng.choice(["", ".", "a.b", "e30=.", f"{token('oncall')}", '"oncall".x', "%00.%00"])
         return "a wrong cookie", {"cookie": f"{COOKIE}={value}"}, {}
 
     def _expired(self, place: Place) -> Any:
@@ -422,7 +422,7 @@ class Drawer:
 
     def _of_another_site(self, place: Place) -> Attempt:
         session, other = self._sessions.begin(place.operator), self._sessions.begin(place.operator)
-        form, where = self._dice.choice(
+        form, where = self._rng.choice(
             [
                 ({}, {}),
                 ({"form_token": ""}, {}),
@@ -438,9 +438,9 @@ class Drawer:
         query = urlencode(where) if "form_token" in where else ""
         headers = self._desk.cookie(session) | CROSS_SITE | ({} if query else where)
         attempt = self._asked(place, headers, form)._replace(query=query)
-        kind = self._dice.choice(["text/plain", "multipart/form-data", "application/x-www-form-urlencoded"])
+        kind = self._rng.choice(["text/plain", "multipart/form-data", "application/x-www-form-urlencoded"])
         attempt = attempt._replace(headers=attempt.headers | {"content-type": kind}, told=f"CSRF, {form}")
-        if self._dice.random() < 0.7:
+        if self._rng.random() < 0.7:
             return attempt
         way, attempt = self._overridden(attempt)
         # The pages of a signed-in operator are theirs, and the other site sees nothing of them.
@@ -456,17 +456,17 @@ class Drawer:
         return "straight", attempt
 
     def _bent(self, attempt: Attempt) -> Any:
-        path = self._dice.choice(BENDS)(attempt.path)
+        path = self._rng.choice(BENDS)(attempt.path)
         return f"by {path}", attempt._replace(path=path)
 
     def _decorated(self, attempt: Attempt) -> Any:
-        headers = self._dice.choice(DECORATIONS)
-        client = self._dice.choice(["10.0.0.7", "127.0.0.1", "::1"])
+        headers = self._rng.choice(DECORATIONS)
+        client = self._rng.choice(["10.0.0.7", "127.0.0.1", "::1"])
         return f"with {headers}", attempt._replace(headers=attempt.headers | headers, client=client)
 
     def _overridden(self, attempt: Attempt) -> Any:
-        method = self._dice.choice(["GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "post"])
-        header = self._dice.choice(["x-http-method-override", "x-method-override", "x-http-method"])
+        method = self._rng.choice(["GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "post"])
+        header = self._rng.choice(["x-http-method-override", "x-method-override", "x-http-method"])
         headers = attempt.headers | {header: attempt.method}
         query = attempt.query or urlencode(FIELDS | {"_method": attempt.method})
         return f"by {method} as {attempt.method}", attempt._replace(

@@ -41,10 +41,10 @@ class WorkerProcesses:
         stack: ExitStack,
         words: Iterable[str],
         fates: list[tuple[int, str]],
-        dice: random.Random,
+        rng: random.Random,
         size: int,
     ) -> None:
-        self._stack, self._words, self._fates, self._dice = stack, tuple(words), fates, dice
+        self._stack, self._words, self._fates, self._rng = stack, tuple(words), fates, rng
         self.killed = 0
         self._live = [self._hire() for _ in range(size)]
 
@@ -64,7 +64,7 @@ class WorkerProcesses:
                 self._live[number] = self._hire()
 
     def kill_one(self) -> None:
-        self._dice.choice(self._live).kill()
+        self._rng.choice(self._live).kill()
 
     def dismiss(self) -> list[int]:
         """Ask all of them to end; how each did."""

@@ -1006,7 +1006,7 @@ class Crowd:
         self.done: dict[str, list[int]] = defaultdict(list)
         self.crowded: list[str] = []
         self._inside: Counter[str] = Counter()
-        self._dice, self._lock = random.Random(5), threading.Lock()
+        self._rng, self._lock = random.Random(5), threading.Lock()
 
     def __call__(self, message):
         with self._lock:
@@ -1015,7 +1015,7 @@ class Crowd:
                 self.crowded.append(message.key)
         try:
             with self._lock:
-                if self._dice.random() < 0.15:
+                if self._rng.random() < 0.15:
                     raise ConnectionError
                 self.done[message.group].append(message.body["n"])
         finally:

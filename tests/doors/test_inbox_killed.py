@@ -51,9 +51,9 @@ def test_killed_workers_handle_every_message_once_and_in_order(tmp_path, tried, 
         inbox.put(*said[:half])
         inbox = open_inbox(s, "in", shards=shards)
         inbox.waiting()
-        dice = random.Random(3)
-        fates = [(dice.randint(3, 12), moment) for moment in MOMENTS]
-        processes = WorkerProcesses(stack, ["tests.doors.inbox_worker", str(path)], fates, dice, PROCESSES)
+        rng = random.Random(3)
+        fates = [(rng.randint(3, 12), moment) for moment in MOMENTS]
+        processes = WorkerProcesses(stack, ["tests.doors.inbox_worker", str(path)], fates, rng, PROCESSES)
         inbox.put(*said[half:])
         killings = list(range(MESSAGES // 3, MESSAGES, MESSAGES // 4))
 

@@ -481,7 +481,7 @@ class World:
     """Processes that put in and handle, one command at a time as the dice fall; the clock moves between."""
 
     def __init__(self, seed: int) -> None:
-        self.dice, self.clock = random.Random(seed), FakeClock()
+        self.rng, self.clock = random.Random(seed), FakeClock()
         self.store = MemoryStore(self.clock)
         self.said: dict[str, list[str]] = defaultdict(list)
         self.done: dict[str, list[str]] = defaultdict(list)
@@ -508,7 +508,7 @@ class World:
                     yield from self._visit(box, lane.name)
 
     def _visit(self, box: MailboxSteps, lane: str) -> Steps[None]:
-        token = str(self.dice.random())
+        token = str(self.rng.random())
         if (yield from box.enter(lane, token, LEASE)):
             return
         found = yield from box.letters(lane, 3)
@@ -553,7 +553,7 @@ class Dice:
 
     def turn(self) -> None:
         """One command of somebody."""
-        steps = self.world.dice.choice(list(self.replies))
+        steps = self.world.rng.choice(list(self.replies))
         try:
             command: Any = steps.send(self.replies[steps])
             self.replies[steps] = self.world.store.execute(command)
@@ -565,38 +565,38 @@ class Dice:
 def test_in_every_order_of_steps_groups_stay_in_order_while_the_number_is_raised(seed):
     """Processes that name different numbers put in and handle, and are killed, while the numbers change."""
     world = World(seed)
-    dice, numbers = Dice(world), [1, 1, world.dice.choice([2, 3, 5]), world.dice.choice([4, 8, 12])]
+    rng, numbers = Dice(world), [1, 1, world.rng.choice([2, 3, 5]), world.rng.choice([4, 8, 12])]
     groups = [f"g{n}" for n in range(4)]
     workers = [world.handling(world.process(1)) for _ in range(2)]
     for worker in workers:
-        dice.begin(worker)
+        rng.begin(worker)
     putting: dict[str, Steps[None]] = {}
     for _ in range(amount(900, 500)):
-        if world.dice.random() < KILLED:
-            dice.kill(workers.pop(0))
-            workers.append(world.handling(world.process(world.dice.choice(numbers))))
-            dice.begin(workers[-1])
+        if world.rng.random() < KILLED:
+            rng.kill(workers.pop(0))
+            workers.append(world.handling(world.process(world.rng.choice(numbers))))
+            rng.begin(workers[-1])
         for group in groups:
-            if putting.get(group) not in dice.replies and world.dice.random() < 0.03:
+            if putting.get(group) not in rng.replies and world.rng.random() < 0.03:
                 # One sender at a time: what two say in one millisecond has no order.
                 world.clock.advance(0.002)
-                sender = world.process(world.dice.choice(numbers))
-                putting[group] = world.putting(sender, group, world.dice.randint(1, 4))
-                dice.begin(putting[group])
-        dice.turn()
-        world.clock.advance(world.dice.choice([0, 0, 0.001, 0.2, 1]))
-    finish(world, dice)
+                sender = world.process(world.rng.choice(numbers))
+                putting[group] = world.putting(sender, group, world.rng.randint(1, 4))
+                rng.begin(putting[group])
+        rng.turn()
+        world.clock.advance(world.rng.choice([0, 0, 0.001, 0.2, 1]))
+    finish(world, rng)
     assert {group: world.done[group] for group in groups} == {group: world.said[group] for group in groups}
 
 
 KILLED = 0.01
 
 
-def finish(world: World, dice: Dice) -> None:
+def finish(world: World, rng: Dice) -> None:
     """Let everything that was said be handled and taken away."""
     for step in range(20_000):
-        dice.turn()
-        world.clock.advance(world.dice.choice([0, 0.1, 1]))
+        rng.turn()
+        world.clock.advance(world.rng.choice([0, 0.1, 1]))
         if step % 100 == 0 and drive(world.process(1).survey(), world.store).waiting == 0:
             return
     pytest.fail("messages are left")

@@ -66,10 +66,10 @@ def test_killed_consumers_handle_every_message_once_and_in_order(sqs, tmp_path):
         def done() -> int:
             return rows.execute("SELECT count(*) FROM effects").fetchone()[0]
 
-        dice = random.Random(7)
-        fates = [(dice.randint(5, 60), moment) for moment in MOMENTS * 2]
+        rng = random.Random(7)
+        fates = [(rng.randint(5, 60), moment) for moment in MOMENTS * 2]
         processes = WorkerProcesses(
-            stack, ["tests.doors.sqs_worker", str(path), queue.url], fates, dice, PROCESSES
+            stack, ["tests.doors.sqs_worker", str(path), queue.url], fates, rng, PROCESSES
         )
         killings = list(range(250, 1900, 300))
 

@@ -19,21 +19,19 @@ ALIKE = 200
 ROOT = Path(__file__).parents[2]
 
 
-def altered(seed: bytes, dice: random.Random) -> bytes:
+def altered(seed: bytes, rng: random.Random) -> bytes:
     """A seed with some of its bytes drawn anew, repeated or left out."""
-    piece = lambda: seed[slice(*sorted(dice.choices(range(len(seed) + 1), k=2)))]  # noqa: E731
-    return b"".join(
-        dice.choice([piece, piece, lambda: dice.randbytes(dice.randrange(3))])() for _ in range(3)
-    )
+    piece = lambda: seed[slice(*sorted(rng.choices(range(len(seed) + 1), k=2)))]  # noqa: E731
+    return b"".join(rng.choice([piece, piece, lambda: rng.randbytes(rng.randrange(3))])() for _ in range(3))
 
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_seed_and_what_is_like_it_holds(target: str) -> None:
-    dice, (holds, seeds) = random.Random(SEED), TARGETS[target]
+    rng, (holds, seeds) = random.Random(SEED), TARGETS[target]
     for seed in seeds:
         holds(seed)
         for _ in range(ALIKE // len(seeds)):
-            holds(altered(seed, dice))
+            holds(altered(seed, rng))
 
 
 @pytest.mark.proof("inputs")

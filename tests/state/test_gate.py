@@ -496,7 +496,7 @@ def test_a_decision_is_explained_by_what_its_rules_saw(do, noon):
         return do(decide("reply:1", *rules, method="explain"))
 
     before = explain()
-    assert [(sight.rule, sight.passed) for sight in before] == [
+    assert [(result.rule, result.passed) for result in before] == [
         ("quiet_hours", True),
         ("kill_switch:safe_mode", True),
         ("fast_conversation", True),
@@ -508,23 +508,23 @@ def test_a_decision_is_explained_by_what_its_rules_saw(do, noon):
     assert used(do) == 0
     allowed = do(decide("reply:1", *rules))
     assert explain() == allowed.seen
-    assert {sight.rule for sight in allowed.seen} == {sight.rule for sight in before}
+    assert {result.rule for result in allowed.seen} == {result.rule for result in before}
     noon.jump(moment("2024-05-14T23:00") - noon.now())
     assert explain() == allowed.seen
     do(refund(allowed))
-    assert [sight.rule for sight in explain() if not sight.passed] == ["quiet_hours"]
+    assert [result.rule for result in explain() if not result.passed] == ["quiet_hours"]
 
 
 def test_an_explanation_tells_from_when_each_rule_would_pass(do, noon):
     one = Cap("replies:{chat}", 1, Day(STOCKHOLM))
     do(decide("reply:0", one, COOL))
-    sights = do(decide("reply:1", one, COOL, QUIET, method="explain"))
-    assert [(sight.passed, sight.not_before) for sight in sights] == [
+    results = do(decide("reply:1", one, COOL, QUIET, method="explain"))
+    assert [(result.passed, result.not_before) for result in results] == [
         (False, moment("2024-05-15T00:00")),
         (False, noon.now() + 30),
         (True, None),
     ]
-    assert do(decide("reply:1", one, COOL, QUIET)).seen == (sights[2], sights[0])
+    assert do(decide("reply:1", one, COOL, QUIET)).seen == (results[2], results[0])
 
 
 def test_every_decision_is_told_to_the_journal_once(do, noon):

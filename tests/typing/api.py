@@ -12,8 +12,8 @@ from semel.gate import (
     KillSwitch,
     QuietHours,
     Refused,
+    RuleResult,
     Shadow,
-    Sight,
 )
 from semel.periods import Day, Span, Window
 from semel.redact import Digest, Redactor
@@ -145,7 +145,7 @@ def also(tx: object, decision: Allowed | Refused) -> None:
 
 decision = gate.decide("reply:1", chat=42, also=also)
 assert_type(decision, Allowed | Refused)
-assert_type(gate.explain("reply:1", chat=42), tuple[Sight, ...])
+assert_type(gate.explain("reply:1", chat=42), tuple[RuleResult, ...])
 if isinstance(decision, Allowed):
     assert_type(gate.refund(decision), bool)
 else:

@@ -420,7 +420,7 @@ def test_every_signature_is_in_the_reference(signature: str) -> None:
         switches.Switch,
         gate.Allowed,
         gate.Refused,
-        gate.Sight,
+        gate.RuleResult,
         gate.Taken,
         redact.Digest,
         erasure.Erasure,

@@ -23,7 +23,7 @@ from semel.gate import (
     QuietHours,
     Refused,
     RuleContext,
-    Sight,
+    RuleResult,
     Taken,
 )
 from semel.state.journal import BOOKS
@@ -231,9 +231,9 @@ class Seat(Charging, frozen=True):
     def title(self, context: RuleContext) -> str:
         return f"seat:{context.name(self.name)}"
 
-    def see(self, context: RuleContext) -> Steps[Sight]:
+    def see(self, context: RuleContext) -> Steps[RuleResult]:
         yield from ()
-        return Sight(self.title(context), True, "free")
+        return RuleResult(self.title(context), True, "free")
 
     def take(self, context: RuleContext, mark: str) -> tuple[Taken, Write]:
         name = context.counter(self.name)
@@ -242,8 +242,8 @@ class Seat(Charging, frozen=True):
             COUNTERS, context.realm.name(name), item, ABSENT, "seat"
         )
 
-    def refused(self, context: RuleContext, item: Any, now: float) -> Sight:
-        return Sight(self.title(context), False, "taken")
+    def refused(self, context: RuleContext, item: Any, now: float) -> RuleResult:
+        return RuleResult(self.title(context), False, "taken")
 
     @classmethod
     def give_back(cls, taken: Taken, token: str, table: Table, realm: Realm) -> Write:

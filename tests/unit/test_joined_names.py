@@ -78,11 +78,11 @@ def test_two_different_tuples_of_names_never_give_one_key(place: str, data: st.D
     assert (join(*one) == join(*other)) == (one == other)
 
 
-def drawn(dice: random.Random, many: int, of: int) -> list[tuple[str, ...]]:
+def drawn(rng: random.Random, many: int, of: int) -> list[tuple[str, ...]]:
     """So many different tuples of so many names, made of few pieces."""
     found: set[tuple[str, ...]] = set()
     while len(found) < many:
-        found.add(tuple("".join(dice.choices(PIECES, k=dice.randint(1, 3))) for _ in range(of)))
+        found.add(tuple("".join(rng.choices(PIECES, k=rng.randint(1, 3))) for _ in range(of)))
     return sorted(found)
 
 
@@ -90,15 +90,15 @@ def drawn(dice: random.Random, many: int, of: int) -> list[tuple[str, ...]]:
 @pytest.mark.proof("tenants")
 def test_no_tenant_is_given_the_answer_of_another(tried: Callable[..., None]) -> None:
     """Forty owners in scopes whose names could be joined into each other's, with keys like their names."""
-    dice = random.Random(51)
-    tenants, keys = drawn(dice, 40, 2), [Key(*parts) for parts in drawn(dice, 30, 2)]
+    rng = random.Random(51)
+    tenants, keys = drawn(rng, 40, 2), [Key(*parts) for parts in drawn(rng, 30, 2)]
     s = semel.connect("memory:")
     ledgers = {
         names: Idempotency(s.scoped(names[0]), identity=lambda _: None)._scoped(names[1]).ledger
         for names in tenants
     }
     asked = [(who, key) for who in tenants for key in keys]
-    for who, key in dice.sample(asked, len(asked)):
+    for who, key in rng.sample(asked, len(asked)):
         claim = ledgers[who].claim(key)
         assert isinstance(claim, semel.Claimed), (who, key)
         ledgers[who].complete(claim, [*who, key])

@@ -397,27 +397,27 @@ THREADS = 8
 CALLS = 625  # for each thread: five thousand in all
 
 
-def some_command(dice: random.Random, mark: str) -> Stored:
-    key = f"k{dice.randrange(KEYS)}"
+def some_command(rng: random.Random, mark: str) -> Stored:
+    key = f"k{rng.randrange(KEYS)}"
     several: list[Stored] = [
         Get(THINGS, key),
         Put(THINGS, key, thing(text=mark, at=NOW), ABSENT),
         Put(THINGS, key, thing(text=mark)),
-        Update(THINGS, key, {"text": mark}, Equals("count", dice.randrange(3))),
+        Update(THINGS, key, {"text": mark}, Equals("count", rng.randrange(3))),
         Add(THINGS, key, "count", 1, {}, LIFE, AtMost("count", 1)),
         Add(THINGS, key, "count", 1, {"at": NOW}, LIFE),
         Delete(THINGS, key),
     ]
-    return dice.choice(several)
+    return rng.choice(several)
 
 
 def crowded(number: int) -> list[Operation]:
     """An execution in which each call overlaps a dozen others on its key, and one answer in fifty is lost."""
-    dice, store, made = random.Random(number), MemoryStore(FakeClock()), []
+    rng, store, made = random.Random(number), MemoryStore(FakeClock()), []
     for tick in range(number):
-        call = some_command(dice, f"m{tick}")
-        begin, end = tick - dice.uniform(0, 6 * KEYS), tick + dice.uniform(0, 6 * KEYS)
-        reply, lost = store.execute(call), dice.randrange(50) == 0
+        call = some_command(rng, f"m{tick}")
+        begin, end = tick - rng.uniform(0, 6 * KEYS), tick + rng.uniform(0, 6 * KEYS)
+        reply, lost = store.execute(call), rng.randrange(50) == 0
         ticks = (int(1000 * begin), None if lost else int(1000 * end))
         made.append(Operation("p", call, *ticks, UNKNOWN if lost else reply))
     return made
@@ -438,11 +438,11 @@ def stormed(store: Store) -> History:
     history, start = History(), threading.Barrier(THREADS)
 
     def work(process: int) -> None:
-        dice = random.Random(process)
+        rng = random.Random(process)
         start.wait()
         for number in range(CALLS):
             with suppress(StoreOutcomeUnknown):
-                recorded(history, process, store, some_command(dice, f"{process}.{number}"))
+                recorded(history, process, store, some_command(rng, f"{process}.{number}"))
 
     threads = [threading.Thread(target=work, args=(process,)) for process in range(THREADS)]
     for thread in threads:

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from semel.cli import views
 from semel.cli.common import JsonOption, StoreOptions, absent, connected, on_a_store, print_json
-from semel.gate import RECORD, RULES, Allowed, Charging, GateDecision, Refused, Sight, Taken
+from semel.gate import RECORD, RULES, Allowed, Charging, GateDecision, Refused, RuleResult, Taken
 
 app: Final = typer.Typer(no_args_is_help=True, help="Show why an action was allowed or refused.")
 
@@ -41,7 +41,7 @@ def print_decision(decision: GateDecision) -> None:
     """Print the decision, then each rule."""
     views.print_pairs(_about(decision))
     if decision.seen:
-        views.print_table(("rule", "says", "saw"), [_row(sight) for sight in decision.seen])
+        views.print_table(("rule", "says", "saw"), [_row(result) for result in decision.seen])
 
 
 def _about(decision: GateDecision) -> Iterator[tuple[str, views.Cell]]:
@@ -68,8 +68,8 @@ def _taking(taken: Taken) -> str:
     return rule.describe(taken)
 
 
-def _row(sight: Sight) -> views.TableRow:
-    return sight.rule, Text("pass", "green") if sight.passed else Text("refuse", "red"), sight.saw
+def _row(result: RuleResult) -> views.TableRow:
+    return result.rule, Text("pass", "green") if result.passed else Text("refuse", "red"), result.saw
 
 
 def for_programs(decision: GateDecision) -> dict[str, Any]:

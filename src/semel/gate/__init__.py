@@ -16,8 +16,8 @@ from semel.gate.rules import (
     QuietHours,
     Rule,
     RuleContext,
+    RuleResult,
     Shadow,
-    Sight,
     Taken,
 )
 from semel.gate.steps import RECORD, Allowed, GateDecision, GateSteps, Refused
@@ -37,7 +37,7 @@ __all__ = [
     "Refused",
     "Rule",
     "RuleContext",
+    "RuleResult",
     "Shadow",
-    "Sight",
     "Taken",
 ]

@@ -40,7 +40,7 @@ COOLDOWN = "cooldown"
 SHADOWED = ">>shadow"
 
 
-class Sight(msgspec.Struct, frozen=True):
+class RuleResult(msgspec.Struct, frozen=True):
     """What one rule of a gate saw: whether it allows, and why."""
 
     rule: str
@@ -96,7 +96,7 @@ class Rule(msgspec.Struct, frozen=True):
     looks: ClassVar[bool] = False
     """It has to read something first, and is not asked where another one has refused already."""
 
-    def see(self, context: RuleContext) -> Steps[Sight]:
+    def see(self, context: RuleContext) -> Steps[RuleResult]:
         """What it sees now, changing nothing."""
         raise NotImplementedError
 
@@ -119,7 +119,7 @@ class Charging(Rule, frozen=True):
         """What an action uses up, and the write that does so if there is any left."""
         raise NotImplementedError
 
-    def refused(self, context: RuleContext, item: Item | None, now: float) -> Sight:
+    def refused(self, context: RuleContext, item: Item | None, now: float) -> RuleResult:
         """What it saw that refused the write."""
         raise NotImplementedError
 
@@ -146,14 +146,14 @@ class QuietHours(Rule, frozen=True):
     def __post_init__(self) -> None:
         Window(self.start, self.end, self.zone)
 
-    def see(self, context: RuleContext) -> Steps[Sight]:
+    def see(self, context: RuleContext) -> Steps[RuleResult]:
         """What the clock there shows."""
         yield from ()
         window = _window(self.start, self.end, self.zone)
         hours = f"quiet from {self.start} to {self.end} in {self.zone}"
         if window.holds(context.now):
-            return Sight(self.word, False, hours, window.ends(context.now))
-        return Sight(self.word, True, f"outside: {hours}")
+            return RuleResult(self.word, False, hours, window.ends(context.now))
+        return RuleResult(self.word, True, f"outside: {hours}")
 
 
 # Making one checks its zone and its hours.
@@ -170,7 +170,7 @@ class KillSwitch(Rule, frozen=True):
     unset: bool | None = None
     """How a switch counts that was never turned; it lets everything pass unless this says otherwise."""
 
-    def see(self, context: RuleContext) -> Steps[Sight]:
+    def see(self, context: RuleContext) -> Steps[RuleResult]:
         """How it stood less than a second ago."""
         yield from ()
         switch = context.switches.get(self.switch)
@@ -179,7 +179,7 @@ class KillSwitch(Rule, frozen=True):
         saw = f"{self.switch} is {'on' if on else 'off'}"
         if switch is not None and switch.reason:
             saw += f": {switch.reason}"
-        return Sight(f"{self.word}:{self.switch}", on is not self.stops_when, saw)
+        return RuleResult(f"{self.word}:{self.switch}", on is not self.stops_when, saw)
 
 
 class FastConversation(Rule, frozen=True):
@@ -202,7 +202,7 @@ class FastConversation(Rule, frozen=True):
         if not self.book.actor or not self.book.at:
             raise errors.InvalidOption(f"{self.book.table!r} does not tell who wrote an entry, and when")
 
-    def see(self, context: RuleContext) -> Steps[Sight]:
+    def see(self, context: RuleContext) -> Steps[RuleResult]:
         """The latest entries of the conversation."""
         journal = JournalSteps(context.realm, self.book)
         signs = yield from journal.recent(context.name(self.owner), self.look)
@@ -211,10 +211,10 @@ class FastConversation(Rule, frozen=True):
         others = [at for actor, at in signs if actor is not None and not _is(actor, me) and at >= since]
         saw = f"{len(others)} messages of others in {span:g} s"
         if len(others) < self.messages:
-            return Sight(self.word, True, saw)
+            return RuleResult(self.word, True, saw)
         # Once this one is too old, there are fewer than that.
         last = sorted(others, reverse=True)[self.messages - 1]
-        return Sight(self.word, False, saw, last + span + 0.001)
+        return RuleResult(self.word, False, saw, last + span + 0.001)
 
 
 class Cap(Charging, frozen=True):
@@ -240,13 +240,13 @@ class Cap(Charging, frozen=True):
         """The table in which it is counted what was taken."""
         return self.table
 
-    def see(self, context: RuleContext) -> Steps[Sight]:
+    def see(self, context: RuleContext) -> Steps[RuleResult]:
         """How the counter stands."""
         counters = CounterSteps(context.realm, self.table)
         tally = yield from counters.look(context.counter(self.counter), per=self.per, at=context.now)
         saw = f"{tally.used} of {self.cap} in {tally.period}"
         passed = tally.used + self.by <= self.cap
-        return Sight(self.title(context), passed, saw, None if passed else tally.resets_at)
+        return RuleResult(self.title(context), passed, saw, None if passed else tally.resets_at)
 
     def take(self, context: RuleContext, mark: str) -> tuple[Taken, Write]:
         """Count it, if there is room."""
@@ -255,11 +255,11 @@ class Cap(Charging, frozen=True):
         total = counters.adding(counter, self.by, span, context.present, self.keep, when=left)
         return Taken(counter, span.label, self.by, self.table.name, self.word), total
 
-    def refused(self, context: RuleContext, item: Item | None, now: float) -> Sight:
+    def refused(self, context: RuleContext, item: Item | None, now: float) -> RuleResult:
         """There was no room."""
         span = self.per.span(context.now)
         used = 0 if item is None else item["count"]
-        return Sight(self.title(context), False, f"{used} of {self.cap} in {span.label}", span.end)
+        return RuleResult(self.title(context), False, f"{used} of {self.cap} in {span.label}", span.end)
 
     def title(self, context: RuleContext) -> str:
         """Which one it is."""
@@ -287,11 +287,11 @@ class Cooldown(Charging, frozen=True):
     def __post_init__(self) -> None:
         seconds(self.span)
 
-    def see(self, context: RuleContext) -> Steps[Sight]:
+    def see(self, context: RuleContext) -> Steps[RuleResult]:
         """Whether the time since the last one is over."""
         found = yield from read(Get(COUNTERS, context.realm.name(context.counter(self.name)), COOLDOWN))
         if found.item is None:
-            return Sight(self.title(context), True, f"none in the last {seconds(self.span):g} s")
+            return RuleResult(self.title(context), True, f"none in the last {seconds(self.span):g} s")
         return self.refused(context, found.item, found.now)
 
     def take(self, context: RuleContext, mark: str) -> tuple[Taken, Write]:
@@ -301,11 +301,11 @@ class Cooldown(Charging, frozen=True):
         taken = Taken(counter, COOLDOWN, kind=self.word)
         return taken, Put(COUNTERS, context.realm.name(counter), item, ABSENT, COOLDOWN)
 
-    def refused(self, context: RuleContext, item: Item | None, now: float) -> Sight:
+    def refused(self, context: RuleContext, item: Item | None, now: float) -> RuleResult:
         """One was running."""
         end = now if item is None else item["expires_at"]
         saw = f"{max(0.0, end - now):.0f} s of {seconds(self.span):g} left"
-        return Sight(self.title(context), False, saw, end)
+        return RuleResult(self.title(context), False, saw, end)
 
     def title(self, context: RuleContext) -> str:
         """Which one it is."""
@@ -322,10 +322,10 @@ class Shadow(Rule, frozen=True):
 
     word: ClassVar[str] = "shadow"
 
-    def see(self, context: RuleContext) -> Steps[Sight]:
+    def see(self, context: RuleContext) -> Steps[RuleResult]:
         """Itself."""
         yield from ()
-        return Sight(self.word, False, "decides and records, and never allows")
+        return RuleResult(self.word, False, "decides and records, and never allows")
 
 
 RULES: Final[dict[str, type[Rule]]] = {
@@ -348,9 +348,9 @@ def is_switch(reason: str) -> bool:
     return reason.startswith(f"{KillSwitch.word}:")
 
 
-def is_shadow(sight: Sight) -> bool:
+def is_shadow(result: RuleResult) -> bool:
     """Whether it is the shadow's own."""
-    return sight.rule == Shadow.word
+    return result.rule == Shadow.word
 
 
 @functools.lru_cache(1024)

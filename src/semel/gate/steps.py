@@ -34,8 +34,8 @@ from semel.gate.rules import (
     KillSwitch,
     Rule,
     RuleContext,
+    RuleResult,
     Shadow,
-    Sight,
     Taken,
     is_shadow,
     is_switch,
@@ -56,7 +56,7 @@ class Allowed(msgspec.Struct, frozen=True, tag="allowed"):
     at: float
     token: str
     taken: tuple[Taken, ...] = ()
-    seen: tuple[Sight, ...] = ()
+    seen: tuple[RuleResult, ...] = ()
 
     allowed: ClassVar[bool] = True
 
@@ -68,7 +68,7 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
     at: float
     reason: str
     not_before: float | None = None
-    seen: tuple[Sight, ...] = ()
+    seen: tuple[RuleResult, ...] = ()
     would_allow: bool = False
     """Only the shadow refused it."""
 
@@ -86,9 +86,9 @@ Also: TypeAlias = Callable[[Parts, GateDecision], object]
 class _Stopped(errors.SemelError):
     """A charging rule refused the write."""
 
-    def __init__(self, sight: Sight) -> None:
-        super().__init__(sight.saw)
-        self.sight = sight
+    def __init__(self, result: RuleResult) -> None:
+        super().__init__(result.saw)
+        self.result = result
 
 
 class _Decided(errors.SemelError):
@@ -196,16 +196,16 @@ class GateSteps:
 
     def explain(
         self, key: str | Key, /, *, at: Moment | None = None, **facts: Any
-    ) -> Steps[tuple[Sight, ...]]:
+    ) -> Steps[tuple[RuleResult, ...]]:
         """Each rule with what it saw when this was decided; or, before it is, with what it sees now."""
         before = yield from self.recorded(key)
         if before is not None:
             return before.seen
         context = yield from self._context(facts, at)
-        sights = []
+        results = []
         for rule in self._weighed:
-            sights.append((yield from rule.see(context)))  # noqa: PERF401 - no comprehension can yield from
-        return tuple(sights)
+            results.append((yield from rule.see(context)))  # noqa: PERF401 - no comprehension can yield from
+        return tuple(results)
 
     def refund(self, decision: Allowed) -> Steps[bool]:
         """What was allowed did not happen: give back what it used up, once. It is then decided anew."""
@@ -241,7 +241,7 @@ class GateSteps:
                     )
                 )
             except _Stopped as stopped:
-                seen, refusal = [*seen, stopped.sight], stopped.sight
+                seen, refusal = [*seen, stopped.result], stopped.result
             except _Decided as decided:
                 if decided.item is None or _taken_back(decided.item):
                     when = _over(decided.item)
@@ -252,9 +252,9 @@ class GateSteps:
                     return _refused(key, context.now, seen, refusal)
                 return before
 
-    def _seen(self, context: RuleContext) -> Steps[tuple[list[Sight], Sight | None]]:
+    def _seen(self, context: RuleContext) -> Steps[tuple[list[RuleResult], RuleResult | None]]:
         """What the rules see that charge nothing, and the first refusal; after one nothing is read."""
-        seen: list[Sight] = []
+        seen: list[RuleResult] = []
         for rule in self._free:
             if rule.looks and (refusal := _refusal(seen)) is not None and not is_shadow(refusal):
                 break
@@ -265,8 +265,8 @@ class GateSteps:
         self,
         key: str,
         context: RuleContext,
-        seen: list[Sight],
-        refusal: Sight | None,
+        seen: list[RuleResult],
+        refusal: RuleResult | None,
         *,
         when: Condition,
         also: Also | None,
@@ -277,7 +277,7 @@ class GateSteps:
             takes = [(rule, *rule.take(context, mark)) for rule in self._charging]
         decision: GateDecision
         if refusal is None:
-            room = [Sight(rule.title(context), True, "had room") for rule, _, _ in takes]
+            room = [RuleResult(rule.title(context), True, "had room") for rule, _, _ in takes]
             decision = Allowed(
                 key, context.now, mark, tuple([taken for _, taken, _ in takes]), (*seen, *room)
             )
@@ -383,11 +383,11 @@ def _over(item: Item | None) -> Condition:
     return AllOf((Equals("token", item["token"]), Equals("status", item["status"])))
 
 
-def _refused(key: str, now: float, seen: list[Sight], refusal: Sight) -> Refused:
+def _refused(key: str, now: float, seen: list[RuleResult], refusal: RuleResult) -> Refused:
     return Refused(key, now, refusal.rule, refusal.not_before, tuple(seen), is_shadow(refusal))
 
 
-def _refusal(seen: Sequence[Sight]) -> Sight | None:
+def _refusal(seen: Sequence[RuleResult]) -> RuleResult | None:
     """The first refusal; the shadow's only where there is no other."""
-    refusals = [sight for sight in seen if not sight.passed]
+    refusals = [result for result in seen if not result.passed]
     return min(refusals, key=is_shadow, default=None)

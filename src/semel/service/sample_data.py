@@ -186,10 +186,10 @@ CHATS: Final = (
 
 
 class SampleSenders:
-    """Whoever sends, one delivery after the other; the same dice send the same."""
+    """Whoever sends, one delivery after the other; the same seed sends the same."""
 
-    def __init__(self, dice: Random, now: Callable[[], float]) -> None:
-        self._dice, self._now = dice, now
+    def __init__(self, rng: Random, now: Callable[[], float]) -> None:
+        self._rng, self._now = rng, now
         # Nothing of an earlier run on the same file has these numbers.
         self._number = int(now() * 1000)
         self._asked: deque[int] = deque(maxlen=REMEMBERED)
@@ -199,8 +199,8 @@ class SampleSenders:
 
     def __iter__(self) -> Iterator[SampleDelivery]:
         while True:
-            if self._sent and self._dice.random() < AGAIN:
-                yield self._dice.choice(self._sent)
+            if self._sent and self._rng.random() < AGAIN:
+                yield self._rng.choice(self._sent)
             else:
                 self._sent.append(self._next())
                 yield self._sent[-1]
@@ -208,31 +208,31 @@ class SampleSenders:
     def _next(self) -> SampleDelivery:
         self._number += 10
         kinds = (self._calls, self._emails, self._customers, self._customers, self._family, self._probe)
-        return self._dice.choice(kinds)(self._number)
+        return self._rng.choice(kinds)(self._number)
 
     def _calls(self, number: int) -> SampleDelivery:
-        return call(number, self._dice.randint(1, 9))
+        return call(number, self._rng.randint(1, 9))
 
     def _emails(self, number: int) -> SampleDelivery:
-        return batch(number, self._dice.randint(1, 5), self._dice.randint(1, 9), self._now())
+        return batch(number, self._rng.randint(1, 5), self._rng.randint(1, 9), self._now())
 
     def _customers(self, number: int) -> SampleDelivery:
         """A customer asks something, or answers with the order number that he was asked for."""
-        if self._asked and self._dice.random() < 0.7:
-            text = f"It is {self._dice.randint(1000, 9999)}{next(self._endings)}"
+        if self._asked and self._rng.random() < 0.7:
+            text = f"It is {self._rng.randint(1000, 9999)}{next(self._endings)}"
             return message(self._asked.popleft(), f"m-{number}", text)
         # Not 7, who is whoever looks on.
-        customer, text = 1000 + number // 10 % 9000, self._dice.choice(QUESTIONS)
+        customer, text = 1000 + number // 10 % 9000, self._rng.choice(QUESTIONS)
         if text in ORDER_QUESTIONS:
             self._asked.append(customer)
         return message(customer, f"m-{number}", text)
 
     def _family(self, number: int) -> SampleDelivery:
-        return update(number, self._dice.choice((8, 9, -1009)), self._now(), self._dice.choice(CHATS))
+        return update(number, self._rng.choice((8, 9, -1009)), self._now(), self._rng.choice(CHATS))
 
     def _probe(self, number: int) -> SampleDelivery:
-        if self._dice.random() < 0.5:
-            return order("produce", f"sample-{number}", count=self._dice.randint(1, 5))
+        if self._rng.random() < 0.5:
+            return order("produce", f"sample-{number}", count=self._rng.randint(1, 5))
         return order("consume", f"sample-{number}", max=5, seconds=0.1)
 
 

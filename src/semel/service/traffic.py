@@ -176,9 +176,9 @@ class Traffic:
     # What is sent
 
     def _send(self) -> None:
-        dice = Random()  # noqa: S311 - nothing depends on it
+        rng = Random()  # noqa: S311 - nothing depends on it
         with httpx.Client(base_url=self._address, timeout=TIMEOUT_SECONDS, trust_env=False) as client:
-            for delivery in sample_data.SampleSenders(dice, self._clock.now):
+            for delivery in sample_data.SampleSenders(rng, self._clock.now):
                 if self._stopping.wait(PAUSE_SECONDS):
                     return
                 try:

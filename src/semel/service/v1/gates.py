@@ -23,7 +23,7 @@ from semel.service.v1.models import (
     DecisionResponse,
     GateRefundRequest,
     RefundResponse,
-    SightResponse,
+    RuleResultResponse,
 )
 from semel.service.v1.strict_json import StrictRoute
 
@@ -84,7 +84,7 @@ def _response(decision: GateDecision) -> DecisionResponse:
         reason=None if refused is None else refused.reason,
         not_before=None if refused is None else refused.not_before,
         would_allow=refused is None or refused.would_allow,
-        rules=[SightResponse.model_validate(sight) for sight in decision.seen],
+        rules=[RuleResultResponse.model_validate(result) for result in decision.seen],
     )
 
 

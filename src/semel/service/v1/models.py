@@ -392,7 +392,7 @@ class DecideRequest(RequestModel):
     )
 
 
-class SightResponse(ResponseModel):
+class RuleResultResponse(ResponseModel):
     """What one rule saw."""
 
     rule: str
@@ -413,7 +413,7 @@ class DecisionResponse(ResponseModel):
     would_allow: bool = Field(
         description="True where it is allowed, and where a gate that is only tried out refused it."
     )
-    rules: list[SightResponse] = Field(description="What each rule saw.")
+    rules: list[RuleResultResponse] = Field(description="What each rule saw.")
 
 
 class GateRefundRequest(RequestModel):

@@ -312,7 +312,7 @@ class DynamoOperations:
             from semel.stores.dynamodb.prices import no_choices
 
             raise not_offered(choice, no_choices())
-        if command.index and not plan.layout.guest:
+        if command.index and not plan.layout.shared:
             yield from self._completed(plan, command)
         reading, search = self._time.read(), plan.search(command)
         request, start = search.request(reading), search.start()

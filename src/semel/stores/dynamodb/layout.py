@@ -111,7 +111,7 @@ class DynamoLayout:
         # Its owner asks for a table as it is, though another one is kept in it.
         direct = kept.holds is not None and asked.name == kept.name
         # What others write in it knows nothing of the table that is asked for.
-        self.guest: bool = kept.holds is not None and not direct
+        self.shared: bool = kept.holds is not None and not direct
         self._prefix = prefix(env, "") if kept.bare_keys and not direct else ""
         self._env = env
         columns = _ends(kept) if direct else kept.columns
@@ -139,7 +139,7 @@ class DynamoLayout:
             field.name: (whole, field) for whole, parts in self._spread.items() for field in parts
         }
         # Those who had the table first do not find in it what they have no use for.
-        self._left_out = frozenset(HISTORY.attributes) - kept.columns.keys() if self.guest else frozenset()
+        self._left_out = frozenset(HISTORY.attributes) - kept.columns.keys() if self.shared else frozenset()
         self._defaults = [field for field in self._read.values() if field.default is not None]
         self._bodies = [field for field in self._read.values() if field.form is Form.JSON]
 
@@ -290,11 +290,11 @@ class DynamoLayout:
                 known.setdefault(whole, {})[name] = field.read(value)
         # An item without an end has none, whoever wrote it.
         known.setdefault(self.expires.attribute, FOREVER)
-        if self.guest:
-            self._host(known)
+        if self.shared:
+            self._adopt(known)
         return known
 
-    def _host(self, known: Item) -> None:
+    def _adopt(self, known: Item) -> None:
         """Make a record of what may have been written by somebody who knows nothing of records."""
         bodies = [field.attribute for field in self._bodies if field.attribute in known]
         foreign = TOKEN not in known

@@ -63,7 +63,7 @@ def path(layout: DynamoLayout, index: Index | None) -> Path:
 
 def _same(layout: DynamoLayout, there: Index, index: Index, partition: Field, sort: Field | None) -> bool:
     """Whether an index of the table that items are kept in is the one that is asked for."""
-    if not layout.guest:
+    if not layout.shared:
         return there.name == index.name
     # What its owner's items mean depends on what they lack, so that only whole ones can be read.
     keys = (partition.name, None if sort is None else sort.name)
@@ -123,7 +123,7 @@ class ItemSearch:
         if not self._scans:
             request["KeyConditionExpression"] = self._range(names, filled)
             request["ScanIndexForward"] = not self._command.reverse
-        if self._command.only and not self._layout.guest:
+        if self._command.only and not self._layout.shared:
             request["ProjectionExpression"] = ", ".join(self._projected(names))
         return request | {"ExpressionAttributeNames": names, "ExpressionAttributeValues": filled}
 
