@@ -5,7 +5,7 @@ from typing import Any
 
 import semel
 from semel.doors.aws_lambda import Lambda, from_environment
-from semel.provision.deployment import Deployment, Function, Queue
+from semel.provision.deployment import Deployment, DeploymentQueue, Function
 from semel.tables import JOURNAL, LEDGER
 
 # The store is opened by the first event: importing this makes no connection.
@@ -27,7 +27,7 @@ DEPLOYMENT = Deployment(
     app="shipments",
     ledger=LEDGER,
     tables=(LEDGER, JOURNAL),
-    queue=Queue(),
+    queue=DeploymentQueue(),
     functions={
         "Worker": Function(
             handler="shipments.worker",

@@ -16,7 +16,7 @@ from semel.apps.settings import check_address, wrong
 from semel.doors.inbox import Inbox, Message
 from semel.doors.webhooks import Ingress, Notice, PlainHmac, Provider
 from semel.ops.blocks import AppPage, Cell, KeyLink, PageBlock, TableBlock, TimeCell
-from semel.provision.deployment import Deployment, Function, Queue, secrets_of, settings_of
+from semel.provision.deployment import Deployment, DeploymentQueue, Function, secrets_of, settings_of
 from semel.state.journal import Entry
 from semel.tables import DOCUMENTS, JOURNAL, LEDGER
 
@@ -206,7 +206,7 @@ DEPLOYMENT = Deployment(
     app="notices",
     ledger=LEDGER,
     tables=(LEDGER, DOCUMENTS, JOURNAL),
-    queue=Queue(),
+    queue=DeploymentQueue(),
     functions={"Ingress": INGRESS, "Worker": WORKER},
     settings=SETTINGS,
     secrets=SECRETS,

@@ -12,7 +12,7 @@ from notices import PATH, Notices, Settings
 
 import semel
 from semel.doors.inbox import Inbox, Message, open_inbox
-from semel.doors.webhooks import Answer
+from semel.doors.webhooks import WebhookResponse
 
 SECRET = "what-the-shop-signs-with"
 
@@ -61,10 +61,10 @@ class Desk:
         self.inbox: Inbox = open_inbox(self.s, "notices")
         self.app = Notices(self.s, self.inbox, settings)
 
-    def deliver(self, number: str, *, event: str = "order.paid", secret: str = SECRET) -> Answer:
+    def deliver(self, number: str, *, event: str = "order.paid", secret: str = SECRET) -> WebhookResponse:
         body = json.dumps({"event": event, "number": number, "items": 2, "email": "ann@example.com"}).encode()
         signature = hmac.new(secret.encode(), body, "sha256").hexdigest()
-        answer: Answer = self.app.hooks[PATH].receive({"X-Shop-Signature": signature}, body)
+        answer: WebhookResponse = self.app.hooks[PATH].receive({"X-Shop-Signature": signature}, body)
         return answer
 
     def work(self, until: Callable[[], bool]) -> None:

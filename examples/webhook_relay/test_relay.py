@@ -13,7 +13,7 @@ from relay import Relay, create_app
 
 import semel
 from semel.doors.inbox import Message
-from semel.doors.webhooks import Answer
+from semel.doors.webhooks import WebhookResponse
 
 SECRET = "what-the-shop-signs-with"
 NORTH, SOUTH = "https://north.example.com/events", "https://south.example.com/events"
@@ -52,7 +52,7 @@ def relay(subscribers: Subscribers) -> Iterator[Relay]:
 def deliver(relay: Relay, id: str, order: str, secret: str = SECRET) -> int:
     body = json.dumps({"id": id, "order": order}).encode()
     signature = hmac.new(secret.encode(), body, "sha256").hexdigest()
-    answer: Answer = relay.ingress.receive({"X-Shop-Signature": signature}, body)
+    answer: WebhookResponse = relay.ingress.receive({"X-Shop-Signature": signature}, body)
     return answer.status
 
 

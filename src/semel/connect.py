@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
     from semel.core.heartbeat import Heart
-    from semel.core.locks import Event
+    from semel.core.locks import SignalSafeEvent
     from semel.gate import GateSteps, Rule
     from semel.gate.facades import AsyncGate, Gate
     from semel.model import ProgressCallback
@@ -223,7 +223,7 @@ class Shared(msgspec.Struct, frozen=True):
     clock: Clock
     horizon: Seconds | None
     heart: "Heart"
-    stopping: "Event"
+    stopping: "SignalSafeEvent"
     board: "list[Board]"
     """The switches as this process sees them, once it has asked for them."""
     worker: str
@@ -254,7 +254,7 @@ class Semel:
     ) -> None:
         # Threads, which whoever only imports semel does not need.
         from semel.core.heartbeat import Heart
-        from semel.core.locks import Event
+        from semel.core.locks import SignalSafeEvent
 
         clock = clock or Clock()
         events = _events(on_event, redact, clock, log_keys=log_keys)
@@ -272,7 +272,7 @@ class Semel:
                 clock,
                 horizon,
                 Heart(store, clock),
-                Event(),
+                SignalSafeEvent(),
                 [],
                 worker,
                 [],

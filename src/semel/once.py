@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 KeyMaker: TypeAlias = Callable[..., str]
 PayloadNames: TypeAlias = "All | Iterable[str] | None"
-Done: TypeAlias = Returned | Raised
+WorkResult: TypeAlias = Returned | Raised
 
 
 class All(msgspec.Struct, frozen=True):
@@ -357,7 +357,7 @@ class Block:
         function: Callable[..., Any],
         *args: Any,
         subject: str | None = None,
-    ) -> Done:
+    ) -> WorkResult:
         """One of them as a function, and what came of it: an error is given, and not raised.
 
         `Returned.record` is there where it was done before, and `Raised.begun` where the function has run.
@@ -376,7 +376,7 @@ class Block:
         function: Callable[..., Any],
         *args: Any,
         subject: str | None = None,
-    ) -> Done:
+    ) -> WorkResult:
         """One of them as an async function, and what came of it: an error is given, and not raised."""
         try:
             _, id, person = self._named(key, subject)
@@ -407,7 +407,7 @@ class Running:
         self._key = key
         self._store = flow.context.store
         self._asked = id, fingerprint, subject
-        self._steps: Steps[Done] = None  # type: ignore[assignment]  # until the block is entered
+        self._steps: Steps[WorkResult] = None  # type: ignore[assignment]  # until the block is entered
         self._run: Run = None  # type: ignore[assignment]
 
     def __enter__(self) -> Run:
@@ -444,7 +444,7 @@ class Running:
             raise lost from error
         self._ended(ended, error)
 
-    def _started(self) -> Steps[Done]:
+    def _started(self) -> Steps[WorkResult]:
         id, fingerprint, subject = self._asked
         self._steps = self._flow.steps(id, fingerprint, Work(_block_begins), subject)
         return self._steps
@@ -515,13 +515,13 @@ def _block_begins(run: Run, *_: Any) -> Run:
     return run
 
 
-def _given(done: Done) -> Any:
+def _given(done: WorkResult) -> Any:
     if isinstance(done, Returned):
         return done.value
     raise done.error
 
 
-async def _awaited(done: Awaitable[Done]) -> Any:
+async def _awaited(done: Awaitable[WorkResult]) -> Any:
     return _given(await done)
 
 

@@ -27,7 +27,7 @@ from semel.aws.retry import RetryPolicy
 from semel.aws.s3 import S3Overflow
 from semel.aws.wire import Wire
 from semel.core.clock import Clock
-from semel.core.locks import Ticket
+from semel.core.locks import Waiter
 from semel.errors import InvalidOption, StoreClosed, StoreOutcomeUnknown, StoreUnavailable, UsageError
 from semel.testing import FakeClock
 from semel.testing.proxy import FaultProxy
@@ -596,7 +596,7 @@ def test_whoever_gets_no_connection_is_told_to_allow_for_more(wire, script):
         policy=RetryPolicy(connects=1),
     )
     full = "all 1 connections were in use for 0.1 s: allow for more"
-    ticket = Ticket()
+    ticket = Waiter()
     with ticket.held:
         way._pool._places.enter(ticket, 0)
         with pytest.raises(StoreUnavailable, match=full):

@@ -47,7 +47,7 @@ from semel.core.commands import (
     outcome,
 )
 from semel.core.lifecycle import Status
-from semel.core.locks import Ticket
+from semel.core.locks import Waiter
 from semel.stores.postgres import PostgresStore, background, ddl, migrate, prepared, problems, schema
 from semel.stores.postgres.address import PostgresAddress
 from semel.stores.postgres.errors import unreachable
@@ -621,7 +621,7 @@ def test_whoever_is_interrupted_while_he_waits_takes_his_write_back(url, mine, a
 
 def names(store):
     """The statements that the session of a store knows by name."""
-    session = store._pool.take(Ticket())
+    session = store._pool.take(Waiter())
     rows = session.connection.execute("SELECT name FROM pg_prepared_statements", prepare=False).fetchall()
     store._pool.give(session)
     return {name for (name,) in rows}
@@ -639,7 +639,7 @@ def test_a_session_that_has_forgotten_its_statements_prepares_again_and_writes_o
         added = Add(THINGS, "key", "count", 1, {}, {"gone_at": After(LONG)})
         store.execute(added)
         known = names(store)
-        session = store._pool.take(Ticket())
+        session = store._pool.take(Waiter())
         session.connection.execute("DEALLOCATE ALL")
         store._pool.give(session)
         assert store.execute(added).item["count"] == 2
@@ -1193,7 +1193,7 @@ def trips_of(named, command):
 def test_names_that_a_session_has_forgotten_are_given_again_and_nothing_is_written_twice(named):
     store, _ = named
     assert trips_of(named, charge(0)) == 1
-    session = store._pool.take(Ticket())
+    session = store._pool.take(Waiter())
     session.connection.execute("DEALLOCATE ALL")
     store._pool.give(session)
     # Told that it is unknown, then as text, and the next time by its name again.
@@ -1205,7 +1205,7 @@ def test_names_that_a_session_was_given_by_somebody_else_are_learned(named):
     """One at a time, as the server says no more than that."""
     store, _ = named
     assert trips_of(named, charge(0)) == 1
-    session = store._pool.take(Ticket())
+    session = store._pool.take(Waiter())
     session.prepared._names.clear()
     store._pool.give(session)
     trips = [trips_of(named, charge(number)) for number in range(1, 10)]
@@ -1477,7 +1477,7 @@ def test_behind_a_pooler_nothing_is_asked_of_a_session(url, admin):
             seen = threads.submit(store.execute, Watch(THINGS, "key", 0.01))
             assert seen.result().item["text"] == "old"
         assert not store._background.listening
-        session = store._pool.take(Ticket())
+        session = store._pool.take(Waiter())
         assert session.connection.execute("SELECT count(*) FROM pg_prepared_statements").fetchone() == (0,)
         assert session.connection.execute("SHOW statement_timeout").fetchone() == ("0",)
         store._pool.give(session)

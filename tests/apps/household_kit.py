@@ -9,7 +9,7 @@ import semel
 from semel.apps.household import Household, Settings
 from semel.apps.household.app import PATH
 from semel.doors.inbox import Message
-from semel.doors.queues.messages import Handler, Taken
+from semel.doors.queues.messages import DeliveryResult, Handler
 from semel.periods import Day
 from semel.tables.seeds import RESPONSE_COUNTERS
 from semel.testing import FakeClock
@@ -81,7 +81,7 @@ class Home:
         assert self.post(update(number, text, **{"at": self.clock.now(), **more})).status == 200
         return number
 
-    def work(self) -> list[Taken]:
+    def work(self) -> list[DeliveryResult]:
         """Handle what waits, as a worker does; what has to come again waits on."""
         handler: Handler[Message] = Handler(
             self.s, self.app.handle, key=lambda message: message.key, door="test", **self.app.worker_options
@@ -91,7 +91,7 @@ class Home:
         self.box.messages = [message for message, one in taken if one.returns]
         return [one for _, one in taken]
 
-    def tell(self, text: str, **more: Any) -> Taken:
+    def tell(self, text: str, **more: Any) -> DeliveryResult:
         """Somebody writes, and it is handled."""
         self.say(text, **more)
         return self.work()[-1]

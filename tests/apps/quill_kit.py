@@ -16,8 +16,8 @@ from semel.apps.quill import Quill, Settings
 from semel.apps.quill.powerbi import create_dataset
 from semel.apps.quill.schema import Fact
 from semel.doors.inbox import Message, Other
-from semel.doors.queues.messages import Handler, Taken
-from semel.doors.webhooks import Answer
+from semel.doors.queues.messages import DeliveryResult, Handler
+from semel.doors.webhooks import WebhookResponse
 from semel.testing import FakeClock
 from tests.standins import powerbi
 
@@ -173,16 +173,16 @@ class Office:
             self.app.sink = sink
         self._numbers = itertools.count(1)
 
-    def deliver(self, *events: Any) -> Answer:
+    def deliver(self, *events: Any) -> WebhookResponse:
         """A batch of HubSpot's."""
         headers, body = signed(list(events), self.clock.now())
         return self.app.hooks[HUBSPOT].receive(headers, body, url=ADDRESS + HUBSPOT)
 
-    def ring(self, body: Any, token: str = TOKEN) -> Answer:
+    def ring(self, body: Any, token: str = TOKEN) -> WebhookResponse:
         """One event of Aloware's."""
         return self.app.hooks[ALOWARE].receive(*bearer(body, token), url=ADDRESS + ALOWARE)
 
-    def work(self) -> list[Taken]:
+    def work(self) -> list[DeliveryResult]:
         """Handle what waits, as a worker does; what has to come again waits on."""
         handler: Handler[Message] = Handler(
             self.s, self.app.handle, key=lambda message: message.key, door="inbox", **self.app.worker_options
@@ -200,7 +200,7 @@ class Office:
         self.app.close()
 
 
-def told(answer: Answer) -> dict[str, int]:
+def told(answer: WebhookResponse) -> dict[str, int]:
     """The counts of an answer, without those that are zero."""
     assert answer.status == 200, answer
     return {name: count for name, count in json.loads(answer.body).items() if count}

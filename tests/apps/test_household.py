@@ -14,7 +14,7 @@ from ulid import ULID
 import semel
 from semel.apps.client import AnswerLost, Unavailable
 from semel.apps.household import Household, Settings
-from semel.apps.household.classify import Found, classify
+from semel.apps.household.classify import Classification, classify
 from semel.apps.household.rate_limiter import PATIENCE, TooFast
 from semel.apps.household.replies import reply
 from semel.doors.queues.messages import Verdict
@@ -195,7 +195,7 @@ def test_an_attempt_that_fails_after_the_activity_was_kept_keeps_no_second_one(h
     with monkeypatch.context() as patch:
         patch.setattr(home.app, "_reply", lambda *_: 1 / 0)
         assert home.work()[0].verdict is Verdict.FAILED
-    monkeypatch.setattr(home.app, "_classify", lambda _text: Found("chore", "something else"))
+    monkeypatch.setattr(home.app, "_classify", lambda _text: Classification("chore", "something else"))
     assert home.work()[0].verdict is Verdict.DONE
     assert [entry.body["activity"] for entry in home.activities()] == ["dishes"]
     assert len(home.telegram.sent) == 1
@@ -751,13 +751,13 @@ def test_what_is_meant_or_left_undone_is_nothing_that_was_done(text):
 
 @pytest.mark.parametrize(("text", "language"), [("Vem har diskat?", "sv"), ("Who did the dishes?", "en")])
 def test_a_question_is_replied_to_and_is_no_activity(home, text, language):
-    assert classify(text) == Found("question", language=language)
+    assert classify(text) == Classification("question", language=language)
     assert home.tell(text).result == {"found": "question", "sent": 1}
     assert home.activities() == []
 
 
 def test_of_several_things_the_first_counts_and_it_is_less_sure():
-    assert classify("Dammsugit och diskat") == Found("chore", "cleaning", "medium", 0.5, "sv")
+    assert classify("Dammsugit och diskat") == Classification("chore", "cleaning", "medium", 0.5, "sv")
 
 
 @pytest.mark.parametrize("text", TOLD)

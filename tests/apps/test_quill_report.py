@@ -18,7 +18,7 @@ from semel.apps.configuration import Configuration, read
 from semel.apps.quill import Fact, Received, Settings, from_environment
 from semel.apps.quill.powerbi import create_dataset, definition
 from semel.apps.quill.schema import FACTS, fitted
-from semel.apps.quill.settings import Column
+from semel.apps.quill.settings import ReportColumn
 from semel.doors.queues.messages import Verdict
 from semel.testing import FakeClock
 from tests.apps.quill_kit import (
@@ -309,7 +309,7 @@ def test_declarations_may_come_from_the_environment() -> None:
     }
     settings = from_environment(environ)
     assert (settings.events["calls"].source, settings.events["calls"].into) == ("aloware", FACTS)
-    assert settings.fact_tables["f"]["n"] == Column(path="body.n", kind="Int64")
+    assert settings.fact_tables["f"]["n"] == ReportColumn(path="body.n", kind="Int64")
 
 
 CALLS = '[apps.quill.events.calls]\nsource = "aloware"\nmetric = "calls"\n'

@@ -17,7 +17,7 @@ from semel.apps.support import Conversation, Decision, Order, Settings, Support,
 from semel.apps.support.api import router
 from semel.apps.support.app import PATH
 from semel.doors.inbox import Inbox, Message, open_inbox
-from semel.doors.queues.messages import Handler, Taken, Verdict
+from semel.doors.queues.messages import DeliveryResult, Handler, Verdict
 from semel.errors import InvalidOption
 from semel.model import NotHappened
 from semel.redact import Redactor
@@ -71,7 +71,7 @@ class Desk:
         assert self.deliver(payload | more)["accepted"] == 1
         return self.inbox.messages[-1]
 
-    def take(self, message: Message) -> Taken:
+    def take(self, message: Message) -> DeliveryResult:
         return self._handler.take(message)
 
     def handle(self, text: str, message: str | None = "m-1", conversation: str = "c-1", **more: Any) -> Any:

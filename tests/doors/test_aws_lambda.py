@@ -23,7 +23,7 @@ from semel.core.tokens import _stock, random_token
 from semel.doors.aws_lambda import Lambda, from_environment
 from semel.doors.aws_lambda.records import queued
 from semel.doors.http import ANYONE, Idempotency
-from semel.doors.queues.messages import Taken, Verdict
+from semel.doors.queues.messages import DeliveryResult, Verdict
 from semel.doors.sqs.message import read, usual_key
 from semel.provision.places import ProvisionTarget as Site
 from semel.provision.places import opened
@@ -158,9 +158,9 @@ def test_what_no_delivery_can_mend_is_left_to_the_redrive_policy_and_holds_up_no
 
 
 def test_what_no_delivery_can_mend_goes_to_the_dead_letters_that_are_given(on, caplog) -> None:
-    letters: list[tuple[str, Taken]] = []
+    letters: list[tuple[str, DeliveryResult]] = []
 
-    def bury(record: dict[str, Any], taken: Taken) -> None:
+    def bury(record: dict[str, Any], taken: DeliveryResult) -> None:
         if record["body"] == "heavy":
             raise OSError("no room")
         letters.append((record["body"], taken))

@@ -12,7 +12,7 @@ from semel.core.commands import Get, Query
 from semel.core.events import What
 from semel.doors.inbox import Message, StoreInbox
 from semel.doors.inbox.sqs import SQSInbox
-from semel.doors.webhooks import HUBSPOT, SLACK, Answer, Ingress, Notice
+from semel.doors.webhooks import HUBSPOT, SLACK, Ingress, Notice, WebhookResponse
 from semel.doors.webhooks.ingress import Remembers
 from semel.stores.memory import MemoryStore
 from semel.tables import INBOX
@@ -66,7 +66,7 @@ def deliver(request, s, inbox):
 
     def deliver(
         *events: dict[str, Any], secret: str = SECRET, body: bytes | None = None, prefer: str = ""
-    ) -> Answer:
+    ) -> WebhookResponse:
         told = json.dumps([{"what": "something", **event} for event in events]).encode()
         sent = by_hubspot(secret, told, s.clock.now())
         headers = [*sent.headers, *([("Prefer", prefer)] if prefer else [])]
@@ -78,7 +78,7 @@ def deliver(request, s, inbox):
     return deliver
 
 
-def said(answer: Answer) -> dict[str, Any]:
+def said(answer: WebhookResponse) -> dict[str, Any]:
     counts: dict[str, Any] = json.loads(answer.body)
     return counts
 

@@ -24,7 +24,7 @@ from semel.doors.kafka import (
     handler,
     position_of,
 )
-from semel.doors.queues.messages import Taken, Verdict
+from semel.doors.queues.messages import DeliveryResult, Verdict
 from semel.errors import InProgress, InvalidOption
 from tests.servers.running import until
 
@@ -392,7 +392,7 @@ class Undelivered:
 def test_a_dead_letter_counts_as_sent_only_when_the_broker_has_it(refusal, says):
     letters = DeadLetterTopic(Undelivered(refusal), "orders.dead")  # type: ignore[arg-type]
     with pytest.raises(semel.StoreUnavailable, match=says):
-        letters(message_at(7), Taken(Verdict.DEAD, error=ValueError()))
+        letters(message_at(7), DeliveryResult(Verdict.DEAD, error=ValueError()))
 
 
 # Progress
@@ -402,7 +402,7 @@ def at(offset, partition=0):
     return Position("orders", partition, offset, 0)
 
 
-FAILED = Taken(Verdict.FAILED, error=TimeoutError())
+FAILED = DeliveryResult(Verdict.FAILED, error=TimeoutError())
 
 
 def test_a_partition_that_fails_rests_longer_each_time_until_it_goes_on():
@@ -417,9 +417,9 @@ def test_a_partition_that_fails_rests_longer_each_time_until_it_goes_on():
 
 
 def test_whoever_is_busy_is_asked_soon_and_an_error_is_given_the_time_it_asks_for():
-    busy = Taken(Verdict.BUSY, error=InProgress("k", 30, 1), retry_after=30)
-    almost = Taken(Verdict.BUSY, error=InProgress("k", 0.1, 1), retry_after=0.1)
-    throttled = Taken(Verdict.FAILED, error=TimeoutError(), retry_after=300)
+    busy = DeliveryResult(Verdict.BUSY, error=InProgress("k", 30, 1), retry_after=30)
+    almost = DeliveryResult(Verdict.BUSY, error=InProgress("k", 0.1, 1), retry_after=0.1)
+    throttled = DeliveryResult(Verdict.FAILED, error=TimeoutError(), retry_after=300)
     assert [PartitionProgress().stop(at(3), taken, now=0) for taken in (busy, almost, throttled)] == [
         0.5,
         0.1,
@@ -430,7 +430,7 @@ def test_whoever_is_busy_is_asked_soon_and_an_error_is_given_the_time_it_asks_fo
 def test_polling_never_outlasts_the_next_try():
     progress = PartitionProgress()
     assert progress.rest(now=0) == 0.5
-    progress.stop(at(3), Taken(Verdict.BUSY, retry_after=0.2), now=0)
+    progress.stop(at(3), DeliveryResult(Verdict.BUSY, retry_after=0.2), now=0)
     assert progress.rest(now=0) == 0.2
     assert progress.rest(now=9) == 0
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import semel
-from semel.doors.queues.messages import BEHIND, Handler, Taken, Verdict
+from semel.doors.queues.messages import BEHIND, DeliveryResult, Handler, Verdict
 from semel.stores.memory import MemoryStore
 from semel.testing import FakeClock, Faulty
 
@@ -68,7 +68,7 @@ class Both:
         self.handler = handling(s, work.later if is_async else work, **options)
         self._is_async = is_async
 
-    def take(self, message: Message = ONE) -> Taken:
+    def take(self, message: Message = ONE) -> DeliveryResult:
         if self._is_async:
             return asyncio.run(self.handler.atake(message))
         return self.handler.take(message)
@@ -87,8 +87,8 @@ def test_a_message_is_handled_once_and_its_copies_are_settled(s: semel.Semel, is
     work = Work({"paid": 1})
     both = Both(s, work, is_async)
     first, again = both.take(), both.take()
-    assert first == Taken(Verdict.DONE, {"paid": 1})
-    assert again == Taken(Verdict.DUPLICATE, {"paid": 1})
+    assert first == DeliveryResult(Verdict.DONE, {"paid": 1})
+    assert again == DeliveryResult(Verdict.DUPLICATE, {"paid": 1})
     assert first.settled
     assert again.settled
     assert not first.returns
@@ -224,7 +224,7 @@ def test_what_somebody_has_to_settle_comes_again(s: semel.Semel, clock: FakeCloc
     clock.advance(31)
     assert verdicts(both) == ["busy", "busy"]
     s.ledger.resolve("m1", semel.Happened("by hand"))
-    assert both.take() == Taken(Verdict.DUPLICATE, "by hand")
+    assert both.take() == DeliveryResult(Verdict.DUPLICATE, "by hand")
     assert work.seen == []
 
 
@@ -281,7 +281,7 @@ def test_a_worker_that_stops_begins_nothing(s: semel.Semel, is_async: bool) -> N
 
 
 def test_a_message_inside_its_own_handling_comes_again(s: semel.Semel) -> None:
-    inner: list[Taken] = []
+    inner: list[DeliveryResult] = []
 
     def take_again(message: Message) -> None:
         inner.append(handler.take(message))

@@ -24,15 +24,15 @@ from semel.doors.queues.dispatcher import (
     Requeue,
 )
 from semel.doors.queues.lanes import LaneScheduler
-from semel.doors.queues.messages import BEHIND, Handler, Taken, Verdict
+from semel.doors.queues.messages import BEHIND, DeliveryResult, Handler, Verdict
 from semel.doors.queues.pauses import GrowingPause, doubling
 from semel.doors.queues.steps import BlockingCall, ConsumerSteps, Wait
 from tests.servers.running import until
 
 Kept: TypeAlias = InFlight[str]
 
-DONE = Taken(Verdict.DONE)
-FAILED = Taken(Verdict.FAILED, error=ValueError())
+DONE = DeliveryResult(Verdict.DONE)
+FAILED = DeliveryResult(Verdict.FAILED, error=ValueError())
 
 
 def message(body: str, group: str | None = None, deliveries: int = 1) -> Kept:
@@ -76,7 +76,7 @@ def test_messages_of_no_group_are_begun_side_by_side():
 def test_what_has_to_come_again_takes_the_rest_of_its_group_along(verdict):
     dispatcher = dispatching(message("a1", "a"), message("a2", "a"), message("a3", "a"), message("b1", "b"))
     first, _ = started(dispatcher)
-    dispatcher.end(first, Taken(verdict), 1.0)
+    dispatcher.end(first, DeliveryResult(verdict), 1.0)
     assert [(one.one.message, one.seconds) for one in dispatcher.settlements] == [
         ("a1", 1),
         ("a2", 0),
@@ -91,7 +91,7 @@ def test_nothing_is_asked_for_while_it_is_nobodys_turn():
     dispatcher = dispatching(message("a"))
     [held] = started(dispatcher)
     later = errors.Later(40.0, everyone=True)
-    dispatcher.end(held, Taken(Verdict.LATER, error=later, retry_after=40.0), 1.0)
+    dispatcher.end(held, DeliveryResult(Verdict.LATER, error=later, retry_after=40.0), 1.0)
     assert (dispatcher.wanted(40.9), dispatcher.pause(40.0)) == (None, 1.0)
     dispatcher.receive([message("b")], 40.9)
     assert dispatcher.begin() is None, "nor is anything begun"
@@ -103,7 +103,7 @@ def test_nothing_is_asked_for_while_it_is_nobodys_turn():
 def test_what_is_dead_holds_nobody_up():
     dispatcher = dispatching(message("a1", "a"), message("a2", "a"), dead_letters=True)
     [first] = started(dispatcher)
-    dead = Taken(Verdict.DEAD, error=ValueError())
+    dead = DeliveryResult(Verdict.DEAD, error=ValueError())
     dispatcher.end(first, dead, 1.0)
     assert list(dispatcher.settlements) == [DeadLetter(first, dead)]
     assert bodies(started(dispatcher)) == ["a2"]
@@ -112,16 +112,16 @@ def test_what_is_dead_holds_nobody_up():
 @pytest.mark.parametrize(
     ("taken", "deliveries", "seconds"),
     [
-        (Taken(Verdict.FAILED), 1, 1),
-        (Taken(Verdict.FAILED), 5, 16),
-        (Taken(Verdict.FAILED), 5000, 900),
-        (Taken(Verdict.DEAD), 2, 2),
-        (Taken(Verdict.BUSY, retry_after=17.2), 1, 17.2),
-        (Taken(Verdict.BUSY, retry_after=0.0), 9, 1),
-        (Taken(Verdict.FAILED, retry_after=1e9), 1, 1e9),
-        (Taken(Verdict.LATER, retry_after=40.0), 3, 40),
-        (Taken(Verdict.LATER, retry_after=1.0), 5, 16),
-        (Taken(Verdict.FAILED, error=errors.ShuttingDown("no"), stops=True), 9, 0),
+        (DeliveryResult(Verdict.FAILED), 1, 1),
+        (DeliveryResult(Verdict.FAILED), 5, 16),
+        (DeliveryResult(Verdict.FAILED), 5000, 900),
+        (DeliveryResult(Verdict.DEAD), 2, 2),
+        (DeliveryResult(Verdict.BUSY, retry_after=17.2), 1, 17.2),
+        (DeliveryResult(Verdict.BUSY, retry_after=0.0), 9, 1),
+        (DeliveryResult(Verdict.FAILED, retry_after=1e9), 1, 1e9),
+        (DeliveryResult(Verdict.LATER, retry_after=40.0), 3, 40),
+        (DeliveryResult(Verdict.LATER, retry_after=1.0), 5, 16),
+        (DeliveryResult(Verdict.FAILED, error=errors.ShuttingDown("no"), stops=True), 9, 0),
         (BEHIND, 9, 0),
     ],
 )
@@ -153,7 +153,7 @@ def test_visibility_is_extended_every_third_of_it_until_a_message_leaves():
 
 def test_a_store_in_trouble_is_left_alone_for_longer_each_time():
     dispatcher = dispatching(*[message(str(n)) for n in range(3)], workers=3)
-    down = Taken(Verdict.FAILED, error=errors.StoreUnavailable("down"))
+    down = DeliveryResult(Verdict.FAILED, error=errors.StoreUnavailable("down"))
     for held in started(dispatcher):
         dispatcher.end(held, down, 5.0)  # three at the same time are one trouble
     assert (dispatcher.wanted(5.9), dispatcher.pause(5.5)) == (None, 0.5)
@@ -182,7 +182,15 @@ def test_messages_are_asked_for_when_somebody_is_free_and_nobody_has_too_many():
 
 
 GROUPS = st.sampled_from(["a", "b", "c"])
-VERDICTS = st.sampled_from([DONE, FAILED, Taken(Verdict.DUPLICATE), Taken(Verdict.BUSY), Taken(Verdict.DEAD)])
+VERDICTS = st.sampled_from(
+    [
+        DONE,
+        FAILED,
+        DeliveryResult(Verdict.DUPLICATE),
+        DeliveryResult(Verdict.BUSY),
+        DeliveryResult(Verdict.DEAD),
+    ]
+)
 
 
 @given(
@@ -307,7 +315,7 @@ def test_a_failure_in_a_group_is_tried_again_here_before_those_behind_it():
 def test_a_failure_alone_is_given_back_after_a_while_and_counted_if_it_is_one(verdict):
     dispatcher = pushed(message("m"))
     [held] = started(dispatcher)
-    dispatcher.end(held, Taken(verdict, retry_after=1e9), 0.0)
+    dispatcher.end(held, DeliveryResult(verdict, retry_after=1e9), 0.0)
     dispatcher.wake(29.9)
     assert not dispatcher.settlements
     dispatcher.wake(30.0)

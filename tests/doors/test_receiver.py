@@ -22,12 +22,12 @@ from semel.doors.webhooks import (
     STANDARD_WEBHOOKS,
     STRIPE,
     TELEGRAM,
-    Answer,
     Bearer,
     Notice,
     PlainHmac,
     Provider,
     Receiver,
+    WebhookResponse,
     aloware_key,
     hubspot_key,
     richpanel_key,
@@ -122,20 +122,20 @@ def signed(s: semel.Semel, content: Any, provider: Provider = HUBSPOT, secret: s
     return SIGNERS[provider](secret, body, s._shared.clock.now())
 
 
-def deliver(receiver: Receiver, sent: Sent) -> Answer:
+def deliver(receiver: Receiver, sent: Sent) -> WebhookResponse:
     return receiver.receive(sent.headers, sent.body, method=sent.method, url=sent.url)
 
 
-def send(receiver: Receiver, s: semel.Semel, content: Any, provider: Provider = HUBSPOT) -> Answer:
+def send(receiver: Receiver, s: semel.Semel, content: Any, provider: Provider = HUBSPOT) -> WebhookResponse:
     return deliver(receiver, signed(s, content, provider))
 
 
-def said(answer: Answer) -> dict[str, Any]:
+def said(answer: WebhookResponse) -> dict[str, Any]:
     summary: dict[str, Any] = json.loads(answer.body)
     return summary
 
 
-def outcomes(answer: Answer) -> list[str]:
+def outcomes(answer: WebhookResponse) -> list[str]:
     return [event["outcome"] for event in said(answer)["events"]]
 
 
@@ -264,7 +264,7 @@ def test_a_stranger_is_told_nothing_and_we_are_told_why(s, heard, caplog):
         )
     ]
     assert len({answer.body for answer in answers}) == 1
-    assert answers[0] == Answer(
+    assert answers[0] == WebhookResponse(
         401,
         {"Content-Type": "application/problem+json"},
         b'{"type":"about:blank","title":"Unauthorized","status":401}',
@@ -413,7 +413,7 @@ def test_a_crash_in_the_middle_loses_nothing_and_repeats_nothing_that_is_done(an
 
 def test_two_receivers_at_once_handle_each_event_once(anywhere, clock):
     work, meet = Work(), threading.Barrier(2)
-    answers: list[Answer] = []
+    answers: list[WebhookResponse] = []
 
     def one(order: list[int]) -> None:
         receiver = Receiver(anywhere, HUBSPOT, SECRET, work)
@@ -514,7 +514,7 @@ def test_async_handlers_are_awaited_and_the_rules_are_the_same(anywhere):
 
     receiver = Receiver(anywhere, HUBSPOT, SECRET, handle)
 
-    async def scene() -> list[Answer]:
+    async def scene() -> list[WebhookResponse]:
         answers = []
         for _ in range(2):
             sent = signed(anywhere, changes(1, 2, 3, 4, 1))
@@ -546,7 +546,7 @@ def test_an_async_delivery_that_is_cancelled_is_neither_lost_nor_repeated(s):
     receiver = Receiver(s, HUBSPOT, SECRET, handle)
     sent = signed(s, changes(1, 2, 3))
 
-    async def scene() -> Answer:
+    async def scene() -> WebhookResponse:
         task = asyncio.create_task(receiver.areceive(sent.headers, sent.body, url=URL))
         await reached.wait()
         task.cancel()
@@ -601,7 +601,7 @@ def test_githubs_ping_is_answered_and_is_no_event(s):
     kinds = []
     receiver = Receiver(s, GITHUB, SECRET, lambda notice: kinds.append(notice.header("x-github-event")))
 
-    def give(kind: str, delivery: str) -> Answer:
+    def give(kind: str, delivery: str) -> WebhookResponse:
         sent = signed(s, {"zen": "Keep it simple."}, GITHUB)
         headers = (*sent.headers, ("X-GitHub-Event", kind), ("X-GitHub-Delivery", delivery))
         return deliver(receiver, replace(sent, headers=headers))

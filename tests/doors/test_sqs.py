@@ -22,7 +22,7 @@ from semel.aws.sqs import MAX_BYTES, Queue, batches, translated
 from semel.core.events import Events
 from semel.doors.queues.consuming import Consuming, Handling
 from semel.doors.queues.dispatcher import Dispatcher, DispatchSettings, InFlight, Requeue
-from semel.doors.queues.messages import Taken, Verdict
+from semel.doors.queues.messages import DeliveryResult, Verdict
 from semel.doors.queues.steps import Wait
 from semel.doors.sqs import Attribute, Consumer, Message, Outgoing
 from semel.doors.sqs.broker import LONGEST, QueueRequest, SqsBroker, dead_letter, patience
@@ -623,7 +623,7 @@ def test_a_send_can_be_awaited(queue_of):
 
 # --- On paper ----------------------------------------------------------------------------------------
 
-DONE = Taken(Verdict.DONE)
+DONE = DeliveryResult(Verdict.DONE)
 
 
 def message(body: str, group: str | None = None, **more: Any) -> Message:
@@ -652,7 +652,7 @@ class Play:
         self.loops: Any = Consuming(broker, self.dispatcher, None, lambda: self.now)  # type: ignore[arg-type]
         self.dispatcher.receive([InFlight(one, group=one.group) for one in messages], 0.0)
 
-    def end(self, taken: Taken) -> None:
+    def end(self, taken: DeliveryResult) -> None:
         """Let all that may begin end like this."""
         while (one := self.dispatcher.begin()) is not None:
             self.dispatcher.end(one, taken, self.now)
@@ -703,7 +703,7 @@ def test_deletions_go_ten_at_a_time():
 def test_a_message_stays_away_for_whole_seconds_and_no_longer_than_sqs_allows(asked, seconds):
     play = Play(message("0"))
     play.now = 10.0
-    play.end(Taken(Verdict.FAILED, retry_after=asked))
+    play.end(DeliveryResult(Verdict.FAILED, retry_after=asked))
     [(operation, [entry])] = play.tend()
     assert (operation, entry["VisibilityTimeout"]) == ("ChangeMessageVisibilityBatch", seconds)
 
@@ -810,7 +810,7 @@ def test_equal_bodies_on_two_days_are_two_messages():
 
 
 def test_a_dead_letter_says_as_much_as_there_is_room_for():
-    taken = Taken(Verdict.DEAD, error=errors.FailedBefore("k", "Declined", "no funds for Ada", 3))
+    taken = DeliveryResult(Verdict.DEAD, error=errors.FailedBefore("k", "Declined", "no funds for Ada", 3))
     attributes = {f"a{n}": Attribute("String", "x") for n in range(9)}
     letter = dead_letter(message("m", "g", attributes=attributes), taken, fifo=True)
     assert letter.attributes.keys() - attributes.keys() == {"semel-error"}

@@ -10,7 +10,7 @@ import msgspec
 from semel.connect import Semel
 from semel.core.policy import Options
 from semel.doors.inbox import Inbox, Message
-from semel.doors.webhooks import Answer
+from semel.doors.webhooks import WebhookResponse
 from semel.errors import InvalidOption
 from semel.ops.blocks import AppPage, FactsBlock, FieldBlock, KeyLink, PageBlock, TableBlock, TextBlock
 from tests.servers.running import until
@@ -33,16 +33,18 @@ class Hook:
         self._inbox = inbox
         self.seen: list[dict[str, Any]] = []
 
-    def receive(self, headers: Any, body: bytes, *, method: str = "POST", url: str = "") -> Answer:
+    def receive(self, headers: Any, body: bytes, *, method: str = "POST", url: str = "") -> WebhookResponse:
         raise NotImplementedError("it is asked by functions on Lambda alone")
 
-    async def areceive(self, headers: Any, body: bytes, *, method: str = "POST", url: str = "") -> Answer:
+    async def areceive(
+        self, headers: Any, body: bytes, *, method: str = "POST", url: str = ""
+    ) -> WebhookResponse:
         self.seen.append({"headers": headers, "method": method, "url": url})
         names = json.loads(body)
         if "!" in names:
             raise RuntimeError("planted-in-an-exception@example.com")
         await self._inbox.aput(*[Message(f"echo:{name}", {"name": name}) for name in names])
-        return Answer(
+        return WebhookResponse(
             200, {"Content-Type": "application/json"}, json.dumps({"accepted": len(names)}).encode()
         )
 

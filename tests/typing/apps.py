@@ -4,18 +4,28 @@ import msgspec
 
 import semel
 from examples.order_notices import notices
-from semel.apps import Application, Deploys, Handles, Kind, Shows, household, probe, quill, support
+from semel.apps import (
+    Application,
+    ApplicationClass,
+    Deploys,
+    Handles,
+    Shows,
+    household,
+    probe,
+    quill,
+    support,
+)
 from semel.doors.inbox import Inbox, open_inbox
 
 s = semel.connect("memory:")
 inbox = open_inbox(s, "inbox")
 
 # Semel's own, and the example: each class is made as the service makes it.
-quills: Kind[quill.Settings] = quill.Quill
-supports: Kind[support.Settings] = support.Support
-households: Kind[household.Settings] = household.Household
-probes: Kind[probe.Settings] = probe.Probe
-examples: Kind[notices.Settings] = notices.Notices
+quills: ApplicationClass[quill.Settings] = quill.Quill
+supports: ApplicationClass[support.Settings] = support.Support
+households: ApplicationClass[household.Settings] = household.Household
+probes: ApplicationClass[probe.Settings] = probe.Probe
+examples: ApplicationClass[notices.Settings] = notices.Notices
 
 every: list[Application] = [
     quills(s, inbox, quill.Settings()),
@@ -47,4 +57,4 @@ class Silent:
     def close(self) -> None: ...
 
 
-silent: Kind[msgspec.Struct] = Silent  # type: ignore[assignment]  # it has no hooks
+silent: ApplicationClass[msgspec.Struct] = Silent  # type: ignore[assignment]  # it has no hooks

@@ -472,7 +472,7 @@ def test_the_limits_in_the_reference_are_those_of_the_code() -> None:
     results = text_of("how-to/keep-large-and-secret-results.md")
     assert f"{codecs.COMPRESS_OVER} bytes" in results
     assert f"{codecs.MAX_BYTES // 1024**2} MiB" in results
-    for reason in get_args(codecs.Reason):
+    for reason in get_args(codecs.NotKeptReason):
         assert f"`{reason}`" in results
 
 

@@ -23,7 +23,7 @@ DOORS = {
     "rabbitmq": ["Consumer"],
     "aio_pika": ["callback"],
     "kafka": ["Consumer", "handler", "DeadLetterTopic"],
-    "queues": ["Handler", "Taken"],
+    "queues": ["Handler", "DeliveryResult"],
     "celery": ["once"],
     "dramatiq": ["once"],
     "taskiq": ["once"],
@@ -47,5 +47,5 @@ def written(thing: Callable[..., object]) -> str:
 @pytest.mark.parametrize(("door", "name"), [(door, name) for door, names in DOORS.items() for name in names])
 def test_every_door_is_in_the_reference_with_its_parameters(door: str, name: str) -> None:
     thing = getattr(import_module(f"semel.doors.{door}"), name)
-    before = "" if door in BARE or name == "Taken" else f"semel.doors.{door}."
+    before = "" if door in BARE or name == "DeliveryResult" else f"semel.doors.{door}."
     assert f"{before}{name}{written(thing)}" in code(text_of("reference/doors.md"))

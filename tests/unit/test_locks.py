@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from semel.core.locks import Event, Places, Ticket
+from semel.core.locks import FairSemaphore, SignalSafeEvent, Waiter
 from semel.stores.workers import WorkerThreads
 from tests.interrupts import Interrupt, Interrupted
 from tests.servers.running import until
@@ -16,11 +16,11 @@ LONG = 60.0
 
 
 def test_places_are_given_in_the_order_of_coming() -> None:
-    places, order = Places(1), list[int]()
-    first = Ticket()
+    places, order = FairSemaphore(1), list[int]()
+    first = Waiter()
 
     def enter(number: int) -> None:
-        ticket = Ticket()
+        ticket = Waiter()
         with ticket.held:
             assert places.enter(ticket, LONG)
             order.append(number)
@@ -40,7 +40,7 @@ def test_places_are_given_in_the_order_of_coming() -> None:
 
 
 def test_a_place_whose_holder_was_torn_away_is_free() -> None:
-    places, gone, ticket = Places(1), Ticket(), Ticket()
+    places, gone, ticket = FairSemaphore(1), Waiter(), Waiter()
     with gone.held:
         assert places.enter(gone, LONG)
         with ticket.held:
@@ -50,10 +50,10 @@ def test_a_place_whose_holder_was_torn_away_is_free() -> None:
 
 
 def test_there_are_never_more_holders_than_places_though_every_third_is_torn_away() -> None:
-    places, inside, most = Places(3), list[int](), list[int]()
+    places, inside, most = FairSemaphore(3), list[int](), list[int]()
 
     def visit(number: int) -> None:
-        ticket = Ticket()
+        ticket = Waiter()
         with ticket.held:
             assert places.enter(ticket, LONG)
             inside.append(number)
@@ -68,7 +68,7 @@ def test_there_are_never_more_holders_than_places_though_every_third_is_torn_awa
 
 
 def test_an_event_wakes_all_who_wait_and_nobody_after_it_was_cleared() -> None:
-    event = Event()
+    event = SignalSafeEvent()
     with ThreadPoolExecutor(4) as threads:
         waiting = [threads.submit(event.wait, LONG) for _ in range(4)]
         assert until(lambda: len(event._bells) == 4)
@@ -81,7 +81,7 @@ def test_an_event_wakes_all_who_wait_and_nobody_after_it_was_cleared() -> None:
 
 def test_an_event_that_was_being_set_when_a_signal_came_can_be_set_and_waited_for() -> None:
     for moment in range(1, 30):
-        event, interrupted = Event(), Interrupted(Interrupt, moment)
+        event, interrupted = SignalSafeEvent(), Interrupted(Interrupt, moment)
         with ThreadPoolExecutor(1) as threads:
             waiting = threads.submit(event.wait, LONG)
             assert until(lambda event=event: len(event._bells) == 1)  # type: ignore[misc]

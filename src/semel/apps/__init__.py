@@ -5,6 +5,6 @@ and what a worker does with a message (`handle`); the service mounts it, and so 
 `application` says what such a class has, and `registry` where it is found.
 """
 
-from semel.apps.application import Application, Deploys, Handles, Hook, Kind, Presents, Shows
+from semel.apps.application import Application, ApplicationClass, Deploys, Handles, Hook, Presents, Shows
 
-__all__ = ["Application", "Deploys", "Handles", "Hook", "Kind", "Presents", "Shows"]
+__all__ = ["Application", "ApplicationClass", "Deploys", "Handles", "Hook", "Presents", "Shows"]

@@ -14,7 +14,7 @@ from semel.connect import Semel
 from semel.core.policy import Options
 from semel.doors.http.problems import ProblemTypes
 from semel.doors.inbox import Inbox, Message
-from semel.doors.webhooks import Answer, Headers
+from semel.doors.webhooks import Headers, WebhookResponse
 from semel.ops.blocks import AppPage
 from semel.tables import Table
 
@@ -29,10 +29,12 @@ S_contra = TypeVar("S_contra", bound=msgspec.Struct, contravariant=True)
 class Hook(Protocol):
     """What takes the deliveries at one address, such as `semel.doors.webhooks.Ingress`."""
 
-    def receive(self, headers: Headers, body: bytes, *, method: str = ..., url: str = ...) -> Answer:
+    def receive(self, headers: Headers, body: bytes, *, method: str = ..., url: str = ...) -> WebhookResponse:
         """Take a delivery, and answer it: how a Lambda function asks."""
 
-    async def areceive(self, headers: Headers, body: bytes, *, method: str = ..., url: str = ...) -> Answer:
+    async def areceive(
+        self, headers: Headers, body: bytes, *, method: str = ..., url: str = ...
+    ) -> WebhookResponse:
         """Take a delivery, and answer it: how the service asks."""
 
 
@@ -51,7 +53,7 @@ class Application(Protocol):
         """Let go of connections and threads of its own."""
 
 
-class Kind(Protocol[S_contra]):
+class ApplicationClass(Protocol[S_contra]):
     """The class of an application, by which the service makes it."""
 
     def __call__(self, s: Semel, inbox: Inbox, settings: S_contra, /) -> Application:

@@ -23,10 +23,10 @@ from semel.doors.aws_lambda.proxy import LambdaResponse, body_of, pairs_of, requ
 from semel.doors.http.responses import HTTPResponse
 from semel.doors.inbox.sqs import SQSInbox
 from semel.doors.inbox.worker import MAX_ATTEMPTS
-from semel.doors.queues.messages import Taken
+from semel.doors.queues.messages import DeliveryResult
 from semel.doors.sqs.broker import dead_letter
 from semel.doors.sqs.message import Message
-from semel.doors.webhooks import Answer
+from semel.doors.webhooks import WebhookResponse
 from semel.errors import InvalidOption
 from semel.redact import Redactor
 from semel.tables import LEDGER
@@ -61,15 +61,15 @@ class Functions:
             raise InvalidOption(f"give {self._name}'s worker a time-out of 30 seconds: it has {left:.0f}")
         return self._worker(event, context)
 
-    def _received(self, event: LambdaEvent) -> Answer:
+    def _received(self, event: LambdaEvent) -> WebhookResponse:
         request = request_of(event)
         hook = self._app.hooks.get(request.path.removeprefix(request.root))
         if hook is None:
-            return Answer.problem(404)
+            return WebhookResponse.problem(404)
         if request.method != "POST":
-            return Answer.problem(405, {"Allow": "POST"})
+            return WebhookResponse.problem(405, {"Allow": "POST"})
         url = _address(event) + request.path + (f"?{request.query}" if request.query else "")
-        received: Answer = hook.receive(pairs_of(event), body_of(event), method="POST", url=url)
+        received: WebhookResponse = hook.receive(pairs_of(event), body_of(event), method="POST", url=url)
         return received
 
     def close(self) -> None:
@@ -156,7 +156,7 @@ class Functions:
         return protect(lambda record: inbox.handled(app.handle, record["body"]))
 
 
-def _send_dead_letter(queue: Queue, record: dict[str, Any], taken: Taken) -> None:
+def _send_dead_letter(queue: Queue, record: dict[str, Any], taken: DeliveryResult) -> None:
     """Send a record to the dead letters; Lambda takes it out of its queue then."""
     source, system = record["eventSourceARN"].rpartition(":")[2], record["attributes"]
     message = Message(
@@ -165,7 +165,7 @@ def _send_dead_letter(queue: Queue, record: dict[str, Any], taken: Taken) -> Non
     queue.call("SendMessage", dead_letter(message, taken, fifo=queue.fifo).entry(), write=True)
 
 
-def _answer(reply: Answer) -> HTTPResponse:
+def _answer(reply: WebhookResponse) -> HTTPResponse:
     return HTTPResponse(reply.status, list(reply.headers.items()), reply.body)
 
 

@@ -13,7 +13,7 @@ from semel.aws.retry import RetryPolicy, Tries
 from semel.aws.time import ServiceTime
 from semel.aws.transport import ThreadCall, Transport, WireRequest, WireStep, WireSteps, made
 from semel.core.clock import Clock
-from semel.core.locks import Event
+from semel.core.locks import SignalSafeEvent
 from semel.errors import InvalidOption, StoreClosed
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class BotoWire(Transport):
             if isinstance(reply, dict):
                 return reply
             tries = tries or Tries(self._policy, self._clock, "the boto3 client", write=write)
-            self._clock.wait(Event(), tries.after(reply))
+            self._clock.wait(SignalSafeEvent(), tries.after(reply))
 
     async def leave(self) -> None:
         """Nothing belongs to an event loop."""

@@ -15,7 +15,7 @@ from semel.aws.http1 import HttpResponse, MalformedResponse, Reader
 from semel.aws.transport import WireStep
 from semel.core.commands import Pause
 from semel.core.forks import FORKING
-from semel.core.locks import Event, Places, Ticket
+from semel.core.locks import FairSemaphore, SignalSafeEvent, Waiter
 from semel.core.sockets import ANSWER_SECONDS, ear
 from semel.errors import StoreClosed
 
@@ -175,7 +175,7 @@ class HttpPool:
         FORKING.add(self)
 
     def _begin(self) -> None:
-        self._places = Places(self._route.limits.connections)
+        self._places = FairSemaphore(self._route.limits.connections)
         self._idle: IdleConnections[HttpConnection] = IdleConnections()
 
     def begin_anew(self) -> None:
@@ -189,14 +189,14 @@ class HttpPool:
         if type(step) is bytes:
             return self.send(step)
         if isinstance(step, Pause):
-            return step.clock.wait(Event(), step.seconds)
+            return step.clock.wait(SignalSafeEvent(), step.seconds)
         return step.work()  # type: ignore[union-attr]
 
     def send(self, request: bytes) -> HttpResponse | NoResponse:
         """Send a request; its answer, or what became of it."""
         if self._closed:
             raise StoreClosed("it was closed: open another")
-        ticket = Ticket()
+        ticket = Waiter()
         with ticket.held:
             if not self._places.enter(ticket, self._route.limits.read_timeout):
                 return self._route.full

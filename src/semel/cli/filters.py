@@ -15,7 +15,7 @@ from semel.cli.common import number
 from semel.cli.journal import moment
 from semel.cli.subject import person_named
 from semel.model import ScanCost
-from semel.ops.model import Found, Search
+from semel.ops.model import Search, SearchPage
 
 UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 AGO = re.compile(r"(\d+(?:\.\d+)?) ?(s|m|min|h|d)")
@@ -79,7 +79,7 @@ class SearchOptions(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def find(s: semel.Semel, search: Search, limit: int, after: str | None, *, scan: bool) -> Found:
+def find(s: semel.Semel, search: Search, limit: int, after: str | None, *, scan: bool) -> SearchPage:
     """A page of a search, full if there are so many; a table that is billed is read only with `scan`.
 
     Whoever interrupts it gets what was found until then, and where to go on.

@@ -44,7 +44,7 @@ def print_decision(decision: GateDecision) -> None:
         views.print_table(("rule", "says", "saw"), [_row(result) for result in decision.seen])
 
 
-def _about(decision: GateDecision) -> Iterator[tuple[str, views.Cell]]:
+def _about(decision: GateDecision) -> Iterator[tuple[str, views.TableCell]]:
     yield "action", decision.key
     yield "decision", _verdict(decision)
     yield "at", views.moment(decision.at)

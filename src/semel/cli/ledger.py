@@ -27,7 +27,7 @@ from semel.cli.common import (
 from semel.cli.filters import ScanOption, find
 from semel.core import lifecycle
 from semel.core.drive import Reaping
-from semel.ops.model import Found, Search
+from semel.ops.model import Search, SearchPage
 
 app: Final = typer.Typer(
     no_args_is_help=True, help="Inspect a ledger, and settle records that need a person."
@@ -73,7 +73,9 @@ def doubts(
         _print_page(ledger, page, "No doubts.", as_json=as_json)
 
 
-def _print_page(ledger: semel.Ledger, page: semel.Listing | Found, nothing: str, *, as_json: bool) -> None:
+def _print_page(
+    ledger: semel.Ledger, page: semel.Listing | SearchPage, nothing: str, *, as_json: bool
+) -> None:
     """Print a page of records, for people or for programs."""
     if as_json:
         records = [views.as_json(ledger, record) for record in page.records]

@@ -29,7 +29,7 @@ from semel.core.events import digest
 from semel.core.ledger import in_doubt
 from semel.core.records import is_running
 from semel.model import COUNTED, ProgressCallback, TableSize
-from semel.ops.model import Found, Order, Search, version_of
+from semel.ops.model import Search, SearchPage, SortOrder, version_of
 
 # How each way of a search is told.
 WAYS = {
@@ -82,7 +82,7 @@ def ls(
         typer.echo("Nothing is kept in this environment and scope: --app, --scope and --env name others.")
 
 
-def _order(newest: bool, oldest: bool) -> Order | None:
+def _order(newest: bool, oldest: bool) -> SortOrder | None:
     if newest and oldest:
         raise errors.UsageError("say --newest or --oldest, not both")
     return "newest" if newest else "oldest" if oldest else None
@@ -104,7 +104,7 @@ def who_and_what(record: semel.Record) -> str:
     return "; ".join(" ".join(word.split()) for word in words if word)
 
 
-def _way(found: Found, *, whole: bool) -> str:
+def _way(found: SearchPage, *, whole: bool) -> str:
     """By which way they were found and, where other keys had to be looked at, how many that were."""
     shown = number(len(found.records), "record") if found.records else "No records"
     if found.scan and whole:
@@ -115,7 +115,7 @@ def _way(found: Found, *, whole: bool) -> str:
     return f"{shown}, found {'by reading the table' if found.scan else WAYS[found.how]}{others}."
 
 
-def _page(found: Found) -> dict[str, Any]:
+def _page(found: SearchPage) -> dict[str, Any]:
     return {
         "records": [for_programs(record) for record in found.records],
         "unreadable": found.unreadable,
@@ -228,7 +228,7 @@ def _all_stuck(
     return sorted(stuck.values(), key=lambda each: each.since), examined, now
 
 
-def pages(s: semel.Semel, search: Search) -> Iterator[Found]:
+def pages(s: semel.Semel, search: Search) -> Iterator[SearchPage]:
     """All pages of a search, one after the other."""
     after: str | None = None
     while True:

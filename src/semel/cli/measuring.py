@@ -21,9 +21,9 @@ from semel.gate import RECORD, Cap
 from semel.periods import Hour
 from semel.tables import COUNTERS, LEDGER
 
-Mode: TypeAlias = Literal["sync", "async"]
-MODES: tuple[Mode, ...] = ("sync", "async")
-Operation: TypeAlias = Callable[[], Any]
+CallMode: TypeAlias = Literal["sync", "async"]
+MODES: tuple[CallMode, ...] = ("sync", "async")
+TimedCall: TypeAlias = Callable[[], Any]
 
 BATCH = 100
 CALLERS = 100
@@ -46,7 +46,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """How long one kind of call took, in seconds, one after the other; of a hot key, all at once."""
 
     what: str
-    mode: Mode
+    mode: CallMode
     calls: int
     p50: float
     p99: float
@@ -55,7 +55,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """How often the store was asked for one call; None where that differs from run to run."""
 
 
-class RoundTrips:
+class CountingStore:
     """A store around another one, which counts how often that is asked."""
 
     def __init__(self, store: Store, *, one_by_one: bool) -> None:
@@ -126,7 +126,7 @@ class Trial:
 
 def operations(
     trial: Trial, s: semel.Semel | AsyncSemel, kind: str, call: Callable[[int], Any]
-) -> dict[str, Operation]:
+) -> dict[str, TimedCall]:
     """Every kind of call but the hot key; `s` and `call` are for `def` or for `async def`."""
     gate = s.gate(Cap(COUNTER, NEVER_REACHED, per=Hour(), keep=HOUR), ttl=HOUR)
     done = trial.number(kind)
@@ -139,7 +139,7 @@ def operations(
     }
 
 
-def sync_operations(trial: Trial, s: semel.Semel) -> dict[str, Operation]:
+def sync_operations(trial: Trial, s: semel.Semel) -> dict[str, TimedCall]:
     """The calls of threads."""
 
     @s.once("call:{number}", ttl=HOUR)
@@ -149,7 +149,7 @@ def sync_operations(trial: Trial, s: semel.Semel) -> dict[str, Operation]:
     return operations(trial, s, "call", work)
 
 
-def async_operations(trial: Trial, s: semel.Semel) -> dict[str, Operation]:
+def async_operations(trial: Trial, s: semel.Semel) -> dict[str, TimedCall]:
     """The calls of tasks."""
 
     @s.once("acall:{number}", ttl=HOUR)
@@ -162,7 +162,7 @@ def async_operations(trial: Trial, s: semel.Semel) -> dict[str, Operation]:
 # Timing
 
 
-def timed(operation: Operation, seconds: float) -> list[float]:
+def timed(operation: TimedCall, seconds: float) -> list[float]:
     """How long each call took, one after the other for so many seconds."""
     for _ in range(WARM_UP_CALLS):
         operation()
@@ -175,7 +175,7 @@ def timed(operation: Operation, seconds: float) -> list[float]:
     return took
 
 
-async def atimed(operation: Operation, seconds: float) -> list[float]:
+async def atimed(operation: TimedCall, seconds: float) -> list[float]:
     """How long each awaited call took, one after the other for so many seconds."""
     for _ in range(WARM_UP_CALLS):
         await operation()
@@ -233,7 +233,7 @@ def percentile(took: list[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
 
 
-def measured(what: str, mode: Mode, took: list[float], round_trips: int | None) -> Measured:
+def measured(what: str, mode: CallMode, took: list[float], round_trips: int | None) -> Measured:
     """What the times of calls come to."""
     whole = max(took) if what == HOT else sum(took)
     return Measured(
@@ -252,7 +252,7 @@ def measured(what: str, mode: Mode, took: list[float], round_trips: int | None) 
 
 def round_trips(trial: Trial, *, one_by_one: bool) -> dict[str, int]:
     """How often the store is asked for one call of each kind."""
-    counting = RoundTrips(trial.s.store, one_by_one=one_by_one)
+    counting = CountingStore(trial.s.store, one_by_one=one_by_one)
     s = semel.connect(store=counting, env=trial.s.env, scope=trial.scope)
     found: dict[str, int] = {}
     for what, operation in sync_operations(trial, s).items():

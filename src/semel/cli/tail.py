@@ -13,7 +13,7 @@ from semel import errors
 from semel.cli import views
 from semel.cli.common import JsonOption, StoreOptions, connected, on_a_store
 from semel.cli.look import pages, stuck_since, who_and_what
-from semel.core.locks import Event
+from semel.core.locks import SignalSafeEvent
 from semel.ops.model import Search
 from semel.state.journal import Entry
 
@@ -51,7 +51,7 @@ def tail(
         try:
             while True:
                 _look(follower, as_json)
-                s.clock.wait(Event(), every)
+                s.clock.wait(SignalSafeEvent(), every)
         except KeyboardInterrupt:
             return
 

@@ -14,7 +14,7 @@ from semel import errors
 from semel.cli import views
 from semel.cli.common import JsonOption, StoreOptions, connected, number, on_a_store, print_json
 from semel.core.events import What
-from semel.core.locks import Event
+from semel.core.locks import SignalSafeEvent
 from semel.ops.rates import BEGINS, DUPLICATES, EDGES, MINUTE, Rates, together
 
 # So many of the keys that are asked for again most often are shown.
@@ -68,7 +68,7 @@ def _redraw(console: Console, s: semel.Semel, minutes: int, every: float) -> Non
         try:
             while True:
                 live.update(_screen(console, s, minutes), refresh=True)
-                s.clock.wait(Event(), every)
+                s.clock.wait(SignalSafeEvent(), every)
         except KeyboardInterrupt:
             return
 

@@ -29,8 +29,8 @@ from semel.tables import FOREVER
 
 T = TypeVar("T")
 
-Cell: TypeAlias = Text | str
-TableRow: TypeAlias = Sequence[Cell]
+TableCell: TypeAlias = Text | str
+TableRow: TypeAlias = Sequence[TableCell]
 
 GAP = "  "
 # In less room than this the last column tells nothing; its rows then stand below what they are about.
@@ -81,7 +81,7 @@ def record_row(ledger: Ledger, record: Record) -> TableRow:
 RECORD = ("key", "status", "attempt", "changed", "what came of it")
 
 
-def record_pairs(ledger: Ledger, record: Record) -> Iterable[tuple[str, Cell]]:
+def record_pairs(ledger: Ledger, record: Record) -> Iterable[tuple[str, TableCell]]:
     """One record in full."""
     for name, value in as_json(ledger, record).items():
         if value is not None or name == "result":
@@ -193,7 +193,7 @@ def table_lines(
     return lines
 
 
-def print_pairs(pairs: Iterable[tuple[str, Cell]]) -> None:
+def print_pairs(pairs: Iterable[tuple[str, TableCell]]) -> None:
     """Print names, and beside each its value; a terminal breaks what is longer than it is wide."""
     console, listed = Console(highlight=False), list(pairs)
     width = max((len(name) for name, _ in listed), default=0)
@@ -221,7 +221,7 @@ def progress_bar(doing: str, total: int) -> Iterator[Callable[[], None]]:
         yield lambda: shown.advance(task)
 
 
-def _text(cell: Cell) -> Text:
+def _text(cell: TableCell) -> Text:
     """A cell, on one line."""
     return cell if isinstance(cell, Text) else Text(" ".join(cell.splitlines()))
 

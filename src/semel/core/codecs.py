@@ -39,7 +39,9 @@ NONCE_BYTES: Final = 12
 
 # Why a completed record has no body. "mark": it was only marked as done; "dropped" and "erased": its result
 # was removed, by itself or with all else about a person.
-Reason: TypeAlias = Literal["too-large", "not-serialisable", "overflow-failed", "dropped", "erased", "mark"]
+NotKeptReason: TypeAlias = Literal[
+    "too-large", "not-serialisable", "overflow-failed", "dropped", "erased", "mark"
+]
 
 PLAIN: Final = "json"
 """The encoding of a body that is JSON and nothing else."""
@@ -71,10 +73,10 @@ class Encoded(msgspec.Struct, frozen=True, gc=False):
     """Why it is not of the type that was promised, where it is not."""
 
 
-def not_kept(reason: Reason) -> Body:
+def not_kept(reason: NotKeptReason) -> Body:
     """The body of a record that is completed without a result."""
-    if reason not in get_args(Reason):
-        raise InvalidOption(f"{reason!r} is no reason; the reasons are {', '.join(get_args(Reason))}")
+    if reason not in get_args(NotKeptReason):
+        raise InvalidOption(f"{reason!r} is no reason; the reasons are {', '.join(get_args(NotKeptReason))}")
     return Body(None, f"none:{reason}")
 
 

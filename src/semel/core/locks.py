@@ -13,7 +13,7 @@ import time
 PATROL_SECONDS = 0.5
 
 
-class Event:
+class SignalSafeEvent:
     """An event that any number of threads wait for, each with an end of its own."""
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ def ring(bell: threading.Lock) -> None:
         return
 
 
-class Ticket:
+class Waiter:
     """A place in a queue. It is its holder's while `with ticket.held:` lasts, whatever ends that block."""
 
     __slots__ = ("bell", "held")
@@ -73,18 +73,18 @@ class Ticket:
         self.bell: threading.Lock = silent()
 
 
-class Places:
+class FairSemaphore:
     """So many places, given in the order of coming to those whose tickets are held."""
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._tickets: dict[Ticket, None] = {}
+        self._tickets: dict[Waiter, None] = {}
 
     def __len__(self) -> int:
         """How many have a place, or wait for one."""
         return len(self._tickets)
 
-    def enter(self, ticket: Ticket, seconds: float) -> bool:
+    def enter(self, ticket: Waiter, seconds: float) -> bool:
         """Wait for a place, so long at most. It is given back by `leave`, or else found free by the next."""
         self._tickets[ticket] = None
         if len(self._tickets) <= self._count:
@@ -98,14 +98,14 @@ class Places:
             ticket.bell.acquire(timeout=min(left, PATROL_SECONDS))
         return True
 
-    def leave(self, ticket: Ticket) -> None:
+    def leave(self, ticket: Waiter) -> None:
         """Give the place back, and call whoever is the next to have one."""
         self._tickets.pop(ticket, None)
         if len(self._tickets) >= self._count:
             for waiting in list(self._tickets)[self._count - 1 : self._count]:
                 ring(waiting.bell)
 
-    def _has_place(self, ticket: Ticket) -> bool:
+    def _has_place(self, ticket: Waiter) -> bool:
         ahead = 0
         for other in list(self._tickets):
             if other is ticket:

@@ -19,7 +19,7 @@ from semel.dashboard.views import LedgerView
 from semel.dashboard.visits import Visit
 from semel.errors import InvalidOption, NotProvisioned, UsageError
 from semel.model import MISSING, Record
-from semel.ops.model import Action, ActionName, Done, Found, Order, Search, version_of
+from semel.ops.model import Action, ActionName, Done, Search, SearchPage, SortOrder, version_of
 
 PAGE_SIZE = 50
 
@@ -71,7 +71,7 @@ class Pages:
             after=after,
             problem=problem,
             statuses=list(Status),
-            orders=get_args(Order) if await self._ops.lists_by_time() else (),
+            orders=get_args(SortOrder) if await self._ops.lists_by_time() else (),
             seen=_versions(found),
             back=visit.request.url.query,
         )
@@ -165,7 +165,7 @@ class Pages:
         )
 
 
-def _versions(found: Found | None) -> str:
+def _versions(found: SearchPage | None) -> str:
     """The keys of a page with the version of each, as a form carries them."""
     records = () if found is None else found.records
     # In ASCII: what turns the direction of reading is in no page.

@@ -10,7 +10,7 @@ import msgspec
 from semel.core.lifecycle import Status
 from semel.core.policy import check_word
 from semel.errors import InvalidOption
-from semel.ops.model import Order, Search
+from semel.ops.model import Search, SortOrder
 
 AGO: Final = re.compile(r"(\d{1,9}) *(s|min|m|h|d|w)")
 UNITS: Final = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 604800}
@@ -31,7 +31,7 @@ def search_of(fields: Mapping[str, str], now: float) -> Search:
     for name in {"since", "until"} & fields.keys():
         wanted[name] = moment_in(fields[name], now)
     if "order" in fields:
-        check_word("order", fields["order"], Order)
+        check_word("order", fields["order"], SortOrder)
         wanted["order"] = fields["order"]
     return Search(in_doubt="in_doubt" in fields, **wanted)
 

@@ -12,7 +12,7 @@ from semel import errors
 from semel.connect import Semel
 from semel.core.extras import require
 from semel.core.policy import Options
-from semel.doors.queues.messages import Handler, Taken, Verdict
+from semel.doors.queues.messages import DeliveryResult, Handler, Verdict
 from semel.doors.queues.pauses import LONGEST_HOLD, patience
 from semel.doors.queues.rabbitmq_names import deliveries_of, key_of
 
@@ -22,13 +22,13 @@ from aio_pika.abc import AbstractIncomingMessage
 
 __all__ = ["callback"]
 
-Handle: TypeAlias = Callable[[AbstractIncomingMessage], Awaitable[Any]]
+AsyncHandler: TypeAlias = Callable[[AbstractIncomingMessage], Awaitable[Any]]
 
 
 def callback(
     s: Semel,
     queue: str,
-    handle: Handle,
+    handle: AsyncHandler,
     *,
     key: Callable[[AbstractIncomingMessage], str] | None = None,
     fingerprint: Callable[[AbstractIncomingMessage], Any] | None = None,
@@ -67,7 +67,7 @@ def callback(
     return on_message
 
 
-def _delay(message: AbstractIncomingMessage, taken: Taken, backoff: Callable[[int], float]) -> float:
+def _delay(message: AbstractIncomingMessage, taken: DeliveryResult, backoff: Callable[[int], float]) -> float:
     """How long a message stays away, which RabbitMQ would deliver again at once."""
     deliveries = deliveries_of(message.headers, message.redelivered)
     wanted = backoff(deliveries) if taken.retry_after is None else taken.retry_after

@@ -22,7 +22,7 @@ from semel.core.keys import Key, step_of
 from semel.core.policy import Options
 from semel.core.spans import DAY, seconds
 from semel.doors.queues.lanes import LaneScheduler
-from semel.doors.queues.messages import Handler, Taken, Verdict
+from semel.doors.queues.messages import DeliveryResult, Handler, Verdict
 from semel.doors.queues.pauses import doubling
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["Consumer", "DeadLetterFunction", "DeadLetterTopic", "KafkaRecord", "handler"]
 
 Partition: TypeAlias = tuple[str, int]
-DeadLetterFunction: TypeAlias = "Callable[[Message, Taken], Any]"
+DeadLetterFunction: TypeAlias = "Callable[[Message, DeliveryResult], Any]"
 """What takes a message that no further try can mend, and returns when it is kept elsewhere."""
 
 logger: Final = getLogger("semel")
@@ -126,7 +126,7 @@ class DeadLetterTopic:
         self._producer = producer
         self._topic = topic
 
-    def __call__(self, message: "Message", taken: Taken) -> None:
+    def __call__(self, message: "Message", taken: DeliveryResult) -> None:
         """Write one."""
         refusals: list[KafkaError | None] = []
         about = {**position_of(message)._asdict(), "error": taken.error_type}
@@ -160,7 +160,7 @@ class PartitionProgress:
         self.settled[at[:2]] = at.offset + 1
         self._failures.pop(at[:2], None)
 
-    def stop(self, at: Position, taken: Taken, now: float) -> float:
+    def stop(self, at: Position, taken: DeliveryResult, now: float) -> float:
         """The partition stands still at this message for so many seconds."""
         failures = self._failures[at[:2]] = self._failures.get(at[:2], 0) + 1
         rest = patience(failures)
@@ -275,7 +275,7 @@ class Consumer:
         else:
             self._stop_at(client, position, taken)
 
-    def _stop_at(self, client: "Client", position: Position, taken: Taken) -> None:
+    def _stop_at(self, client: "Client", position: Position, taken: DeliveryResult) -> None:
         rest = self._progress.stop(position, taken, self._now())
         # Paused first: what was fetched ahead is dropped, and comes again from the broker.
         client.pause([self._at(position)])
@@ -285,14 +285,14 @@ class Consumer:
 
     # Dead letters
 
-    def _bury(self, message: "Message", taken: Taken) -> Taken:
+    def _bury(self, message: "Message", taken: DeliveryResult) -> DeliveryResult:
         """Hand on what is dead; that is done once too, and tried again like a message that fails."""
         position, letters = position_of(message), self._dead_letters
         kind = type(taken.error).__name__
         self._s.events.warn(What.REFUSED, "", detail=f"{position} is dead: {kind}")
         if letters is None:
             why = f"is dead ({kind}), is not skipped, and stays until it is handled: give dead_letters="
-            return Taken(Verdict.FAILED, error=errors.Refused(str(position), why))
+            return DeliveryResult(Verdict.FAILED, error=errors.Refused(str(position), why))
         key = Key("kafka", self._config["group.id"], self._cluster, *position)
         burial = Handler[Any](
             self._s,

@@ -1,7 +1,7 @@
 """Questions and actions for whoever runs a ledger, by command line, HTTP API and dashboard alike."""
 
 from semel.ops.facades import AsyncOps, Ops
-from semel.ops.model import Action, Done, Found, Search, SearchCost, version_of
+from semel.ops.model import Action, Done, Search, SearchCost, SearchPage, version_of
 from semel.ops.rates import RateKeeper, Rates
 from semel.ops.related import StoryAction, StoryDecision, StoryEntry, StoryMessage, StoryStep
 from semel.ops.standing import CounterState, CounterStates, SwitchTurn
@@ -13,12 +13,12 @@ __all__ = [
     "CounterState",
     "CounterStates",
     "Done",
-    "Found",
     "Ops",
     "RateKeeper",
     "Rates",
     "Search",
     "SearchCost",
+    "SearchPage",
     "Story",
     "StoryAction",
     "StoryDecision",

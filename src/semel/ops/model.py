@@ -14,7 +14,7 @@ ActionName: TypeAlias = Literal["release", "complete", "fail", "drop", "forget"]
 
 
 # In which order records are wanted: by when they changed, failed, or came to be in doubt.
-Order: TypeAlias = Literal["newest", "oldest"]
+SortOrder: TypeAlias = Literal["newest", "oldest"]
 
 
 class Search(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,7 +37,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
     """Changed at this moment or later."""
     until: float | None = None
     """Changed at this moment or earlier."""
-    order: Order | None = None
+    order: SortOrder | None = None
     """Newest or oldest first. Of what failed or is in doubt every store knows the order; of all records a
     store in memory, and one in SQL that was provisioned for it (`semel provision --with recent`)."""
 
@@ -61,7 +61,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
         return unordered or (self.status is None and not self.prefix)
 
 
-class Found(msgspec.Struct, frozen=True):
+class SearchPage(msgspec.Struct, frozen=True):
     """A page of the records that were asked for, and what it cost to find them."""
 
     records: tuple[Record, ...]

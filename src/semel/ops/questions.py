@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from semel import errors
-from semel.core.commands import Found as TimeFound
-from semel.core.commands import Page, Query, Steps, Time
+from semel.core.commands import Found, Page, Query, Steps, Time
 from semel.core.events import digest
 from semel.core.keys import Key, key_of
 from semel.core.ledger import LedgerSteps, in_doubt
 from semel.core.policy import check_limit, check_word
 from semel.model import Listing, Record
-from semel.ops.model import Found, Order, Search, version_of
+from semel.ops.model import Search, SearchPage, SortOrder, version_of
 from semel.ops.rates import RateSteps
 from semel.ops.related import Related, RelatedSteps
 from semel.ops.story import Inspection, Story, completed, story_of, story_without_record
@@ -35,7 +34,7 @@ class QuestionSteps:
         self._related = RelatedSteps(ledger, journal, unordered=unordered)
         self._rates = RateSteps(ledger.prefix)
 
-    def search(self, search: Search, *, limit: int = 50, after: str | None = None) -> Steps[Found]:
+    def search(self, search: Search, *, limit: int = 50, after: str | None = None) -> Steps[SearchPage]:
         """A page of the records that are asked for, by the way that reads the fewest others.
 
         A page ends after a bounded number of records was looked at, however few of them were wanted; the next
@@ -68,7 +67,7 @@ class QuestionSteps:
                     continue
                 after = None if place is None else f"0.{place}"
             scan = search.scans(unordered=self._unordered)
-            return Found(tuple(records), after, page.now, examined, search.way, tuple(unreadable), scan)
+            return SearchPage(tuple(records), after, page.now, examined, search.way, tuple(unreadable), scan)
 
     def explain(
         self, key: str | Key, *, scan: bool = False, inboxes: Sequence[str] = ()
@@ -81,7 +80,7 @@ class QuestionSteps:
         person, one for each row about that person that may belong to it, up to a hundred more.
         """
         record = yield from self._ledger.get(key)
-        found: TimeFound = yield Time()
+        found: Found = yield Time()
         related = yield from self._related.of(str(key), record, scan=scan, inboxes=inboxes)
         if record is None:
             return completed(story_without_record(str(key)), related, None) if related else None
@@ -92,7 +91,7 @@ class QuestionSteps:
     ) -> Steps[Inspection | None]:
         """The record of a key as it stands, with its story as `explain` tells it; None where it has none."""
         record = yield from self._ledger.get(key)
-        found: TimeFound = yield Time()
+        found: Found = yield Time()
         if record is None:
             return None
         related = yield from self._related.of(str(key), record, scan=scan, inboxes=inboxes)
@@ -184,7 +183,7 @@ def matches(search: Search, record: Record) -> bool:
 def _check_order(search: Search) -> None:
     if search.order is None:
         return
-    check_word("order", search.order, Order)
+    check_word("order", search.order, SortOrder)
     if search.subject:
         raise errors.InvalidOption("what is about a person comes in no order: leave out the order")
 

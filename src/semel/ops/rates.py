@@ -20,7 +20,7 @@ from semel.core.drive import Store, drive
 from semel.core.events import Event, What
 from semel.core.forks import FORKING
 from semel.core.keys import prefix
-from semel.core.locks import Event as StopEvent
+from semel.core.locks import SignalSafeEvent
 from semel.core.realm import Moment, moment_of
 from semel.core.spans import DAY
 from semel.core.tokens import random_token
@@ -308,7 +308,7 @@ class RateKeeper:
         self._env = env
         self._store = store
         self._clock = clock
-        self._stop = StopEvent()
+        self._stop = SignalSafeEvent()
         self.begin_anew()
         FORKING.add(self)
 

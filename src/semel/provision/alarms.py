@@ -4,7 +4,7 @@ from typing import Any, TypeAlias
 
 from semel.core.events import What
 from semel.provision.cloudformation import logical
-from semel.provision.deployment import Deployment, Queue
+from semel.provision.deployment import Deployment, DeploymentQueue
 from semel.telemetry.thresholds import DUPLICATES, FEW, MOST_DUPLICATES, OFTEN, ONCE, PERIOD
 from semel.telemetry.words import metric
 
@@ -95,7 +95,7 @@ def _tables(deployment: Deployment) -> dict[str, TemplateBlock]:
     return found
 
 
-def _queues(name: str, queue: Queue) -> dict[str, TemplateBlock]:
+def _queues(name: str, queue: DeploymentQueue) -> dict[str, TemplateBlock]:
     waiting = {"QueueName": {"Fn::GetAtt": [f"{name}Queue", "QueueName"]}}
     dead = {"QueueName": {"Fn::GetAtt": [f"{name}DeadLetters", "QueueName"]}}
     oldest = _metric("AWS/SQS", "ApproximateAgeOfOldestMessage", waiting, "Maximum")

@@ -42,7 +42,7 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
     memory: int = 256
 
 
-class Queue(msgspec.Struct, frozen=True, kw_only=True):
+class DeploymentQueue(msgspec.Struct, frozen=True, kw_only=True):
     """A FIFO queue with its dead letters."""
 
     receives: int = 10
@@ -140,7 +140,7 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     """The table that its ledger is in."""
     tables: tuple[Table, ...]
     """Every table that it uses, the ledger's too."""
-    queue: Queue | None = None
+    queue: DeploymentQueue | None = None
     settings: tuple[Setting, ...] = ()
     secrets: tuple[Secret, ...] = ()
     requires: str

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from semel.provision import cloudformation
 from semel.provision.alarms import TemplateBlock, alarms
 from semel.provision.cloudformation import VERSION, holding, logical
-from semel.provision.deployment import Deployment, Function, Queue, Secret, camel
+from semel.provision.deployment import Deployment, DeploymentQueue, Function, Secret, camel
 from semel.provision.sam import TRANSFORM
 from semel.tables import LEDGER, Table
 
@@ -157,7 +157,7 @@ class _Part:
     # Queues
 
     def _queues(self) -> TemplateBlock:
-        queue = self._deployment.queue or Queue()
+        queue = self._deployment.queue or DeploymentQueue()
         longest = max(one.timeout for one in self._deployment.functions.values() if one.works)
         dead = {"Fn::GetAtt": [f"{self._name}DeadLetters", "Arn"]}
         fifo = {"FifoQueue": True, "SqsManagedSseEnabled": True}

@@ -65,11 +65,11 @@ class Erasure(msgspec.Struct, frozen=True):
 
 ActOnRow: TypeAlias = Callable[[Table, Item, str], Steps[bool | str]]
 
-Kept: TypeAlias = Literal["records", "documents", "entries", "messages"]
+RowKind: TypeAlias = Literal["records", "documents", "entries", "messages"]
 
 # Where rows about persons are, and what they are called. Messages come first: one that is handled meanwhile
 # has a record by then.
-HOMES: tuple[tuple[Table, Kept], ...] = (
+HOMES: tuple[tuple[Table, RowKind], ...] = (
     (INBOX, "messages"),
     (LEDGER, "records"),
     (DOCUMENTS, "documents"),
@@ -146,7 +146,7 @@ class ErasureSteps:
     def _table(  # noqa: PLR0917 - all of them belong to one pass
         self,
         table: Table,
-        kept: Kept,
+        kept: RowKind,
         subject: str,
         done: Erasure,
         on_progress: ProgressCallback[Erasure] | None,
@@ -244,7 +244,7 @@ def joined(one: Erasure, other: Erasure) -> Erasure:
     )
 
 
-def _counted(done: Erasure, kept: Kept, gone: bool | str) -> Erasure:
+def _counted(done: Erasure, kept: RowKind, gone: bool | str) -> Erasure:
     if isinstance(gone, str):
         known = gone in done.running
         return done if known else msgspec.structs.replace(done, running=(*done.running, gone))

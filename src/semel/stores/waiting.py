@@ -9,7 +9,7 @@ import msgspec
 
 from semel.core.clock import Clock
 from semel.core.commands import Found
-from semel.core.locks import Event
+from semel.core.locks import SignalSafeEvent
 
 if TYPE_CHECKING:
     import asyncio
@@ -25,8 +25,8 @@ class Vigil:
     def __init__(self) -> None:
         self.led: threading.Lock = threading.Lock()
         """Held by the `with` block of the one that looks, which may be torn away."""
-        self.bell: Event = Event()
-        self.over: Event = Event()
+        self.bell: SignalSafeEvent = SignalSafeEvent()
+        self.over: SignalSafeEvent = SignalSafeEvent()
         self.seen: Found | None = None
         self.waiters = 1
 

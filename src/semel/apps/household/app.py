@@ -17,7 +17,7 @@ import msgspec
 import semel
 from semel import errors
 from semel.apps.client import RequestRefused
-from semel.apps.household.classify import Found
+from semel.apps.household.classify import Classification
 from semel.apps.household.settings import Settings, check_token, checked
 from semel.apps.household.telegram import NOT_SENT, Bot
 from semel.apps.household.updates import TextMessage, text_message
@@ -79,7 +79,7 @@ class Held(errors.SemelError):
 class Noted(msgspec.Struct, frozen=True):
     """What was found in a message, and what is to be replied."""
 
-    found: Found | None
+    found: Classification | None
     reply: str | None
 
 
@@ -255,7 +255,7 @@ class Household:
         return number
 
 
-def _activity(heard: TextMessage, found: Found) -> dict[str, Any]:
+def _activity(heard: TextMessage, found: Classification) -> dict[str, Any]:
     """What is kept of an activity: what the classifier said, and nothing that it did not."""
     activity = {
         "messageId": heard.message,

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 
-class Found(msgspec.Struct, frozen=True):
+class Classification(msgspec.Struct, frozen=True):
     """What a message tells of."""
 
     type: str
@@ -125,11 +125,11 @@ ASKED: Final = re.compile(
 )
 
 
-def classify(text: str) -> Found | None:
+def classify(text: str) -> Classification | None:
     """What a message tells of, by its words; None where it tells of nothing that is kept."""
     if "?" in text:
         asked = ASKED.search(text)
-        return None if asked is None else Found("question", language="en" if asked["en"] else "sv")
+        return None if asked is None else Classification("question", language="en" if asked["en"] else "sv")
     if UNDONE.search(text):
         return None
     matches: dict[int, tuple[ActivityKind, str]] = {}
@@ -140,4 +140,4 @@ def classify(text: str) -> Found | None:
         return None
     kind, language = matches[min(matches)]
     alone = len({kind.activity for kind, _ in matches.values()}) == 1
-    return Found(kind.type, kind.activity, kind.effort, 0.8 if alone else 0.5, language)
+    return Classification(kind.type, kind.activity, kind.effort, 0.8 if alone else 0.5, language)

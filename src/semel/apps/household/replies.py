@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from semel.apps.household.classify import Found
+from semel.apps.household.classify import Classification
 
 NAMES: Final = {
     "cooking": "matlagning",
@@ -28,7 +28,7 @@ REPLIES: Final = {
 }
 
 
-def reply(_text: str, found: Found | None) -> str | None:
+def reply(_text: str, found: Classification | None) -> str | None:
     """The reply to a message that tells this; None where nothing is replied."""
     template = None if found is None else REPLIES.get((found.type, found.language))
     if found is None or template is None:

@@ -20,7 +20,7 @@ from semel.core.events import What
 from semel.core.policy import Options
 from semel.doors.http import field
 from semel.doors.http.responses import HTTPResponse, Pairs, ProblemType, problem
-from semel.doors.webhooks import Answer
+from semel.doors.webhooks import WebhookResponse
 from semel.doors.webhooks.reading import Headers, values
 from semel.once import Block
 
@@ -55,7 +55,9 @@ class ProbeEndpoint:
         self._options: Options = {"lease": settings.lease, "on_busy": "raise", **operation.options}
         self._block(settings.record_ttl)  # what cannot work is said at the start
 
-    def receive(self, headers: Headers, body: bytes, *, method: str = "POST", url: str = "") -> Answer:
+    def receive(
+        self, headers: Headers, body: bytes, *, method: str = "POST", url: str = ""
+    ) -> WebhookResponse:
         """Carry out a request, or give the answer that the same one has had."""
         try:
             key, ttl, order = self._admit(headers, body, method)
@@ -69,7 +71,9 @@ class ProbeEndpoint:
         job.settle(not isinstance(done, Raised))
         return as_reply(answer_to(done, repeats=self._options["on_lapsed"] == "rerun"))
 
-    async def areceive(self, headers: Headers, body: bytes, *, method: str = "POST", url: str = "") -> Answer:
+    async def areceive(
+        self, headers: Headers, body: bytes, *, method: str = "POST", url: str = ""
+    ) -> WebhookResponse:
         """Carry out a request in a thread, where brokers and their answers are waited for."""
         receive = partial(self.receive, headers, body, method=method, url=url)
         context = contextvars.copy_context()

@@ -19,8 +19,8 @@ from semel.doors.http.responses import (
     problem_response,
     replayed,
 )
-from semel.doors.webhooks import Answer
-from semel.once import Done
+from semel.doors.webhooks import WebhookResponse
+from semel.once import WorkResult
 
 # What the types of problems begin with: as in all of the service, where they are published.
 BASE: Final = "/problems"
@@ -44,7 +44,7 @@ JSON: Final = [("Content-Type", "application/json")]
 AGAIN: Final = "Try again, with the same key."
 
 
-def answer_to(done: Done, *, repeats: bool) -> HTTPResponse:
+def answer_to(done: WorkResult, *, repeats: bool) -> HTTPResponse:
     """The answer to what came of a request; `repeats` where a doubtful one may simply be sent again."""
     if isinstance(done, Raised):
         return _refusal(done.error, repeats)
@@ -95,10 +95,10 @@ def own_problem(name: str, detail: str, headers: Pairs | None = None, **more: An
     return problem_response(problem_details(OWN, name, BASE, detail, headers or (), **more), BASE)
 
 
-def as_reply(answer: HTTPResponse) -> Answer:
+def as_reply(answer: HTTPResponse) -> WebhookResponse:
     """An answer as hooks give it."""
     headers = {name: value for name, value in answer.headers if name.lower() not in LEFT_OUT}
-    return Answer(answer.status, headers, answer.body)
+    return WebhookResponse(answer.status, headers, answer.body)
 
 
 # The server counts by itself what it sends, and not every one of them publishes problems.

@@ -35,7 +35,7 @@ from semel.core.running import current_run
 from semel.core.spans import lasting
 from semel.doors.http.problems import retry_after
 from semel.doors.inbox import Inbox, Message
-from semel.doors.webhooks import ALOWARE, HUBSPOT, Answer, DeliveryReader, Headers, Notice, Provider
+from semel.doors.webhooks import ALOWARE, HUBSPOT, DeliveryReader, Headers, Notice, Provider, WebhookResponse
 from semel.errors import InvalidOption, Later, SemelError, StoreError
 from semel.model import Claimed, Failed, OnLapsed, Replay
 from semel.tables.seeds import QUILL
@@ -247,7 +247,7 @@ class Quill:
         self._pool.shutdown()
         self.sink.close()
 
-    async def in_thread(self, work: Callable[[], Answer]) -> Answer:
+    async def in_thread(self, work: Callable[[], WebhookResponse]) -> WebhookResponse:
         """Do something without holding up the event loop."""
         loop, context = asyncio.get_running_loop(), contextvars.copy_context()
         return await loop.run_in_executor(self._pool, context.run, work)
@@ -281,7 +281,7 @@ class Quill:
         about = person(self._s, person_of(source, notice.payload)) or ""
         return None if fact is None else msgspec.structs.replace(fact, person=about)
 
-    def take(self, facts: list[Fact], counts: QuillSummary) -> Answer:
+    def take(self, facts: list[Fact], counts: QuillSummary) -> WebhookResponse:
         """Post what is new, and leave to the worker what cannot be posted."""
         try:
             later = self._take(facts, counts)
@@ -292,9 +292,9 @@ class Quill:
             self._queue(later)
         except (SemelError, ServiceError) as error:
             self._warn(What.STORE_ERROR, "a delivery could not be kept", error)
-            return Answer.problem(503, dict([retry_after(RETRY_AFTER)]))
+            return WebhookResponse.problem(503, dict([retry_after(RETRY_AFTER)]))
         counts.queued = len(later)
-        return Answer.json(200, counts)
+        return WebhookResponse.json(200, counts)
 
     def _take(self, facts: list[Fact], counts: QuillSummary) -> list[Fact]:
         """Post what is new; what is left for later."""
@@ -382,17 +382,21 @@ class QuillWebhook:
     def __init__(self, quill: Quill, reader: DeliveryReader) -> None:
         self._quill, self._reader = quill, reader
 
-    def receive(self, headers: Headers, body: bytes, *, method: str = "POST", url: str = "") -> Answer:
+    def receive(
+        self, headers: Headers, body: bytes, *, method: str = "POST", url: str = ""
+    ) -> WebhookResponse:
         """Take a delivery: `body` is the bytes that came, and `url` the address as the sender was told it."""
         notices = self._reader.open(headers, body, method=method, url=url)
-        if isinstance(notices, Answer):
+        if isinstance(notices, WebhookResponse):
             return notices
         read = self._quill.read(self._reader, notices)
         answer = self._quill.take(read.facts, read.counts)
         # Once the function is mended these are facts: until then their sender keeps them.
-        return Answer.problem(503, dict([retry_after(RETRY_AFTER)])) if read.broken else answer
+        return WebhookResponse.problem(503, dict([retry_after(RETRY_AFTER)])) if read.broken else answer
 
-    async def areceive(self, headers: Headers, body: bytes, *, method: str = "POST", url: str = "") -> Answer:
+    async def areceive(
+        self, headers: Headers, body: bytes, *, method: str = "POST", url: str = ""
+    ) -> WebhookResponse:
         """Take a delivery in a thread, where the store and Power BI are waited for."""
         return await self._quill.in_thread(partial(self.receive, headers, body, method=method, url=url))
 

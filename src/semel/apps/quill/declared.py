@@ -15,7 +15,7 @@ from semel.apps.quill.schema import (
     StarSchema,
     fitted,
 )
-from semel.apps.quill.settings import Column, ColumnSettings, Settings, wrong
+from semel.apps.quill.settings import ColumnSettings, ReportColumn, Settings, wrong
 
 # What Power BI and SQLite both take for a name.
 NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
@@ -36,10 +36,10 @@ class Tables:
         given = settings.fact_tables
         if FACTS not in given and (settings.with_default or FACTS in _used(settings)):
             given = {FACTS: {**ACTIVITY}, **given}
-        self.facts: dict[str, dict[str, Column]] = {
+        self.facts: dict[str, dict[str, ReportColumn]] = {
             name: _columns("fact_tables", name, columns) for name, columns in given.items()
         }
-        self.dimensions: dict[str, dict[str, Column]] = {
+        self.dimensions: dict[str, dict[str, ReportColumn]] = {
             name: _columns("dimensions", name, columns) for name, columns in settings.dimensions.items()
         }
         self._check()
@@ -80,7 +80,7 @@ class Tables:
             found.append(name)
         return found
 
-    def _is(self, column: Column, word: str, kind: ColumnType) -> bool:
+    def _is(self, column: ReportColumn, word: str, kind: ColumnType) -> bool:
         """Whether it is what a dimension that is there by default is about."""
         return column.kind == kind if self._settings.facts else column.path == word
 
@@ -105,7 +105,7 @@ class Tables:
                 raise wrong(f"dimensions.{name}.{key}", f"{keys[key]} is named by a column of that name too")
             self._check_paths("dimensions", name, columns)
 
-    def _check_paths(self, setting: str, table: str, columns: dict[str, Column]) -> None:
+    def _check_paths(self, setting: str, table: str, columns: dict[str, ReportColumn]) -> None:
         for name, column in columns.items():
             if self._settings.facts and column.path not in ("", KEY):
                 problem = 'the function fills it in: give its kind alone, as { kind = "string" }'
@@ -146,7 +146,7 @@ def _check_rule(settings: Settings, tables: Tables, name: str) -> None:
             rest = ", ".join(list(columns)[1:])
             raise wrong(f"{place}.columns.{column}", f"{rule.into} has no such column to fill; it has {rest}")
         own = column_of(f"{place}.columns.{column}", given)
-        if own.kind != columns[column].kind and (isinstance(given, Column) or own.path in WORDS):
+        if own.kind != columns[column].kind and (isinstance(given, ReportColumn) or own.path in WORDS):
             raise wrong(f"{place}.columns.{column}", f"the column is of the kind {columns[column].kind}")
     paths = {column: at.path for column, at in columns.items()} | {
         column: column_of("", given).path for column, given in rule.columns.items()
@@ -155,9 +155,9 @@ def _check_rule(settings: Settings, tables: Tables, name: str) -> None:
         raise wrong(f"{place}.metric", f"set it: {rule.into} has a column for it")
 
 
-def column_of(setting: str, given: str | Column) -> Column:
+def column_of(setting: str, given: str | ReportColumn) -> ReportColumn:
     """A column as it was given, or where it stands in an event, which is a text unless quill knows better."""
-    column = Column(path=given, kind=WORDS.get(given, "string")) if isinstance(given, str) else given
+    column = ReportColumn(path=given, kind=WORDS.get(given, "string")) if isinstance(given, str) else given
     if column.path.startswith("$") and column.path not in WORDS:
         raise wrong(setting, f"there is no {column.path}; there are {', '.join(WORDS)}")
     if column.path in WORDS and column.kind != WORDS[column.path]:
@@ -170,7 +170,7 @@ def column_of(setting: str, given: str | Column) -> Column:
     return column
 
 
-def _columns(setting: str, table: str, given: ColumnSettings) -> dict[str, Column]:
+def _columns(setting: str, table: str, given: ColumnSettings) -> dict[str, ReportColumn]:
     _check_name(f"{setting}.{table}", table)
     if not 0 < len(given) <= MOST_COLUMNS:
         raise wrong(f"{setting}.{table}", f"a table has from 1 to {MOST_COLUMNS} columns")
@@ -194,5 +194,5 @@ def _first(columns: Iterable[str]) -> str:
     return next(iter(columns))
 
 
-def _kinds(columns: dict[str, Column]) -> Columns:
+def _kinds(columns: dict[str, ReportColumn]) -> Columns:
     return {name: column.kind for name, column in columns.items()}

@@ -1,7 +1,7 @@
 """Quill on AWS: one function takes deliveries and posts them, the other posts what could not be posted."""
 
 from semel.apps.quill.settings import Settings
-from semel.provision.deployment import Deployment, Function, Queue, Setting, secrets_of, settings_of
+from semel.provision.deployment import Deployment, DeploymentQueue, Function, Setting, secrets_of, settings_of
 from semel.tables import DOCUMENTS
 from semel.tables.seeds import QUILL
 
@@ -55,7 +55,7 @@ DEPLOYMENT = Deployment(
     ledger=QUILL,
     tables=(QUILL, DOCUMENTS),
     # Events stand alone, so that none waits for another; a day of trying is what an outage may take.
-    queue=Queue(receives=480),
+    queue=DeploymentQueue(receives=480),
     functions={
         "Ingress": Function(
             handler="semel.apps.quill.aws_lambda.ingress",

@@ -21,7 +21,7 @@ from semel.apps.quill.events import (
     read_hubspot,
 )
 from semel.apps.quill.schema import BUILT_IN, DEFAULT, Fact, FactRow, StarSchema, built_in, fact_of, fitted
-from semel.apps.quill.settings import Column, EventRule, Settings, function
+from semel.apps.quill.settings import EventRule, ReportColumn, Settings, function
 from semel.core.keys import Key
 from semel.doors.webhooks import Notice
 from semel.errors import SemelError
@@ -160,7 +160,10 @@ class Own:
         if values.keys() != columns.keys():
             odd = ", ".join(sorted(values.keys() ^ columns.keys()))
             raise Unreadable(f"{table} has other columns than the function gave: {odd}")
-        return {name: _fitted(table, name, Column(kind=kind), values[name]) for name, kind in columns.items()}
+        return {
+            name: _fitted(table, name, ReportColumn(kind=kind), values[name])
+            for name, kind in columns.items()
+        }
 
 
 class Declared:
@@ -186,7 +189,7 @@ class Declared:
     def _fact(self, name: str, rule: EventRule, received: Received) -> Fact:
         key = named(received.key, name if rule.apart else "")
 
-        def row(table: str, columns: Mapping[str, Column]) -> FactRow:
+        def row(table: str, columns: Mapping[str, ReportColumn]) -> FactRow:
             return {
                 column: _fitted(table, column, at, _value(at.path, received, key, rule.metric))
                 for column, at in columns.items()
@@ -204,7 +207,7 @@ class Declared:
         return Fact(rule.into, made, rows, key=key)
 
 
-def _moved(columns: Mapping[str, Column], rule: EventRule) -> dict[str, Column]:
+def _moved(columns: Mapping[str, ReportColumn], rule: EventRule) -> dict[str, ReportColumn]:
     """The columns that events of this kind have elsewhere than others."""
     moved = {}
     for name, given in rule.columns.items():
@@ -248,7 +251,7 @@ def _matches(value: Any, pattern: str) -> bool:
     return fnmatchcase(fitted("string", value), pattern)
 
 
-def _fitted(table: str, name: str, column: Column, value: Any) -> Any:
+def _fitted(table: str, name: str, column: ReportColumn, value: Any) -> Any:
     """A value as its column has it; the error does not quote it."""
     value = column.default if value is None else value
     try:

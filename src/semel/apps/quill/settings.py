@@ -38,7 +38,7 @@ def _days(environ: Mapping[str, str] = os.environ) -> float:
         raise wrong("ttl_days", f"{DAYS} is {text!r}, and no number of days") from None
 
 
-class Column(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ReportColumn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A column of a table, and what fills it."""
 
     path: str = ""
@@ -48,7 +48,7 @@ class Column(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """What it is where an event does not have it; without this such an event is no fact."""
 
 
-ColumnSettings: TypeAlias = dict[str, str | Column]
+ColumnSettings: TypeAlias = dict[str, str | ReportColumn]
 """Columns by their names, each with its path alone or in full; the first names the rows."""
 
 

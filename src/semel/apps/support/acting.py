@@ -7,7 +7,7 @@ import msgspec
 
 from semel.apps.client import AnswerLost, RemoteError, RequestRefused, Unavailable
 from semel.apps.persons import person
-from semel.apps.support.helpdesk import OUTBOX, Action, Helpdesk
+from semel.apps.support.helpdesk import OUTBOX, Helpdesk, SupportAction
 from semel.apps.support.settings import Settings
 from semel.apps.support.ticket import Ticket
 from semel.connect import Semel
@@ -20,7 +20,7 @@ from semel.tables.seeds import SUPPORT_AUDIT
 # What every item about an event has, its actions' too.
 REPEATED: Final = ("conversation_id", "mode")
 
-Act: TypeAlias = Callable[[Action, dict[str, Any]], None]
+Act: TypeAlias = Callable[[SupportAction, dict[str, Any]], None]
 
 
 class AuditEntry(msgspec.Struct, frozen=True):
@@ -67,7 +67,7 @@ class ActionRunner:
         self._acts: dict[tuple[Any, ...], Act] = {}
         """What carries actions out, by how long their events and their own policy have it."""
 
-    def do(self, action: Action) -> None:
+    def do(self, action: SupportAction) -> None:
         """Carry an action out, unless that was done before; that it failed is told to the audit too."""
         on_lapsed = self._settings.on_lost_reply if action.kind == "auto_reply" else "rerun"
         event = current_run()
@@ -100,13 +100,13 @@ class ActionRunner:
             # Whatever went wrong, it may have been done, unless the other side says that it was not.
             on_error={RequestRefused: "release", Unavailable: "release", Exception: "doubt"},
         )
-        def act(action: Action, event: dict[str, Any]) -> None:
+        def act(action: SupportAction, event: dict[str, Any]) -> None:
             current_run().note(**event)
             self._act(action)
 
         return act
 
-    def _act(self, action: Action) -> None:
+    def _act(self, action: SupportAction) -> None:
         run = current_run()
         self._helpdesk.do(action, run.key_for("richpanel"))
         with self._s.transaction() as tx:
@@ -135,7 +135,7 @@ def event_details(event: Run) -> dict[str, Any]:
     return {name: facts[name] for name in REPEATED if name in facts}
 
 
-def audit_entry(action: Action, result: str) -> AuditEntry:
+def audit_entry(action: SupportAction, result: str) -> AuditEntry:
     """An action as the audit tells of it: what was written to the customer is not repeated."""
     about = {"to": action.to, **action.why}
     return AuditEntry(action.conversation, action.kind, action.key, about, result, action.person)

@@ -11,9 +11,9 @@ from semel.apps.client import RequestRefused
 from semel.apps.settings import naming
 from semel.apps.support.acting import ActionRunner, Audit, audit_entry, customer_of, event_details
 from semel.apps.support.conversation import AutoReply, Conversation, PendingFlow
-from semel.apps.support.helpdesk import Action, ActionKind, open_helpdesk
+from semel.apps.support.helpdesk import ActionKind, SupportAction, open_helpdesk
 from semel.apps.support.lookup import lookup
-from semel.apps.support.planning import Mode, Planner, ReplyPlan
+from semel.apps.support.planning import AutomationMode, Planner, ReplyPlan
 from semel.apps.support.replies import templates, written
 from semel.apps.support.settings import Settings, check, check_token, function
 from semel.apps.support.ticket import Ticket, iso, ticket_of
@@ -154,13 +154,13 @@ class Support:
                 self._audit.record(audit_entry(reply, f"fail: {refused}"), tx)
         return handled
 
-    def _mode(self) -> Mode:
+    def _mode(self) -> AutomationMode:
         """How the kill switches stand at this moment."""
         turned = {name: switch.on for name, switch in self.s.switches.list().items()}
         enabled = turned.get("automation_enabled", self.settings.automation_enabled)
-        return Mode(turned.get("safe_mode", False), enabled)
+        return AutomationMode(turned.get("safe_mode", False), enabled)
 
-    def _facts(self, ticket: Ticket, mode: Mode, message: Message) -> dict[str, Any]:
+    def _facts(self, ticket: Ticket, mode: AutomationMode, message: Message) -> dict[str, Any]:
         """What the event's record tells besides what the ledger knows."""
         digest = self.s.digest(message.body)
         facts = {
@@ -174,7 +174,7 @@ class Support:
         }
         return facts if ticket.message is None else facts | {"source_message_id": ticket.message}
 
-    def _planned(self, ticket: Ticket, mode: Mode) -> ReplyPlan:
+    def _planned(self, ticket: Ticket, mode: AutomationMode) -> ReplyPlan:
         """The plan for a message: the same at every attempt, whatever has changed since the first."""
         event = event_details(current_run())
 
@@ -215,20 +215,20 @@ class Support:
 
     # Actions
 
-    def _routing(self, ticket: Ticket, plan: ReplyPlan) -> list[Action]:
+    def _routing(self, ticket: Ticket, plan: ReplyPlan) -> list[SupportAction]:
         why = {"intent": plan.intent, "confidence": plan.confidence, "risk_flags": plan.risk_flags}
         if self.settings.excerpt:
             why["excerpt"] = self.redactor.excerpt(ticket.text)
         tags = [self._action(ticket, "tag", ("rp_tag", tag), to=tag) for tag in plan.tags]
         return [*tags, self._action(ticket, "route", ("rp_assign", plan.team), to=plan.team, why=why)]
 
-    def _reply(self, ticket: Ticket, plan: ReplyPlan) -> Action:
+    def _reply(self, ticket: Ticket, plan: ReplyPlan) -> SupportAction:
         """The reply that was planned; one that was refused is named all the same."""
         template = self._templates.get(plan.reply or "", "")
         text = written(template, plan.ending, plan.order)
         return self._action(ticket, "auto_reply", ("rp_reply",), to=plan.reply or "", text=text)
 
-    def _answered(self, ticket: Ticket, reply: Action, plan: ReplyPlan) -> str:
+    def _answered(self, ticket: Ticket, reply: SupportAction, plan: ReplyPlan) -> str:
         """Send the reply; why not, where it was not sent."""
         # Asked once more: what was done so far may have taken long enough for somebody to turn a switch.
         stops = self._mode().stops or self._lacks(plan.reply)
@@ -254,9 +254,9 @@ class Support:
         self._actor.do(self._action(ticket, "escalate", ("rp_assign", team), to=team, why=why))
         return IN_DOUBT
 
-    def _action(self, ticket: Ticket, kind: ActionKind, names: tuple[str, ...], **more: Any) -> Action:
+    def _action(self, ticket: Ticket, kind: ActionKind, names: tuple[str, ...], **more: Any) -> SupportAction:
         """An action on a message, under a key of its own."""
-        return Action(
+        return SupportAction(
             kind=kind,
             key=str(ticket.action(*names)),
             conversation=ticket.conversation,

@@ -12,7 +12,7 @@ ActionKind: TypeAlias = Literal["auto_reply", "tag", "route", "escalate"]
 OUTBOX = "outbox:support"
 
 
-class Action(msgspec.Struct, frozen=True, kw_only=True):
+class SupportAction(msgspec.Struct, frozen=True, kw_only=True):
     """Something to be done once about a conversation."""
 
     kind: ActionKind
@@ -33,7 +33,7 @@ class Helpdesk(Protocol):
     keeps_outbox: bool
     """Whether nobody else does, so that they are written down."""
 
-    def do(self, action: Action, key: str) -> None:
+    def do(self, action: SupportAction, key: str) -> None:
         """Carry one out; `key` is the same at every attempt at it."""
 
     def close(self) -> None:
@@ -45,7 +45,7 @@ class Outbox:
 
     keeps_outbox = True
 
-    def do(self, action: Action, key: str) -> None:
+    def do(self, action: SupportAction, key: str) -> None:
         """There is nobody to ask."""
 
     def close(self) -> None:
@@ -68,14 +68,14 @@ class Richpanel:
         self._keeps_keys = settings.richpanel_keeps_keys
         self._tags, self._assignees = settings.tag_ids, settings.assignees
 
-    def do(self, action: Action, key: str) -> None:
+    def do(self, action: SupportAction, key: str) -> None:
         """Carry one out; a reply whose answer is lost is sent again here only if its key is recognised."""
         more, body = self._request(action)
         path = self._client.path("v1", "tickets", action.conversation, *more)
         again = action.kind != "auto_reply" or self._keeps_keys
         self._client.call("PUT", path, json=body, key=key, repeatable=again)
 
-    def _request(self, action: Action) -> tuple[tuple[str, ...], dict[str, Any]]:
+    def _request(self, action: SupportAction) -> tuple[tuple[str, ...], dict[str, Any]]:
         match action.kind:
             case "auto_reply":
                 return (), {"ticket": {"comment": {"body": action.text, "sender_type": "operator"}}}

@@ -18,7 +18,7 @@ Find: TypeAlias = Callable[[Ticket, str], Order | None]
 LAST_DIGITS = 4
 
 
-class Mode(msgspec.Struct, frozen=True):
+class AutomationMode(msgspec.Struct, frozen=True):
     """What the kill switches allow."""
 
     safe_mode: bool
@@ -62,7 +62,7 @@ class Planner:
     def __init__(self, settings: Settings, decide: Decide, find: Find | None) -> None:
         self._settings, self._decide, self._find = settings, decide, find
 
-    def plan(self, ticket: Ticket, state: Conversation, mode: Mode, now: float) -> ReplyPlan:
+    def plan(self, ticket: Ticket, state: Conversation, mode: AutomationMode, now: float) -> ReplyPlan:
         """What to do about a message, as the conversation stands."""
         decision = self._decide(ticket, state)
         if mode.stops:

@@ -5,7 +5,7 @@ from math import ceil
 from typing import Any, Final, Self, TypeAlias
 
 from semel.connect import Semel
-from semel.doors.queues.messages import Handler, Taken, Verdict
+from semel.doors.queues.messages import DeliveryResult, Handler, Verdict
 from semel.once import Block
 
 LambdaEvent: TypeAlias = dict[str, Any]
@@ -46,11 +46,11 @@ class Attempts(Handler[Any]):
             other._handle = lambda message: handle(message, context)
         return other
 
-    def take(self, message: Any) -> Taken:
+    def take(self, message: Any) -> DeliveryResult:
         """Handle a message, unless that was done before, or there is too little time left."""
         left = remaining(self._context)
         if left is not None and left < self._min_remaining:
             late = f"{left:.1f} s are left of this invocation, which is too little to begin anything"
-            return Taken(Verdict.BEHIND, error=TimeoutError(late))
+            return DeliveryResult(Verdict.BEHIND, error=TimeoutError(late))
         self._block = within(self._whole, left)
         return super().take(message)

@@ -8,14 +8,14 @@ import msgspec
 
 from semel.core.keys import Key
 from semel.core.spans import DAY
-from semel.doors.queues.messages import Taken, Verdict
+from semel.doors.queues.messages import DeliveryResult, Verdict
 from semel.doors.queues.sqs_names import sqs_key
 
 if TYPE_CHECKING:
     from semel.doors.aws_lambda.attempts import Attempts
 
 LambdaRecord: TypeAlias = dict[str, Any]
-OnDead: TypeAlias = Callable[[LambdaRecord, Taken], Any]
+OnDead: TypeAlias = Callable[[LambdaRecord, DeliveryResult], Any]
 
 # Lambda keeps an event that it is to invoke a function with for so long.
 ASYNC: Final = 6 * 3600.0
@@ -146,10 +146,12 @@ class RecordBatch:
             raise taken.error
         return taken.result
 
-    def _taken(self, records: Iterable[LambdaRecord], context: Any) -> Iterable[tuple[LambdaRecord, Taken]]:
+    def _taken(
+        self, records: Iterable[LambdaRecord], context: Any
+    ) -> Iterable[tuple[LambdaRecord, DeliveryResult]]:
         return self._attempts.during(context).take_all(records, self._source.group)
 
-    def _settled(self, record: LambdaRecord, taken: Taken) -> bool:
+    def _settled(self, record: LambdaRecord, taken: DeliveryResult) -> bool:
         if taken.verdict is not Verdict.DEAD or self._dead is None:
             return taken.settled
         try:
@@ -159,7 +161,7 @@ class RecordBatch:
             return False
         return True
 
-    def _log_failure(self, record: LambdaRecord, taken: Taken) -> None:
+    def _log_failure(self, record: LambdaRecord, taken: DeliveryResult) -> None:
         """Log what nobody would see otherwise, as the invocation as a whole succeeds."""
         if taken.verdict in (Verdict.FAILED, Verdict.DEAD) and taken.error is not None:
             self._log(taken.verdict.value, record, taken.error)

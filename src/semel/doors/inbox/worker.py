@@ -24,7 +24,7 @@ from semel.core.policy import Options
 from semel.core.spans import DAY
 from semel.core.tokens import random_token
 from semel.doors.queues.lanes import LaneScheduler
-from semel.doors.queues.messages import Handler, Taken, Verdict
+from semel.doors.queues.messages import DeliveryResult, Handler, Verdict
 from semel.doors.queues.runners import ConsumerThreads, check_whole
 from semel.doors.queues.steps import BlockingCall, ConsumerLoop, RunState, Wait
 from semel.state.mailbox import Lanes, Letter, Message, is_shared
@@ -349,20 +349,20 @@ class Worker:
             return False
         return True
 
-    def _warn_unbegun(self, letter: Letter, taken: Taken) -> None:
+    def _warn_unbegun(self, letter: Letter, taken: DeliveryResult) -> None:
         """Tell of a dead letter that was never tried: of one that was, its attempt has told already."""
         if isinstance(taken.error, UNBEGUN):
             detail = f"a message is put aside: {type(taken.error).__name__}"
             self._events.warn(What.REFUSED, self._handler.s.ledger.steps.name(letter.key), detail=detail)
 
-    def _take(self, letter: Letter) -> Taken:
+    def _take(self, letter: Letter) -> DeliveryResult:
         try:
             message = self._box.steps.open(letter)
         except errors.MessageUnreadable as error:
-            return Taken(Verdict.DEAD, error=error)
+            return DeliveryResult(Verdict.DEAD, error=error)
         return self._handler.take(message)
 
-    def _come_again(self, lane: str, letter: Letter, taken: Taken) -> None:
+    def _come_again(self, lane: str, letter: Letter, taken: DeliveryResult) -> None:
         if taken.stops:
             self.stop()
         elif isinstance(taken.error, errors.OutcomeUnknown):

@@ -10,6 +10,6 @@
 - `sqs_names`: what a message of SQS is called
 """
 
-from semel.doors.queues.messages import Handler, Taken, Verdict
+from semel.doors.queues.messages import DeliveryResult, Handler, Verdict
 
-__all__ = ["Handler", "Taken", "Verdict"]
+__all__ = ["DeliveryResult", "Handler", "Verdict"]

@@ -13,7 +13,7 @@ import msgspec
 
 from semel import errors
 from semel.doors.queues.lanes import LaneScheduler
-from semel.doors.queues.messages import BEHIND, Taken, Verdict
+from semel.doors.queues.messages import BEHIND, DeliveryResult, Verdict
 from semel.doors.queues.pauses import GrowingPause
 from semel.doors.queues.steps import RunState
 
@@ -42,7 +42,7 @@ class InFlight(msgspec.Struct, Generic[M], eq=False):
     """When its visibility is to be extended; never, where that is in vain."""
     tries: int = 0
     """How often it was tried here, and is to be again."""
-    taken: Taken = BEHIND
+    taken: DeliveryResult = BEHIND
     """What became of it when it was last tried."""
 
     @property
@@ -71,7 +71,7 @@ class DeadLetter(msgspec.Struct, frozen=True):
     """Move it to the dead letters."""
 
     one: InFlight[Any]
-    taken: Taken
+    taken: DeliveryResult
 
 
 QueueSettlement: TypeAlias = Acknowledge | Requeue | DeadLetter
@@ -172,7 +172,7 @@ class Dispatcher(RunState, Generic[M]):
         self.changed = True
         return self._waiting[lane][0]
 
-    def end(self, one: InFlight[M], taken: Taken, now: float) -> None:
+    def end(self, one: InFlight[M], taken: DeliveryResult, now: float) -> None:
         """This became of it."""
         self._running -= 1
         self.changed = True
@@ -192,10 +192,10 @@ class Dispatcher(RunState, Generic[M]):
     def interrupt(self, one: InFlight[M], error: BaseException, now: float) -> None:
         """Working on it was broken off from outside: it comes again at once, and nothing is begun here."""
         over = errors.ShuttingDown("it was interrupted")
-        self.end(one, Taken(Verdict.FAILED, error=over, stops=True), now)
+        self.end(one, DeliveryResult(Verdict.FAILED, error=over, stops=True), now)
         self.fail(error)
 
-    def _learn(self, taken: Taken, now: float) -> None:
+    def _learn(self, taken: DeliveryResult, now: float) -> None:
         """Whether to begin more, and when, by what became of one."""
         if isinstance(taken.error, errors.StoreError):
             self.store_pause.again(now)
@@ -241,18 +241,18 @@ class Dispatcher(RunState, Generic[M]):
 
     # Leaving
 
-    def _leave(self, one: InFlight[M], taken: Taken) -> None:
+    def _leave(self, one: InFlight[M], taken: DeliveryResult) -> None:
         self._in_flight.discard(one)
         self.settlements.append(self._settlement(one, taken))
 
-    def _settlement(self, one: InFlight[M], taken: Taken) -> QueueSettlement:
+    def _settlement(self, one: InFlight[M], taken: DeliveryResult) -> QueueSettlement:
         if taken.settled:
             return Acknowledge(one)
         if taken.verdict is Verdict.DEAD and self.settings.dead_letters:
             return DeadLetter(one, taken)
         return Requeue(one, self._delay(one, taken), taken.verdict is Verdict.FAILED)
 
-    def _delay(self, one: InFlight[M], taken: Taken) -> float:
+    def _delay(self, one: InFlight[M], taken: DeliveryResult) -> float:
         """For how long a message stays away.
 
         One that is behind may come at once: no queue lets it overtake one of its group that is away.

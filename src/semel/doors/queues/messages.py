@@ -17,7 +17,7 @@ from semel.core.commands import Raised
 from semel.core.events import What, name_of
 from semel.core.policy import Options, Policy
 from semel.core.spans import DAY
-from semel.once import Done
+from semel.once import WorkResult
 
 M = TypeVar("M")
 
@@ -41,7 +41,7 @@ class Verdict(StrEnum):
     """Not begun, because one before it in its group has to be delivered again first."""
 
 
-class Taken(msgspec.Struct, frozen=True):
+class DeliveryResult(msgspec.Struct, frozen=True):
     """One delivery, and what became of it."""
 
     verdict: Verdict
@@ -78,7 +78,7 @@ class Taken(msgspec.Struct, frozen=True):
         return self.verdict in (Verdict.BUSY, Verdict.FAILED, Verdict.LATER, Verdict.BEHIND)
 
 
-BEHIND = Taken(Verdict.BEHIND)
+BEHIND = DeliveryResult(Verdict.BEHIND)
 
 
 # For ever, where that is what an error asks for: ten years.
@@ -117,10 +117,10 @@ class Handler(Generic[M]):
         self._block = self.s.once.about(name_of(handle)).block(**({"on_busy": "raise"} | options))
         self.policy: Policy = self._block.policy
 
-    def take(self, message: M) -> Taken:
+    def take(self, message: M) -> DeliveryResult:
         """Handle a message, unless that was done before; whatever goes wrong with it is told, not raised."""
         named = self._named(message)
-        if isinstance(named, Taken):
+        if isinstance(named, DeliveryResult):
             return named
         try:
             done = self._block.run(*named, self._handle, message, subject=self._person(message))
@@ -128,10 +128,10 @@ class Handler(Generic[M]):
             done = Raised(error, begun=False)
         return self._taken(done)
 
-    async def atake(self, message: M) -> Taken:
+    async def atake(self, message: M) -> DeliveryResult:
         """Handle a message by an `async def`, unless that was done before; no error of it is raised."""
         named = self._named(message)
-        if isinstance(named, Taken):
+        if isinstance(named, DeliveryResult):
             return named
         try:
             done = await self._block.arun(*named, self._handle, message, subject=self._person(message))
@@ -141,7 +141,7 @@ class Handler(Generic[M]):
 
     def take_all(
         self, messages: Iterable[M], group: Callable[[M], Hashable] = lambda _: None
-    ) -> Iterator[tuple[M, Taken]]:
+    ) -> Iterator[tuple[M, DeliveryResult]]:
         """Handle messages one after the other; a group stops at its first that has to come again.
 
         Messages whose group is None stand alone.
@@ -154,7 +154,7 @@ class Handler(Generic[M]):
                 stopped.add(of)
             yield message, taken
 
-    def _named(self, message: M) -> tuple[str, str | None] | Taken:
+    def _named(self, message: M) -> tuple[str, str | None] | DeliveryResult:
         """The key and the fingerprint of a message; one that has none can never be handled."""
         try:
             payload = None if self._payload is None else self.s.fingerprint(self._payload(message))
@@ -162,16 +162,16 @@ class Handler(Generic[M]):
         except Exception as error:  # noqa: BLE001 - it is somebody else's code, and may do anything
             # Without the error's own words, which may quote the message.
             self.s.events.warn(What.REFUSED, "", detail=f"a message without a key: {type(error).__name__}")
-            return Taken(Verdict.DEAD, error=error)
+            return DeliveryResult(Verdict.DEAD, error=error)
 
-    def _taken(self, done: Done) -> Taken:
+    def _taken(self, done: WorkResult) -> DeliveryResult:
         if not isinstance(done, Raised):
-            return Taken(Verdict.DONE if done.record is None else Verdict.DUPLICATE, done.value)
+            return DeliveryResult(Verdict.DONE if done.record is None else Verdict.DUPLICATE, done.value)
         error = done.error
         if not isinstance(error, Exception):
             raise error
         stops = isinstance(error, errors.ShuttingDown) and not done.begun
-        return Taken(_verdict(done), None, error, _retry_after(error), stops)
+        return DeliveryResult(_verdict(done), None, error, _retry_after(error), stops)
 
 
 def _retry_after(error: Exception) -> float | None:

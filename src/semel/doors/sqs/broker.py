@@ -14,7 +14,7 @@ from semel.aws.sqs import BATCH, MAX_BYTES, Outgoing, Queue
 from semel.core.events import Events, What
 from semel.doors.queues.consuming import Broker
 from semel.doors.queues.dispatcher import Acknowledge, DeadLetter, InFlight, QueueSettlement, Requeue
-from semel.doors.queues.messages import Taken
+from semel.doors.queues.messages import DeliveryResult
 from semel.doors.queues.pauses import doubling
 from semel.doors.queues.steps import ConsumerSteps
 from semel.doors.sqs.message import Message, read, receive_request
@@ -158,7 +158,7 @@ class SqsBroker(Broker[Message]):
         return [Acknowledge(dead.one)]
 
 
-def dead_letter(message: Message, taken: Taken, *, fifo: bool) -> Outgoing:
+def dead_letter(message: Message, taken: DeliveryResult, *, fifo: bool) -> Outgoing:
     """A message as it goes to the dead letters: as it was, and beside it why, as far as there is room."""
     why = {"semel-error": taken.error_type, "semel-message-id": message.id, "semel-queue": message.queue}
     plain = Outgoing(

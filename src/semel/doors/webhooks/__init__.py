@@ -10,7 +10,7 @@ Its parts are there for use on their own:
     key = stripe_key(json.loads(body))  # "STRIPE:evt_1", however often it is delivered
 """
 
-from semel.doors.webhooks.delivery_reader import Answer, DeliveryReader
+from semel.doors.webhooks.delivery_reader import DeliveryReader, WebhookResponse
 from semel.doors.webhooks.ingress import EventRefused, Ingress
 from semel.doors.webhooks.names import (
     aloware_key,
@@ -57,7 +57,6 @@ __all__ = [
     "STANDARD_WEBHOOKS",
     "STRIPE",
     "TELEGRAM",
-    "Answer",
     "BadSignature",
     "Bearer",
     "DeliveryReader",
@@ -75,6 +74,7 @@ __all__ = [
     "Stripe",
     "Telegram",
     "Verifier",
+    "WebhookResponse",
     "aloware_key",
     "github_key",
     "hubspot_key",

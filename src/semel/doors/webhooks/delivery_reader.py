@@ -15,7 +15,7 @@ from semel.doors.webhooks.reading import Headers, Notice
 from semel.errors import BadSignature, InvalidKey
 
 
-class Answer(msgspec.Struct, frozen=True):
+class WebhookResponse(msgspec.Struct, frozen=True):
     """What to answer to a delivery, in whatever framework."""
 
     status: int
@@ -23,13 +23,13 @@ class Answer(msgspec.Struct, frozen=True):
     body: bytes
 
     @classmethod
-    def json(cls, status: int, content: Any, headers: dict[str, str] | None = None) -> "Answer":
+    def json(cls, status: int, content: Any, headers: dict[str, str] | None = None) -> "WebhookResponse":
         """An answer in JSON."""
         fields = {"Content-Type": "application/json"} | (headers or {})
         return cls(status, fields, msgspec.json.encode(content))
 
     @classmethod
-    def problem(cls, status: int, headers: dict[str, str] | None = None) -> "Answer":
+    def problem(cls, status: int, headers: dict[str, str] | None = None) -> "WebhookResponse":
         """An answer that says no more than its status."""
         problem = ProblemDetails(title=HTTPStatus(status).phrase, status=status)
         return cls(status, {"Content-Type": MEDIA_TYPE} | (headers or {}), problem.body())
@@ -43,7 +43,7 @@ class DeliveryReader:
         self._verifier = provider.verifier(secrets)
         self._events, self._clock = s.events, s.clock
 
-    def open(self, headers: Headers, body: bytes, *, method: str, url: str) -> list[Notice] | Answer:
+    def open(self, headers: Headers, body: bytes, *, method: str, url: str) -> list[Notice] | WebhookResponse:
         """The events of a genuine delivery; else the answer to what came."""
         if len(body) > self.provider.max_bytes:
             return self.refuse(
@@ -57,16 +57,16 @@ class DeliveryReader:
             whole = Notice(json.loads(body), headers)
             greeting = self.provider.greeting(whole)
             if greeting is not None:
-                return Answer.json(200, greeting)
+                return WebhookResponse.json(200, greeting)
             return [Notice(one, headers) for one in self.provider.events(whole.payload)]
         except (ValueError, RecursionError) as error:
             # Never the error's own words, which may quote the body.
             return self.refuse(400, f"it is genuine, and cannot be read: {type(error).__name__}")
 
-    def refuse(self, status: int, reason: str) -> Answer:
+    def refuse(self, status: int, reason: str) -> WebhookResponse:
         """Refuse a delivery. The reason is for us: a forger is not told how far this one got."""
         self._events.warn(What.REFUSED, "", detail=f"a delivery by {self.provider.name} is refused: {reason}")
-        return Answer.problem(status)
+        return WebhookResponse.problem(status)
 
     def key(self, notice: Notice) -> str:
         """What names an event; `InvalidKey` where nothing does."""

@@ -10,7 +10,7 @@ from semel.core.drive import run_async, run_sync
 from semel.core.events import What
 from semel.core.keys import check
 from semel.doors.http.problems import retry_after
-from semel.doors.webhooks.delivery_reader import Answer, DeliveryReader
+from semel.doors.webhooks.delivery_reader import DeliveryReader, WebhookResponse
 from semel.doors.webhooks.providers import Provider, Secrets
 from semel.doors.webhooks.reading import Headers, Notice, values
 from semel.errors import InvalidKey, MessageRefused, SemelError
@@ -102,11 +102,15 @@ class Ingress:
         self._inbox = inbox
         self._message = message
 
-    def receive(self, headers: Headers, body: bytes, *, method: str = "POST", url: str = "") -> Answer:
+    def receive(
+        self, headers: Headers, body: bytes, *, method: str = "POST", url: str = ""
+    ) -> WebhookResponse:
         """Take a delivery: `body` is the bytes that came, and `url` the address as the sender was told it."""
         return run_sync(self._steps(headers, body, method, url), self._do)
 
-    async def areceive(self, headers: Headers, body: bytes, *, method: str = "POST", url: str = "") -> Answer:
+    async def areceive(
+        self, headers: Headers, body: bytes, *, method: str = "POST", url: str = ""
+    ) -> WebhookResponse:
         """Take a delivery, awaiting the inbox; `body` and `url` are as the sender sent them."""
         return await run_async(self._steps(headers, body, method, url), self._ado)
 
@@ -122,10 +126,10 @@ class Ingress:
         await self._inbox.aput(*step)
         return None
 
-    def _steps(self, headers: Headers, body: bytes, method: str, url: str) -> IngressSteps[Answer]:
+    def _steps(self, headers: Headers, body: bytes, method: str, url: str) -> IngressSteps[WebhookResponse]:
         """A delivery's course: it yields what the inbox is asked, and gives the answer to the sender."""
         opened = self._open(headers, body, method, url)
-        if isinstance(opened, Answer):
+        if isinstance(opened, WebhookResponse):
             return opened
         messages, counts = opened
         applied: dict[str, str] = {}
@@ -137,7 +141,7 @@ class Ingress:
             yield from self._put(messages, counts)
         except SemelError as error:
             return self._full(error)
-        return Answer.json(200, counts, applied)
+        return WebhookResponse.json(200, counts, applied)
 
     def _put(self, messages: list[Message], counts: IngressSummary) -> IngressSteps[None]:
         try:
@@ -157,9 +161,9 @@ class Ingress:
 
     def _open(
         self, headers: Headers, body: bytes, method: str, url: str
-    ) -> tuple[list[Message], IngressSummary] | Answer:
+    ) -> tuple[list[Message], IngressSummary] | WebhookResponse:
         notices = self._reader.open(headers, body, method=method, url=url)
-        if isinstance(notices, Answer):
+        if isinstance(notices, WebhookResponse):
             return notices
         counts = IngressSummary(len(notices))
         messages: dict[str, Message] = {}
@@ -189,11 +193,11 @@ class Ingress:
         detail = f"an event cannot be accepted, and is not handled: {why}"
         self._s.events.warn(What.REFUSED, "", detail=detail)
 
-    def _full(self, error: Exception) -> Answer:
+    def _full(self, error: Exception) -> WebhookResponse:
         name = type(error).__name__
         detail = f"a delivery could not be accepted: {name}: {error}"
         self._s.events.warn(What.STORE_ERROR, "", detail=detail, cause=name)
-        return Answer.problem(503, dict([retry_after(RETRY_AFTER)]))
+        return WebhookResponse.problem(503, dict([retry_after(RETRY_AFTER)]))
 
 
 def _is_asked(headers: Headers) -> bool:

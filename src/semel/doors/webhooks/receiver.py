@@ -18,8 +18,8 @@ from semel.core.drive import run_async, run_sync
 from semel.core.events import What, digest
 from semel.core.policy import Options
 from semel.doors.http.problems import retry_after
-from semel.doors.queues.messages import Handler, Taken, Verdict
-from semel.doors.webhooks.delivery_reader import Answer, DeliveryReader
+from semel.doors.queues.messages import DeliveryResult, Handler, Verdict
+from semel.doors.webhooks.delivery_reader import DeliveryReader, WebhookResponse
 from semel.doors.webhooks.providers import Provider, Secrets
 from semel.doors.webhooks.reading import Headers, Notice
 from semel.errors import InvalidKey, InvalidOption
@@ -82,7 +82,7 @@ class KeyedNotice(msgspec.Struct, frozen=True):
         return self.key
 
 
-ReceiverSteps: TypeAlias = Generator[KeyedNotice, Taken, Answer]
+ReceiverSteps: TypeAlias = Generator[KeyedNotice, DeliveryResult, WebhookResponse]
 
 
 class Receiver:
@@ -120,13 +120,17 @@ class Receiver:
             **options,
         )
 
-    def receive(self, headers: Headers, body: bytes, *, method: str = "POST", url: str = "") -> Answer:
+    def receive(
+        self, headers: Headers, body: bytes, *, method: str = "POST", url: str = ""
+    ) -> WebhookResponse:
         """Take a delivery: `body` is the bytes that came, and `url` the address as the sender was told it."""
         if self._is_async:
             raise InvalidOption("the handler is async: await receiver.areceive(...)")
         return run_sync(self._steps(headers, body, method, url), self._handler.take)
 
-    async def areceive(self, headers: Headers, body: bytes, *, method: str = "POST", url: str = "") -> Answer:
+    async def areceive(
+        self, headers: Headers, body: bytes, *, method: str = "POST", url: str = ""
+    ) -> WebhookResponse:
         """Take a delivery, awaiting the handler of each event, which may be async."""
         return await run_async(self._steps(headers, body, method, url), self._handler.atake)
 
@@ -134,7 +138,7 @@ class Receiver:
         """A delivery's course: it yields each event that is to be handled, and is sent what became of it."""
         begun = self._clock.monotonic()
         opened = self._reader.open(headers, body, method=method, url=url)
-        if isinstance(opened, Answer):
+        if isinstance(opened, WebhookResponse):
             return opened
         results: list[EventResult] = []
         waits: list[float] = []
@@ -177,7 +181,7 @@ class Receiver:
         within = self.provider.answer_within
         return within is not None and self._clock.monotonic() - begun >= SHARE * within
 
-    def _result(self, event: KeyedNotice, taken: Taken) -> EventResult:
+    def _result(self, event: KeyedNotice, taken: DeliveryResult) -> EventResult:
         outcome, name = OUTCOMES[taken.verdict], self._digest(event)
         if taken.settled:
             return EventResult(outcome, name)
@@ -200,7 +204,7 @@ def _again(first: EventResult) -> EventResult:
     return msgspec.structs.replace(first, outcome="duplicate") if first.outcome == "new" else first
 
 
-def _summed_up(results: list[EventResult], waits: list[float]) -> Answer:
+def _summed_up(results: list[EventResult], waits: list[float]) -> WebhookResponse:
     counts = dict.fromkeys(("new", "duplicate", "busy", "failed", "deferred"), 0)
     for one in results:
         counts[one.outcome] += 1
@@ -208,11 +212,11 @@ def _summed_up(results: list[EventResult], waits: list[float]) -> Answer:
     summary = Summary(received=len(results), duplicates=duplicates, events=results, **counts)
     if any(one.redeliver for one in results):
         # What was merely deferred may come at once.
-        return Answer.json(503, summary, dict([retry_after(max([1, *waits]))]))
-    return Answer.json(200, summary)
+        return WebhookResponse.json(503, summary, dict([retry_after(max([1, *waits]))]))
+    return WebhookResponse.json(200, summary)
 
 
-def _wait(taken: Taken) -> float:
+def _wait(taken: DeliveryResult) -> float:
     """After how many seconds another delivery may do better."""
     if not taken.returns:
         return 0

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Query
 from semel.core.events import digest
 from semel.errors import NotProvisioned, UsageError
 from semel.model import Record
-from semel.ops.model import Action, Done, Found, Search, version_of
+from semel.ops.model import Action, Done, Search, SearchPage, version_of
 from semel.ops.rates import EDGES, HOUR, KEPT, MINUTE
 from semel.service.openapi import problems
 from semel.service.problems import ProblemError, problem_error
@@ -164,7 +164,7 @@ async def erase(asked: models.EraseRequest, caller: OpsWriter) -> models.ErasedR
     return models.ErasedResponse.model_validate(done)
 
 
-async def _performed(asked: models.BulkRequest, caller: Principal, found: Found) -> list[Done]:
+async def _performed(asked: models.BulkRequest, caller: Principal, found: SearchPage) -> list[Done]:
     actions = [_action(asked, caller, record.key, version_of(record)) for record in found.records]
     return [await caller.s.aio.ops.perform(action, preview=asked.preview) for action in actions]
 

@@ -18,7 +18,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from semel.core.clock import Clock
-from semel.core.locks import Event, Places, Ticket
+from semel.core.locks import FairSemaphore, SignalSafeEvent, Waiter
 from semel.core.sockets import ear
 from semel.errors import StoreClosed, StoreThrottled
 from semel.stores.postgres.address import PostgresAddress
@@ -41,7 +41,7 @@ class PostgresSession(Generic[C]):
 
     def __init__(self, connection: C, clock: Clock) -> None:
         self.clock = clock
-        self.ticket: Ticket | None = None
+        self.ticket: Waiter | None = None
         self.use(connection)
 
     def use(self, connection: C) -> None:
@@ -136,9 +136,9 @@ class PostgresPool(SessionPool[psycopg.Connection[Any]]):
 
     def __init__(self, address: PostgresAddress, clock: Clock) -> None:
         super().__init__(address, clock)
-        self._places = Places(address.pool_size)
+        self._places = FairSemaphore(address.pool_size)
 
-    def take(self, ticket: Ticket) -> PostgresSession[psycopg.Connection[Any]]:
+    def take(self, ticket: Waiter) -> PostgresSession[psycopg.Connection[Any]]:
         """A session that is the caller's until it is given back."""
         if not self._places.enter(ticket, self.address.timeout):
             self._refuse()
@@ -247,7 +247,7 @@ def run(
                 continue
             failure = translated(error, address, round_trip)
             if isinstance(failure, TransactionConflict):
-                session.clock.wait(Event(), random.uniform(0, PAUSE_SECONDS))
+                session.clock.wait(SignalSafeEvent(), random.uniform(0, PAUSE_SECONDS))
             elif not isinstance(failure, ConditionFailed):
                 raise failure from error
             round_trip = steps.throw(failure)

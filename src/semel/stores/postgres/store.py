@@ -8,7 +8,7 @@ import psycopg
 from semel.core.clock import Clock
 from semel.core.commands import Found, Get, Query, Stored, Time, Watch
 from semel.core.forks import FORKING
-from semel.core.locks import Ticket
+from semel.core.locks import Waiter
 from semel.core.loops import PerLoop
 from semel.errors import StoreClosed
 from semel.model import TableSize
@@ -135,7 +135,7 @@ class PostgresStore:
     def _run(self, steps: RoundTrips[T]) -> T:
         steps = steps if self._schema.whole else self._checking(steps)
         first = next(steps)  # what is wrong with a command is raised before anything is sent
-        ticket = Ticket()
+        ticket = Waiter()
         with ticket.held:
             session = (pool := self._pool).take(ticket)
             try:

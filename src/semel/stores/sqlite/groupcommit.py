@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from semel.core.locks import PATROL_SECONDS, Ticket, ring
+from semel.core.locks import PATROL_SECONDS, Waiter, ring
 from semel.errors import (
     StoreClosed,
     StoreError,
@@ -42,7 +42,7 @@ SURE_SECONDS = 0.002
 ITS_OWN_FAULT = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, sqlite3.Error)
 
 
-class QueuedWrite(Ticket):
+class QueuedWrite(Waiter):
     """A command on its way through a transaction, and who waits for it: a thread, or a task of a loop."""
 
     __slots__ = ("command", "error", "future", "leading", "loop", "reply", "settled", "thread")

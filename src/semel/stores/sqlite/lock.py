@@ -13,7 +13,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from semel.core.locks import Event
+from semel.core.locks import SignalSafeEvent
 
 try:
     import fcntl
@@ -29,7 +29,7 @@ LOOK_SECONDS = 0.0005
 COURTESY_SECONDS = 0.25
 RUDE_SECONDS = 5.0
 
-_never = Event()
+_never = SignalSafeEvent()
 
 
 class FairLock:
