@@ -77,7 +77,7 @@ class Recorder:
         reply = self._execute(command)
         if self._calls is None:
             return reply
-        self._interpreter.time.hear(Found(0.0, None))
+        self._interpreter.time.observe(Found(0.0, None))
         requests = self._interpreter.perform(command)
         self._calls += rendered(next(requests))
         if isinstance(command, Query):

@@ -52,7 +52,7 @@ def wait(url, id):
     seen = []
     waiter = threading.Thread(target=lambda: seen.append(store.execute(Watch(LEDGER, id, AGES))))
     waiter.start()
-    while not len(store._room):
+    while not len(store._watchers):
         pass
     say("waiting")
     waiter.join()
@@ -72,7 +72,7 @@ def await_(url, id):
 
     look_until_subscribed(lambda: watch(WORTH_SUBSCRIBING).result())
     waiter = watch(AGES)
-    while not len(store._room):
+    while not len(store._watchers):
         pass
     say("waiting")
     say("woken", waiter.result().item["status"])

@@ -596,9 +596,9 @@ def test_whoever_gets_no_connection_is_told_to_allow_for_more(wire, script):
         policy=RetryPolicy(connects=1),
     )
     full = "all 1 connections were in use for 0.1 s: allow for more"
-    ticket = Waiter()
-    with ticket.held:
-        way._pool._places.enter(ticket, 0)
+    waiter = Waiter()
+    with waiter.held:
+        way._pool._semaphore.acquire(waiter, 0)
         with pytest.raises(StoreUnavailable, match=full):
             way.call("GetItem", {}, write=False)
 

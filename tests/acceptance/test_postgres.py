@@ -658,8 +658,8 @@ def test_a_session_is_given_so_many_names_and_no_more(url, monkeypatch):
 
 def test_connections_are_shared_and_whoever_gets_none_is_told(url, mine, monkeypatch):
     with closing(PostgresStore(url + "&pool_size=1", env="test", tables=TABLES)) as store:
-        enter = store._pool._places.enter
-        monkeypatch.setattr(store._pool._places, "enter", lambda ticket, _seconds: enter(ticket, 0.05))
+        acquire = store._pool._semaphore.acquire
+        monkeypatch.setattr(store._pool._semaphore, "acquire", lambda waiter, _seconds: acquire(waiter, 0.05))
         store.execute(Put(THINGS, "key", thing()))
         store.within(mine).execute(Delete(THINGS, "key"))
         with ThreadPoolExecutor(1) as threads:

@@ -692,7 +692,7 @@ def test_a_waiter_of_the_same_store_is_woken_by_nobody_else(
         for claim in claims:
             waiter = threading.Thread(target=lambda id=claim.id: told.append(wait(store, id)), daemon=True)
             waiter.start()
-            assert until(lambda: len(store._room) == 1)
+            assert until(lambda: len(store._watchers) == 1)
             change = Update(LEDGER, claim.id, {"status": "FAILED"})
             ways: list[Stored] = [change, Batch((change,)), Transact((change,))]
             store.execute(ways[len(told)])

@@ -258,7 +258,7 @@ def test_a_handler_may_write_while_its_thread_waits_for_another(near):
         with handled(lambda: s.ledger.complete(claim, "by the handler")), ThreadPoolExecutor(1) as threads:
 
             def signal_once_it_waits():
-                assert until(lambda: len(store._room) > 0)
+                assert until(lambda: len(store._watchers) > 0)
                 os.kill(os.getpid(), signal.SIGUSR1)
                 waiting.set()
 

@@ -16,51 +16,51 @@ LONG = 60.0
 
 
 def test_places_are_given_in_the_order_of_coming() -> None:
-    places, order = FairSemaphore(1), list[int]()
+    semaphore, order = FairSemaphore(1), list[int]()
     first = Waiter()
 
-    def enter(number: int) -> None:
-        ticket = Waiter()
-        with ticket.held:
-            assert places.enter(ticket, LONG)
+    def acquire(number: int) -> None:
+        waiter = Waiter()
+        with waiter.held:
+            assert semaphore.acquire(waiter, LONG)
             order.append(number)
-            places.leave(ticket)
+            semaphore.release(waiter)
 
     with ThreadPoolExecutor(5) as threads, first.held:
-        assert places.enter(first, LONG)
+        assert semaphore.acquire(first, LONG)
         waiting = []
         for number in range(5):
-            waiting.append(threads.submit(enter, number))
-            assert until(lambda: len(places) == len(waiting) + 1)
-        places.leave(first)
+            waiting.append(threads.submit(acquire, number))
+            assert until(lambda: len(semaphore) == len(waiting) + 1)
+        semaphore.release(first)
         for each in waiting:
             each.result()
     assert order == [0, 1, 2, 3, 4]
-    assert len(places) == 0
+    assert len(semaphore) == 0
 
 
 def test_a_place_whose_holder_was_torn_away_is_free() -> None:
-    places, gone, ticket = FairSemaphore(1), Waiter(), Waiter()
+    semaphore, gone, waiter = FairSemaphore(1), Waiter(), Waiter()
     with gone.held:
-        assert places.enter(gone, LONG)
-        with ticket.held:
-            assert not places.enter(ticket, 0)
-    with ticket.held:
-        assert places.enter(ticket, 0)
+        assert semaphore.acquire(gone, LONG)
+        with waiter.held:
+            assert not semaphore.acquire(waiter, 0)
+    with waiter.held:
+        assert semaphore.acquire(waiter, 0)
 
 
 def test_there_are_never_more_holders_than_places_though_every_third_is_torn_away() -> None:
-    places, inside, most = FairSemaphore(3), list[int](), list[int]()
+    semaphore, inside, most = FairSemaphore(3), list[int](), list[int]()
 
     def visit(number: int) -> None:
-        ticket = Waiter()
-        with ticket.held:
-            assert places.enter(ticket, LONG)
+        waiter = Waiter()
+        with waiter.held:
+            assert semaphore.acquire(waiter, LONG)
             inside.append(number)
             most.append(len(inside))
             inside.remove(number)
             if number % 3:
-                places.leave(ticket)
+                semaphore.release(waiter)
 
     with ThreadPoolExecutor(16) as threads:
         assert len(list(threads.map(visit, range(200)))) == 200
@@ -71,7 +71,7 @@ def test_an_event_wakes_all_who_wait_and_nobody_after_it_was_cleared() -> None:
     event = SignalSafeEvent()
     with ThreadPoolExecutor(4) as threads:
         waiting = [threads.submit(event.wait, LONG) for _ in range(4)]
-        assert until(lambda: len(event._bells) == 4)
+        assert until(lambda: len(event._wakeups) == 4)
         event.set()
         assert [each.result() for each in waiting] == [True] * 4
     assert event.is_set()
@@ -84,7 +84,7 @@ def test_an_event_that_was_being_set_when_a_signal_came_can_be_set_and_waited_fo
         event, interrupted = SignalSafeEvent(), Interrupted(Interrupt, moment)
         with ThreadPoolExecutor(1) as threads:
             waiting = threads.submit(event.wait, LONG)
-            assert until(lambda event=event: len(event._bells) == 1)  # type: ignore[misc]
+            assert until(lambda event=event: len(event._wakeups) == 1)  # type: ignore[misc]
             try:
                 interrupted.call(event.set)
             except Interrupt:

@@ -413,39 +413,39 @@ def test_the_time_is_asked_for_where_nothing_was_heard(steps, time):
 )
 def test_the_time_goes_on_from_the_latest_answer(ours, time, reply):
     ours.passed = 5.0
-    time.hear(reply)
+    time.observe(reply)
     ours.passed = 12.5
     assert time.known() == Found(NOW + 7.5, None)
 
 
 def test_an_answer_that_was_late_does_not_set_the_time_back(ours, time):
     """Its statement had waited for a lock; the one before had not."""
-    time.hear(Applied(NOW))
+    time.observe(Applied(NOW))
     ours.passed = 20.0
-    time.hear(Applied(NOW + 11.0))
+    time.observe(Applied(NOW + 11.0))
     assert time.known() == Found(NOW + 20.0, None)
-    time.hear(Applied(NOW + 20.25))
+    time.observe(Applied(NOW + 20.25))
     assert time.known() == Found(NOW + 20.25, None)
 
 
 def test_what_was_heard_too_long_ago_does_not_count(ours, time):
-    time.hear(Applied(NOW))
+    time.observe(Applied(NOW))
     ours.passed = FRESH_SECONDS
     assert time.known() == Found(NOW + FRESH_SECONDS, None)
     ours.passed = FRESH_SECONDS + 1
     assert time.known() is None
-    time.hear(Applied(NOW + 10))  # whatever the old one would say: the server's clock was set back
+    time.observe(Applied(NOW + 10))  # whatever the old one would say: the server's clock was set back
     assert time.known() == Found(NOW + 10, None)
 
 
 def test_an_empty_batch_tells_no_time(time):
-    time.hear(Many(()))
+    time.observe(Many(()))
     assert time.known() is None
 
 
 def test_a_time_that_is_imposed_is_the_time():
     clock = FakeClock()
     time = ServerTime(clock)
-    time.hear(Applied(NOW))
+    time.observe(Applied(NOW))
     clock.advance(5)
     assert time.known() == Found(clock.now(), None)

@@ -1105,7 +1105,7 @@ def test_whoever_waits_for_a_key_is_woken_by_its_commit(store, clock):
     for write in (change, Batch((change,)), Transact((change,))):
         with ThreadPoolExecutor(1) as threads:
             waiter = threads.submit(store.execute, Watch(LEDGER, "k", 3600.0))
-            until(lambda: store._room.vigils)
+            until(lambda: store._watchers.watches)
             store.execute(write)
             assert waiter.result().item["status"] == "COMPLETED"
 
@@ -1125,7 +1125,7 @@ def test_a_waiting_task_is_woken_by_a_commit_of_another_thread(store):
 
     async def main():
         waiter = asyncio.create_task(store.aexecute(Watch(LEDGER, "k", 3600.0)))
-        await asyncio.to_thread(until, lambda: store._room.async_vigils)
+        await asyncio.to_thread(until, lambda: store._watchers.async_watches)
         await asyncio.to_thread(store.execute, Delete(LEDGER, "k"))
         return await waiter
 
@@ -1520,14 +1520,14 @@ def test_whoever_waits_is_not_told_before_the_commit(store, mine):
     mine.execute("BEGIN IMMEDIATE")
     with ThreadPoolExecutor(1) as threads:
         waiter = threads.submit(store.execute, Watch(LEDGER, "k", 3600.0))
-        until(lambda: store._room.vigils)
-        [vigil] = store._room.vigils.values()
+        until(lambda: store._watchers.watches)
+        [shared] = store._watchers.watches.values()
         store.within(mine).execute(Update(LEDGER, "k", {"status": "COMPLETED"}))
-        assert not vigil.bell.is_set()
+        assert not shared.changed.is_set()
         mine.execute("COMMIT")
         # Nor by it: he looks again when his time is up.
-        assert not vigil.bell.is_set()
-        vigil.bell.set()
+        assert not shared.changed.is_set()
+        shared.changed.set()
         assert waiter.result().item["status"] == "COMPLETED"
 
 

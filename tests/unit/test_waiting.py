@@ -7,7 +7,7 @@ import pytest
 
 from semel.core.clock import Clock
 from semel.core.commands import Found
-from semel.stores.waiting import WaitingRoom
+from semel.stores.waiting import KeyWatchers
 
 
 class Watched:
@@ -26,16 +26,16 @@ class Watched:
 
 @pytest.mark.situation(41)
 def test_threads_that_wait_together_share_one_look() -> None:
-    room, watched = WaitingRoom(Clock()), Watched()
+    watchers, watched = KeyWatchers(Clock()), Watched()
     seen: list[Found] = []
     threads = [
-        threading.Thread(target=lambda: seen.append(room.watch("k", 60, watched.look))) for _ in range(20)
+        threading.Thread(target=lambda: seen.append(watchers.watch("k", 60, watched.look))) for _ in range(20)
     ]
     for thread in threads:
         thread.start()
-    while len(room) < 20:
+    while len(watchers) < 20:
         threading.Event().wait(0.001)
-    room.ring("k")
+    watchers.notify("k")
     for thread in threads:
         thread.join()
     assert watched.looks == 1
@@ -43,12 +43,12 @@ def test_threads_that_wait_together_share_one_look() -> None:
 
 
 def test_tasks_that_wait_together_share_one_look() -> None:
-    room, watched = WaitingRoom(Clock()), Watched()
+    watchers, watched = KeyWatchers(Clock()), Watched()
 
     async def main() -> list[Found]:
-        tasks = [asyncio.create_task(room.awatch("k", 60, watched.alook)) for _ in range(20)]
+        tasks = [asyncio.create_task(watchers.awatch("k", 60, watched.alook)) for _ in range(20)]
         await asyncio.sleep(0)
-        threading.Thread(target=room.ring, args=("k",)).start()
+        threading.Thread(target=watchers.notify, args=("k",)).start()
         return list(await asyncio.gather(*tasks))
 
     assert [found.item for found in asyncio.run(main())] == [{"looks": 1}] * 20
@@ -56,20 +56,20 @@ def test_tasks_that_wait_together_share_one_look() -> None:
 
 
 def test_a_bell_for_another_key_wakes_nobody() -> None:
-    room, watched = WaitingRoom(Clock()), Watched()
-    thread = threading.Thread(target=room.watch, args=("k", 60, watched.look))
+    watchers, watched = KeyWatchers(Clock()), Watched()
+    thread = threading.Thread(target=watchers.watch, args=("k", 60, watched.look))
     thread.start()
-    while len(room) < 1:
+    while len(watchers) < 1:
         threading.Event().wait(0.001)
-    room.ring("other")
+    watchers.notify("other")
     assert watched.looks == 0
-    room.ring("k")
+    watchers.notify("k")
     thread.join()
     assert watched.looks == 1
 
 
 def test_when_the_one_who_looks_fails_the_others_look_for_themselves() -> None:
-    room, watched = WaitingRoom(Clock()), Watched()
+    watchers, watched = KeyWatchers(Clock()), Watched()
     fail = [True]
 
     async def look() -> Found:
@@ -78,9 +78,9 @@ def test_when_the_one_who_looks_fails_the_others_look_for_themselves() -> None:
         return watched.look()
 
     async def main() -> list[Found | BaseException]:
-        tasks = [asyncio.create_task(room.awatch("k", 60, look)) for _ in range(3)]
+        tasks = [asyncio.create_task(watchers.awatch("k", 60, look)) for _ in range(3)]
         await asyncio.sleep(0)
-        room.ring("k")
+        watchers.notify("k")
         return list(await asyncio.gather(*tasks, return_exceptions=True))
 
     answers = asyncio.run(main())
@@ -89,14 +89,14 @@ def test_when_the_one_who_looks_fails_the_others_look_for_themselves() -> None:
 
 
 def test_a_cancelled_waiter_leaves_no_trace() -> None:
-    room, watched = WaitingRoom(Clock()), Watched()
+    watchers, watched = KeyWatchers(Clock()), Watched()
 
     async def main() -> None:
-        task = asyncio.create_task(room.awatch("k", 60, watched.alook))
+        task = asyncio.create_task(watchers.awatch("k", 60, watched.alook))
         await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
 
     asyncio.run(main())
-    assert len(room) == 0
+    assert len(watchers) == 0

@@ -14,7 +14,7 @@ from semel.aws.transport import WireStep
 from semel.core.commands import Pause
 from semel.core.forks import FORKING
 from semel.core.loops import PerLoop, close_after_loop
-from semel.core.sockets import ear
+from semel.core.sockets import read_poller
 from semel.errors import StoreClosed
 
 
@@ -65,7 +65,7 @@ class AsyncHttpConnection(asyncio.Protocol):
         self.transport = transport
         handle = transport.get_extra_info("socket")
         if handle is not None:
-            self._readable = ear(handle)
+            self._readable = read_poller(handle)
 
     def data_received(self, data: bytes) -> None:
         """Read on."""
@@ -248,7 +248,7 @@ class AsyncHttpPool:
     def _begin(self) -> None:
         self._loops = PerLoop(lambda: LoopPool(self._route), LoopPool.close, LoopPool.drop)
 
-    def begin_anew(self) -> PerLoop[LoopPool]:
+    def reset_after_fork(self) -> PerLoop[LoopPool]:
         """In a forked child: touching the parent's transports would meddle with the parent's event loop."""
         inherited = self._loops
         self._begin()

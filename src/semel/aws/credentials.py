@@ -112,10 +112,10 @@ class Keyring:
         self._now = now
         self._held: Credentials | None = None
         self._not_before = 0.0
-        self.begin_anew()
+        self.reset_after_fork()
         FORKING.add(self)
 
-    def begin_anew(self) -> None:
+    def reset_after_fork(self) -> None:
         """In a forked child: the parent's thread is not here to give the lock back."""
         self._lock = threading.RLock()
 

@@ -16,7 +16,7 @@ from semel.aws.transport import WireStep
 from semel.core.commands import Pause
 from semel.core.forks import FORKING
 from semel.core.locks import FairSemaphore, SignalSafeEvent, Waiter
-from semel.core.sockets import ANSWER_SECONDS, ear
+from semel.core.sockets import ANSWER_SECONDS, read_poller
 from semel.errors import StoreClosed
 
 T = TypeVar("T")
@@ -138,7 +138,7 @@ class HttpConnection:
 
     def __init__(self, connected: Socket) -> None:
         self.socket: Socket = connected
-        self.readable: Callable[..., Any] = ear(connected)
+        self.readable: Callable[..., Any] = read_poller(connected)
         self.idle_since: float = 0.0
 
     def usable(self, now: float) -> bool:
@@ -175,10 +175,10 @@ class HttpPool:
         FORKING.add(self)
 
     def _begin(self) -> None:
-        self._places = FairSemaphore(self._route.limits.connections)
+        self._semaphore = FairSemaphore(self._route.limits.connections)
         self._idle: IdleConnections[HttpConnection] = IdleConnections()
 
-    def begin_anew(self) -> None:
+    def reset_after_fork(self) -> None:
         """In a forked child: the connections are the parent's, and stay open when the copies are closed."""
         left = self._idle
         self._begin()
@@ -196,9 +196,9 @@ class HttpPool:
         """Send a request; its answer, or what became of it."""
         if self._closed:
             raise StoreClosed("it was closed: open another")
-        ticket = Waiter()
-        with ticket.held:
-            if not self._places.enter(ticket, self._route.limits.read_timeout):
+        waiter = Waiter()
+        with waiter.held:
+            if not self._semaphore.acquire(waiter, self._route.limits.read_timeout):
                 return self._route.full
             try:
                 connection = self._idle.take(self._route.monotonic()) or self._connect()
@@ -206,7 +206,7 @@ class HttpPool:
             except (OSError, MalformedResponse) as error:
                 return self._route.unreached(error)
             finally:
-                self._places.leave(ticket)
+                self._semaphore.release(waiter)
 
     def close(self) -> None:
         """Hang up; what is under way hangs up when it is done."""

@@ -18,7 +18,7 @@ class SignalSafeEvent:
 
     def __init__(self) -> None:
         self._is_set = False
-        self._bells: dict[threading.Lock, None] = {}
+        self._wakeups: dict[threading.Lock, None] = {}
 
     def is_set(self) -> bool:
         """Whether it has happened."""
@@ -27,8 +27,8 @@ class SignalSafeEvent:
     def set(self) -> None:
         """It has happened: wake those who wait."""
         self._is_set = True
-        for bell in list(self._bells):
-            ring(bell)
+        for wakeup in list(self._wakeups):
+            wake(wakeup)
 
     def clear(self) -> None:
         """Wait for the next time."""
@@ -38,80 +38,80 @@ class SignalSafeEvent:
         """Whether it happens within so many seconds."""
         if self._is_set:
             return True
-        bell = silent()
-        self._bells[bell] = None
+        wakeup = acquired_lock()
+        self._wakeups[wakeup] = None
         try:
             if not self._is_set:
-                bell.acquire(timeout=min(max(seconds, 0.0), threading.TIMEOUT_MAX))
+                wakeup.acquire(timeout=min(max(seconds, 0.0), threading.TIMEOUT_MAX))
         finally:
-            self._bells.pop(bell, None)
+            self._wakeups.pop(wakeup, None)
         return self._is_set
 
 
-def silent() -> threading.Lock:
-    """A bell: a lock that is taken, which whoever waits for it takes once more."""
-    bell = threading.Lock()
-    bell.acquire()
-    return bell
+def acquired_lock() -> threading.Lock:
+    """A lock that is taken, so that whoever takes it once more waits until he is woken."""
+    wakeup = threading.Lock()
+    wakeup.acquire()
+    return wakeup
 
 
-def ring(bell: threading.Lock) -> None:
-    """Wake whoever waits for a bell; ringing it twice is ringing it once."""
+def wake(wakeup: threading.Lock) -> None:
+    """Wake whoever waits for such a lock; twice is once."""
     try:
-        bell.release()
+        wakeup.release()
     except RuntimeError:
         return
 
 
 class Waiter:
-    """A place in a queue. It is its holder's while `with ticket.held:` lasts, whatever ends that block."""
+    """A place in a queue. It is its holder's while `with waiter.held:` lasts, whatever ends that block."""
 
-    __slots__ = ("bell", "held")
+    __slots__ = ("held", "wakeup")
 
     def __init__(self) -> None:
         self.held: threading.Lock = threading.Lock()
-        self.bell: threading.Lock = silent()
+        self.wakeup: threading.Lock = acquired_lock()
 
 
 class FairSemaphore:
-    """So many places, given in the order of coming to those whose tickets are held."""
+    """So many places, given in the order of coming to the waiters that are held."""
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._tickets: dict[Waiter, None] = {}
+        self._waiters: dict[Waiter, None] = {}
 
     def __len__(self) -> int:
         """How many have a place, or wait for one."""
-        return len(self._tickets)
+        return len(self._waiters)
 
-    def enter(self, ticket: Waiter, seconds: float) -> bool:
-        """Wait for a place, so long at most. It is given back by `leave`, or else found free by the next."""
-        self._tickets[ticket] = None
-        if len(self._tickets) <= self._count:
+    def acquire(self, waiter: Waiter, seconds: float) -> bool:
+        """Wait for a place, so long at most. It is given back by `release`, or found free by the next."""
+        self._waiters[waiter] = None
+        if len(self._waiters) <= self._count:
             return True
         end = time.monotonic() + seconds
-        while not self._has_place(ticket):
+        while not self._has_place(waiter):
             left = end - time.monotonic()
             if left <= 0:
-                self.leave(ticket)
+                self.release(waiter)
                 return False
-            ticket.bell.acquire(timeout=min(left, PATROL_SECONDS))
+            waiter.wakeup.acquire(timeout=min(left, PATROL_SECONDS))
         return True
 
-    def leave(self, ticket: Waiter) -> None:
+    def release(self, waiter: Waiter) -> None:
         """Give the place back, and call whoever is the next to have one."""
-        self._tickets.pop(ticket, None)
-        if len(self._tickets) >= self._count:
-            for waiting in list(self._tickets)[self._count - 1 : self._count]:
-                ring(waiting.bell)
+        self._waiters.pop(waiter, None)
+        if len(self._waiters) >= self._count:
+            for waiting in list(self._waiters)[self._count - 1 : self._count]:
+                wake(waiting.wakeup)
 
-    def _has_place(self, ticket: Waiter) -> bool:
+    def _has_place(self, waiter: Waiter) -> bool:
         ahead = 0
-        for other in list(self._tickets):
-            if other is ticket:
+        for other in list(self._waiters):
+            if other is waiter:
                 break
             if other.held.locked():
                 ahead += 1
             else:  # its holder was torn away
-                self._tickets.pop(other, None)
+                self._waiters.pop(other, None)
         return ahead < self._count

@@ -27,10 +27,10 @@ def timeout_of(given: str | None) -> float:
     return seconds
 
 
-def ear(line: Any) -> Callable[..., Any]:
+def read_poller(connection: Any) -> Callable[..., Any]:
     """A function that tells whether anything, be it the end, is to be read within so many milliseconds."""
     if not hasattr(select, "poll"):  # Windows, where select() does as well
-        return lambda milliseconds=0: select.select([line], [], [], milliseconds / 1000)[0]
+        return lambda milliseconds=0: select.select([connection], [], [], milliseconds / 1000)[0]
     poll = select.poll()
-    poll.register(line, select.POLLIN)
+    poll.register(connection, select.POLLIN)
     return lambda milliseconds=0: poll.poll(milliseconds)

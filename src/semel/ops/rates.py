@@ -309,10 +309,10 @@ class RateKeeper:
         self._store = store
         self._clock = clock
         self._stop = SignalSafeEvent()
-        self.begin_anew()
+        self.reset_after_fork()
         FORKING.add(self)
 
-    def begin_anew(self) -> None:
+    def reset_after_fork(self) -> None:
         """Have counted nothing, and have no thread."""
         self._counter = RateCounter(self._clock)
         self._rows: dict[RowPlace, RateRow] = {}

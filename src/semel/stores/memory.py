@@ -42,7 +42,7 @@ from semel.core.drive import Glance
 from semel.errors import InvalidOption, StoreClosed, WriteUnderWay
 from semel.model import TableSize
 from semel.stores.shared import place_named
-from semel.stores.waiting import WaitingRoom
+from semel.stores.waiting import KeyWatchers
 from semel.tables import Index, Table, realm_of
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class MemoryStore:
         self._buckets: dict[float, list[tuple[str, ItemKey]]] = {}
         self._due: list[float] = [float("inf")]
         self._expires: dict[str, str] = {}
-        self._room = WaitingRoom(self._clock)
+        self._watchers = KeyWatchers(self._clock)
         self._carry_out: dict[type, Callable[[Any], Any]] = {
             Get: self._look,
             **dict.fromkeys((Put, Update, Add, Delete), self._write),
@@ -113,7 +113,7 @@ class MemoryStore:
             found: Found = self.execute(Get(command.table, command.key, command.sort))
             return found
 
-        return await self._room.awatch(place_named(command), command.seconds, look)
+        return await self._watchers.awatch(place_named(command), command.seconds, look)
 
     def glance(self, table: Table, attributes: tuple[str, ...], where: dict[str, str | int]) -> Glance:
         """A function from a key to these attributes of its item, if it is alive and as `where` says."""
@@ -172,7 +172,7 @@ class MemoryStore:
         return Found(now, self._seen(command, now))
 
     def _watch(self, command: Watch) -> Found:
-        return self._room.watch(place_named(command), command.seconds, lambda: self._look(command))
+        return self._watchers.watch(place_named(command), command.seconds, lambda: self._look(command))
 
     def _write(self, command: Write) -> Applied | Refused:
         if self._owned():
@@ -191,7 +191,7 @@ class MemoryStore:
                 items[spot] = after
             if self._due[0] <= now:
                 self._sweep(now)
-        self._room.ring(place_named(command))
+        self._watchers.notify(place_named(command))
         return Applied(now, after if type(command) is Add else None)
 
     def _batch(self, command: Batch) -> Many:
@@ -214,7 +214,7 @@ class MemoryStore:
             if self._due[0] <= now:
                 self._sweep(now)
         for write in command.writes:
-            self._room.ring(place_named(write))
+            self._watchers.notify(place_named(write))
         return Applied(now)
 
     def _seen(self, command: Get | Watch | Write, now: float) -> Item | None:

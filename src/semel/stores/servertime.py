@@ -15,9 +15,9 @@ class ServerTime:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         # How far its clock is ahead of ours that never jumps, and when that was heard.
-        self._heard = (float("-inf"), float("-inf"))
+        self._sample = (float("-inf"), float("-inf"))
 
-    def hear(self, reply: Any) -> None:
+    def observe(self, reply: Any) -> None:
         """Note the time of a reply that has just come.
 
         It is the time when its statement began, which may then have waited for a lock. So of those that were
@@ -28,9 +28,9 @@ class ServerTime:
                 return
             reply = reply.replies[-1]
         came = self._clock.monotonic()
-        heard = (reply.now - came, came)
-        if heard > self._heard or not self._fresh(came):
-            self._heard = heard
+        sample = (reply.now - came, came)
+        if sample > self._sample or not self._fresh(came):
+            self._sample = sample
 
     def known(self) -> Found | None:
         """The time; None where the server has to be asked."""
@@ -38,7 +38,7 @@ class ServerTime:
         if imposed is not None:
             return Found(imposed, None)
         monotonic = self._clock.monotonic()
-        return Found(monotonic + self._heard[0], None) if self._fresh(monotonic) else None
+        return Found(monotonic + self._sample[0], None) if self._fresh(monotonic) else None
 
     def _fresh(self, monotonic: float) -> bool:
-        return monotonic - self._heard[1] <= FRESH_SECONDS
+        return monotonic - self._sample[1] <= FRESH_SECONDS

@@ -5,7 +5,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from semel.core.commands import Applied, Batch, Get, Sort, Transact, Watch, Write
 from semel.errors import UsageError
-from semel.stores.waiting import WaitingRoom
+from semel.stores.waiting import KeyWatchers
 from semel.tables import Kind, Table
 
 ItemId: TypeAlias = tuple[str, str, Sort]
@@ -66,9 +66,9 @@ def made(command: Any, reply: Any) -> Iterable[Write]:
     return written
 
 
-def wake(room: WaitingRoom, command: Any, reply: Any) -> None:
+def wake(watchers: KeyWatchers, command: Any, reply: Any) -> None:
     """Wake whoever waits in this process for what was written."""
-    if not (room.vigils or room.async_vigils):
+    if not (watchers.watches or watchers.async_watches):
         return
     for write in made(command, reply):
-        room.ring(place_named(write))
+        watchers.notify(place_named(write))

@@ -1,4 +1,4 @@
-"""The waiting room: waiters for a key in this process share one read of it, and are woken by a signal."""
+"""Watches keys: waiters for a key in this process share one read of it, and are woken by a signal."""
 
 import random
 import threading
@@ -19,118 +19,118 @@ if TYPE_CHECKING:
 WORTH_SPREADING = 0.05
 
 
-class Vigil:
+class SharedWatch:
     """Several threads that wait for one key: the first looks, the others get what it saw."""
 
     def __init__(self) -> None:
-        self.led: threading.Lock = threading.Lock()
+        self.leading: threading.Lock = threading.Lock()
         """Held by the `with` block of the one that looks, which may be torn away."""
-        self.bell: SignalSafeEvent = SignalSafeEvent()
-        self.over: SignalSafeEvent = SignalSafeEvent()
+        self.changed: SignalSafeEvent = SignalSafeEvent()
+        self.done: SignalSafeEvent = SignalSafeEvent()
         self.seen: Found | None = None
         self.waiters = 1
 
 
-class AsyncVigil:
+class AsyncSharedWatch:
     """Several tasks of one event loop that wait for one key: the first looks, the others get what it saw."""
 
     def __init__(self, loop: "asyncio.AbstractEventLoop") -> None:
         import asyncio
 
         self.loop = loop
-        self.bell: asyncio.Event = asyncio.Event()
-        self.over: asyncio.Event = asyncio.Event()
+        self.changed: asyncio.Event = asyncio.Event()
+        self.done: asyncio.Event = asyncio.Event()
         self.seen: Found | None = None
         self.waiters = 1
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         """Wake them, from whichever thread."""
         try:
-            self.loop.call_soon_threadsafe(self.bell.set)
+            self.loop.call_soon_threadsafe(self.changed.set)
         except RuntimeError:  # the loop was closed, and its waiters with it
             return
 
 
-class WaitingRoom:
+class KeyWatchers:
     """Where `Watch` is carried out."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._lock = threading.RLock()
-        self.vigils: dict[Hashable, Vigil] = {}
-        self.async_vigils: dict[tuple[Hashable, int], AsyncVigil] = {}
+        self.watches: dict[Hashable, SharedWatch] = {}
+        self.async_watches: dict[tuple[Hashable, int], AsyncSharedWatch] = {}
         self._jitter = random.Random()
 
     def __len__(self) -> int:
         """How many wait."""
-        vigils: list[Vigil | AsyncVigil] = [*self.vigils.values(), *self.async_vigils.values()]
-        return sum(vigil.waiters for vigil in vigils)
+        watches: list[SharedWatch | AsyncSharedWatch] = [*self.watches.values(), *self.async_watches.values()]
+        return sum(shared.waiters for shared in watches)
 
-    def ring(self, place: Hashable) -> None:
+    def notify(self, place: Hashable) -> None:
         """Wake whoever waits for this place; costs next to nothing when nobody waits at all."""
-        if self.vigils and (vigil := self.vigils.get(place)):
-            vigil.bell.set()
-        if self.async_vigils:
-            for (waited_for, _), watch in list(self.async_vigils.items()):
+        if self.watches and (shared := self.watches.get(place)):
+            shared.changed.set()
+        if self.async_watches:
+            for (waited_for, _), waiting in list(self.async_watches.items()):
                 if waited_for == place:
-                    watch.ring()
+                    waiting.notify()
 
     def watch(self, place: Hashable, seconds: float, look: Callable[[], Found]) -> Found:
-        """Wait for the bell or the time, then look; or take what another waiter saw."""
+        """Wait for a signal or the time, then look; or take what another waiter saw."""
         began = self._clock.monotonic()
-        mine = Vigil()
-        with mine.led:
-            vigil = self._joined(place, mine)
-            if vigil is not mine:
-                self._clock.wait(vigil.over, seconds)
-                return self._timed(vigil.seen or look(), began)
+        mine = SharedWatch()
+        with mine.leading:
+            shared = self._joined(place, mine)
+            if shared is not mine:
+                self._clock.wait(shared.done, seconds)
+                return self._timed(shared.seen or look(), began)
             try:
-                self._clock.wait(mine.bell, self._spread(seconds))
+                self._clock.wait(mine.changed, self._spread(seconds))
                 # Who comes from here on must not be given a look that may be older than its coming.
                 self._end(place, mine)
                 mine.seen = look()
                 return self._timed(mine.seen, began)
             finally:
                 self._end(place, mine)
-                mine.over.set()
+                mine.done.set()
 
-    def _joined(self, place: Hashable, mine: Vigil) -> Vigil:
-        """The vigil of those who wait for a place already; mine, where nobody does."""
+    def _joined(self, place: Hashable, mine: SharedWatch) -> SharedWatch:
+        """The watch of those who wait for a place already; mine, where nobody does."""
         with self._lock:
-            vigil = self.vigils.get(place)
-            if vigil is None or not vigil.led.locked():
-                self.vigils[place] = mine
+            shared = self.watches.get(place)
+            if shared is None or not shared.leading.locked():
+                self.watches[place] = mine
                 return mine
-            vigil.waiters += 1
-            return vigil
+            shared.waiters += 1
+            return shared
 
-    def _end(self, place: Hashable, mine: Vigil) -> None:
+    def _end(self, place: Hashable, mine: SharedWatch) -> None:
         with self._lock:
-            if self.vigils.get(place) is mine:
-                del self.vigils[place]
+            if self.watches.get(place) is mine:
+                del self.watches[place]
 
     async def awatch(self, place: Hashable, seconds: float, look: Callable[[], Awaitable[Found]]) -> Found:
-        """Wait in a task for the bell or the time, then look; or take what another task of its loop saw."""
+        """Wait in a task for a signal or the time, then look; or take what another task of its loop saw."""
         import asyncio
 
         # A loop runs one task at a time, so no lock is needed.
         began = self._clock.monotonic()
         loop = asyncio.get_running_loop()
         name = (place, id(loop))
-        if vigil := self.async_vigils.get(name):
-            vigil.waiters += 1
-            await self._clock.wait_async(vigil.over, seconds)
-            return self._timed(vigil.seen or await look(), began)
-        vigil = self.async_vigils[name] = AsyncVigil(loop)
+        if shared := self.async_watches.get(name):
+            shared.waiters += 1
+            await self._clock.wait_async(shared.done, seconds)
+            return self._timed(shared.seen or await look(), began)
+        shared = self.async_watches[name] = AsyncSharedWatch(loop)
         try:
-            await self._clock.wait_async(vigil.bell, self._spread(seconds))
-            self.async_vigils.pop(name, None)
-            vigil.seen = await look()
-            return self._timed(vigil.seen, began)
+            await self._clock.wait_async(shared.changed, self._spread(seconds))
+            self.async_watches.pop(name, None)
+            shared.seen = await look()
+            return self._timed(shared.seen, began)
         finally:
-            if self.async_vigils.get(name) is vigil:
-                del self.async_vigils[name]
-            vigil.over.set()
+            if self.async_watches.get(name) is shared:
+                del self.async_watches[name]
+            shared.done.set()
 
     def _spread(self, seconds: float) -> float:
         """Somewhat less than asked, so that waiters of many processes do not all look at once."""

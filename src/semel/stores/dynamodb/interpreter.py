@@ -191,7 +191,7 @@ class DynamoOperations:
         self._marks[plan.title] = stamp.get(COMPLETE, {}).get("SS", [])
         return stamp
 
-    def hear(self, plan: DynamoPlan, env: str) -> DynamoSteps[bool]:
+    def ask_time(self, plan: DynamoPlan, env: str) -> DynamoSteps[bool]:
         """Look at a table's stamp to learn the time, which a refusal tells as well; whether it was seen."""
         try:
             yield from self.open(plan, env)

@@ -21,7 +21,7 @@ from semel.stores.dynamodb.plan import DynamoPlan
 from semel.stores.dynamodb.read_first import ReadFirst, RefusalRate
 from semel.stores.dynamodb.time import Timekeeper
 from semel.stores.shared import Plans, place_named, tables_of, wake
-from semel.stores.waiting import WaitingRoom
+from semel.stores.waiting import KeyWatchers
 from semel.tables import LEDGER, Form, Table
 
 if TYPE_CHECKING:
@@ -72,12 +72,12 @@ class DynamoDBStore:
             self._transport, self._time, self._plan, RefusalRate(read_first), self._errors.provision
         )
         self._own_overflow: Any = None
-        self.begin_anew()
+        self.reset_after_fork()
         FORKING.add(self)
 
-    def begin_anew(self) -> None:
+    def reset_after_fork(self) -> None:
         """With nothing that threads share: a forked child must not wait for its parent's."""
-        self._room = WaitingRoom(self._clock)
+        self._watchers = KeyWatchers(self._clock)
         self._opening = threading.RLock()
         self._workers: list[WorkerThreads] = []
         """The threads for what is asked side by side, once they are needed."""
@@ -130,11 +130,11 @@ class DynamoDBStore:
         if self._shut(command):
             self._open_up(command)
         if type(command) is Watch:
-            return self._room.watch(
+            return self._watchers.watch(
                 place_named(command), command.seconds, lambda: self._run(self._operations.get(command))
             )
         reply = self._run(self._operations.by_command[type(command)](command))
-        wake(self._room, command, reply)
+        wake(self._watchers, command, reply)
         return reply
 
     def at_once(self, command: Stored) -> Any | None:
@@ -153,9 +153,9 @@ class DynamoDBStore:
                 found: Found = await self._arun(self._operations.get(command))
                 return found
 
-            return await self._room.awatch(place_named(command), command.seconds, look)
+            return await self._watchers.awatch(place_named(command), command.seconds, look)
         reply = await self._arun(self._operations.by_command[type(command)](command))
-        wake(self._room, command, reply)
+        wake(self._watchers, command, reply)
         return reply
 
     def reap(self, limit: int = 500) -> int:
@@ -220,7 +220,7 @@ class DynamoDBStore:
         return used[0] if used else self._plan(LEDGER)
 
     def _look(self, command: Any, plan: DynamoPlan) -> DynamoSteps[bool]:
-        look = self._operations.hear if type(command) is Time else self._operations.open
+        look = self._operations.ask_time if type(command) is Time else self._operations.open
         return look(plan, self._env)
 
     def _open_up(self, command: Any) -> None:

@@ -42,13 +42,13 @@ class BackgroundWorker:
         self,
         address: PostgresAddress,
         clock: Clock,
-        ring: Callable[[tuple[str, str, Sort]], None],
+        notify: Callable[[tuple[str, str, Sort]], None],
         reap: Callable[[int], RoundTrips[int]],
     ) -> None:
         self.listening: bool = False
         self._address = address
         self._clock = clock
-        self._ring = ring
+        self._notify = notify
         self._reap = reap
         self._due = 0
         self._starting = threading.RLock()
@@ -130,7 +130,7 @@ class BackgroundWorker:
     def _notified(self, payload: str) -> None:
         with suppress(msgspec.DecodeError, ValueError):  # anybody may use the channel
             table, key, *sort = msgspec.json.decode(payload, type=list[str | int | float])
-            self._ring((str(table), str(key), sort[0] if sort else None))  # type: ignore[arg-type]
+            self._notify((str(table), str(key), sort[0] if sort else None))  # type: ignore[arg-type]
 
     def _reap_if_due(self, connection: "psycopg.Connection[Any]") -> None:
         if self._due < REAP_BATCH:

@@ -19,7 +19,7 @@ from psycopg.rows import tuple_row
 
 from semel.core.clock import Clock
 from semel.core.locks import FairSemaphore, SignalSafeEvent, Waiter
-from semel.core.sockets import ear
+from semel.core.sockets import read_poller
 from semel.errors import StoreClosed, StoreThrottled
 from semel.stores.postgres.address import PostgresAddress
 from semel.stores.postgres.errors import DRIVER_ERRORS, broken, translated, unreachable
@@ -41,7 +41,7 @@ class PostgresSession(Generic[C]):
 
     def __init__(self, connection: C, clock: Clock) -> None:
         self.clock = clock
-        self.ticket: Waiter | None = None
+        self.waiter: Waiter | None = None
         self.use(connection)
 
     def use(self, connection: C) -> None:
@@ -50,7 +50,7 @@ class PostgresSession(Generic[C]):
         kind: Any = RawCursor if isinstance(connection, psycopg.Connection) else AsyncRawCursor
         self.cursor: Any = kind(connection, row_factory=tuple_row)
         self.prepared: PreparedStatements | None = None
-        self._readable = ear(connection.fileno())
+        self._readable = read_poller(connection.fileno())
 
     def usable(self) -> bool:
         """Whether nothing came in while it was idle: a server that ends a session says so, or hangs up."""
@@ -132,29 +132,29 @@ class SessionPool(Generic[C]):
 
 
 class PostgresPool(SessionPool[psycopg.Connection[Any]]):
-    """Sessions for threads, each for as long as its holder's ticket is held."""
+    """Sessions for threads, each for as long as its waiter is held."""
 
     def __init__(self, address: PostgresAddress, clock: Clock) -> None:
         super().__init__(address, clock)
-        self._places = FairSemaphore(address.pool_size)
+        self._semaphore = FairSemaphore(address.pool_size)
 
-    def take(self, ticket: Waiter) -> PostgresSession[psycopg.Connection[Any]]:
+    def take(self, waiter: Waiter) -> PostgresSession[psycopg.Connection[Any]]:
         """A session that is the caller's until it is given back."""
-        if not self._places.enter(ticket, self.address.timeout):
+        if not self._semaphore.acquire(waiter, self.address.timeout):
             self._refuse()
         try:
             session = self._take_idle() or self._connected(self._connect())
-            session.ticket = ticket
+            session.waiter = waiter
         except BaseException:
-            self._places.leave(ticket)
+            self._semaphore.release(waiter)
             raise
         return session
 
     def give(self, session: PostgresSession[psycopg.Connection[Any]]) -> None:
         """Put a session back; one that is not idle is closed, and the server undoes what it began."""
         self._put(session)
-        if session.ticket is not None:
-            self._places.leave(session.ticket)
+        if session.waiter is not None:
+            self._semaphore.release(session.waiter)
 
     def renew(self, session: PostgresSession[psycopg.Connection[Any]]) -> None:
         """Give a session that broke another connection."""
@@ -179,31 +179,31 @@ class AsyncPostgresPool(SessionPool[psycopg.AsyncConnection[Any]]):
 
     def __init__(self, address: PostgresAddress, clock: Clock) -> None:
         super().__init__(address, clock)
-        self._room = asyncio.Semaphore(address.pool_size)
+        self._semaphore = asyncio.Semaphore(address.pool_size)
 
     async def take(self) -> PostgresSession[psycopg.AsyncConnection[Any]]:
         """A session that is the caller's until it is given back."""
-        if self._room.locked():
+        if self._semaphore.locked():
             await self._queue()
         else:
-            await self._room.acquire()
+            await self._semaphore.acquire()
         try:
             return self._take_idle() or self._connected(await self._connect())
         except BaseException:
-            self._room.release()
+            self._semaphore.release()
             raise
 
     async def _queue(self) -> None:
         try:
             async with asyncio.timeout(self.address.timeout):
-                await self._room.acquire()
+                await self._semaphore.acquire()
         except TimeoutError:
             self._refuse()
 
     def give(self, session: PostgresSession[psycopg.AsyncConnection[Any]]) -> None:
         """Put a session back; one that is not idle is closed, and the server undoes what it began."""
         self._put(session)
-        self._room.release()
+        self._semaphore.release()
 
     async def renew(self, session: PostgresSession[psycopg.AsyncConnection[Any]]) -> None:
         """Give a session that broke another connection."""

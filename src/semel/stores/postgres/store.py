@@ -20,7 +20,7 @@ from semel.stores.postgres.schema import SchemaCheck, layouts_of
 from semel.stores.postgres.within import PostgresWithin, StepsWithin
 from semel.stores.servertime import ServerTime
 from semel.stores.shared import made, place_named
-from semel.stores.waiting import WaitingRoom
+from semel.stores.waiting import KeyWatchers
 from semel.tables import Table
 
 if TYPE_CHECKING:
@@ -57,10 +57,10 @@ class PostgresStore:
         FORKING.add(self)
 
     def _connect(self) -> None:
-        self._room = WaitingRoom(self._clock)
+        self._watchers = KeyWatchers(self._clock)
         self._pool = PostgresPool(self._address, self._clock)
         self._pools = PerLoop(self._new_pool, _hang_up, AsyncPostgresPool.drop_all)
-        self._background = BackgroundWorker(self._address, self._clock, self._room.ring, self._reap)
+        self._background = BackgroundWorker(self._address, self._clock, self._watchers.notify, self._reap)
 
     def __repr__(self) -> str:
         return f"<PostgresStore {self._address.shown}>"
@@ -135,9 +135,9 @@ class PostgresStore:
     def _run(self, steps: RoundTrips[T]) -> T:
         steps = steps if self._schema.whole else self._checking(steps)
         first = next(steps)  # what is wrong with a command is raised before anything is sent
-        ticket = Waiter()
-        with ticket.held:
-            session = (pool := self._pool).take(ticket)
+        waiter = Waiter()
+        with waiter.held:
+            session = (pool := self._pool).take(waiter)
             try:
                 return run(session, steps, self._address, pool.renew, first)
             finally:
@@ -163,7 +163,7 @@ class PostgresStore:
     def _watch(self, command: Watch) -> Found:
         self._background.listen()
         look = self._look(command)
-        return self._room.watch(place_named(command), command.seconds, lambda: self._run(look()))
+        return self._watchers.watch(place_named(command), command.seconds, lambda: self._run(look()))
 
     async def _awatch(self, command: Watch) -> Found:
         self._background.listen()
@@ -172,7 +172,7 @@ class PostgresStore:
         async def look() -> Found:
             return await self._arun(read())
 
-        return await self._room.awatch(place_named(command), command.seconds, look)
+        return await self._watchers.awatch(place_named(command), command.seconds, look)
 
     def _look(self, command: Watch) -> Callable[[], RoundTrips[Found]]:
         """How an item is read after the wait: who waited in vain asks to be notified of the next write."""
@@ -187,19 +187,19 @@ class PostgresStore:
 
     def _answered(self, command: Any, reply: Any) -> None:
         """Note the time; wake whoever waits in this process for what was written, and count it."""
-        self._time.hear(reply)
+        self._time.observe(reply)
         if type(command) in READS:
             return
         for write in made(command, reply):
             self._background.count_write()
-            self._room.ring(place_named(write))
+            self._watchers.notify(place_named(write))
 
     def _reap(self, limit: int) -> RoundTrips[int]:
         return self._steps.reap([layout.table for layout in self._layouts], limit)
 
     # A fork
 
-    def begin_anew(self) -> Any:
+    def reset_after_fork(self) -> Any:
         """In a forked child: the connections are the parent's, and ending one here would end its session."""
         inherited = self._pool, self._pools, self._background
         self._connect()

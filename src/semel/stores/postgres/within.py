@@ -22,7 +22,7 @@ from semel.stores.postgres.interpreter import (
 from semel.stores.postgres.pool import PostgresSession, arun, run
 from semel.stores.postgres.statements import ASK_TIME, PostgresStatement
 from semel.stores.servertime import ServerTime
-from semel.stores.waiting import WaitingRoom
+from semel.stores.waiting import KeyWatchers
 
 if TYPE_CHECKING:
     from semel.core.codecs import Overflow
@@ -94,18 +94,18 @@ class PostgresWithin:
         self._address = address
         self._clock = clock
         self._time = time
-        self._room = WaitingRoom(clock)
+        self._watchers = KeyWatchers(clock)
 
     def execute(self, command: Stored) -> Any:
         """Carry the command out and answer it."""
         if isinstance(command, Watch):
-            return self._room.watch(
+            return self._watchers.watch(
                 command.key, command.seconds, lambda: self._run(self._steps.read(command))
             )
         reply = self.at_once(command)
         if reply is None:
             reply = self._run(self._steps.of(command))
-            self._time.hear(reply)
+            self._time.observe(reply)
         return reply
 
     def at_once(self, command: Stored) -> Any | None:
@@ -119,14 +119,14 @@ class PostgresWithin:
         reply = self.at_once(command)
         if reply is None:
             reply = await self._arun(self._steps.of(command))
-            self._time.hear(reply)
+            self._time.observe(reply)
         return reply
 
     async def _awatch(self, command: Watch) -> Found:
         async def look() -> Found:
             return await self._arun(self._steps.read(command))
 
-        return await self._room.awatch(command.key, command.seconds, look)
+        return await self._watchers.awatch(command.key, command.seconds, look)
 
     def close(self) -> None:
         """Nothing: the connection is the caller's."""

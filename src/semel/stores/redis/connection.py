@@ -24,7 +24,7 @@ from redis._parsers import BaseParser
 from redis.exceptions import ResponseError
 
 from semel.core.loops import close_after_loop
-from semel.core.sockets import ear
+from semel.core.sockets import read_poller
 from semel.stores.redis.address import Node, RedisAddress
 from semel.stores.redis.protocol import ErrorReply, RedisRequest, read
 
@@ -45,7 +45,7 @@ class RedisConnection:
         self.driver: Any = _driver_connection(redis, address, node, address.timeout)
         self.driver.connect()
         self.socket: socket.socket = self.driver._sock
-        self._readable = ear(self.socket)
+        self._readable = read_poller(self.socket)
 
     def is_quiet(self) -> bool:
         """Whether nothing came since the last reply: neither the end nor anything else."""

@@ -110,14 +110,14 @@ class Interpreter(Router):
         except UnicodeEncodeError as error:
             raise UsageError(f"not a text that UTF-8 can write: {error.object!r}") from error
         if type(command) is not Time:
-            self.time.hear(reply)
+            self.time.observe(reply)
         return reply
 
     def _time(self, _command: Time) -> Requests[Found]:
         known = self.time.known()
         if known is None:
             known = Found((yield from self._now()), None)
-            self.time.hear(known)
+            self.time.observe(known)
         return known
 
     # Opening

@@ -93,7 +93,7 @@ class AsyncRedisPool:
         self._address = address
         self._loop = asyncio.get_running_loop()
         self._timeout = asyncio.timeout
-        self._room = asyncio.Semaphore(TASKS)
+        self._semaphore = asyncio.Semaphore(TASKS)
         self._free: dict[Node, list[AsyncRedisConnection]] = defaultdict(list)
         self._used: set[AsyncRedisConnection] = set()
         self._closed = False
@@ -103,7 +103,7 @@ class AsyncRedisPool:
 
         What only reads is sent once more by a new connection, where one that was kept turns out to be broken.
         """
-        async with self._room:
+        async with self._semaphore:
             connection = await self._idle(request.node)
             if connection is not None:
                 try:

@@ -17,7 +17,7 @@ from semel.stores.redis.interpreter import Interpreter
 from semel.stores.redis.listener import RedisListener, Subscription
 from semel.stores.redis.pool import AsyncRedisPool, RedisPool
 from semel.stores.shared import place_named, wake
-from semel.stores.waiting import WaitingRoom
+from semel.stores.waiting import KeyWatchers
 from semel.tables import Table
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ class RedisStore:
         self._per_loop = PerLoop(
             lambda: AsyncRedisPool(self._address), AsyncRedisPool.close, AsyncRedisPool.drop
         )
-        self._room = WaitingRoom(self._clock)
-        self._listener = RedisListener(self._address, self._owner, self._room.ring)
+        self._watchers = KeyWatchers(self._clock)
+        self._listener = RedisListener(self._address, self._owner, self._watchers.notify)
 
     def __repr__(self) -> str:
         return f"<RedisStore {self._address.home}/{self._address.db}, prefix {self._address.prefix!r}>"
@@ -65,13 +65,13 @@ class RedisStore:
         """Carry the command out and answer it."""
         if type(command) is Watch:
             with self._subscribed(command) as subscription:
-                return self._room.watch(
+                return self._watchers.watch(
                     place_named(command), command.seconds, lambda: self._look(command, subscription)
                 )
         if type(command) is Time and (known := self.at_once(command)) is not None:
             return known
         reply = self._perform(command)
-        wake(self._room, command, reply)  # others are notified by the server
+        wake(self._watchers, command, reply)  # others are notified by the server
         return reply
 
     def at_once(self, command: Stored) -> Found | None:
@@ -83,9 +83,9 @@ class RedisStore:
         if type(command) is Watch:
             with self._subscribed(command) as subscription:
                 look = partial(self._alook, command, subscription)
-                return await self._room.awatch(place_named(command), command.seconds, look)
+                return await self._watchers.awatch(place_named(command), command.seconds, look)
         reply = await self._aperform(command)
-        wake(self._room, command, reply)  # others are notified by the server
+        wake(self._watchers, command, reply)  # others are notified by the server
         return reply
 
     def scan_cost(self, table: Table) -> ScanCost:
@@ -139,7 +139,7 @@ class RedisStore:
             return self._address.home
         return self._interpreter.slots.owner(channel) if self._interpreter.slots else None
 
-    def begin_anew(self) -> Any:
+    def reset_after_fork(self) -> Any:
         """In a forked child: connections of its own."""
         inherited = self._pool, self._per_loop, self._listener
         self._connect()

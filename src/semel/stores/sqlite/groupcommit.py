@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from semel.core.locks import PATROL_SECONDS, Waiter, ring
+from semel.core.locks import PATROL_SECONDS, Waiter, wake
 from semel.errors import (
     StoreClosed,
     StoreError,
@@ -93,9 +93,9 @@ class GroupCommit:
         self._closed = False
         self._born: tuple[int, int] | None = None
         self._sure_until = 0.0
-        self._begin_anew()
+        self._reset()
 
-    def _begin_anew(self) -> None:
+    def _reset(self) -> None:
         self._queue: dict[QueuedWrite, None] = {}
         self._connection: sqlite3.Connection | None = None
         self._committing: list[QueuedWrite] | None = None
@@ -115,7 +115,7 @@ class GroupCommit:
                     if self._leads(job):
                         self._lead(job)
                     else:
-                        job.bell.acquire(timeout=PATROL_SECONDS)
+                        job.wakeup.acquire(timeout=PATROL_SECONDS)
             finally:
                 self._leave(job)
         return job.answer()
@@ -164,7 +164,7 @@ class GroupCommit:
         """Wake the first thread of the queue; where there is none, one of the store's own stands in."""
         for first in list(self._queue):
             if first.loop is None and first.held.locked():
-                ring(first.bell)
+                wake(first.wakeup)
                 return
         self._call_worker()
 
@@ -325,7 +325,7 @@ class GroupCommit:
             try:
                 self._queue[job] = None
                 while not self._leads(job):
-                    job.bell.acquire(timeout=PATROL_SECONDS)
+                    job.wakeup.acquire(timeout=PATROL_SECONDS)
                 self._disconnect()
                 self._fair_lock.close()
             except WriteUnderWay:
@@ -351,7 +351,7 @@ class GroupCommit:
                 left = end - time.monotonic()
                 if left <= 0:
                     return
-                job.bell.acquire(timeout=min(left, PATROL_SECONDS))
+                job.wakeup.acquire(timeout=min(left, PATROL_SECONDS))
             self._disconnect()
         except WriteUnderWay:  # the fork is a signal handler's
             return
@@ -367,7 +367,7 @@ class GroupCommit:
         """After a fork, in the child: begin anew; what is still open belongs to the parent."""
         inherited = self._connection
         self._fair_lock.close()
-        self._begin_anew()
+        self._reset()
         return inherited
 
 
@@ -377,7 +377,7 @@ def settle(batch: list[QueuedWrite]) -> None:
     for job in batch:
         job.settled = True
         if job.loop is None:
-            ring(job.bell)
+            wake(job.wakeup)
         else:
             abroad.setdefault(job.loop, []).append(job)
     for loop, jobs in abroad.items():

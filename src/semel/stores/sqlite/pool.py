@@ -22,9 +22,9 @@ class ReaderPool:
     def __init__(self, file: SQLiteFile) -> None:
         self._file = file
         self._closed = False
-        self._begin_anew()
+        self._reset()
 
-    def _begin_anew(self) -> None:
+    def _reset(self) -> None:
         self._idle: deque[sqlite3.Cursor] = deque()
         self._kept = 0 if self._closed else KEPT
         # One that a signal has taken from its thread is closed as nobody has it any more.
@@ -120,5 +120,5 @@ class ReaderPool:
     def abandon(self) -> set[sqlite3.Connection]:
         """Begin anew, in the child; what is still open is the parent's."""
         inherited = set(self._open)
-        self._begin_anew()
+        self._reset()
         return inherited

@@ -45,7 +45,7 @@ from semel.stores.sqlite.pool import ReaderPool
 from semel.stores.sqlite.schema import complete, prepare
 from semel.stores.sqlite.time import file_time
 from semel.stores.sqlite.within import SQLiteWithin
-from semel.stores.waiting import WaitingRoom
+from semel.stores.waiting import KeyWatchers
 from semel.stores.workers import WorkerThreads
 from semel.tables import OWN, Table
 
@@ -90,7 +90,7 @@ class SQLiteStore:
             Watch: self._watch,
             Time: self._get_time,
         }
-        self._begin_anew()
+        self._reset()
         try:
             self._prepare(env)
         except BaseException:
@@ -98,8 +98,8 @@ class SQLiteStore:
             raise
         STORES.add(self)
 
-    def _begin_anew(self) -> None:
-        self._room = WaitingRoom(self._clock)
+    def _reset(self) -> None:
+        self._watchers = KeyWatchers(self._clock)
         self._starting = threading.RLock()
         self._pool: ThreadPoolExecutor | None = None
         self._worker = WorkerThreads(1, "semel-sqlite")
@@ -250,13 +250,13 @@ class SQLiteStore:
         return Found(self._now(), None)
 
     def _watch(self, command: Watch) -> Found:
-        return self._room.watch(place_named(command), command.seconds, lambda: self._get(command))
+        return self._watchers.watch(place_named(command), command.seconds, lambda: self._get(command))
 
     async def _awatch(self, command: Watch) -> Found:
         async def look() -> Found:
             return self._get(command)
 
-        return await self._room.awatch(place_named(command), command.seconds, look)
+        return await self._watchers.awatch(place_named(command), command.seconds, look)
 
     # Writing
 
@@ -273,7 +273,7 @@ class SQLiteStore:
     def _ring(self, job: QueuedWrite) -> None:
         """Wake whoever waits for what was written."""
         if job.error is None:
-            wake(self._room, job.command, job.reply)
+            wake(self._watchers, job.command, job.reply)
 
     # Tables and threads
 
@@ -339,7 +339,7 @@ class SQLiteStore:
 
     def _abandon(self) -> None:
         INHERITED.append([*self._readers.abandon(), self._writer.abandon()])
-        self._begin_anew()
+        self._reset()
 
 
 STORES: "weakref.WeakSet[SQLiteStore]" = weakref.WeakSet()
