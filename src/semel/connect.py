@@ -23,7 +23,7 @@ from semel.once import Once
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-    from semel.core.heartbeat import Heart
+    from semel.core.heartbeat import HeartbeatThread
     from semel.core.locks import SignalSafeEvent
     from semel.gate import GateSteps, Rule
     from semel.gate.facades import AsyncGate, Gate
@@ -222,7 +222,7 @@ class Shared(msgspec.Struct, frozen=True):
     redact: "Redactor | None"
     clock: Clock
     horizon: Seconds | None
-    heart: "Heart"
+    heartbeats: "HeartbeatThread"
     stopping: "SignalSafeEvent"
     board: "list[Board]"
     """The switches as this process sees them, once it has asked for them."""
@@ -253,7 +253,7 @@ class Semel:
         clock: Clock | None = None,
     ) -> None:
         # Threads, which whoever only imports semel does not need.
-        from semel.core.heartbeat import Heart
+        from semel.core.heartbeat import HeartbeatThread
         from semel.core.locks import SignalSafeEvent
 
         clock = clock or Clock()
@@ -271,7 +271,7 @@ class Semel:
                 redact,
                 clock,
                 horizon,
-                Heart(store, clock),
+                HeartbeatThread(store, clock),
                 SignalSafeEvent(),
                 [],
                 worker,
@@ -303,11 +303,13 @@ class Semel:
             shared.codec,
             clock=shared.clock,
             clear_details=isinstance(store, Limiting) and store.spreads_details,
-            rescue=shared.heart.rescue,
+            rescue=shared.heartbeats.rescue,
         )
         self._realm = realm
         self.ledger: Ledger = Ledger(steps, store)
-        context = FlowContext(steps, store, shared.clock, shared.heart, shared.secret, shared.stopping.is_set)
+        context = FlowContext(
+            steps, store, shared.clock, shared.heartbeats, shared.secret, shared.stopping.is_set
+        )
         self.once: Once = Once(context)
         self.aio: AsyncSemel = AsyncSemel(self)
 

@@ -434,11 +434,11 @@ class Running:
 
     async def __aenter__(self) -> Run:
         self._run = self._begun(await aadvance(self._started(), self._store))
-        self._pulse = self._flow.abegin(self._run)
+        self._heartbeat = self._flow.abegin(self._run)
         return self._run
 
     async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        lost = self._flow.aend(self._run, self._pulse, error)
+        lost = self._flow.aend(self._run, self._heartbeat, error)
         ended = await aadvance(self._steps, self._store, reply=self._done(lost or error))
         if lost is not None:
             raise lost from error

@@ -122,7 +122,7 @@ def main(url, env, seed, signals):
         assert worker.attempt("after the storm") == "after the storm, run 1"
         stop.set()
         thread.join()
-        beating = len(s._shared.heart._live)
+        beating = len(s._shared.heartbeats._live)
         said = {"hits": worker.hits, "stormy": stormy, "wrong": worker.wrong, "beating": beating}
         sys.stdout.write(json.dumps(said) + "\n")
 

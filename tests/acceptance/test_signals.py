@@ -131,7 +131,7 @@ def interrupt_everywhere(s, other, way, error, moments):
         # It may be told by the thread of the heartbeat, where even the giving back was torn off.
         if not (given and way in ("claim", "many")):
             assert until(partial(free, other, work, key)), interrupted.place
-        assert (CURRENT.get(), s._shared.heart._live) == (None, {}), interrupted.place
+        assert (CURRENT.get(), s._shared.heartbeats._live) == (None, {}), interrupted.place
         again = other(work.function, key)
         assert given in (None, again) or way in ("claim", "many"), interrupted.place
         if error is Interrupt:

@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 
 import semel
-from semel.core.heartbeat import Pulse
+from semel.core.heartbeat import TaskHeartbeat
 from semel.core.running import Run
 from semel.doors.asgi import ASGICycle, IdempotencyMiddleware
 from semel.doors.http import ANYONE, Idempotency
@@ -911,7 +911,7 @@ def test_of_many_at_once_one_runs_and_the_others_are_told_or_wait(s: semel.Semel
 
 
 def test_no_request_leaves_anything_behind() -> None:
-    kinds = (ASGICycle, Exchange, Run, Running, Pulse)
+    kinds = (ASGICycle, Exchange, Run, Running, TaskHeartbeat)
 
     def left() -> Counter[str]:
         gc.collect()

@@ -283,7 +283,7 @@ def test_without_a_context_the_lease_is_the_usual_one(on) -> None:
 
 def test_no_thread_renews_a_lease_that_ends_with_its_invocation(on, s) -> None:
     renewed: list[int] = []
-    handler = on.sqs()(lambda record: renewed.append(len(s._shared.heart._live)))
+    handler = on.sqs()(lambda record: renewed.append(len(s._shared.heartbeats._live)))
     handler(batch(sqs_record("id-1")), PLENTY)
     handler(batch(sqs_record("id-2")), None)
     assert renewed == [0, 1]

@@ -883,7 +883,7 @@ def status_of(s: semel.Semel, exchange: Exchange) -> str:
 
 def renewed(s: semel.Semel) -> int:
     """How many leases are being kept alive."""
-    return len(s._shared.heart._live)
+    return len(s._shared.heartbeats._live)
 
 
 def test_a_stream_that_fails_gives_the_key_back(s: semel.Semel) -> None:

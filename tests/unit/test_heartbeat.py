@@ -10,7 +10,7 @@ import pytest
 import semel
 from semel.core import tokens
 from semel.core.drive import drive
-from semel.core.heartbeat import Heart, beat
+from semel.core.heartbeat import HeartbeatThread, beat
 from semel.core.ledger import LedgerSteps
 from semel.core.realm import Realm
 from semel.core.running import Run
@@ -255,17 +255,17 @@ def test_a_callers_own_cancellation_is_not_taken_for_a_lost_claim() -> None:
 
 def test_the_heart_rests_when_nothing_runs_and_beats_again() -> None:
     s = semel.connect("memory:")
-    heart = Heart(s.store, semel.Clock())
+    heartbeats = HeartbeatThread(s.store, semel.Clock())
     ledger = LedgerSteps(Realm())
 
     def one_life(key: str) -> None:
         claim = s.ledger.claim(key, lease=SHORT)
         assert isinstance(claim, semel.Claimed)
         run = Run(claim, semel.Clock().monotonic(), semel.Clock())
-        heart.start(run, ledger)
-        thread = heart._thread
+        heartbeats.start(run, ledger)
+        thread = heartbeats._thread
         assert thread is not None
-        heart.stop(run)
+        heartbeats.stop(run)
         thread.join(60)
         assert not thread.is_alive()
 
@@ -281,10 +281,10 @@ def test_a_forked_child_renews_its_own_leases_and_makes_its_own_tokens() -> None
     parents = {tokens.random_token(), *tokens._stock}
     claim = s.ledger.claim("k", lease=SHORT)
     assert isinstance(claim, semel.Claimed)
-    s._shared.heart.start(Run(claim, semel.Clock().monotonic(), semel.Clock()), LedgerSteps(Realm()))
+    s._shared.heartbeats.start(Run(claim, semel.Clock().monotonic(), semel.Clock()), LedgerSteps(Realm()))
     child = os.fork()
     if child == 0:
-        fresh = s._shared.heart._thread is None and not s._shared.heart._live
+        fresh = s._shared.heartbeats._thread is None and not s._shared.heartbeats._live
         mine = {tokens.random_token() for _ in range(100)}
         os._exit(0 if fresh and not mine & parents else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
@@ -334,7 +334,7 @@ async def quiet(turns: int = 12) -> None:
 
 def live(s: semel.Semel) -> dict[Any, None]:
     """The leases that a loop keeps alive, and has not begun to renew."""
-    return s._shared.heart.pulses.here()._live
+    return s._shared.heartbeats.loops.here()._live
 
 
 async def hold(s: semel.Semel, key: str, lease: float, until: asyncio.Event) -> None:
@@ -418,7 +418,7 @@ def test_work_that_another_renewal_ends_is_not_renewed_itself() -> None:
         s = semel.connect("memory:", clock=hours.clock)
         works = [asyncio.create_task(hold(s, key, 30, asyncio.Event())) for key in ("a", "b")]
         await quiet()
-        pulses = s._shared.heart.pulses.here()
+        heartbeats = s._shared.heartbeats.loops.here()
         first, second = live(s)
         begin = first.begin
 
@@ -429,7 +429,7 @@ def test_work_that_another_renewal_ends_is_not_renewed_itself() -> None:
                 begin()
                 second.stop()
 
-        pulses._live = {Ending(): None, second: None}  # type: ignore[dict-item]
+        heartbeats._live = {Ending(): None, second: None}  # type: ignore[dict-item]
         await hours.go_by(11)
         assert second._task is None or second._task.cancelled()
         for work in works:
@@ -510,7 +510,7 @@ def test_each_loop_has_its_own_timer_and_a_closed_loop_leaves_none_behind() -> N
 
     for number in range(20):
         asyncio.run(one(f"k{number}"))
-    assert len(s._shared.heart.pulses._made) == 1
+    assert len(s._shared.heartbeats.loops._made) == 1
 
 
 def test_loops_in_threads_do_not_see_each_others_work() -> None:

@@ -49,7 +49,7 @@ from semel.model import (
 from semel.tables import LEDGER
 
 if TYPE_CHECKING:
-    from semel.core.heartbeat import Heart, Pulse
+    from semel.core.heartbeat import HeartbeatThread, TaskHeartbeat
 
 
 class Skipped(msgspec.Struct, frozen=True):
@@ -101,7 +101,7 @@ class FlowContext(msgspec.Struct, frozen=True):
     ledger: LedgerSteps
     store: Store
     clock: Clock
-    heart: Heart
+    heartbeats: HeartbeatThread
     secret: bytes | None
     draining: Callable[[], bool]
 
@@ -121,7 +121,7 @@ class Flow:
         self._task = context.ledger.events.name
         self._monotonic = context.clock.monotonic
         self._draining = context.draining
-        self._heart, self._beats = context.heart, policy.heartbeat
+        self._heartbeats, self._beats = context.heartbeats, policy.heartbeat
         self.replay: Callable[[str, str | None], Any] = _replayer(self)
 
     def promise(self, decoder: Decoder) -> None:
@@ -382,19 +382,19 @@ class Flow:
         run.over = False
         CURRENT.set(run)
         if self._beats and run.claim.attempt:  # it is protected
-            self._heart.start(run, self._ledger)
+            self._heartbeats.start(run, self._ledger)
         run.begun = True
 
     def end(self, run: Run) -> None:
         """The work is over."""
-        self._heart.stop(run)
+        self._heartbeats.stop(run)
         run.over = True
         if CURRENT.get() is run:
             CURRENT.set(run.outer)
 
     async def aattempt(self, run: Run, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Do async work as this attempt; a lost lease cancels it. A resolver need not be async."""
-        pulse = self.abegin(run)
+        heartbeat = self.abegin(run)
         error: BaseException | None = None
         try:
             value = function(*args, **kwargs)
@@ -403,11 +403,11 @@ class Flow:
             error = raised
             raise
         finally:
-            lost = self.aend(run, pulse, error)
+            lost = self.aend(run, heartbeat, error)
             if lost is not None:
                 raise lost from error
 
-    def abegin(self, run: Run) -> Pulse | None:
+    def abegin(self, run: Run) -> TaskHeartbeat | None:
         """Async work begins; a resolver's may have been over before."""
         run.outer = CURRENT.get()
         run.over = False
@@ -415,16 +415,18 @@ class Flow:
         run.begun = True
         if not (self._beats and run.claim.attempt):
             return None
-        return self._heart.pulse(run, self._ledger)
+        return self._heartbeats.for_task(run, self._ledger)
 
-    def aend(self, run: Run, pulse: Pulse | None, error: BaseException | None) -> errors.ClaimLost | None:
+    def aend(
+        self, run: Run, heartbeat: TaskHeartbeat | None, error: BaseException | None
+    ) -> errors.ClaimLost | None:
         """Async work is over; what to raise instead where it was cancelled for a lost claim."""
         run.over = True
         CURRENT.set(run.outer)
-        if pulse is None:
+        if heartbeat is None:
             return None
-        pulse.stop()
-        if type(error).__name__ == "CancelledError" and pulse.claim_lost():
+        heartbeat.stop()
+        if type(error).__name__ == "CancelledError" and heartbeat.claim_lost():
             return errors.ClaimLost(run.key, run.attempt, "go on with")
         return None
 

@@ -47,7 +47,7 @@ def beat(ledger: LedgerSteps, run: Run, clock: Clock) -> Steps[None]:
 IDLE_SECONDS = 60.0
 
 
-class Heart:
+class HeartbeatThread:
     """The thread that renews the leases of sync work.
 
     Work that ends before its first renewal is due costs an addition to a set and a removal: the thread is
@@ -59,12 +59,12 @@ class Heart:
         self._store = store
         self._clock = clock
         self._shortest = float("inf")
-        self.pulses: PerLoop[Pulses] = PerLoop(
-            lambda: Pulses(store, clock), _nothing_to_wait_for, lambda _: None
+        self.loops: PerLoop[LoopHeartbeats] = PerLoop(
+            lambda: LoopHeartbeats(store, clock), _nothing_to_wait_for, lambda _: None
         )
         """What renews the leases of async work, for each event loop."""
         self._forget()
-        HEARTS.add(self)
+        THREADS.add(self)
 
     def _forget(self) -> None:
         self._live: dict[Run, LedgerSteps] = {}
@@ -86,9 +86,9 @@ class Heart:
         """The work is over."""
         self._live.pop(run, None)
 
-    def pulse(self, run: Run, ledger: LedgerSteps) -> "Pulse":
+    def for_task(self, run: Run, ledger: LedgerSteps) -> "TaskHeartbeat":
         """Keep this lease of async work alive from now on, on the running event loop."""
-        return Pulse(run, ledger, self.pulses.here())
+        return TaskHeartbeat(run, ledger, self.loops.here())
 
     def rescue(self, steps: Steps[None]) -> None:
         """Take these steps in the place of a caller that was torn away."""
@@ -141,28 +141,28 @@ class Heart:
             return False
 
 
-HEARTS: "weakref.WeakSet[Heart]" = weakref.WeakSet()
+THREADS: "weakref.WeakSet[HeartbeatThread]" = weakref.WeakSet()
 
 
 def _after_fork() -> None:
     # Threads do not survive a fork, and the parent's leases are the parent's to renew.
-    for heart in HEARTS:
-        heart._forget()
+    for thread in THREADS:
+        thread._forget()
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-async def _nothing_to_wait_for(_pulses: "Pulses") -> None:
+async def _nothing_to_wait_for(_heartbeats: "LoopHeartbeats") -> None:
     """A loop that ends has no work left whose lease could be renewed."""
 
 
-# Each pulse waits for its own moment by itself: this is about how often the timer rings, and nothing else.
+# Each heartbeat waits for its own moment: this is about how often the timer rings, and nothing else.
 TOGETHER = 0.1
 
 
-class Pulses:
+class LoopHeartbeats:
     """The leases of async work on one event loop: one timer for all of them, set for the first that is due.
 
     Work that ends before that costs an entry in a dictionary, and neither a timer nor a task.
@@ -175,19 +175,19 @@ class Pulses:
         self.clock = clock
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self.current_task: Callable[[], asyncio.Task[Any] | None] = asyncio.current_task
-        self._live: dict[Pulse, None] = {}
+        self._live: dict[TaskHeartbeat, None] = {}
         self._set_for = float("inf")
         self._timer: asyncio.TimerHandle | None = None
 
-    def add(self, pulse: "Pulse") -> None:
-        """Begin this pulse when its run's renewal is due."""
-        self._live[pulse] = None
-        if pulse.run.due < self._set_for:
-            self._set(pulse.run.due)
+    def add(self, heartbeat: "TaskHeartbeat") -> None:
+        """Begin this heartbeat when its run's renewal is due."""
+        self._live[heartbeat] = None
+        if heartbeat.run.due < self._set_for:
+            self._set(heartbeat.run.due)
 
-    def remove(self, pulse: "Pulse") -> None:
+    def remove(self, heartbeat: "TaskHeartbeat") -> None:
         """The work is over."""
-        self._live.pop(pulse, None)
+        self._live.pop(heartbeat, None)
 
     def _set(self, due: float) -> None:
         if self._timer is not None:
@@ -198,56 +198,56 @@ class Pulses:
     def _ring(self) -> None:
         # Those that follow at once ring with it: a loop that is late would else set it once for each of them.
         due = max(self._set_for, self.clock.monotonic()) + TOGETHER
-        for pulse in [pulse for pulse in self._live if pulse.run.due <= due]:
-            del self._live[pulse]
-            pulse.begin()
+        for heartbeat in [heartbeat for heartbeat in self._live if heartbeat.run.due <= due]:
+            del self._live[heartbeat]
+            heartbeat.begin()
         self._timer, self._set_for = None, float("inf")
         if self._live:
-            self._set(min(pulse.run.due for pulse in self._live))
+            self._set(min(heartbeat.run.due for heartbeat in self._live))
 
 
-class Pulse:
+class TaskHeartbeat:
     """What renews the lease of one piece of async work, and cancels the work when it is lost."""
 
-    __slots__ = ("_cancelled", "_cancelling", "_ledger", "_pulses", "_renewal", "_task", "_work", "run")
+    __slots__ = ("_cancelled", "_cancelling", "_heartbeats", "_ledger", "_renewal", "_task", "_work", "run")
 
-    def __init__(self, run: Run, ledger: LedgerSteps, pulses: Pulses) -> None:
+    def __init__(self, run: Run, ledger: LedgerSteps, heartbeats: LoopHeartbeats) -> None:
         self.run: Run = run
         self._ledger = ledger
-        self._pulses = pulses
+        self._heartbeats = heartbeats
         self._task: asyncio.Task[None] | None = None
         self._renewal: asyncio.Task[None] | None = None
         self._cancelled = False
-        self._work = pulses.current_task()
+        self._work = heartbeats.current_task()
         self._cancelling = self._work.cancelling() if self._work else 0
-        pulses.add(self)
+        heartbeats.add(self)
 
     def stop(self) -> None:
         """The work is over."""
         if self._task is None:
-            self._pulses.remove(self)
+            self._heartbeats.remove(self)
         else:
             self._task.cancel()
 
     def claim_lost(self) -> bool:
-        """Whether the cancellation that is under way is this pulse's own, for a lost claim."""
+        """Whether the cancellation that is under way is this heartbeat's own, for a lost claim."""
         if not self._cancelled or self._work is None:
             return False
         return self._work.uncancel() <= self._cancelling
 
     def begin(self) -> None:
         """Keep the lease alive from now on."""
-        self._task = self._pulses.loop.create_task(self._beat())
+        self._task = self._heartbeats.loop.create_task(self._beat())
 
     async def _beat(self) -> None:
         import asyncio
 
-        run, clock, store = self.run, self._pulses.clock, self._pulses.store
+        run, clock, store = self.run, self._heartbeats.clock, self._heartbeats.store
         while not run.lost:
             await asyncio.sleep(run.due - clock.monotonic())
             # A task of its own: a renewal that hangs must not keep the work going past its deadline.
             steps = beat(self._ledger, run, clock)
-            self._renewal = self._pulses.loop.create_task(adrive(steps, store), name="semel-renewal")
+            self._renewal = self._heartbeats.loop.create_task(adrive(steps, store), name="semel-renewal")
             await asyncio.wait({self._renewal}, timeout=run.deadline - clock.monotonic())
         self._ledger.events.warn(
             What.CLAIM_LOST,

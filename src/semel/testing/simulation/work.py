@@ -127,10 +127,10 @@ class SimulatedWork(Network):
             self.count("lost while at work")
             self._finish(process, job, errors.ClaimLost(run.key, run.attempt, "go on with"))
             return
-        heart = SimulatedOperation(
+        renewal = SimulatedOperation(
             f"{operation.name}~", "beat", operation.id, operation.policy, operation.fingerprint
         )
-        heart.tokens = operation.tokens
+        renewal.tokens = operation.tokens
         self.count("heartbeats")
 
         def again() -> None:
@@ -139,7 +139,7 @@ class SimulatedWork(Network):
             else:
                 self._beat_later(process, job)
 
-        self.resume(SimulatedProcess(heart, beat(self.ledger, run, self.clock), again), None)
+        self.resume(SimulatedProcess(renewal, beat(self.ledger, run, self.clock), again), None)
 
     def _beat_later(self, process: SimulatedProcess, job: SimulatedJob) -> None:
         """The next beat comes when it is due, or is late: a machine may be busy, or asleep."""

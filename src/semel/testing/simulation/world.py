@@ -15,7 +15,7 @@ from semel import errors
 from semel.core.codecs import decoder_for
 from semel.core.commands import Raised, Returned, Steps
 from semel.core.flow import Flow, FlowContext
-from semel.core.heartbeat import Heart
+from semel.core.heartbeat import HeartbeatThread
 from semel.core.policy import Policy
 from semel.model import MISSING, Abandoned, Happened, NotHappened, Settlement
 from semel.testing.simulation.network import SOON, SimulatedProcess
@@ -43,7 +43,7 @@ class World(SimulatedWork):
 
     def __init__(self, seed: int, listener: Callable[[str], None] | None = None) -> None:
         super().__init__(seed, listener)
-        self._heart = Heart(self.store, self.clock)
+        self._heartbeats = HeartbeatThread(self.store, self.clock)
         self._operations = itertools.count(1)
 
     # Who is there
@@ -64,7 +64,7 @@ class World(SimulatedWork):
         self.later(self.rng.between(0, 0.5) * self.lease, self._next_call, worker, flow)
 
     def _flow(self, policy: Policy, is_draining: Callable[[], bool]) -> Flow:
-        context = FlowContext(self.ledger, self.store, self.clock, self._heart, None, is_draining)
+        context = FlowContext(self.ledger, self.store, self.clock, self._heartbeats, None, is_draining)
         return Flow(context, policy, DECODER)
 
     def _next_call(self, worker: SimulatedWorker, flow: Flow) -> None:
