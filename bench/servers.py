@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from bench import bare
 from bench.timing import installed
 from semel.core.clock import Clock
-from semel.provision.places import ProvisionTarget, opened
+from semel.provision.builders import ProvisionTarget, opened
 from semel.tables import OWN
 from tests.servers.dynamodb import VERSION, dynoxide
 from tests.servers.postgres import postgres

@@ -113,7 +113,7 @@ class Place:
             store.close()
 
     def _provision(self) -> None:
-        from semel.provision.places import ProvisionTarget, opened
+        from semel.provision.builders import ProvisionTarget, opened
         from semel.tables import OWN
 
         tables = {table.name: table for table in (*OWN, *TABLES, *self._more)}

@@ -10,7 +10,7 @@ import shipments
 import semel
 from semel.doors.aws_lambda import Lambda
 from semel.provision import stack
-from semel.provision.places import ProvisionTarget, opened
+from semel.provision.builders import ProvisionTarget, opened
 
 
 class Context:

@@ -553,7 +553,7 @@ inline conclude(me)
 	fi
 }
 
-/* as Bid.withdrawn, Stake.withdrawn: a caller is interrupted while it claims, and takes its claim back. */
+/* as PendingClaim.withdrawn, PendingCall.withdrawn: a caller is interrupted while it claims, and takes its claim back. */
 inline withdraw(me)
 {
 	tried = w[me].tried;

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
         Mailbox,
         Switches,
     )
-    from semel.state.switches import Board, SwitchSteps
+    from semel.state.switches import SwitchCache, SwitchSteps
     from semel.state.transaction import Rules, Transaction
 
 # The store of each URL scheme: the module is imported when it is asked for, and no sooner.
@@ -199,7 +199,7 @@ def _checked(secret: bytes | None) -> bytes | None:
 
 
 def _events(on_event: Listener | None, redact: "Redactor | None", clock: Clock, *, log_keys: bool) -> Events:
-    from semel.core.seldom import Seldom
+    from semel.core.log_throttle import LogThrottle
 
     events = Events()
     if on_event is not None:
@@ -207,7 +207,7 @@ def _events(on_event: Listener | None, redact: "Redactor | None", clock: Clock, 
     if redact is not None:
         events.scrub = redact.text
     events.shows_keys = log_keys
-    events.seldom = Seldom(clock)
+    events.throttle = LogThrottle(clock)
     return events
 
 
@@ -224,7 +224,7 @@ class Shared(msgspec.Struct, frozen=True):
     horizon: Seconds | None
     heartbeats: "HeartbeatThread"
     stopping: "SignalSafeEvent"
-    board: "list[Board]"
+    switch_caches: "list[SwitchCache]"
     """The switches as this process sees them, once it has asked for them."""
     worker: str
     rates: "list[RateKeeper]"
@@ -420,12 +420,12 @@ class Semel:
 
     @functools.cached_property
     def _switch_steps(self) -> "SwitchSteps":
-        from semel.state.switches import Board, SwitchSteps
+        from semel.state.switches import SwitchCache, SwitchSteps
 
         shared = self._shared
-        if not shared.board:
-            shared.board.append(Board(self.store, shared.clock))
-        return SwitchSteps(self._realm, shared.board[0], shared.clock)
+        if not shared.switch_caches:
+            shared.switch_caches.append(SwitchCache(self.store, shared.clock))
+        return SwitchSteps(self._realm, shared.switch_caches[0], shared.clock)
 
     def _gate_steps(self, rules: "tuple[Rule, ...]", ttl: Seconds, trace: str | None) -> "GateSteps":
         from semel.gate import GateSteps
@@ -480,8 +480,8 @@ class Semel:
         self.drain()
         for rates in self._shared.rates:
             rates.stop()
-        for board in self._shared.board:
-            board.stop()
+        for switch_caches in self._shared.switch_caches:
+            switch_caches.stop()
         self.store.close()
 
     def __enter__(self) -> Self:

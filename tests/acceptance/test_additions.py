@@ -17,7 +17,7 @@ from semel.cli.app import app
 from semel.core.clock import Clock
 from semel.core.commands import Get, Put, Update
 from semel.ops.model import Search
-from semel.provision.places import ProvisionTarget, opened
+from semel.provision.builders import ProvisionTarget, opened
 from semel.provision.shape import stamp_key
 from semel.stores.backfill import PAGE_ITEMS
 from semel.stores.dynamodb.address import parse

@@ -770,7 +770,7 @@ def test_a_loop_goes_on_while_credentials_are_fetched(wire, script):
         assert go.wait(10)
         return KEYS
 
-    way._session.keyring._source = slowly
+    way._session.credential_cache._source = slowly
 
     async def ask():
         asking = asyncio.create_task(way.acall("PutItem", {}, write=True))

@@ -18,7 +18,7 @@ import pytest
 
 import semel
 from semel.core.clock import Clock
-from semel.provision.places import ProvisionTarget, opened
+from semel.provision.builders import ProvisionTarget, opened
 from semel.tables import OWN
 from tests.pages import blocks
 from tests.servers.postgres import binaries

@@ -18,7 +18,7 @@ from semel.aws.mocked import INVENTED
 from semel.aws.s3 import S3Overflow
 from semel.aws.sqs import Attributable, Queue
 from semel.provision import OWN
-from semel.provision.places import ProvisionTarget, opened
+from semel.provision.builders import ProvisionTarget, opened
 from semel.provision.shape import create_request
 from semel.tables.seeds import ALCHEMISER
 from tests.conformance.dynamodb_kit import engine

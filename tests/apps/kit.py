@@ -36,8 +36,8 @@ from semel.apps.configuration import Configuration, store_of
 from semel.apps.keyfile import secrets_of
 from semel.apps.ledgers import binding
 from semel.core.clock import Clock
-from semel.provision.places import ProvisionTarget as Site
-from semel.provision.places import opened
+from semel.provision.builders import ProvisionTarget as Site
+from semel.provision.builders import opened
 from semel.tables import OWN
 from semel.tables.seeds import ALCHEMISER, TABLES
 from tests.doors.sqs_kit import make_queue

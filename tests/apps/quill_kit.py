@@ -15,7 +15,7 @@ from semel.apps.client import AnswerLost, Unavailable
 from semel.apps.quill import Quill, Settings
 from semel.apps.quill.powerbi import create_dataset
 from semel.apps.quill.schema import Fact
-from semel.doors.inbox import Message, Other
+from semel.doors.inbox import Message, WaitingMessage
 from semel.doors.queues.messages import DeliveryResult, Handler
 from semel.doors.webhooks import WebhookResponse
 from semel.testing import FakeClock
@@ -106,7 +106,7 @@ class Box:
     async def aput(self, *messages: Message) -> None:
         self.put(*messages)
 
-    def others(self, message: Message, *, seconds: float = 60.0) -> Iterator[list[Other]]:
+    def others(self, message: Message, *, seconds: float = 60.0) -> Iterator[list[WaitingMessage]]:
         yield []
 
     def worker(self, *_: Any, **__: Any) -> Any:

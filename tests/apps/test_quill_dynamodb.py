@@ -17,8 +17,8 @@ from semel.apps.quill import Settings, from_environment, store_url
 from semel.aws.wire import Wire
 from semel.core.clock import Clock
 from semel.doors.queues.messages import Verdict
-from semel.provision.places import ProvisionTarget as Site
-from semel.provision.places import opened
+from semel.provision.builders import ProvisionTarget as Site
+from semel.provision.builders import opened
 from semel.service.settings import settings
 from semel.stores.dynamodb.address import parse
 from semel.tables import DOCUMENTS, LEDGER

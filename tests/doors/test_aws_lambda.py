@@ -25,8 +25,8 @@ from semel.doors.aws_lambda.records import queued
 from semel.doors.http import ANYONE, Idempotency
 from semel.doors.queues.messages import DeliveryResult, Verdict
 from semel.doors.sqs.message import read, usual_key
-from semel.provision.places import ProvisionTarget as Site
-from semel.provision.places import opened
+from semel.provision.builders import ProvisionTarget as Site
+from semel.provision.builders import opened
 from semel.redact import Redactor
 from semel.stores.memory import MemoryStore
 from semel.tables.seeds import ALCHEMISER

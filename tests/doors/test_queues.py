@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import semel
 from semel import errors
+from semel.doors.queues.backoff import ExponentialBackoff, doubling
 from semel.doors.queues.consuming import Broker, Consuming, QueueConsumer
 from semel.doors.queues.dispatcher import (
     Acknowledge,
@@ -25,7 +26,6 @@ from semel.doors.queues.dispatcher import (
 )
 from semel.doors.queues.lanes import LaneScheduler
 from semel.doors.queues.messages import BEHIND, DeliveryResult, Handler, Verdict
-from semel.doors.queues.pauses import GrowingPause, doubling
 from semel.doors.queues.steps import BlockingCall, ConsumerSteps, Wait
 from tests.servers.running import until
 
@@ -356,17 +356,21 @@ def test_a_broker_that_sends_is_given_as_much_room_as_there_is_and_listened_to_u
     assert dispatcher.wanted(0.0) == 3
     dispatcher.stopping = True
     assert dispatcher.wanted(0.0) == 0
-    dispatcher.queue_pause.again(0.0)
+    dispatcher.queue_backoff.failed(0.0)
     assert dispatcher.wanted(0.5) is None
 
 
 def test_pauses_grow_and_begin_anew_when_there_is_an_answer():
-    pause = GrowingPause(30.0, first=0.2)
-    assert [pause.again(now=pause.until if pause.times else 0.0) for _ in range(3)] == [0.2, 0.4, 0.8]
-    pause.over()
-    assert pause.again(9.0) == 0.2
-    spread = GrowingPause(30.0, first=0.2, spread=0.5)
-    assert 0.1 <= spread.again(0.0) <= 0.2
+    backoff = ExponentialBackoff(30.0, first=0.2)
+    assert [backoff.failed(now=backoff.until if backoff.failures else 0.0) for _ in range(3)] == [
+        0.2,
+        0.4,
+        0.8,
+    ]
+    backoff.reset()
+    assert backoff.failed(9.0) == 0.2
+    spread = ExponentialBackoff(30.0, first=0.2, spread=0.5)
+    assert 0.1 <= spread.failed(0.0) <= 0.2
 
 
 def test_the_wait_of_a_failed_message_doubles():

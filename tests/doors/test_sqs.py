@@ -25,7 +25,7 @@ from semel.doors.queues.dispatcher import Dispatcher, DispatchSettings, InFlight
 from semel.doors.queues.messages import DeliveryResult, Verdict
 from semel.doors.queues.steps import Wait
 from semel.doors.sqs import Attribute, Consumer, Message, Outgoing
-from semel.doors.sqs.broker import LONGEST, QueueRequest, SqsBroker, dead_letter, patience
+from semel.doors.sqs.broker import LONGEST, QueueRequest, SqsBroker, dead_letter, default_backoff
 from semel.doors.sqs.message import read, usual_key
 from semel.errors import QueueMissing
 from semel.stores.memory import MemoryStore
@@ -638,13 +638,15 @@ class Play:
 
     def __init__(self, *messages: Message) -> None:
         self.now = 0.0
-        settings = DispatchSettings(workers=10, capacity=100, batch=10, visibility=30.0, backoff=patience)
+        settings = DispatchSettings(
+            workers=10, capacity=100, batch=10, visibility=30.0, backoff=default_backoff
+        )
         broker = SqsBroker(
             OFFLINE,
             None,
             poll=20,
             visibility=30.0,
-            backoff=patience,
+            backoff=default_backoff,
             now=lambda: self.now,
             events=Events(),
         )
@@ -710,7 +712,9 @@ def test_a_message_stays_away_for_whole_seconds_and_no_longer_than_sqs_allows(as
 
 def test_in_a_standard_queue_a_group_is_no_order():
     queue: Any = type("Standard", (), {"url": "https://q", "name": "q", "fifo": False})()
-    broker = SqsBroker(queue, None, poll=0, visibility=30, backoff=patience, now=float, events=Events())
+    broker = SqsBroker(
+        queue, None, poll=0, visibility=30, backoff=default_backoff, now=float, events=Events()
+    )
     steps: Any = broker.receive(10)
     next(steps)
     told = {"MessageId": "1", "Body": "x", "ReceiptHandle": "r", "Attributes": {"MessageGroupId": "g"}}

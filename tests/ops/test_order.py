@@ -16,7 +16,7 @@ from semel.core.drive import run_sync
 from semel.errors import InvalidOption, NotProvisioned
 from semel.ops.model import Search
 from semel.ops.questions import BITE, EXAMINED
-from semel.provision.places import ProvisionTarget, opened
+from semel.provision.builders import ProvisionTarget, opened
 from semel.stores.postgres.plan import PostgresPlan
 from semel.stores.postgres.schema import LOOK_SECONDS
 from semel.stores.sqlite.plan import SQLitePlan, select

@@ -19,8 +19,8 @@ from semel.model import Claimed
 from semel.ops.model import Action
 from semel.ops.questions import QuestionSteps
 from semel.ops.rates import HOUR, MINUTE, Rates
-from semel.provision.places import ProvisionTarget
-from semel.provision.places import opened as provisioning
+from semel.provision.builders import ProvisionTarget
+from semel.provision.builders import opened as provisioning
 from semel.service.runtime import Runtime
 from semel.stores.sqlite import SQLiteStore
 from semel.tables import OWN, RECENT

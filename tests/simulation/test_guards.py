@@ -65,7 +65,7 @@ def never(*_):
     return False
 
 
-def give_up_waiting(self, id, terms, busy, stake):
+def give_up_waiting(self, id, terms, busy, pending):
     yield from self._ledger.settled(id, self.policy.patience)
     return busy, 0.0
 

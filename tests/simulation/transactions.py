@@ -33,7 +33,7 @@ from semel.periods import Day
 from semel.state.counters import CHARGED, CounterSteps
 from semel.state.documents import DocumentSteps
 from semel.state.journal import BOOKS, JournalSteps
-from semel.state.switches import Board, SwitchSteps
+from semel.state.switches import SwitchCache, SwitchSteps
 from semel.state.transaction import Parts, Rules
 from semel.tables import COUNTERS, DOCUMENTS, JOURNAL, LEDGER
 from semel.tables.seeds import ACTIVITIES
@@ -83,7 +83,7 @@ class TransactionWorld(Network):
         documents: DocumentSteps[Any] = DocumentSteps(realm)
         journal = JournalSteps(realm, ids=SeededUlids())
         self.rules: Rules = Rules(self.ledger, documents, journal, CounterSteps(realm))
-        switches = SwitchSteps(realm, Board(self.store, self.clock), self.clock)
+        switches = SwitchSteps(realm, SwitchCache(self.store, self.clock), self.clock)
         rule = Cap("allowed", rng.upto(1, len(self.questions)))
         self.gate: GateSteps = GateSteps(self.rules, switches, (rule,), ttl=TTL, trace="trace")
         self._day = Day().span(self.clock.now()).label

@@ -16,8 +16,8 @@ from semel.core.commands import Batch, Delete, Get, Put, Update
 from semel.core.records import ClaimTerms, opening
 from semel.errors import FailedBefore, ResultNotKept, TableMissing, UsageError
 from semel.model import MISSING, Busy, Failed, Happened, Mismatch, Replay
-from semel.provision.places import ProvisionTarget as Site
-from semel.provision.places import opened as building
+from semel.provision.builders import ProvisionTarget as Site
+from semel.provision.builders import opened as building
 from semel.state import erasure
 from semel.state.erasure import Erasure
 from semel.state.journal import Book

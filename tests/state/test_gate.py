@@ -32,7 +32,7 @@ from semel.gate import (
 from semel.periods import Day
 from semel.state import switches
 from semel.state.journal import BOOKS
-from semel.state.switches import Board
+from semel.state.switches import SwitchCache
 from semel.stores.dynamodb.layout import title
 from semel.tables.seeds import MESSAGES, RESPONSE_COUNTERS
 from semel.testing import Faulty
@@ -600,7 +600,7 @@ def test_an_error_of_what_is_written_along_leaves_nothing(do, noon):
 
 def test_a_decision_is_one_write_and_no_reading(place, way, monkeypatch):
     """With a cap, quiet hours, a kill switch, a trace and a document: one command reaches the store."""
-    monkeypatch.setattr(Board, "watch", lambda *_: None)  # the thread would look in between
+    monkeypatch.setattr(SwitchCache, "watch", lambda *_: None)  # the thread would look in between
     monkeypatch.setattr(switches, "FRESH_SECONDS", math.inf)  # and the machine may be busy for longer
     store = Faulty(place.open())
     with opened(way, store, place) as do:

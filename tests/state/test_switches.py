@@ -17,7 +17,7 @@ from semel.errors import InvalidKey, InvalidOption, RecordCorrupt, StoreUnavaila
 from semel.gate import Cap, KillSwitch
 from semel.redact import Redactor
 from semel.state import switches
-from semel.state.switches import KEY, Board, Switch
+from semel.state.switches import KEY, Switch, SwitchCache
 from semel.stores.memory import MemoryStore
 from semel.testing import FakeClock, Faulty
 from tests.places import open_place
@@ -46,7 +46,7 @@ def turn(on, name="safe_mode", reason=""):
 @pytest.fixture
 def frozen(monkeypatch):
     """A process whose threads do not run, as one that is frozen between two calls: who decides looks."""
-    monkeypatch.setattr(Board, "watch", lambda *_: None)
+    monkeypatch.setattr(SwitchCache, "watch", lambda *_: None)
 
 
 @pytest.fixture
@@ -356,11 +356,11 @@ def test_the_thread_ends_when_nobody_decides_any_more_and_when_all_is_closed(way
 def test_what_was_seen_earlier_replaces_nothing_that_was_seen_later():
     """A look that took long tells nothing new."""
     clock = FakeClock()
-    board = Board(MemoryStore(clock), clock)
+    cache = SwitchCache(MemoryStore(clock), clock)
     new, old = {"a": Switch(on=True, since=2)}, {"a": Switch(on=False, since=1)}
     clock.advance(10)
-    board.note(new, 9.5)
-    board.note(old, 9.4)
-    assert board.fresh() == new
+    cache.note(new, 9.5)
+    cache.note(old, 9.4)
+    assert cache.fresh() == new
     clock.advance(0.5)
-    assert board.fresh() is None
+    assert cache.fresh() is None

@@ -10,7 +10,14 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from semel.aws import credentials as module
-from semel.aws.credentials import LEAST_LIFE, RENEW_AHEAD, Chain, Credentials, Keyring, from_environment
+from semel.aws.credentials import (
+    LEAST_LIFE,
+    RENEW_AHEAD,
+    Chain,
+    CredentialCache,
+    Credentials,
+    from_environment,
+)
 from semel.errors import InvalidOption, MissingExtra, StoreUnavailable
 
 
@@ -55,14 +62,14 @@ def issuer(time):
 
 
 @pytest.fixture
-def keyring(issuer, time):
-    return Keyring(issuer, time.signing)
+def cache(issuer, time):
+    return CredentialCache(issuer, time.signing)
 
 
-def renewed(keyring):
+def renewed(cache):
     """Wait for the renewal that runs behind, which holds the lock while it does."""
-    with keyring._lock:
-        return keyring._held
+    with cache._lock:
+        return cache._held
 
 
 # Where they come from
@@ -169,7 +176,7 @@ def test_with_credentials_in_the_environment_no_driver_is_imported():
         "import sys, semel.aws.wire, semel.aws.s3, semel.aws.boto, semel.aws.async_pool\n"
         "from semel.aws.wire import Wire\n"
         "wire = Wire('dynamodb')\n"
-        "wire._session.keyring.load()\n"
+        "wire._session.credential_cache.load()\n"
         "drivers = {'botocore', 'boto3', 'urllib3', 'aiohttp'}\n"
         "loaded = drivers & {name.partition('.')[0] for name in sys.modules}\n"
         "sys.exit(', '.join(loaded) or 0)\n"
@@ -200,58 +207,58 @@ def test_what_would_break_a_header_is_no_credential(bad):
 # How they are renewed
 
 
-def test_there_are_none_until_they_are_loaded_and_then_they_are_at_hand(keyring):
-    assert keyring.current() is None
-    assert keyring.load().access_key == "id1"
-    assert keyring.current().access_key == "id1"
+def test_there_are_none_until_they_are_loaded_and_then_they_are_at_hand(cache):
+    assert cache.current() is None
+    assert cache.load().access_key == "id1"
+    assert cache.current().access_key == "id1"
 
 
 def test_credentials_that_do_not_expire_are_loaded_once(time):
-    keyring = Keyring(lambda _: Credentials("id", "s"), time.signing)
-    keyring.load()
+    cache = CredentialCache(lambda _: Credentials("id", "s"), time.signing)
+    cache.load()
     time.now += 1e9
-    assert keyring.current() == Credentials("id", "s")
+    assert cache.current() == Credentials("id", "s")
 
 
-def test_they_are_renewed_behind_before_they_expire_and_used_meanwhile(keyring, issuer, time):
-    keyring.load()
+def test_they_are_renewed_behind_before_they_expire_and_used_meanwhile(cache, issuer, time):
+    cache.load()
     time.now += issuer.life - RENEW_AHEAD + 1
     issuer.go.clear()
     issuer.asked.clear()
-    assert keyring.current().access_key == "id1"
+    assert cache.current().access_key == "id1"
     assert issuer.asked.wait(10)
-    assert keyring.current().access_key == "id1"
+    assert cache.current().access_key == "id1"
     issuer.go.set()
-    assert renewed(keyring).access_key == "id2"
-    assert keyring.current().access_key == "id2"
+    assert renewed(cache).access_key == "id2"
+    assert cache.current().access_key == "id2"
     assert issuer.issued == 2
 
 
-def test_a_renewal_that_fails_is_tried_again_a_while_later(keyring, issuer, time):
-    keyring.load()
+def test_a_renewal_that_fails_is_tried_again_a_while_later(cache, issuer, time):
+    cache.load()
     time.now += issuer.life - RENEW_AHEAD + 1
     issuer.fails = True
-    assert keyring.current().access_key == "id1"
-    assert renewed(keyring).access_key == "id1"
+    assert cache.current().access_key == "id1"
+    assert renewed(cache).access_key == "id1"
     issuer.fails = False
-    assert keyring.current().access_key == "id1"
+    assert cache.current().access_key == "id1"
     assert issuer.issued == 1
     time.now += module.RETRY_AFTER
-    keyring.current()
-    assert renewed(keyring).access_key == "id2"
+    cache.current()
+    assert renewed(cache).access_key == "id2"
 
 
-def test_expired_ones_are_not_handed_out(keyring, issuer, time):
-    keyring.load()
+def test_expired_ones_are_not_handed_out(cache, issuer, time):
+    cache.load()
     time.now += issuer.life - LEAST_LIFE + 1
-    assert keyring.current() is None
-    assert keyring.load().access_key == "id2"
+    assert cache.current() is None
+    assert cache.load().access_key == "id2"
 
 
-def test_those_who_need_them_at_the_same_time_are_served_by_one_request(keyring, issuer):
+def test_those_who_need_them_at_the_same_time_are_served_by_one_request(cache, issuer):
     issuer.go.clear()
     got = []
-    threads = [threading.Thread(target=lambda: got.append(keyring.load())) for _ in range(8)]
+    threads = [threading.Thread(target=lambda: got.append(cache.load())) for _ in range(8)]
     for thread in threads:
         thread.start()
     issuer.asked.wait(10)
@@ -261,37 +268,37 @@ def test_those_who_need_them_at_the_same_time_are_served_by_one_request(keyring,
     assert [one.access_key for one in got] == ["id1"] * 8
 
 
-def test_refused_ones_are_replaced_unless_somebody_has_done_so_already(keyring, issuer):
-    first = keyring.load()
-    second = keyring.load(instead_of=first)
+def test_refused_ones_are_replaced_unless_somebody_has_done_so_already(cache, issuer):
+    first = cache.load()
+    second = cache.load(instead_of=first)
     assert (first.access_key, second.access_key) == ("id1", "id2")
-    assert keyring.load(instead_of=first) is second
+    assert cache.load(instead_of=first) is second
     assert issuer.issued == 2
 
 
-def test_a_failure_to_load_is_the_callers_to_know(keyring, issuer):
+def test_a_failure_to_load_is_the_callers_to_know(cache, issuer):
     issuer.fails = True
     with pytest.raises(StoreUnavailable, match="the issuer is out"):
-        keyring.load()
+        cache.load()
     issuer.fails = False
-    assert keyring.load().access_key == "id1"
+    assert cache.load().access_key == "id1"
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_child_does_not_wait_for_its_parents_renewal(keyring, issuer, time):
-    keyring.load()
+def test_a_child_does_not_wait_for_its_parents_renewal(cache, issuer, time):
+    cache.load()
     time.now += issuer.life - RENEW_AHEAD + 1
     issuer.go.clear()
     issuer.asked.clear()
-    keyring.current()
+    cache.current()
     issuer.asked.wait(10)
     child = os.fork()
     if child == 0:
         signal.alarm(20)
         issuer.go = threading.Event()
         issuer.go.set()
-        os._exit(keyring.load(instead_of=keyring._held).access_key != "id2")
+        os._exit(cache.load(instead_of=cache._held).access_key != "id2")
     issuer.go.set()
-    renewed(keyring)
+    renewed(cache)
     assert os.waitpid(child, 0)[1] == 0

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from semel.aws.credentials import Credentials, Keyring
+from semel.aws.credentials import CredentialCache, Credentials
 from semel.aws.endpoint import ServiceEndpoint
 from semel.aws.errors import ErrorKind, NoResponse, ServiceError
 from semel.aws.http1 import HttpResponse
@@ -35,7 +35,7 @@ def refusal(code, message="", status=400, **headers):
     return answer({"__type": f"x#{code}", "message": message}, status, **headers)
 
 
-class Noted(Keyring):
+class Noted(CredentialCache):
     """Credentials that keep note of how they are loaded."""
 
     def __init__(self, source, time):
@@ -54,15 +54,15 @@ class Play:
         self.clock = MachineClock()
         time = ServiceTime(self.clock)
         mock = Mock("dynamodb", "eu-north-1", ServiceEndpoint("http", "h", 1), clock=self.clock, time=time)
-        keyring = Noted(source or (lambda _: Credentials("id", "s")), time)
-        self.session = AwsSession("dynamodb at h:1", self.clock, time, keyring, RetryPolicy(), mock)
+        credential_cache = Noted(source or (lambda _: Credentials("id", "s")), time)
+        self.session = AwsSession("dynamodb at h:1", self.clock, time, credential_cache, RetryPolicy(), mock)
         request = {"a": 1} if request is None else request
         self.request = JsonRequest(
             JsonSigner("dynamodb", "eu-north-1", "h"), "POST\r\n", "T.Op", request, write
         )
         self.sent: list[str] = []
         self.waits: list[float] = []
-        self.loads = keyring.loads
+        self.loads = credential_cache.loads
 
     def run(self, *replies):
         steps = round_trip(self.session, self.request)
@@ -227,7 +227,7 @@ def test_credentials_that_nobody_can_replace_are_the_services_own_error():
 
 def test_credentials_that_are_at_hand_are_not_loaded():
     play = Play()
-    play.session.keyring.load()
+    play.session.credential_cache.load()
     play.loads.clear()
     play.run(answer({}))
     assert play.loads == []

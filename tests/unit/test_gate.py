@@ -27,7 +27,7 @@ from semel.gate import (
     Taken,
 )
 from semel.state.journal import BOOKS
-from semel.state.switches import Board, SwitchSteps
+from semel.state.switches import SwitchCache, SwitchSteps
 from semel.state.transaction import Rules
 from semel.stores.memory import MemoryStore
 from semel.tables import COUNTERS, LEDGER, Table
@@ -153,8 +153,8 @@ def test_in_any_order_of_things_a_total_is_what_was_allowed():
         street = Street(seed)
         given_back: set[str] = set()
         house = rules()
-        board = Board(street.store, street.clock)
-        switches = SwitchSteps(house.counters.realm, board, street.clock)
+        cache = SwitchCache(street.store, street.clock)
+        switches = SwitchSteps(house.counters.realm, cache, street.clock)
         gate = GateSteps(house, switches, [Cap("replies", CAP), Cap("all", 100)])
         street.run(
             {

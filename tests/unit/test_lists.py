@@ -13,7 +13,7 @@ import pytest
 
 from semel import gate
 from semel.connect import STORES
-from semel.provision.places import BUILDERS
+from semel.provision.builders import BUILDERS
 from tests.doors.test_extras import DOORS as WITHOUT_THEIR_PACKAGE
 from tests.unit.test_docs_doors import DOORS as IN_THE_REFERENCE
 

@@ -29,7 +29,7 @@ from semel import Event, What
 from semel.core.codecs import Codec, Encryption
 from semel.core.commands import Put, Stored
 from semel.core.events import Listener, name_of
-from semel.core.seldom import MOST_CAUSES, Seldom
+from semel.core.log_throttle import MOST_CAUSES, LogThrottle
 from semel.doors.inbox import Message, open_inbox
 from semel.doors.queues.messages import Handler
 from semel.doors.webhooks import Bearer, Ingress, Notice, Provider
@@ -460,10 +460,10 @@ def test_what_has_another_cause_is_not_left_out(heard: pytest.LogCaptureFixture)
 
 
 def test_causes_that_somebody_makes_up_take_no_more_and_more_room() -> None:
-    seldom = Seldom(FakeClock())
+    throttle = LogThrottle(FakeClock())
     for number in range(3 * MOST_CAUSES):
-        assert seldom(f"cause {number}") == 0
-    assert len(seldom._passed) <= MOST_CAUSES
+        assert throttle(f"cause {number}") == 0
+    assert len(throttle._passed) <= MOST_CAUSES
 
 
 def test_an_event_without_a_key_logs_none(caplog: pytest.LogCaptureFixture) -> None:

@@ -101,7 +101,7 @@ class Chain:
         return found
 
 
-class Keyring:
+class CredentialCache:
     """The credentials in use: handed out at once while they are good, renewed by one at a time.
 
     `now` tells the service's time, by which they expire.

@@ -5,7 +5,7 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from semel.aws.credentials import Chain, Credentials, CredentialSource, Keyring
+from semel.aws.credentials import Chain, CredentialCache, Credentials, CredentialSource
 from semel.aws.endpoint import ServiceEndpoint
 from semel.aws.errors import ErrorKind, NoResponse, ServiceError, kind
 from semel.aws.http1 import HttpResponse
@@ -41,7 +41,7 @@ class AwsSession(msgspec.Struct, frozen=True):
     place: str
     clock: Clock
     time: ServiceTime
-    keyring: Keyring
+    credential_cache: CredentialCache
     policy: RetryPolicy
     mock: Mock
 
@@ -62,14 +62,14 @@ def open_session(
         source = genuine(source)
     place = f"{service} at {endpoint.host}:{endpoint.port}"
     mock = Mock(service, region, endpoint, clock=clock, time=time, credentials=credentials)
-    return AwsSession(place, clock, time, Keyring(source, time.signing), policy, mock)
+    return AwsSession(place, clock, time, CredentialCache(source, time.signing), policy, mock)
 
 
 def round_trip(session: AwsSession, request: AwsRequest[T]) -> WireSteps[T]:
     """Ask until there is a response, or until it is for the caller to decide."""
-    credentials = session.keyring.current()
+    credentials = session.credential_cache.current()
     if credentials is None:
-        credentials = yield ThreadCall(session.keyring.load)
+        credentials = yield ThreadCall(session.credential_cache.load)
     request.prepare()
     tries: Tries | None = None
     while True:
@@ -87,7 +87,7 @@ def round_trip(session: AwsSession, request: AwsRequest[T]) -> WireSteps[T]:
         if what is ErrorKind.CLOCK:
             request.prepare()
         elif what is ErrorKind.EXPIRED:
-            credentials = yield ThreadCall(partial(session.keyring.load, credentials))
+            credentials = yield ThreadCall(partial(session.credential_cache.load, credentials))
 
 
 def _read(session: AwsSession, request: AwsRequest[T], answer: HttpResponse) -> T | ServiceError | NoResponse:

@@ -28,7 +28,7 @@ from semel.core.clock import Clock
 from semel.core.commands import Found, Get, read
 from semel.core.drive import drive
 from semel.model import PROVISION, Problem
-from semel.provision.places import BUILDERS, ProvisionTarget, opened
+from semel.provision.builders import BUILDERS, ProvisionTarget, opened
 from semel.service.settings import settings
 from semel.tables import LEDGER
 

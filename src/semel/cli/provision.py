@@ -28,9 +28,9 @@ from semel.core.clock import Clock
 from semel.core.extras import require
 from semel.model import Problem
 from semel.provision import KNOWN, named
+from semel.provision.builders import ProvisionTarget, opened
 from semel.provision.deployment import Deployment
 from semel.provision.iam import Role, policy
-from semel.provision.places import ProvisionTarget, opened
 from semel.service.settings import ServiceSettings, enabled, settings, tables_needed, tables_of_app
 from semel.tables import OWN, Table
 

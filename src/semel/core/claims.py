@@ -56,7 +56,7 @@ def no_rescue(_steps: Steps[None]) -> None:
     """Leave the steps of an abandoned call undone: its lease ends by itself."""
 
 
-class Bid:
+class PendingClaim:
     """A claim in the making, for as long as its caller has not heard what came of it."""
 
     _put: Put | None = None
@@ -127,9 +127,9 @@ class ClaimSteps(HolderSteps):
         person = self.realm.subject_of(subject)
         doubts = doubt_span(doubt_ttl, on_lapsed, held, self.horizon)
         terms = ClaimTerms(held, kept, fingerprint, on_lapsed, max_attempts, person, doubts)
-        bid = Bid()
-        claiming = self.claim_on(self.name(key), terms, decoder_for(returns), bid)
-        return (yield from self.guarded(claiming, bid))
+        pending = PendingClaim()
+        claiming = self.claim_on(self.name(key), terms, decoder_for(returns), pending)
+        return (yield from self.guarded(claiming, pending))
 
     def claim_many(
         self,
@@ -159,14 +159,20 @@ class ClaimSteps(HolderSteps):
         doubts = doubt_span(doubt_ttl, on_lapsed, held, self.horizon)
         persons = map(self.realm.subject_of, subjects or [None] * len(names))
         terms = [ClaimTerms(held, kept, None, on_lapsed, max_attempts, one, doubts) for one in persons]
-        bids = [Bid() for _ in names]
-        return (yield from self.guarded(self._claimed_many(names, terms, decoder_for(returns), bids), *bids))
+        pending = [PendingClaim() for _ in names]
+        return (
+            yield from self.guarded(self._claimed_many(names, terms, decoder_for(returns), pending), *pending)
+        )
 
     def _claimed_many(
-        self, names: Sequence[str], terms: Sequence[ClaimTerms], decoder: Decoder, bids: Sequence[Bid]
+        self,
+        names: Sequence[str],
+        terms: Sequence[ClaimTerms],
+        decoder: Decoder,
+        pending: Sequence[PendingClaim],
     ) -> Steps[Outcomes]:
-        asked = zip(names, terms, bids, strict=True)
-        claiming = [self.claim_on(id, its_terms, decoder, bid) for id, its_terms, bid in asked]
+        asked = zip(names, terms, pending, strict=True)
+        claiming = [self.claim_on(id, its_terms, decoder, one) for id, its_terms, one in asked]
         found = yield from side_by_side([_readably(each) for each in claiming])
         outcomes = [one for one in found if not isinstance(one, errors.SemelError)]
         if len(outcomes) < len(found):
@@ -176,27 +182,27 @@ class ClaimSteps(HolderSteps):
         return outcomes
 
     def claim_on(
-        self, id: str, terms: ClaimTerms, decoder: Decoder, bid: Bid, seen: Found | None = None
+        self, id: str, terms: ClaimTerms, decoder: Decoder, pending: PendingClaim, seen: Found | None = None
     ) -> Steps[Outcome]:
         """Claim a qualified name on checked terms, starting from what was `seen` there, if anything."""
         reply: Applied | Refused | None = None
         if seen is not None and seen.item is not None:
             reply = Refused(seen.now, seen.item)
-        return self._claimed(id, terms, decoder, self.token(), reply, bid)
+        return self._claimed(id, terms, decoder, self.token(), reply, pending)
 
-    def guarded(self, steps: Steps[T], *bids: Bid) -> Steps[T]:
+    def guarded(self, steps: Steps[T], *pending: PendingClaim) -> Steps[T]:
         """These steps; where they are torn off, what was claimed by them is given back."""
         try:
             return (yield from steps)
         except UNINTERRUPTED:
             raise
         except GeneratorExit:
-            for bid in bids:
-                self.rescue(bid.withdrawn())
+            for one in pending:
+                self.rescue(one.withdrawn())
             raise
         except BaseException:
-            for bid in bids:
-                yield from bid.withdrawn()
+            for one in pending:
+                yield from one.withdrawn()
             raise
 
     def _claimed(  # noqa: PLR0917 - they are one claim's
@@ -206,7 +212,7 @@ class ClaimSteps(HolderSteps):
         decoder: Decoder,
         token: str,
         reply: Applied | Refused | None,
-        bid: Bid,
+        pending: PendingClaim,
     ) -> Steps[Outcome]:
         attempt, lapsed = 1, False
         taken_over: tuple[int, ...] = ()  # the attempts that this call has tried to take over
@@ -214,7 +220,7 @@ class ClaimSteps(HolderSteps):
             if reply is None:
                 attempt, lapsed = 1, False
                 put = Put(LEDGER, id, self._opening(terms, token), ABSENT)
-                reply = yield from write(bid.made(put, terms.ttl))
+                reply = yield from write(pending.made(put, terms.ttl))
             if not isinstance(reply, Refused):
                 break
             record = self._record(id, reply.item)
@@ -237,7 +243,7 @@ class ClaimSteps(HolderSteps):
                 taken_over += (attempt,) if lapsed else ()
                 item = self._opening(terms, token, attempt, record)
                 put = Put(LEDGER, id, item, move.condition(record.token))
-                reply = yield from write(bid.made(put, terms.ttl, lapsed))
+                reply = yield from write(pending.made(put, terms.ttl, lapsed))
             else:
                 yield from self._give_up(record, move, terms)
                 reply = None  # whoever made this move, what it left is read afresh

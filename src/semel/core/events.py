@@ -88,7 +88,7 @@ class Events:
         """Takes what is personal out of a text that people will read."""
         self.shows_keys = False
         """Whether events tell keys beside their digests."""
-        self.seldom: Callable[[str], int | None] | None = None
+        self.throttle: Callable[[str], int | None] | None = None
         """Says of a cause how many warnings of it were left out, and None where one more is; see `Seldom`."""
 
     def listen(self, listener: Listener) -> None:
@@ -151,7 +151,7 @@ class Events:
         What has a `cause` is logged once a minute, with the number of those that were left out since.
         """
         event = self._event(what, id, attempt, detail, warned=True)
-        left_out = self.seldom(f"{what.value} {cause}") if cause and self.seldom is not None else 0
+        left_out = self.throttle(f"{what.value} {cause}") if cause and self.throttle is not None else 0
         if left_out is not None:
             text, args = words(event)
             if left_out:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import msgspec
 
 from semel import errors
-from semel.core.claims import Bid
+from semel.core.claims import PendingClaim
 from semel.core.clock import Clock
 from semel.core.codecs import ANYTHING, PLAIN, Decoder
 from semel.core.commands import After, Call, Equals, Pause, Raised, Returned, Steps, Update, write
@@ -76,7 +76,7 @@ class Work(msgspec.Struct, frozen=True):
         return Call(functools.partial(self.begin, run, function, self.args, self.kwargs))
 
 
-class Stake(Bid):
+class PendingCall(PendingClaim):
     """What a call has to lose: the claim that it makes, and then the work under it."""
 
     run: Run | None = None
@@ -159,11 +159,11 @@ class Flow:
         self, id: str, fingerprint: str | None, work: Work, subject: str | None = None
     ) -> Steps[Returned | Raised]:
         """Claim the key, do the work, keep what came of it; or give what came of it before."""
-        stake = Stake(self)
-        return self._ledger.guarded(self._steps(id, fingerprint, work, subject, stake), stake)
+        pending = PendingCall(self)
+        return self._ledger.guarded(self._steps(id, fingerprint, work, subject, pending), pending)
 
     def _steps(
-        self, id: str, fingerprint: str | None, work: Work, subject: str | None, stake: Stake
+        self, id: str, fingerprint: str | None, work: Work, subject: str | None, pending: PendingCall
     ) -> Steps[Returned | Raised]:
         policy = self.policy
         refuse_reentry(id)
@@ -182,9 +182,9 @@ class Flow:
             return self._answer(before) if before else _refused(errors.ShuttingDown("no new work is begun"))
         try:
             sent = self._monotonic()
-            outcome = yield from self._ledger.claim_on(id, terms, self.decoder, stake)
+            outcome = yield from self._ledger.claim_on(id, terms, self.decoder, pending)
             if type(outcome) is Busy and policy.on_busy == "wait":
-                outcome, sent = yield from self._claim_next(id, terms, outcome, stake)
+                outcome, sent = yield from self._claim_next(id, terms, outcome, pending)
         except (errors.StoreUnavailable, errors.StoreThrottled) as error:
             if policy.on_store_error == "closed":
                 raise
@@ -192,7 +192,7 @@ class Flow:
         if not isinstance(outcome, Claimed):
             yield from self._remember(outcome)
             return self._answer(outcome)
-        run = stake.run = Run(outcome, sent, self.context.clock)
+        run = pending.run = Run(outcome, sent, self.context.clock)
         run.subject, run.task = subject, self._task
         if outcome.lapsed and policy.resolver is not None and not self._stopped(run):
             settled = yield from self._resolve(run, work)
@@ -213,7 +213,7 @@ class Flow:
         return errors.ShuttingDown("no new work is begun")
 
     def _claim_next(
-        self, id: str, terms: ClaimTerms, busy: Busy, stake: Stake
+        self, id: str, terms: ClaimTerms, busy: Busy, pending: PendingCall
     ) -> Steps[tuple[Outcome, float]]:
         """Claim the key when the one before has finished, or vanished; and when that was sent."""
         outcome: Outcome = busy
@@ -222,7 +222,7 @@ class Flow:
             seen = yield from self._ledger.settled(id, patience, outcome.retry_after)
             patience -= seen.waited
             sent = self._monotonic()
-            outcome = yield from self._ledger.claim_on(id, terms, self.decoder, stake, seen)
+            outcome = yield from self._ledger.claim_on(id, terms, self.decoder, pending, seen)
         return outcome, sent
 
     def _run_open(self, id: str, work: Work, error: errors.StoreError) -> Steps[Returned | Raised]:

@@ -21,7 +21,7 @@ from semel.dashboard.persons import PersonPages
 from semel.dashboard.rendering import ASSETS, asset
 from semel.dashboard.sessions import Sessions, UserTokens
 from semel.dashboard.views import LedgerView
-from semel.dashboard.visits import ROOT, Doorkeeper, Endpoint, PageHandler, Visit
+from semel.dashboard.visits import ROOT, Authenticator, Endpoint, PageHandler, Visit
 from semel.doors.inbox import Inbox
 from semel.errors import InvalidOption
 
@@ -75,19 +75,19 @@ def dashboard_of(
             "for this machine alone"
         )
     clock = views[0].s.clock
-    door = Doorkeeper(Sessions(tokens or {}, users or {}, secret, clock), views, clock, open=open)
+    authenticator = Authenticator(Sessions(tokens or {}, users or {}, secret, clock), views, clock, open=open)
     routes: list[BaseRoute] = [
-        Route("/sign-in", door.sign_in, methods=["GET", "POST"]),
-        Route("/sign-out", door.sign_out, methods=["POST"]),
+        Route("/sign-in", authenticator.sign_in, methods=["GET", "POST"]),
+        Route("/sign-out", authenticator.sign_out, methods=["POST"]),
         *(Route(f"/static/{name}", _file(name)) for name in ASSETS),
     ]
     if len(views) == 1 and not views[0].name:
-        routes += _routes(views[0], door, stopping)
+        routes += _routes(views[0], authenticator, stopping)
     else:
-        routes += [Mount(view.path, _router(_routes(view, door, stopping))) for view in views]
-        routes += [Route(view.path, door.viewer(view, _first_page)) for view in views]
-        routes.append(Route("/", door.first))
-    app = Starlette(exception_handlers={HTTPException: door.nowhere})
+        routes += [Mount(view.path, _router(_routes(view, authenticator, stopping))) for view in views]
+        routes += [Route(view.path, authenticator.viewer(view, _first_page)) for view in views]
+        routes.append(Route("/", authenticator.first))
+    app = Starlette(exception_handlers={HTTPException: authenticator.nowhere})
     app.router = _router(routes)
     return SafeHeaders(app)
 
@@ -98,11 +98,11 @@ def _router(routes: list[BaseRoute]) -> Router:
     return Router(routes, redirect_slashes=False)
 
 
-def _routes(view: LedgerView, door: Doorkeeper, stopping: Callable[[], bool]) -> list[BaseRoute]:
+def _routes(view: LedgerView, authenticator: Authenticator, stopping: Callable[[], bool]) -> list[BaseRoute]:
     s = view.s.through("dashboard")
     pages, inboxes, bulk, own = Pages(s, view), InboxPages(s, view), BulkPages(s), OwnPages(view)
     persons = PersonPages(s, view)
-    live = LiveFeed(s, view, door, stopping)
+    live = LiveFeed(s, view, authenticator, stopping)
     seen: dict[str, PageHandler] = {
         "/": pages.overview,
         "/ledger": pages.ledger,
@@ -127,8 +127,14 @@ def _routes(view: LedgerView, door: Doorkeeper, stopping: Callable[[], bool]) ->
         "/persons": persons.erase,
     }
     return [
-        *(Route(path, door.viewer(view, handler), methods=["GET"]) for path, handler in seen.items()),
-        *(Route(path, door.operator(view, handler), methods=["POST"]) for path, handler in done.items()),
+        *(
+            Route(path, authenticator.viewer(view, handler), methods=["GET"])
+            for path, handler in seen.items()
+        ),
+        *(
+            Route(path, authenticator.operator(view, handler), methods=["POST"])
+            for path, handler in done.items()
+        ),
     ]
 
 

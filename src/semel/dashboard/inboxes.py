@@ -14,7 +14,7 @@ from semel.dashboard.views import LedgerView
 from semel.dashboard.visits import Visit
 from semel.doors.inbox import Dead, DeadFilter, Inbox, StoreInbox
 from semel.doors.inbox.redriving import redrive
-from semel.doors.inbox.standing import InboxStanding, standing_of
+from semel.doors.inbox.status import InboxStatus, status_of
 from semel.errors import InvalidOption, MessageUnreadable, UsageError
 from semel.ops.actions import check_named
 
@@ -24,9 +24,9 @@ LOOKED_THROUGH: Final = 1000
 SHOWN: Final = 100
 
 
-async def standing_in(inboxes: Mapping[str, Inbox]) -> dict[str, InboxStanding]:
+async def standing_in(inboxes: Mapping[str, Inbox]) -> dict[str, InboxStatus]:
     """How each inbox stands; a queue is asked in a thread."""
-    found = await asyncio.gather(*(asyncio.to_thread(standing_of, inbox) for inbox in inboxes.values()))
+    found = await asyncio.gather(*(asyncio.to_thread(status_of, inbox) for inbox in inboxes.values()))
     return dict(zip(inboxes, found, strict=True))
 
 
@@ -121,7 +121,7 @@ class InboxPages:
         if name not in self._inboxes:
             return visit.problem(404, "No such inbox", f"There are {', '.join(self._inboxes) or 'none'}.")
         inbox, which = self._inboxes[name], DeadFilter(error=error)
-        standing = await asyncio.to_thread(standing_of, inbox)
+        standing = await asyncio.to_thread(status_of, inbox)
         most = LOOKED_THROUGH if error else LOOKED_AT
         letters = [] if standing.dead is None else await asyncio.to_thread(inbox.dead, most)
         chosen = [letter for letter in letters if which.fits(letter)]

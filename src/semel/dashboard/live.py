@@ -17,7 +17,7 @@ from semel.connect import Semel
 from semel.core.events import digest
 from semel.dashboard.inboxes import standing_in
 from semel.dashboard.views import LedgerView
-from semel.dashboard.visits import Doorkeeper, Visit
+from semel.dashboard.visits import Authenticator, Visit
 from semel.errors import StoreError
 from semel.ops.model import Search
 from semel.ops.rates import MINUTE
@@ -37,9 +37,13 @@ class LiveFeed:
     """Reads one ledger while anybody listens, and tells all who do when it has changed."""
 
     def __init__(
-        self, s: Semel, view: LedgerView, door: Doorkeeper, stopping: Callable[[], bool] = lambda: False
+        self,
+        s: Semel,
+        view: LedgerView,
+        authenticator: Authenticator,
+        stopping: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._s, self._view, self._door, self._stopping = s, view, door, stopping
+        self._s, self._view, self._authenticator, self._stopping = s, view, authenticator, stopping
         self._clock = s.clock
         self._listeners: set[asyncio.Event] = set()
         self._version = ""
@@ -74,7 +78,7 @@ class LiveFeed:
             self._listeners.discard(listener)
 
     def _goes_on(self, visit: Visit) -> bool:
-        return not self._stopping() and self._door.is_still(visit)
+        return not self._stopping() and self._authenticator.is_still(visit)
 
     def _begin(self) -> None:
         if self._task is None or self._task.done():

@@ -86,7 +86,7 @@ PageHandler: TypeAlias = Callable[[Visit], Awaitable[Response]]
 Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 
 
-class Doorkeeper:
+class Authenticator:
     """Lets users in by their tokens or passwords, and to the pages of their role."""
 
     def __init__(

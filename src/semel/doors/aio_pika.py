@@ -12,8 +12,8 @@ from semel import errors
 from semel.connect import Semel
 from semel.core.extras import require
 from semel.core.policy import Options
+from semel.doors.queues.backoff import LONGEST_HOLD, default_backoff
 from semel.doors.queues.messages import DeliveryResult, Handler, Verdict
-from semel.doors.queues.pauses import LONGEST_HOLD, patience
 from semel.doors.queues.rabbitmq_names import deliveries_of, key_of
 
 require("aio_pika", "aiopika")  # which says how to install it
@@ -33,7 +33,7 @@ def callback(
     key: Callable[[AbstractIncomingMessage], str] | None = None,
     fingerprint: Callable[[AbstractIncomingMessage], Any] | None = None,
     person: Callable[[AbstractIncomingMessage], str | None] = lambda _: None,
-    backoff: Callable[[int], float] = patience,
+    backoff: Callable[[int], float] = default_backoff,
     **options: Unpack[Options],
 ) -> Callable[[AbstractIncomingMessage], Awaitable[None]]:
     """A callback that has a message of this queue handled once, and settles it by what became of it.

@@ -21,9 +21,9 @@ from semel.core.extras import require
 from semel.core.keys import Key, step_of
 from semel.core.policy import Options
 from semel.core.spans import DAY, seconds
+from semel.doors.queues.backoff import doubling
 from semel.doors.queues.lanes import LaneScheduler
 from semel.doors.queues.messages import DeliveryResult, Handler, Verdict
-from semel.doors.queues.pauses import doubling
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer as Client
@@ -40,7 +40,7 @@ logger: Final = getLogger("semel")
 # How long a broker keeps messages where nobody said otherwise, and so can deliver one again.
 RETENTION = 7 * DAY
 # A partition that stands still is tried again after 0.5, 1, 2 seconds, and so on to a minute.
-patience: Final = doubling(60.0, 0.5)
+default_backoff: Final = doubling(60.0, 0.5)
 # How soon `stop` is noticed where no messages come.
 POLL_SECONDS = 0.5
 # What is handled and not yet committed comes again after a crash, as a duplicate: it costs a look each.
@@ -163,7 +163,7 @@ class PartitionProgress:
     def stop(self, at: Position, taken: DeliveryResult, now: float) -> float:
         """The partition stands still at this message for so many seconds."""
         failures = self._failures[at[:2]] = self._failures.get(at[:2], 0) + 1
-        rest = patience(failures)
+        rest = default_backoff(failures)
         if taken.retry_after is not None:
             # Whoever is at work may well be done before his lease ends; what an error asks for is kept.
             rest = min(rest, taken.retry_after) if taken.verdict is Verdict.BUSY else taken.retry_after

@@ -18,6 +18,7 @@ from semel.core.clock import Clock
 from semel.core.events import Events, What
 from semel.core.extras import require
 from semel.core.policy import Options
+from semel.doors.queues.backoff import LONGEST_HOLD, broker_backoff, default_backoff
 from semel.doors.queues.consuming import Broker, Consuming, QueueConsumer
 from semel.doors.queues.dispatcher import (
     Acknowledge,
@@ -28,7 +29,6 @@ from semel.doors.queues.dispatcher import (
     QueueSettlement,
 )
 from semel.doors.queues.messages import Handler
-from semel.doors.queues.pauses import LONGEST_HOLD, broker_pause, patience
 from semel.doors.queues.rabbitmq_names import deliveries_of, key_of
 from semel.doors.queues.runners import check_whole
 from semel.doors.queues.steps import BlockingCall, ConsumerSteps
@@ -95,7 +95,7 @@ class Consumer(QueueConsumer[Message]):
         group: Callable[[Message], Hashable] = lambda _: None,
         workers: int = 1,
         prefetch: int = 10,
-        backoff: Callable[[int], float] = patience,
+        backoff: Callable[[int], float] = default_backoff,
         **options: Unpack[Options],
     ) -> None:
         super().__init__()
@@ -120,7 +120,7 @@ class Consumer(QueueConsumer[Message]):
             pushes=True,
         )
         receiver = QueueReceiver(url, queue, prefetch=prefetch, group=group, events=handler.s.events)
-        dispatcher: Dispatcher[Message] = Dispatcher(settings, broker_pause())
+        dispatcher: Dispatcher[Message] = Dispatcher(settings, broker_backoff())
         self._consuming = Consuming(receiver, dispatcher, handler, Clock().monotonic)
 
     def run(self) -> None:

@@ -79,7 +79,7 @@ class StandingSteps:
     def __init__(self, journal: JournalSteps, switches: SwitchSteps, *, unordered: bool) -> None:
         self._realm = journal.realm
         self._entries = journal
-        self._board = switches
+        self._switches = switches
         self._by_scan = unordered
 
     def counters(
@@ -116,7 +116,7 @@ class StandingSteps:
         The latest 600 entries of this scope's operators are looked at, in three requests at most.
         """
         check_limit("limit", limit)
-        switch = (yield from self._board.read()).get(name)
+        switch = (yield from self._switches.read()).get(name)
         turns: list[SwitchTurn] = []
         if switch is not None:
             turns.append(SwitchTurn(switch.since, switch.on, switch.by, switch.reason))

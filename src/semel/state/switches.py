@@ -49,7 +49,7 @@ class Switch(msgspec.Struct, frozen=True):
     """Who turned it, where that was said."""
 
 
-class Board:
+class SwitchCache:
     """What a process last saw of the switches, and the thread that looks."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
@@ -58,7 +58,7 @@ class Board:
         self._seen: tuple[float, dict[str, Switch]] = (float("-inf"), {})
         self._asked = float("-inf")
         self._begin()
-        BOARDS.add(self)
+        CACHES.add(self)
 
     def _begin(self) -> None:
         # Threads do not survive a fork, and what they held is held for ever.
@@ -108,12 +108,12 @@ class Board:
         self._thread = None
 
 
-BOARDS: "weakref.WeakSet[Board]" = weakref.WeakSet()
+CACHES: "weakref.WeakSet[SwitchCache]" = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    for board in BOARDS:
-        board._begin()
+    for cache in CACHES:
+        cache._begin()
 
 
 if hasattr(os, "register_at_fork"):
@@ -123,12 +123,12 @@ if hasattr(os, "register_at_fork"):
 class SwitchSteps:
     """The rules of switches, as generators of commands."""
 
-    def __init__(self, realm: Realm, board: Board, clock: Clock) -> None:
+    def __init__(self, realm: Realm, cache: SwitchCache, clock: Clock) -> None:
         everywhere = msgspec.structs.replace(realm, scope="")
         self.realm = everywhere
         # Whoever has no key can read and turn them all the same; only the reasons are sealed.
         self._documents: DocumentSteps[dict[str, Any]] = DocumentSteps(everywhere, sealed=False)
-        self._board = board
+        self._cache = cache
         self._clock = clock
 
     def turn(
@@ -150,7 +150,7 @@ class SwitchSteps:
             def result(reply: "Applied | None") -> "Document[dict[str, Any]]":
                 document = part.result(reply)
                 value = self._opened(document.value)
-                self._board.note(_switches(value), as_of)
+                self._cache.note(_switches(value), as_of)
                 return msgspec.structs.replace(document, value=value)
 
             return msgspec.structs.replace(part, result=result)
@@ -162,15 +162,15 @@ class SwitchSteps:
         as_of = self._clock.monotonic()
         document = yield from self._documents.get(KEY)
         seen = _switches({} if document is None else self._opened(document.value))
-        self._board.note(seen, as_of)
+        self._cache.note(seen, as_of)
         return seen
 
     def seen(self) -> "Steps[dict[str, Switch]]":
         """How they stood less than a second ago: without looking, where somebody has."""
-        seen = self._board.fresh()
+        seen = self._cache.fresh()
         if seen is None:
             seen = yield from self.read()
-        self._board.watch(self)
+        self._cache.watch(self)
         return seen
 
     def _opened(self, value: dict[str, Any]) -> dict[str, Any]:

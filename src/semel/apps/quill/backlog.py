@@ -14,7 +14,7 @@ from semel.apps.client import AnswerLost
 from semel.apps.quill.schema import Fact
 from semel.aws.errors import ServiceError
 from semel.connect import Semel
-from semel.doors.inbox import Inbox, Message, Other
+from semel.doors.inbox import Inbox, Message, WaitingMessage
 from semel.errors import SemelError
 from semel.model import Claimed, OnLapsed, Replay
 
@@ -45,7 +45,7 @@ class TakenFact(NamedTuple):
 
     fact: Fact
     claim: Claimed
-    others: list[Other]
+    others: list[WaitingMessage]
 
 
 class FactTerms(NamedTuple):
@@ -66,7 +66,7 @@ class BacklogBatch:
         self.keys: set[str] = set()
         """Those that were looked at, and need not be again."""
         self.held: list[TakenFact] = []
-        self._done: list[Other] = []
+        self._done: list[WaitingMessage] = []
         """What was found to be posted already."""
 
     @property
@@ -74,7 +74,7 @@ class BacklogBatch:
         """What they are."""
         return [one.fact for one in self.held]
 
-    def claim(self, others: Sequence[Other], table: str, most: int) -> bool:
+    def claim(self, others: Sequence[WaitingMessage], table: str, most: int) -> bool:
         """Claim those that may go along; False where somebody else is at most of them already."""
         chosen, rest = self._chosen(others, table, most - len(self.held))
         lease, ttl, on_lapsed = self._terms
@@ -97,11 +97,11 @@ class BacklogBatch:
         return 2 * free >= len(chosen)
 
     def _chosen(
-        self, others: Sequence[Other], table: str, room: int
-    ) -> tuple[dict[str, list[Other]], list[Other]]:
+        self, others: Sequence[WaitingMessage], table: str, room: int
+    ) -> tuple[dict[str, list[WaitingMessage]], list[WaitingMessage]]:
         """Those that may go along by their keys, and those that may not."""
-        chosen: dict[str, list[Other]] = {}
-        rest: list[Other] = []
+        chosen: dict[str, list[WaitingMessage]] = {}
+        rest: list[WaitingMessage] = []
         for other in others:
             key = other.message.key
             if key in chosen:
@@ -139,12 +139,12 @@ class BacklogBatch:
         self._give_back([other for one in self.held for other in one.others], AGAIN_SECONDS)
         self._settle([])
 
-    def _give_back(self, others: Sequence[Other], seconds: float) -> None:
+    def _give_back(self, others: Sequence[WaitingMessage], seconds: float) -> None:
         # They can be received again in any case, only later.
         with suppress(SemelError, ServiceError):
             self._inbox.give_back(others, seconds)
 
-    def _settle(self, others: list[Other]) -> None:
+    def _settle(self, others: list[WaitingMessage]) -> None:
         for some in batches([*others, *self._done]):
             self._inbox.settle(some)
 

@@ -14,10 +14,10 @@ from semel.core.keys import Key
 from semel.core.policy import Options
 from semel.doors.amqp1.endpoint import endpoint_of
 from semel.doors.amqp1.receiver import AmqpReceiver
+from semel.doors.queues.backoff import LONGEST_HOLD, broker_backoff, default_backoff
 from semel.doors.queues.consuming import Consuming, QueueConsumer
 from semel.doors.queues.dispatcher import Dispatcher, DispatchSettings
 from semel.doors.queues.messages import Handler
-from semel.doors.queues.pauses import LONGEST_HOLD, broker_pause, patience
 
 
 def by_message_id(address: str, message: Any) -> str:
@@ -56,7 +56,7 @@ class Consumer(QueueConsumer[Any]):
         group: Callable[[Any], Hashable] = group_id,
         workers: int = 1,
         prefetch: int = 10,
-        backoff: Callable[[int], float] = patience,
+        backoff: Callable[[int], float] = default_backoff,
         keepalive: float = 30.0,
         capability: str | None = "queue",
         tls: ssl.SSLContext | None = None,
@@ -86,7 +86,7 @@ class Consumer(QueueConsumer[Any]):
             clock=clock,
             events=handler.s.events,
         )
-        dispatcher: Dispatcher[Any] = Dispatcher(settings, broker_pause())
+        dispatcher: Dispatcher[Any] = Dispatcher(settings, broker_backoff())
         self._consuming = Consuming(self.receiver, dispatcher, handler, clock.monotonic)
 
     def run(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Protocol, Unpack
 
 from semel.connect import Semel
 from semel.core.policy import Options
-from semel.doors.inbox.others import Other
+from semel.doors.inbox.others import WaitingMessage
 from semel.doors.inbox.redriving import DeadFilter, Redriven
 from semel.doors.inbox.store import StoreInbox
 from semel.doors.inbox.worker import Backoff, Dead, Worker
@@ -24,11 +24,11 @@ __all__ = [
     "Inbox",
     "Later",
     "Message",
-    "Other",
     "Redriven",
     "Runs",
     "StoreInbox",
     "Survey",
+    "WaitingMessage",
     "Worker",
     "open_inbox",
 ]
@@ -75,7 +75,7 @@ class Inbox(Protocol):
         """
         ...
 
-    def others(self, message: Message, *, seconds: float = 60.0) -> Iterator[list[Other]]:
+    def others(self, message: Message, *, seconds: float = 60.0) -> Iterator[list[WaitingMessage]]:
         """What else waits while this message is handled, has no group, and may be begun now; in parts.
 
         For a handler that can do many as easily as one: it claims their keys (`ledger.claim_many`), does what
@@ -84,11 +84,11 @@ class Inbox(Protocol):
         """
         ...
 
-    def settle(self, others: Iterable[Other]) -> None:
+    def settle(self, others: Iterable[WaitingMessage]) -> None:
         """These are done, and nobody has to look at them again."""
         ...
 
-    def give_back(self, others: Iterable[Other], seconds: float = 0.0) -> None:
+    def give_back(self, others: Iterable[WaitingMessage], seconds: float = 0.0) -> None:
         """These are not; they may be begun again after so many seconds."""
         ...
 

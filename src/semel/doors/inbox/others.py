@@ -7,7 +7,7 @@ import msgspec
 from semel.state.mailbox import Message
 
 
-class Other(msgspec.Struct, frozen=True):
+class WaitingMessage(msgspec.Struct, frozen=True):
     """A message that waits beside the one that is being handled, and may be handled with it."""
 
     message: Message

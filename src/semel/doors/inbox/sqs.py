@@ -16,12 +16,12 @@ from semel.connect import Semel
 from semel.core.codecs import Body
 from semel.core.policy import Options
 from semel.core.realm import SubjectHash
-from semel.doors.inbox.others import Other
+from semel.doors.inbox.others import WaitingMessage
 from semel.doors.inbox.redriving import DeadFilter, Redriven, no_letter
 from semel.doors.inbox.worker import MAX_ATTEMPTS, Backoff, Dead, check_handling
 from semel.doors.sqs import Consumer
 from semel.doors.sqs import Message as Delivery
-from semel.doors.sqs.broker import patience, tens
+from semel.doors.sqs.broker import default_backoff, tens
 from semel.doors.sqs.message import read, receive_request
 from semel.model import ProgressCallback
 from semel.state.erasure import erased_key
@@ -140,11 +140,11 @@ class SQSInbox:
             dead_letters=self._dead,
             workers=workers,
             poll=LONGEST_POLL if poll is None else round(poll),
-            backoff=backoff or patience,
+            backoff=backoff or default_backoff,
             **options,
         )
 
-    def others(self, message: Message, *, seconds: float = 60.0) -> Iterator[list[Other]]:
+    def others(self, message: Message, *, seconds: float = 60.0) -> Iterator[list[WaitingMessage]]:
         """What else waits, has no group, and can be received now; in parts."""
         more = True
         while more:
@@ -157,14 +157,14 @@ class SQSInbox:
                     break
             yield self._readable(received)
 
-    def _readable(self, received: list[Delivery]) -> list[Other]:
+    def _readable(self, received: list[Delivery]) -> list[WaitingMessage]:
         """Those that have no group, whose order is to be kept; the rest is let go."""
         others = []
         for one in received:
             envelope = _envelope(one)
             try:
                 if envelope is not None and envelope.group is None and not self._is_erased(envelope):
-                    others.append(Other(self.opened(one), one))
+                    others.append(WaitingMessage(self.opened(one), one))
             except errors.MessageUnreadable:
                 continue  # whoever comes to it puts it aside
         known = {other.held.receipt for other in others}
@@ -172,11 +172,11 @@ class SQSInbox:
         _call_for_each(self._queue, "ChangeMessageVisibilityBatch", rest, VisibilityTimeout=0)
         return others
 
-    def settle(self, others: Iterable[Other]) -> None:
+    def settle(self, others: Iterable[WaitingMessage]) -> None:
         """These are done."""
         _call_for_each(self._queue, "DeleteMessageBatch", [other.held for other in others])
 
-    def give_back(self, others: Iterable[Other], seconds: float = 0.0) -> None:
+    def give_back(self, others: Iterable[WaitingMessage], seconds: float = 0.0) -> None:
         """These are not: they can be received again after so many seconds."""
         given = [other.held for other in others]
         _call_for_each(self._queue, "ChangeMessageVisibilityBatch", given, VisibilityTimeout=ceil(seconds))

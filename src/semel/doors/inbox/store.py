@@ -11,10 +11,10 @@ from semel.core.commands import Steps
 from semel.core.drive import adrive, drive
 from semel.core.policy import Options
 from semel.core.spans import Seconds
-from semel.doors.inbox.others import Other
+from semel.doors.inbox.others import WaitingMessage
 from semel.doors.inbox.redriving import GONE, DeadFilter, Redriven, no_letter
 from semel.doors.inbox.worker import POLL, Backoff, Dead, LaneNotifier, Worker
-from semel.doors.queues.pauses import doubling
+from semel.doors.queues.backoff import doubling
 from semel.errors import InvalidKey, MessageUnreadable
 from semel.model import ProgressCallback
 from semel.state.facades import AsyncMailbox
@@ -99,7 +99,7 @@ class StoreInbox:
             **options,
         )
 
-    def others(self, message: Message, *, seconds: float = 60.0) -> Iterator[list[Other]]:
+    def others(self, message: Message, *, seconds: float = 60.0) -> Iterator[list[WaitingMessage]]:
         """What else waits, has no group, and may be begun now; in parts."""
         lane = lane_of(message.key, None)
         # From its own place on, and around: whoever handles another at the same time begins elsewhere.
@@ -108,19 +108,19 @@ class StoreInbox:
                 others = (self._other(letter, page.now) for letter in page.letters)
                 yield [other for other in others if other is not None]
 
-    def _other(self, letter: Letter, now: float) -> Other | None:
+    def _other(self, letter: Letter, now: float) -> WaitingMessage | None:
         if letter.not_before > now:
             return None
         try:
-            return Other(self._box.steps.open(letter), letter)
+            return WaitingMessage(self._box.steps.open(letter), letter)
         except MessageUnreadable:
             return None  # whoever comes to it puts it aside
 
-    def settle(self, others: Iterable[Other]) -> None:
+    def settle(self, others: Iterable[WaitingMessage]) -> None:
         """These are done."""
         self._box.leave([other.held for other in others])
 
-    def give_back(self, others: Iterable[Other], seconds: float = 0.0) -> None:
+    def give_back(self, others: Iterable[WaitingMessage], seconds: float = 0.0) -> None:
         """These are not: they wait as before, where they have been all the time."""
 
     def survey(self) -> Survey:

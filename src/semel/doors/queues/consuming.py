@@ -105,7 +105,7 @@ class Consuming(Generic[M]):
     def _away(self, error: Exception) -> None:
         if self.dispatcher.settings.pushes:
             self.dispatcher.forget()
-        seconds = self.dispatcher.queue_pause.again(self._now())
+        seconds = self.dispatcher.queue_backoff.failed(self._now())
         logger.warning("%s gives no messages; next try in %.1f s. %s", self.broker.name, seconds, error)
 
     def handling(self) -> ConsumerLoop:

@@ -12,9 +12,9 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import msgspec
 
 from semel import errors
+from semel.doors.queues.backoff import ExponentialBackoff
 from semel.doors.queues.lanes import LaneScheduler
 from semel.doors.queues.messages import BEHIND, DeliveryResult, Verdict
-from semel.doors.queues.pauses import GrowingPause
 from semel.doors.queues.steps import RunState
 
 M = TypeVar("M")
@@ -103,12 +103,12 @@ class DispatchSettings(msgspec.Struct, frozen=True, kw_only=True):
 class Dispatcher(RunState, Generic[M]):
     """What is in flight, and what may begin; `stopping` alone may be set from anywhere at any time."""
 
-    def __init__(self, settings: DispatchSettings, queue_pause: GrowingPause | None = None) -> None:
+    def __init__(self, settings: DispatchSettings, queue_backoff: ExponentialBackoff | None = None) -> None:
         super().__init__()
         self.changed: bool = False
         self.settings = settings
-        self.queue_pause: GrowingPause = queue_pause or GrowingPause()
-        self.store_pause: GrowingPause = GrowingPause()
+        self.queue_backoff: ExponentialBackoff = queue_backoff or ExponentialBackoff()
+        self.store_backoff: ExponentialBackoff = ExponentialBackoff()
         self.settlements: deque[QueueSettlement] = deque()
         self._settling = False
         self._in_flight: set[InFlight[M]] = set()
@@ -124,12 +124,12 @@ class Dispatcher(RunState, Generic[M]):
         settings = self.settings
         if settings.pushes:
             room = 0 if self.stopping else max(0, settings.capacity - len(self._in_flight))
-            return None if now < self.queue_pause.until else room
+            return None if now < self.queue_backoff.until else room
         idle = self._running + self._lanes.ready < settings.workers
         if self.stopping or not idle or len(self._in_flight) >= settings.capacity or now < self._paused_until:
             return None
         # While the store is in trouble, one message is enough to find out whether it still is.
-        return 1 if self.store_pause.times else settings.batch
+        return 1 if self.store_backoff.failures else settings.batch
 
     def pause(self, now: float) -> float | None:
         """How long to wait before asking is wanted; None until something changes."""
@@ -138,12 +138,12 @@ class Dispatcher(RunState, Generic[M]):
     @property
     def _paused_until(self) -> float:
         if self.settings.pushes:
-            return self.queue_pause.until
-        return max(self.queue_pause.until, self.store_pause.until, self._lanes.paused_until)
+            return self.queue_backoff.until
+        return max(self.queue_backoff.until, self.store_backoff.until, self._lanes.paused_until)
 
     def receive(self, received: Iterable[InFlight[M]], now: float) -> None:
         """These came."""
-        self.queue_pause.over()
+        self.queue_backoff.reset()
         for one in received:
             one.received, one.renew_at = now, now + self.settings.visibility / RENEWALS
             self._in_flight.add(one)
@@ -198,9 +198,9 @@ class Dispatcher(RunState, Generic[M]):
     def _learn(self, taken: DeliveryResult, now: float) -> None:
         """Whether to begin more, and when, by what became of one."""
         if isinstance(taken.error, errors.StoreError):
-            self.store_pause.again(now)
+            self.store_backoff.failed(now)
         else:
-            self.store_pause.over()
+            self.store_backoff.reset()
         if isinstance(taken.error, errors.Later) and taken.error.everyone:
             self._lanes.pause(now + min(taken.error.retry_after, LONGEST_PAUSE))
         if taken.stops:

@@ -12,10 +12,10 @@ import msgspec
 from semel import errors
 from semel.aws.sqs import BATCH, MAX_BYTES, Outgoing, Queue
 from semel.core.events import Events, What
+from semel.doors.queues.backoff import doubling
 from semel.doors.queues.consuming import Broker
 from semel.doors.queues.dispatcher import Acknowledge, DeadLetter, InFlight, QueueSettlement, Requeue
 from semel.doors.queues.messages import DeliveryResult
-from semel.doors.queues.pauses import doubling
 from semel.doors.queues.steps import ConsumerSteps
 from semel.doors.sqs.message import Message, read, receive_request
 
@@ -30,7 +30,7 @@ LONGEST = 12 * 3600
 # What is left undeleted comes back as a duplicate; in a FIFO queue its group waits until then.
 DELETIONS = 3
 # What failed stays away for a quarter of an hour at most.
-patience: Final = doubling(900)
+default_backoff: Final = doubling(900)
 
 
 class QueueRequest(msgspec.Struct, frozen=True):

@@ -15,7 +15,7 @@ from semel.doors.queues.consuming import Consuming, QueueConsumer
 from semel.doors.queues.dispatcher import Dispatcher, DispatchSettings
 from semel.doors.queues.messages import Handler
 from semel.doors.queues.runners import check_whole
-from semel.doors.sqs.broker import SqsBroker, patience
+from semel.doors.sqs.broker import SqsBroker, default_backoff
 from semel.doors.sqs.message import Message, usual_key
 
 # For a queue whose messages would be visible again at once; it is SQS's own default.
@@ -45,7 +45,7 @@ class Consumer(QueueConsumer[Message]):
         workers: int = 1,
         batch: int = BATCH,
         poll: int = LONGEST_POLL,
-        backoff: Callable[[int], float] = patience,
+        backoff: Callable[[int], float] = default_backoff,
         **options: Unpack[Options],
     ) -> None:
         super().__init__()

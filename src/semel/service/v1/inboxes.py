@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Path, Query
 
 from semel.doors.inbox import Counted, Dead, DeadFilter, Inbox
 from semel.doors.inbox.redriving import redrive
-from semel.doors.inbox.standing import standing_of
+from semel.doors.inbox.status import status_of
 from semel.errors import UsageError
 from semel.service.openapi import problems
 from semel.service.problems import problem_error
@@ -77,7 +77,7 @@ def router(runtime: Runtime) -> APIRouter:
 
 
 def _response(app: str, inbox: Inbox) -> models.InboxResponse:
-    standing = standing_of(inbox)
+    standing = status_of(inbox)
     survey, dead = standing.survey, standing.dead
     counted = dead or Counted(0)
     return answer(

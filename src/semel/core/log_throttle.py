@@ -6,12 +6,12 @@ from threading import RLock
 from semel.core.clock import Clock
 
 # While a store is away, every call would say so.
-SELDOM_SECONDS = 60.0
+THROTTLE_SECONDS = 60.0
 # Causes are names of errors. Should somebody make them up as he goes, they are forgotten rather than kept.
 MOST_CAUSES = 1000
 
 
-class Seldom:
+class LogThrottle:
     """Lets one warning a minute pass for each cause, and counts the others."""
 
     def __init__(self, clock: Clock) -> None:
@@ -25,7 +25,7 @@ class Seldom:
         with self._lock:
             now = self._monotonic()
             last, count = self._passed.get(cause, (-inf, 0))
-            if now - last < SELDOM_SECONDS:
+            if now - last < THROTTLE_SECONDS:
                 self._passed[cause] = last, count + 1
                 return None
             if len(self._passed) >= MOST_CAUSES:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from semel.doors.inbox import Inbox
 
 
-class InboxStanding(msgspec.Struct, frozen=True):
+class InboxStatus(msgspec.Struct, frozen=True):
     """What waits in an inbox, and its dead letters, in numbers."""
 
     survey: Survey
@@ -20,9 +20,9 @@ class InboxStanding(msgspec.Struct, frozen=True):
     """None where the queue was not told where its dead letters are."""
 
 
-def standing_of(inbox: "Inbox") -> InboxStanding:
+def status_of(inbox: "Inbox") -> InboxStatus:
     """How an inbox stands now."""
     survey, dead = inbox.survey(), None
     with suppress(UsageError):
         dead = inbox.count(dead=True)
-    return InboxStanding(survey, dead)
+    return InboxStatus(survey, dead)

@@ -14,39 +14,39 @@ def doubling(longest: float, first: float = 1.0) -> Callable[[int], float]:
 # A message that is not handled now is held for so long at most before it is tried, or given back to a broker
 # that would deliver it again at once.
 LONGEST_HOLD = 30.0
-patience: Final = doubling(LONGEST_HOLD)
+default_backoff: Final = doubling(LONGEST_HOLD)
 
 # How long to leave a broker alone whose connection is lost: doubled each time, up to this, and spread.
 LONGEST_REST = 30.0
 FIRST_REST = 0.2
 
 
-class GrowingPause:
+class ExponentialBackoff:
     """How long to leave somebody alone who does not answer.
 
     `spread` shortens each pause by up to that part of it, so that many who wait do not come back together.
     """
 
     def __init__(self, longest: float = 60.0, *, first: float = 1.0, spread: float = 0.0) -> None:
-        self.times: int = 0
+        self.failures: int = 0
         self.until: float = -inf
         self._seconds = doubling(longest, first)
         self._spread = spread
 
-    def again(self, now: float) -> float:
+    def failed(self, now: float) -> float:
         """It failed once more; several that fail at the same time are one failure."""
         if now < self.until:
             return self.until - now
-        self.times += 1
-        seconds = self._seconds(self.times) * random.uniform(1.0 - self._spread, 1.0)  # noqa: S311
+        self.failures += 1
+        seconds = self._seconds(self.failures) * random.uniform(1.0 - self._spread, 1.0)  # noqa: S311
         self.until = now + seconds
         return seconds
 
-    def over(self) -> None:
+    def reset(self) -> None:
         """It answers."""
-        self.times, self.until = 0, -inf
+        self.failures, self.until = 0, -inf
 
 
-def broker_pause() -> GrowingPause:
+def broker_backoff() -> ExponentialBackoff:
     """How long to leave a broker alone whose connection is lost."""
-    return GrowingPause(LONGEST_REST, first=FIRST_REST, spread=0.5)
+    return ExponentialBackoff(LONGEST_REST, first=FIRST_REST, spread=0.5)
