@@ -32,16 +32,16 @@ def ran(part: Part, quick: bool) -> dict[str, Any]:
     begun = time.monotonic()
     try:
         done = subprocess.run(program, capture_output=True, text=True, check=False, timeout=PATIENCE)
-        told, said = done.stdout, done.stderr
+        output, problem = done.stdout, done.stderr
     except subprocess.TimeoutExpired:
-        told, said = "", f"it took longer than {PATIENCE} s"
-    found: dict[str, Any] = json.loads(told) if told.startswith("{") else {"problem": last_line(said)}
+        output, problem = "", f"it took longer than {PATIENCE} s"
+    found: dict[str, Any] = json.loads(output) if output.startswith("{") else {"problem": last_line(problem)}
     return found | {"seconds": round(time.monotonic() - begun)}
 
 
-def last_line(said: str) -> str:
+def last_line(text: str) -> str:
     """What a program said last, which is the error where it ended with one."""
-    return said.strip().rpartition("\n")[2] or "it printed nothing"
+    return text.strip().rpartition("\n")[2] or "it printed nothing"
 
 
 def measured(parts: Sequence[Part], quick: bool, step: Callable[[str], None]) -> Report:
@@ -62,8 +62,8 @@ def add(report: Report, part: Part, quick: bool, found: dict[str, Any]) -> None:
     report["seconds"] += found["seconds"]
     report["versions"] |= found.get("versions", {})
     date = datetime.now(UTC).date().isoformat()
-    told = {"name": part.name, "date": date, "seconds": found["seconds"], "quick": quick}
-    report["parts"].append(told | {"problem": found.get("problem", ""), "absent": found.get("absent", [])})
+    entry = {"name": part.name, "date": date, "seconds": found["seconds"], "quick": quick}
+    report["parts"].append(entry | {"problem": found.get("problem", ""), "absent": found.get("absent", [])})
     for kind in KINDS:
         report[kind] += [{"part": part.name} | rounded(one) for one in found.get(kind, [])]
 

@@ -142,14 +142,14 @@ def measured(name: str, store: str, address: str, number: int, repeat: int) -> d
     done = subprocess.run(program, capture_output=True, text=True, check=False)
     if done.returncode:
         return dict.fromkeys(WHICH, Row(name, note=f"failed: {done.stderr.strip().rpartition(chr(10))[2]}"))
-    told = json.loads(done.stdout.strip().rpartition("\n")[2])
-    return {which: _row(name, told, which) for which in WHICH}
+    found = json.loads(done.stdout.strip().rpartition("\n")[2])
+    return {which: _row(name, found, which) for which in WHICH}
 
 
-def _row(name: str, told: dict[str, Any], which: str) -> Row:
-    timing, base = (Timing(tuple(told[which][one])) for one in (name, LIMIT))
-    versions = ", ".join(f"{package} {version}" for package, version in told["versions"].items() if version)
-    return Row(name, timing, Ratio.of(timing, base), f"{told['note']}; a process of its own, {versions}")
+def _row(name: str, found: dict[str, Any], which: str) -> Row:
+    timing, base = (Timing(tuple(found[which][one])) for one in (name, LIMIT))
+    versions = ", ".join(f"{package} {version}" for package, version in found["versions"].items() if version)
+    return Row(name, timing, Ratio.of(timing, base), f"{found['note']}; a process of its own, {versions}")
 
 
 def joined(tables: Sequence[Table], *more: dict[str, Row]) -> list[Table]:

@@ -65,7 +65,7 @@ def billed(url: str, events: int, result_bytes: int) -> Billing:
         return billing
 
 
-def told(events: int, result_bytes: int) -> Estimate:
+def expected_cost(events: int, result_bytes: int) -> Estimate:
     """What `semel cost` says of them."""
     workload = Workload(
         events=events, duplicates=1 / DUPLICATE, key_bytes=KEY_BYTES, result_bytes=result_bytes, seconds=0
@@ -83,7 +83,7 @@ def main() -> int:
     with stores(["DynamoDB"]) as (urls, absent):
         for url in urls.values():
             for size in RESULTS:
-                more, bar = compared(billed(url, options.events, size), told(options.events, size))
+                more, bar = compared(billed(url, options.events, size), expected_cost(options.events, size))
                 rows += more
                 found.append(bar)
     columns = ("a million calls", "requests", "write units", "dollars")
@@ -91,17 +91,17 @@ def main() -> int:
     return conclude([], found, PACKAGES, options.json, listings=[listing], absent=absent)
 
 
-def compared(billing: Billing, said: Estimate) -> tuple[list[tuple[Any, ...]], Bar]:
+def compared(billing: Billing, estimated: Estimate) -> tuple[list[tuple[Any, ...]], Bar]:
     """Two rows, counted and said; and by how much they differ."""
-    share = MILLION / said.workload.events
-    price = said.prices.writes / MILLION
+    share = MILLION / estimated.workload.events
+    price = estimated.prices.writes / MILLION
     counted = (billing.requests.total() * share, billing.units.total() * share)
-    lines = [line for line in said.lines if line.what in ("claim", "complete", "replay")]
+    lines = [line for line in estimated.lines if line.what in ("claim", "complete", "replay")]
     expected = (
         sum(line.requests for line in lines) * share,
         sum(line.requests * line.each.writes for line in lines) * share,
     )
-    what = f"results of {said.workload.result_bytes:,} bytes, a fifth duplicates"
+    what = f"results of {estimated.workload.result_bytes:,} bytes, a fifth duplicates"
     rows = [
         (f"{what}: counted", *counted, counted[1] * price),
         (f"{what}: semel cost", *expected, expected[1] * price),

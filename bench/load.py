@@ -82,9 +82,9 @@ def richpanel(number: int, _port: int) -> bytes:
     """A customer's message; the rules give it a tag and a team, so it leaves two actions in the audit."""
     conversation, id = message(number)
     text = "I would like to cancel my order, please. You may call me at 555-0107."
-    told = {"conversation_id": conversation, "message_id": id, "text": text, "email": "c7@example.com"}
+    payload = {"conversation_id": conversation, "message_id": id, "text": text, "email": "c7@example.com"}
     return posted(
-        "/webhooks/richpanel", json.dumps(told).encode(), "Authorization: Bearer bench-token-of-richpanel"
+        "/webhooks/richpanel", json.dumps(payload).encode(), "Authorization: Bearer bench-token-of-richpanel"
     )
 
 
@@ -317,8 +317,8 @@ class Site:
         self.provision()
         self.start("serve", "--workers", "0")
         log = self.folder / "serve.log"
-        while not (found := re.search(rb"http://127\.0\.0\.1:(\d+)", told := log.read_bytes())):
-            assert self._running["serve"].poll() is None, told.decode()
+        while not (found := re.search(rb"http://127\.0\.0\.1:(\d+)", text := log.read_bytes())):
+            assert self._running["serve"].poll() is None, text.decode()
             time.sleep(0.05)
         self.port = int(found[1])
         while not self._is_ready():
@@ -572,20 +572,20 @@ def show(rows: list[Row], hold: Held, waits: Waits, disk: float) -> None:
         f"\n{hold.rate:,.0f} webhooks a second for {hold.seconds:g} s, every tenth a duplicate, workers busy:"
     )
     for name, value in asdict(hold).items():
-        print(f"  {name.replace('_', ' '):18}{_told(value)}")
+        print(f"  {name.replace('_', ' '):18}{_text(value)}")
     print(f"\nWhat took longer than {stalls.LONG_SECONDS * 1000:g} ms meanwhile:")
     for cause, total in waits.totals.items():
         print(f"  {cause:34}{total}")
     for slow, causes in waits.slowest:
-        told = ", ".join(f"{one.process}: {one.cause} {one.ms:.0f}" for one in causes)
-        print(f"  a webhook that took {slow.ms:.0f} ms: {told}")
+        words = ", ".join(f"{one.process}: {one.cause} {one.ms:.0f}" for one in causes)
+        print(f"  a webhook that took {slow.ms:.0f} ms: {words}")
     print(f"\nA synced write of 4 KiB takes {disk:.2f} ms here, at the median.")
     print("\n".join(f"{name}: {version}" for name, version in versions(PACKAGES).items()))
 
 
-def _told(value: Any) -> str:
+def _text(value: Any) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{name}: {_told(one)}" for name, one in value.items())
+        return ", ".join(f"{name}: {_text(one)}" for name, one in value.items())
     return f"{value:.1f}" if isinstance(value, float) else f"{value:,}"
 
 

@@ -82,7 +82,7 @@ class Unit(NamedTuple):
     name: str
     microseconds: int
 
-    def told(self, microseconds: float) -> str:
+    def text(self, microseconds: float) -> str:
         return figure(microseconds / self.microseconds)
 
 
@@ -97,8 +97,8 @@ def _cells(row: dict[str, Any], unit: Unit) -> list[str]:
     if not timing:
         return ["", "", ""]
     low, high = timing["quartiles_us"]
-    spread = f"{unit.told(low)} to {unit.told(high)}"
-    return [unit.told(timing["median_us"]), spread, f"{ratio['median']:.2f}" if ratio else ""]
+    spread = f"{unit.text(low)} to {unit.text(high)}"
+    return [unit.text(timing["median_us"]), spread, f"{ratio['median']:.2f}" if ratio else ""]
 
 
 def _listed(listing: dict[str, Any]) -> str:

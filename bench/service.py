@@ -29,7 +29,7 @@ COUNTED = (
 )
 
 
-def told(name: str, url: str, seconds: float, most_seconds: float) -> dict[str, Any]:
+def load_of(name: str, url: str, seconds: float, most_seconds: float) -> dict[str, Any]:
     """What `bench.load` says of a store."""
     words = ["--seconds", str(seconds), "--most-seconds", str(most_seconds), "--rate", str(RATES[name])]
     where = ["--folder", DISK] if name == "SQLite" else ["--url", url]
@@ -83,7 +83,9 @@ def main() -> int:
     options = parser.parse_args()
     with servers() as started:
         urls = {"SQLite": ""} | {name: url_of(name, at, "{env}") for name, at in started.addresses.items()}
-        found = {name: told(name, url, options.seconds, options.most_seconds) for name, url in urls.items()}
+        found = {
+            name: load_of(name, url, options.seconds, options.most_seconds) for name, url in urls.items()
+        }
     failed = [f"{name}: {one['problem']}" for name, one in found.items() if "problem" in one]
     found = {name: one for name, one in found.items() if "problem" not in one}
     return conclude(

@@ -34,7 +34,7 @@ def tried(only: str | None, jobs: int) -> Rows:
         return found
 
 
-def told(module: str) -> Any:
+def output_of(module: str) -> Any:
     """What another part of the proof tells, which is a program of its own; None where it cannot be run."""
     program = [sys.executable, "-m", module, "--json"]
     done = subprocess.run(program, stdout=subprocess.PIPE, text=True, check=False)
@@ -43,7 +43,7 @@ def told(module: str) -> Any:
 
 def report(rows: Rows, begun: float) -> dict[str, Any]:
     """The report of a run, with the parts that are programs of their own."""
-    model, rivals = told("proof.model") or [], told("proof.rivals") or {"suites": {}, "results": []}
+    model, rivals = output_of("proof.model") or [], output_of("proof.rivals") or {"suites": {}, "results": []}
     return {
         "date": datetime.now(UTC).date().isoformat(),
         "seconds": round(time.monotonic() - begun),

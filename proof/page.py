@@ -120,12 +120,12 @@ def as_json(report: dict[str, Any]) -> str:
 
 def page(report: dict[str, Any]) -> str:
     """The page as a text."""
-    told = ", ".join(f"{name} {version}" for name, version in report["versions"].items() if name != "machine")
+    used = ", ".join(f"{name} {version}" for name, version in report["versions"].items() if name != "machine")
     return TEMPLATE.read_text("utf-8").format(
         date=report["date"],
         minutes=round(report["seconds"] / 60),
         machine=report["versions"]["machine"],
-        versions=told,
+        versions=used,
         scoreboard=scoreboard(report["rows"]),
         findings=findings(report["rows"]),
         model=model(report["model"]),

@@ -39,19 +39,19 @@ def where(item: pytest.Item) -> str:
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Note what was tried; what failed before or after its work is noted too."""
-    told = dict(report.user_properties)
+    properties = dict(report.user_properties)
     if report.when == "setup":
         PREPARED[report.nodeid] = report.duration
-    if "line" not in told or (report.when != "call" and not report.failed):
+    if "line" not in properties or (report.when != "call" and not report.failed):
         return
     ROWS.append(
         {
-            "line": told["line"],
-            "where": told["where"],
+            "line": properties["line"],
+            "where": properties["where"],
             "test": report.nodeid,
-            "tried": told.get("tried", 0),
-            "seed": told.get("seed", ""),
-            "found": told.get("found", ""),
+            "tried": properties.get("tried", 0),
+            "seed": properties.get("seed", ""),
+            "found": properties.get("found", ""),
             "held": report.passed,
             "seconds": round(report.duration + PREPARED.pop(report.nodeid, 0.0), 1),
             "skipped": report.skipped,

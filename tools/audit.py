@@ -28,7 +28,7 @@ class Verdict:
     known: tuple[str, ...] = ()
     """The vulnerabilities, each in words."""
     date: str = ""
-    untold: str = ""
+    unanswered: str = ""
     """Why nothing is known."""
 
 
@@ -54,11 +54,11 @@ def asked(client: httpx.Client, name: str, version: str) -> Verdict:
         answer.raise_for_status()
         page = answer.json()
     except (httpx.HTTPError, ValueError) as error:
-        return Verdict(name, version, untold=f"{type(error).__name__}: {error}".splitlines()[0])
+        return Verdict(name, version, unanswered=f"{type(error).__name__}: {error}".splitlines()[0])
     if page["info"]["version"] != version:
-        return Verdict(name, version, untold=f"the index tells about {page['info']['version']} alone")
+        return Verdict(name, version, unanswered=f"the index tells about {page['info']['version']} alone")
     if "vulnerabilities" not in page:
-        return Verdict(name, version, untold="the index tells nothing about vulnerabilities")
+        return Verdict(name, version, unanswered="the index tells nothing about vulnerabilities")
     known = tuple(words(one) for one in page["vulnerabilities"] if not one.get("withdrawn"))
     return Verdict(name, version, known, date=answer.headers.get("date", "an unknown date"))
 
@@ -70,29 +70,29 @@ def words(one: dict[str, Any]) -> str:
     return f"{names}; fixed in {fixed}"
 
 
-def told(verdicts: Iterable[Verdict]) -> tuple[int, list[str]]:
+def summary(verdicts: Iterable[Verdict]) -> tuple[int, list[str]]:
     """The exit code, and what is printed."""
     verdicts = list(verdicts)
     known = [one for one in verdicts if one.date]
     if not known:
-        reason = verdicts[0].untold if verdicts else "no version is pinned"
+        reason = verdicts[0].unanswered if verdicts else "no version is pinned"
         return NOT_KNOWN, [f"No data about vulnerabilities could be had, so nothing is known: {reason}"]
     lines = [f"{one.name} {one.version}: {each}" for one in known for each in one.known]
     found = len(lines)
-    untold = [one for one in verdicts if not one.date]
-    lines += [f"{one.name} {one.version}: not known; {one.untold}" for one in untold]
+    unanswered = [one for one in verdicts if not one.date]
+    lines += [f"{one.name} {one.version}: not known; {one.unanswered}" for one in unanswered]
     lines.append(
         f"{len(known)} of {len(verdicts)} pinned versions could be asked about; "
         f"{found} known vulnerabilities, as the index told on {known[0].date}"
     )
-    return VULNERABLE if found else NOT_KNOWN if untold else 0, lines
+    return VULNERABLE if found else NOT_KNOWN if unanswered else 0, lines
 
 
 def main() -> int:
     with httpx.Client(base_url=index(), follow_redirects=True, timeout=30) as client:
         with ThreadPoolExecutor(8) as threads:
             verdicts = threads.map(lambda pin: asked(client, *pin), pins(CONSTRAINTS.read_text("utf-8")))
-        code, lines = told(verdicts)
+        code, lines = summary(verdicts)
     print(*lines, sep="\n")
     return code
 

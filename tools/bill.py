@@ -69,10 +69,10 @@ def with_digests(bill: Json, report: Json) -> Json:
 
 def missing(bill: Json, report: Json) -> Iterator[str]:
     """What a bill does not tell of what was installed."""
-    told = {(named(part["name"]), part["version"]): part for part in parts(bill)}
+    listed = {(named(part["name"]), part["version"]): part for part in parts(bill)}
     for one in report["install"]:
         name, version = named(one["metadata"]["name"]), one["metadata"]["version"]
-        part = told.get((name, version))
+        part = listed.get((name, version))
         if part is None:
             yield f"{name} {version} is not listed"
         else:

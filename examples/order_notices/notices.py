@@ -94,7 +94,7 @@ class Notices:
     def handle(self, message: Message) -> str:
         """Tell the warehouse of an order; this is called once for each, unless it fails."""
         order, run = msgspec.convert(message.body, Order), semel.current_run()
-        receipt = self._tell(order, run.key_for("warehouse"))
+        receipt = self._notify(order, run.key_for("warehouse"))
         with self.s.transaction() as tx:
             if not self._settings.warehouse_url:
                 tx.journal.append("outbox:notices", {"order": order.number, "items": order.items})
@@ -102,7 +102,7 @@ class Notices:
             tx.ledger.complete(run, receipt)
         return receipt
 
-    def _tell(self, order: Order, key: str) -> str:
+    def _notify(self, order: Order, key: str) -> str:
         """Post a notice; the key is the same at every attempt, so that the warehouse knows a second one."""
         if not self._settings.warehouse_url:
             return "kept"

@@ -94,9 +94,9 @@ def test_an_order_that_is_delivered_twice_is_told_once(desk: Desk, warehouse: Wa
         assert desk.deliver(number).status == 200
     desk.work(lambda: len(warehouse.asked) == 2)
     assert sorted(body["number"] for _, body in warehouse.asked) == ["1001", "1002"]
-    told = desk.s.documents.get("order:1001")
-    assert told is not None
-    assert told.value == {"items": 2, "receipt": "r-1"}
+    document = desk.s.documents.get("order:1001")
+    assert document is not None
+    assert document.value == {"items": 2, "receipt": "r-1"}
 
 
 def test_nothing_of_the_customer_goes_any_further(desk: Desk, warehouse: Warehouse) -> None:

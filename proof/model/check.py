@@ -167,14 +167,14 @@ def run(place: Path, *command: str) -> str:
     return done.stdout + done.stderr
 
 
-def verdict(said: str, *, whole: bool = True) -> tuple[str | None, int]:
+def verdict(output: str, *, whole: bool = True) -> tuple[str | None, int]:
     """What pan has found, by what it printed."""
-    errors, states = re.search(r"errors: (\d+)", said), re.search(r"([\d.e+]+) states, stored", said)
-    if errors is None or states is None or (whole and "max search depth too small" in said):
-        raise NotSearched(said)
-    broken = re.search(r"assertion violated (\w+)|(acceptance cycle)", said)
+    errors, states = re.search(r"errors: (\d+)", output), re.search(r"([\d.e+]+) states, stored", output)
+    if errors is None or states is None or (whole and "max search depth too small" in output):
+        raise NotSearched(output)
+    broken = re.search(r"assertion violated (\w+)|(acceptance cycle)", output)
     if (errors[1] != "0") != (broken is not None):
-        raise NotSearched(said)
+        raise NotSearched(output)
     name = None if broken is None else broken[1] or "in_the_end"
     return name, int(float(states[1]))
 
@@ -182,8 +182,8 @@ def verdict(said: str, *, whole: bool = True) -> tuple[str | None, int]:
 def story(instance: Instance, folder: Path = FOLDER) -> Iterator[str]:
     """The steps by which a checked mutant breaks its promise."""
     place = folder / instance.name
-    said = run(place, "spin", "-t", "-B", *defined(instance), MODEL.name)
-    for line in said.splitlines():
+    output = run(place, "spin", "-t", "-B", *defined(instance), MODEL.name)
+    for line in output.splitlines():
         if line.startswith(("spin: trail ends", "#processes")):
             return
         if not line.startswith(("ltl ", "Never claim", "spin: warning")):
@@ -207,13 +207,13 @@ def main() -> int:
     if options.trail and options.trail not in mutants:
         parser.error(f"there is no mutant {options.trail}; there are {', '.join(mutants)}")
     try:
-        return told(mutants[options.trail]) if options.trail else checked(options.json)
+        return print_trail(mutants[options.trail]) if options.trail else checked(options.json)
     except Absent as error:
         print(error, file=sys.stderr)
         return 1
 
 
-def told(mutant: Instance) -> int:
+def print_trail(mutant: Instance) -> int:
     finding = check(mutant)
     for line in story(mutant) if finding.broken else ():
         print(line)

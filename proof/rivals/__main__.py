@@ -80,8 +80,8 @@ def url_of(place: Place) -> str:
 def line(found: list[Result]) -> str:
     """One suite on one store."""
     counts = Counter(result.outcome for result in found)
-    told = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
-    return f"{name_of(found[0].suite):16}{found[0].store:12}{told}"
+    outcomes = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
+    return f"{name_of(found[0].suite):16}{found[0].store:12}{outcomes}"
 
 
 def notes(found: list[Result]) -> Iterator[str]:

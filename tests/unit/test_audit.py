@@ -23,7 +23,7 @@ def audited(pages: dict[str, Any], *pins: tuple[str, str]) -> tuple[int, str]:
         return httpx.Response(404 if found is None else 200, json=found, headers={"Date": DATE})
 
     with httpx.Client(base_url="http://index/pypi", transport=httpx.MockTransport(answer)) as client:
-        code, lines = audit.told(audit.asked(client, *pin) for pin in pins)
+        code, lines = audit.summary(audit.asked(client, *pin) for pin in pins)
     return code, "\n".join(lines)
 
 
@@ -62,7 +62,7 @@ def test_an_index_that_cannot_be_reached_is_told_of() -> None:
         raise httpx.ConnectError("no route to host")
 
     with httpx.Client(base_url="http://index", transport=httpx.MockTransport(refuse)) as client:
-        code, [words] = audit.told([audit.asked(client, "a", "2.0")])
+        code, [words] = audit.summary([audit.asked(client, "a", "2.0")])
     assert code == audit.NOT_KNOWN
     assert words.endswith("ConnectError: no route to host")
 

@@ -64,7 +64,7 @@ def test_every_promise_of_the_model_is_on_the_page_and_broken_by_some_mutant() -
 
 
 @pytest.mark.parametrize(
-    ("said", "broken", "states"),
+    ("output", "broken", "states"),
     [
         ("State-vector 76 byte, errors: 0\n 350112 states, stored", None, 350_112),
         ("errors: 0\n 1.6e+08 states, stored", None, 160_000_000),
@@ -72,21 +72,21 @@ def test_every_promise_of_the_model_is_on_the_page_and_broken_by_some_mutant() -
         ("pan:1: acceptance cycle (at depth 3)\nerrors: 1\n 7 states, stored", "in_the_end", 7),
     ],
 )
-def test_what_a_search_says_is_understood(said: str, broken: str | None, states: int) -> None:
-    assert check.verdict(said) == (broken, states)
+def test_what_a_search_says_is_understood(output: str, broken: str | None, states: int) -> None:
+    assert check.verdict(output) == (broken, states)
 
 
 @pytest.mark.parametrize(
-    "said",
+    "output",
     [
         "",
         "error: max search depth too small\nerrors: 0\n 7 states, stored",
         "pan:1: invalid end state (at depth 3)\nerrors: 1\n 7 states, stored",
     ],
 )
-def test_anything_else_is_no_verdict(said: str) -> None:
+def test_anything_else_is_no_verdict(output: str) -> None:
     with pytest.raises(check.NotSearched):
-        check.verdict(said)
+        check.verdict(output)
 
 
 @pytest.mark.parametrize(("broken", "code"), [(None, 0), ("one_holder", 1)])
