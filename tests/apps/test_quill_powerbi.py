@@ -476,7 +476,7 @@ def test_no_span_has_more_than_the_limit(arrivals: list[tuple[float, float]]) ->
 
 def used(sink: PowerBI, **more: Any) -> None:
     """So much was used by others."""
-    sink._pace._change(lambda state: msgspec.structs.replace(state, **more))
+    sink._rate_limiter._change(lambda state: msgspec.structs.replace(state, **more))
 
 
 def test_whoever_would_wait_for_long_is_told_to_come_back(sink: PowerBI, there: other_side.PowerBI) -> None:
@@ -493,7 +493,7 @@ def test_whoever_would_wait_for_long_is_told_to_come_back(sink: PowerBI, there: 
 def test_no_more_are_under_way_than_are_allowed(sink: PowerBI, there: other_side.PowerBI) -> None:
     """Five; the sixth waits, and comes back after a while."""
     sink._tokens.get()
-    sink._pace._limits = sink._pace._limits._replace(patience=0.05)
+    sink._rate_limiter._limits = sink._rate_limiter._limits._replace(patience=0.05)
     there.fail(next=powerbi.PENDING, hang=60)
     lost: list[Exception] = []
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from semel.aws.errors import ErrorKind, NoResponse, ServiceError, kind
-from semel.aws.retry import RetryPolicy, Tries
+from semel.aws.retry import RetryPolicy, RetryState
 from semel.errors import StoreError, StoreOutcomeUnknown, StoreThrottled, StoreUnavailable
 from semel.testing import FakeClock
 
@@ -25,7 +25,7 @@ class Run:
 
     def __init__(self, *, write, policy=None):
         self.clock = FakeClock()
-        self.tries = Tries(policy or RetryPolicy(), self.clock, "dynamodb at h:1", write=write)
+        self.tries = RetryState(policy or RetryPolicy(), self.clock, "dynamodb at h:1", write=write)
         self.pauses: list[float] = []
 
     def meets(self, trouble):

@@ -10,7 +10,7 @@ from botocore.exceptions import ClientError
 
 from semel.aws.errors import CONTENTION, PASSING, NoResponse, ServiceError, contended
 from semel.aws.errors import ErrorKind as Trouble
-from semel.aws.retry import RetryPolicy, Tries
+from semel.aws.retry import RetryPolicy, RetryState
 from semel.core.commands import (
     ABSENT,
     NOW,
@@ -130,7 +130,7 @@ def test_every_reason_of_contention_is_one_that_passes() -> None:
 def test_contention_is_met_for_as_long_as_there_is_patience() -> None:
     """Its pauses are spread and grow up to a second; then the caller is told that nothing was written."""
     clock = FakeClock()
-    tries, pauses = Tries(RetryPolicy(), clock, "dynamodb at h:1", write=True), []
+    tries, pauses = RetryState(RetryPolicy(), clock, "dynamodb at h:1", write=True), []
 
     def meet() -> None:
         while True:
@@ -147,7 +147,7 @@ def test_contention_is_met_for_as_long_as_there_is_patience() -> None:
 
 def test_contention_leaves_throttling_its_own_tries() -> None:
     clock = FakeClock()
-    tries = Tries(RetryPolicy(patience=1e6), clock, "dynamodb at h:1", write=True)
+    tries = RetryState(RetryPolicy(patience=1e6), clock, "dynamodb at h:1", write=True)
     for _ in range(20):
         tries.after(MET)
     throttled = ServiceError("ThrottlingException", "", 400, {})
@@ -202,7 +202,7 @@ class Contention:
         self._way = way
         self._free = 0.0
         self._coming = [(0.0, each) for each in range(crowd)]
-        self._tries: dict[int, Tries] = {}
+        self._tries: dict[int, RetryState] = {}
         self.met: Counter[int] = Counter()
 
     def run(self) -> None:
@@ -217,7 +217,9 @@ class Contention:
 
     def _turn_away(self, moment: float, who: int) -> None:
         self.met[who] += 1
-        tries = self._tries.setdefault(who, Tries(RetryPolicy(), self.clock, "dynamodb at h:1", write=True))
+        tries = self._tries.setdefault(
+            who, RetryState(RetryPolicy(), self.clock, "dynamodb at h:1", write=True)
+        )
         try:
             pause = tries.after(MET)
         except StoreThrottled:

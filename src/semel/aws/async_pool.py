@@ -37,7 +37,7 @@ class AsyncHttpConnection(asyncio.Protocol):
         self._reader = reader
         answer: asyncio.Future[HttpResponse] = self._loop.create_future()
         self._answer = answer
-        self._timer = self._loop.call_later(self._silence, self._tired)
+        self._timer = self._loop.call_later(self._silence, self._timed_out)
         try:
             self.transport.write(request)
             return await answer
@@ -81,7 +81,7 @@ class AsyncHttpConnection(asyncio.Protocol):
             self._answer.set_result(answer)
         elif self._timer is not None:
             self._timer.cancel()
-            self._timer = self._loop.call_later(self._silence, self._tired)
+            self._timer = self._loop.call_later(self._silence, self._timed_out)
 
     def eof_received(self) -> None:
         """Read to the end, which may be where the answer ends."""
@@ -98,7 +98,7 @@ class AsyncHttpConnection(asyncio.Protocol):
         if not self.gone.done():
             self.gone.set_result(None)
 
-    def _tired(self) -> None:
+    def _timed_out(self) -> None:
         self._settle(TimeoutError(f"nothing came for {self._silence:g} s"))
 
     def _settle(self, error: Exception) -> None:

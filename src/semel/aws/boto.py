@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from semel.aws.errors import ErrorKind, NoResponse, ServiceError, kind
-from semel.aws.retry import RetryPolicy, Tries
+from semel.aws.retry import RetryPolicy, RetryState
 from semel.aws.time import ServiceTime
 from semel.aws.transport import ThreadCall, Transport, WireRequest, WireStep, WireSteps, made
 from semel.core.clock import Clock
@@ -65,13 +65,13 @@ class BotoWire(Transport):
     def _call(self, operation: str, request: WireRequest, write: bool) -> dict[str, Any]:
         if self._mock is not None and (mocked := self._mock.wire()) is not None:
             return mocked.call(operation, request, write=write)
-        tries: Tries | None = None
+        retries: RetryState | None = None
         while True:
             reply = self._ask(operation, made(request), write)
             if isinstance(reply, dict):
                 return reply
-            tries = tries or Tries(self._policy, self._clock, "the boto3 client", write=write)
-            self._clock.wait(SignalSafeEvent(), tries.after(reply))
+            retries = retries or RetryState(self._policy, self._clock, "the boto3 client", write=write)
+            self._clock.wait(SignalSafeEvent(), retries.after(reply))
 
     async def leave(self) -> None:
         """Nothing belongs to an event loop."""
@@ -92,7 +92,7 @@ class BotoWire(Transport):
             with self._turns:
                 answer = getattr(self._client, method(operation))(**to_boto(request))
         except Exception as error:
-            reply = _trouble(error)
+            reply = _failure(error)
             if reply is None:
                 raise
             self._observe(getattr(error, "response", None), sent)
@@ -166,7 +166,7 @@ def _metadata(answer: dict[str, Any] | None) -> dict[str, Any]:
     return (answer or {}).get("ResponseMetadata") or {}
 
 
-def _trouble(error: Exception) -> ServiceError | NoResponse | None:
+def _failure(error: Exception) -> ServiceError | NoResponse | None:
     """An error of botocore's in our words; None for what is none of botocore's."""
     exceptions: Any = sys.modules.get("botocore.exceptions")
     if exceptions is None:

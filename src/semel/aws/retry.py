@@ -52,7 +52,7 @@ def limits(policy: RetryPolicy, *, write: bool) -> dict[ErrorKind, float]:
 CALLERS = frozenset({ErrorKind.CLOCK, ErrorKind.EXPIRED, ErrorKind.REFUSED})
 
 
-class Tries:
+class RetryState:
     """What one call has met with so far."""
 
     def __init__(self, policy: RetryPolicy, clock: Clock, place: str, *, write: bool) -> None:
@@ -69,23 +69,23 @@ class Tries:
     def _made(self) -> int:
         return self._met.total() + self._contended
 
-    def after(self, trouble: ServiceError | NoResponse) -> float:
+    def after(self, failure: ServiceError | NoResponse) -> float:
         """How long to wait before the next try; raises what the caller is to know where there is none."""
-        what = kind(trouble)
-        if contended(trouble):
+        what = kind(failure)
+        if contended(failure):
             # Somebody wins every round, so that all of a herd get through in time; in eight rounds few do.
             self._contended += 1
         else:
             self._met[what] += 1
         wait = self._wait(what)
         # Who was silent for the whole of his time is not given the same again.
-        silent = isinstance(trouble, NoResponse) and isinstance(trouble.error, TimeoutError)
+        silent = isinstance(failure, NoResponse) and isinstance(failure.error, TimeoutError)
         over = silent or self._met[what] >= self._limits[what]
         if over or self._clock.monotonic() + wait > self._end:
-            if isinstance(trouble, ServiceError) and what in CALLERS:
-                raise trouble
-            raise self._error(what, trouble) from (
-                trouble.error if isinstance(trouble, NoResponse) else trouble
+            if isinstance(failure, ServiceError) and what in CALLERS:
+                raise failure
+            raise self._error(what, failure) from (
+                failure.error if isinstance(failure, NoResponse) else failure
             )
         return wait
 
@@ -99,8 +99,8 @@ class Tries:
             return _step(policy.pending_base, doublings, policy.pending_longest) * (1 + chance) / 2
         return _step(policy.base, doublings, policy.longest) * chance
 
-    def _error(self, what: ErrorKind, trouble: ServiceError | NoResponse) -> Exception:
-        why = trouble.why if isinstance(trouble, NoResponse) else str(trouble)
+    def _error(self, what: ErrorKind, failure: ServiceError | NoResponse) -> Exception:
+        why = failure.why if isinstance(failure, NoResponse) else str(failure)
         tries = self._made
         if what is ErrorKind.UNREACHED:
             return StoreUnavailable(f"{self._place} cannot be reached: {why}. {ADVICE}")

@@ -10,7 +10,7 @@ from semel.aws.endpoint import ServiceEndpoint
 from semel.aws.errors import ErrorKind, NoResponse, ServiceError, kind
 from semel.aws.http1 import HttpResponse
 from semel.aws.mocked import Mock, genuine
-from semel.aws.retry import RetryPolicy, Tries
+from semel.aws.retry import RetryPolicy, RetryState
 from semel.aws.time import ServiceTime
 from semel.aws.transport import ThreadCall, WireSteps
 from semel.core.clock import Clock
@@ -71,7 +71,7 @@ def round_trip(session: AwsSession, request: AwsRequest[T]) -> WireSteps[T]:
     if credentials is None:
         credentials = yield ThreadCall(session.credential_cache.load)
     request.prepare()
-    tries: Tries | None = None
+    retries: RetryState | None = None
     while True:
         reply = yield request.signed(credentials, session.time.signing())
         if type(reply) is HttpResponse:
@@ -81,8 +81,8 @@ def round_trip(session: AwsSession, request: AwsRequest[T]) -> WireSteps[T]:
         what = kind(reply)
         if isinstance(reply, ServiceError) and what is ErrorKind.REFUSED:
             raise reply
-        tries = tries or Tries(session.policy, session.clock, session.place, write=request.write)
-        if wait := tries.after(reply):
+        retries = retries or RetryState(session.policy, session.clock, session.place, write=request.write)
+        if wait := retries.after(reply):
             yield Pause(wait, session.clock)
         if what is ErrorKind.CLOCK:
             request.prepare()

@@ -280,7 +280,7 @@ class Flow:
                 raise
             except BaseException as error:
                 # As where a task is cancelled: what came of the work is kept, and the interruption goes on.
-                yield from self._reported(_hastily(self._completed(run, done.value)), error)
+                yield from self._reported(_until_pause(self._completed(run, done.value)), error)
                 raise
             return done
         if run.kept:
@@ -472,7 +472,7 @@ def _refused(error: errors.SemelError) -> Raised:
     return Raised(error, begun=False)
 
 
-def _hastily(steps: Steps[None]) -> Steps[None]:
+def _until_pause(steps: Steps[None]) -> Steps[None]:
     """These steps, as far as they go without a pause."""
     try:
         command = next(steps)

@@ -109,7 +109,7 @@ class Authenticator:
 
         async def endpoint(request: Request) -> Response:
             visit = self._arrived(request, view)
-            if elsewhere := self._stranger(visit) or _linked(visit):
+            if elsewhere := self._unauthenticated(visit) or _linked(visit):
                 return elsewhere
             refused = self._signed_out(visit) or self._not_theirs(visit)
             return self._kept(visit, refused or await _answered(handler, visit))
@@ -121,7 +121,7 @@ class Authenticator:
 
         async def endpoint(request: Request) -> Response:
             visit = await self._filled_in(self._arrived(request, view))
-            refused = self._stranger(visit) or self._signed_out(visit) or self._forged(visit)
+            refused = self._unauthenticated(visit) or self._signed_out(visit) or self._forged(visit)
             refused = refused or self._not_theirs(visit) or _not_operator(visit)
             return self._kept(visit, refused or await _answered(handler, visit))
 
@@ -135,7 +135,7 @@ class Authenticator:
     async def first(self, request: Request) -> Response:
         """Lead to the first ledger that a user may see."""
         visit = self._arrived(request, None)
-        if elsewhere := self._stranger(visit) or _linked(visit):
+        if elsewhere := self._unauthenticated(visit) or _linked(visit):
             return elsewhere
         if refused := self._signed_out(visit):
             return self._kept(visit, refused)
@@ -146,7 +146,7 @@ class Authenticator:
     async def sign_in(self, request: Request) -> Response:
         """Ask for a token or a password, and begin the session of whoever has it."""
         visit = await self._filled_in(self._arrived(request, None))
-        if elsewhere := self._stranger(visit) or _linked(visit):
+        if elsewhere := self._unauthenticated(visit) or _linked(visit):
             return elsewhere
         to = _inside(visit.query.get("next", ""))
         if request.method == "GET":
@@ -197,7 +197,7 @@ class Authenticator:
     async def sign_out(self, request: Request) -> Response:
         """End the session."""
         visit = await self._filled_in(self._arrived(request, None))
-        if refused := self._stranger(visit) or self._forged(visit):
+        if refused := self._unauthenticated(visit) or self._forged(visit):
             return refused
         return self._begun(visit, self._sessions.begin(), visit.elsewhere("/sign-in"))
 
@@ -205,7 +205,7 @@ class Authenticator:
         """Say that there is nothing at an address, or nothing that can be done so."""
         visit = self._arrived(request, self._views[0] if len(self._views) == 1 else None)
         status = error.status_code if isinstance(error, HTTPException) else 404
-        return self._stranger(visit) or visit.problem(status, "Nothing here", NO_PAGE)
+        return self._unauthenticated(visit) or visit.problem(status, "Nothing here", NO_PAGE)
 
     def _arrived(self, request: Request, view: LedgerView | None) -> Visit:
         session = self._sessions.opened(request.cookies.get(COOKIE, "")) or self._sessions.begin()
@@ -224,7 +224,7 @@ class Authenticator:
             return None
         return msgspec.structs.replace(visit, view=None).problem(404, "Nothing here", NO_PAGE)
 
-    def _stranger(self, visit: Visit) -> Response | None:
+    def _unauthenticated(self, visit: Visit) -> Response | None:
         if not self._open or is_local(visit.request):
             return None
         visit = msgspec.structs.replace(visit, user=None, view=None, ledgers=())

@@ -281,11 +281,11 @@ class MailboxSteps:
                 lanes[name] = Lane(name, max(0.0, (until or 0.0) - page.now), entered=not dot)
         for name in lanes:
             if shard not in shards.homes(name):
-                yield from self._bring_home(name, partition, self._home(shards, name, now))
+                yield from self._move_to_shard(name, partition, self._home(shards, name, now))
         last = f"{shard}:{list(lanes)[-1]}{BEYOND}" if page.after is not None else f"{shard + 1}:"
         return Lanes(tuple(lanes.values()), last, page.after is None, shards.number)
 
-    def _bring_home(self, lane: str, start: str, to: str) -> Steps[None]:
+    def _move_to_shard(self, lane: str, start: str, to: str) -> Steps[None]:
         """Move letters to the shard of their lane that were put in elsewhere, by whoever knew no better."""
         page: Page = yield Query(INBOX, start, f"{lane}.", f"{lane}{BEYOND}")
         for item in page.items:

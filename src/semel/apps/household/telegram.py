@@ -43,7 +43,7 @@ class Bot:
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
         logging.getLogger("httpx").addFilter(TOKEN_FILTER)
-        self._pace = TelegramRateLimiter(clock)
+        self._rate_limiter = TelegramRateLimiter(clock)
         self._client = RemoteClient(
             "telegram",
             f"{settings.telegram_url.rstrip('/')}/bot{settings.bot_token}",
@@ -55,7 +55,7 @@ class Bot:
 
     def send(self, chat: int, text: str, reply_to: int) -> int:
         """Write to a chat: the number of the message there."""
-        self._pace.wait(chat)
+        self._rate_limiter.wait(chat)
         asked = {
             "chat_id": chat,
             "text": cut(text),

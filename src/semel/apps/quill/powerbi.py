@@ -118,18 +118,18 @@ class PowerBI:
         self._known: set[tuple[str, str]] = set()
         # What Power BI takes for one dataset, from all who post to it.
         limits = RemoteLimits(REQUESTS, ROWS, PENDING, settings.lease, PATIENCE, PAUSE, LONGEST_PAUSE)
-        self._pace = RateLimiter(s, NAME, Key("PACE", *self._place), limits)
+        self._rate_limiter = RateLimiter(s, NAME, Key("PACE", *self._place), limits)
         lost = partial(AnswerLost, NAME, "was broken off, and may have done it")
         self._facts = {
             table: RequestCombiner(
-                partial(self._send, table), self._pace.turn, ROWS_A_REQUEST, lost, (RequestRefused,)
+                partial(self._send, table), self._rate_limiter.turn, ROWS_A_REQUEST, lost, (RequestRefused,)
             )
             for table in schema.facts
         }
 
     def check(self) -> None:
         """Raise `Later` while nothing would be let through."""
-        self._pace.check()
+        self._rate_limiter.check()
 
     def post(self, facts: Sequence[Fact]) -> None:
         """Add facts of one table, `most` at most: in one request, so that none or all of them are there."""
@@ -173,7 +173,7 @@ class PowerBI:
 
     def _add(self, table: str, rows: list[FactRow], claims: list[Claimed]) -> None:
         try:
-            with self._pace.turn() as turn:
+            with self._rate_limiter.turn() as turn:
                 self._send(table, rows, turn)
         except AnswerLost as error:
             if self._holds:

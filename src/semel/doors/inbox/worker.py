@@ -345,7 +345,7 @@ class Worker:
             self._warn_unbegun(letter, taken)
             return self._write(lane, self._box.bury, letter, taken.why)
         else:
-            self._come_again(lane, letter, taken)
+            self._postpone(lane, letter, taken)
             return False
         return True
 
@@ -362,7 +362,7 @@ class Worker:
             return DeliveryResult(Verdict.DEAD, error=error)
         return self._handler.take(message)
 
-    def _come_again(self, lane: str, letter: Letter, taken: DeliveryResult) -> None:
+    def _postpone(self, lane: str, letter: Letter, taken: DeliveryResult) -> None:
         if taken.stops:
             self.stop()
         elif isinstance(taken.error, errors.OutcomeUnknown):

@@ -184,12 +184,12 @@ class QueueConsumer(Generic[M]):
 
     def _run(self, consuming: Consuming[M]) -> None:
         runner = ConsumerThreads(consuming.dispatcher, f"semel-{consuming.broker.name}")
-        self._employ(runner).run(*consuming.loops())
+        self._attach(runner).run(*consuming.loops())
 
     async def _arun(self, consuming: Consuming[M]) -> None:
-        await self._employ(ConsumerTasks(consuming.dispatcher)).run(*consuming.loops())
+        await self._attach(ConsumerTasks(consuming.dispatcher)).run(*consuming.loops())
 
-    def _employ(self, runner: R) -> R:
+    def _attach(self, runner: R) -> R:
         self._runner = runner
         if self._stopped:
             runner.stop()

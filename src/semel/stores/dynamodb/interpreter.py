@@ -316,7 +316,7 @@ class DynamoOperations:
             yield from self._completed(plan, command)
         reading, search = self._time.read(), plan.search(command)
         request, start = search.request(reading), search.start()
-        look = max(command.limit + 1, FIRST_LOOK if search.sifts else 0)
+        look = max(command.limit + 1, FIRST_LOOK if search.filters else 0)
         look = min(look, command.most) if search.bounded else look
         found: list[Item] = []
         seen = 0
@@ -408,10 +408,10 @@ class DynamoOperations:
             reasons = yield from self._outcome(command, request, anew)
             if reasons is None:
                 return Applied(request.reading.earliest)
-            refusals, manner = yield from self._refusals(command, request.reading, reasons, anew)
-            if manner is None or any(refusals):
+            refusals, next_anew = yield from self._refusals(command, request.reading, reasons, anew)
+            if next_anew is None or any(refusals):
                 return Cancelled(request.reading.earliest, refusals)
-            request, anew = None, manner
+            request, anew = None, next_anew
         raise _overtaken("a transaction was made")
 
     def _transaction(self, command: Transact, anew: set[int]) -> DynamoRequest:
@@ -468,7 +468,7 @@ class DynamoOperations:
     ) -> DynamoSteps[tuple[tuple[Refused | None, ...], set[int] | None]]:
         """What refused each write; and, if any is to be tried again, which additions then begin anew."""
         refusals: list[Refused | None] = [None] * len(command.writes)
-        manner, again = set(anew), False
+        next_anew, again = set(anew), False
         for place, (write, reason) in enumerate(zip(command.writes, reasons, strict=True)):
             if reason.code in PASSING:
                 continue
@@ -479,14 +479,14 @@ class DynamoOperations:
             plan = self._plan_of(write.table)
             item = yield from self._in_the_way(plan, write, reading, reason.item)
             if isinstance(write, Add) and _begins_anew(plan, write, item, reading):
-                manner.add(place)
+                next_anew.add(place)
                 again = True
             elif place in anew or (reason.item is None and allowed(write, item, reading.earliest)):
-                manner.discard(place)
+                next_anew.discard(place)
                 again = True
             else:
                 refusals[place] = Refused(reading.earliest, item)
-        return tuple(refusals), manner if again else None
+        return tuple(refusals), next_anew if again else None
 
 
 def _overtaken(what: str) -> errors.StoreThrottled:

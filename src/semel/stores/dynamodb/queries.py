@@ -41,7 +41,7 @@ class Path(NamedTuple):
     sort: Field | None
 
     @property
-    def astray(self) -> bool:
+    def lacks_index(self) -> bool:
         """Whether there should be an index to go by, and there is none."""
         return self.asked is not None and not self.name
 
@@ -78,19 +78,19 @@ class ItemSearch:
         self._conditions = conditions
         self._path = path
         self._command = command
-        self._scans = command.key is None or path.astray
+        self._scans = command.key is None or path.lacks_index
         self.operation = "Scan" if self._scans else "Query"
         self._check()
 
     @property
-    def sifts(self) -> bool:
+    def filters(self) -> bool:
         """Whether many items may have to be looked at to find one."""
-        return self._command.where is not None or self._path.astray
+        return self._command.where is not None or self._path.lacks_index
 
     @property
     def bounded(self) -> bool:
         """Whether a page ends after so many items were read; where an index is missing, none does."""
-        return self._command.most > 0 and not self._path.astray
+        return self._command.most > 0 and not self._path.lacks_index
 
     def _check(self) -> None:
         """Refuse to ask an index for what it does not carry: items would seem to lack it."""
@@ -130,7 +130,7 @@ class ItemSearch:
     def _where(self) -> Condition | None:
         """What a filter asks: where there is no index to go by, also for what it would have led to."""
         where, index, key = self._command.where, self._path.asked, self._command.key
-        if index is None or key is None or not self._path.astray:
+        if index is None or key is None or not self._path.lacks_index:
             return where
         there = Equals(index.partition, key)
         return there if where is None else AllOf((there, where))
@@ -189,7 +189,7 @@ class ItemSearch:
 
     def page(self, found: list[Item]) -> tuple[Item, ...]:
         """Items of a page in the order that they have; where an index is missing, within their page only."""
-        if not self._path.astray:
+        if not self._path.lacks_index:
             return tuple(found)
         names = ordering(self._layout.asked, self._path.asked)
         return tuple(

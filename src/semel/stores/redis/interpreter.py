@@ -347,14 +347,14 @@ class Interpreter(Router):
             want = count_to_read(query, items)
             head, members = yield from self.one(index.page(key, bounds, want, self._imposed()))
             now, _ = outcomes(head)
-            astray = []
+            stale = []
             for member, item in zip(members, (yield from self._targets(plan, index, members)), strict=True):
                 if not plan.alive(item, now) or not index.leads_to(item, IndexEntry(key, member.decode())):
-                    astray.append(member)
+                    stale.append(member)
                 elif wanted(plan, query, item, now):
                     items.append(item)
-            if astray:
-                yield from self._report(index.doubt(key, astray, now, self._imposed()))
+            if stale:
+                yield from self._report(index.doubt(key, stale, now, self._imposed()))
             if len(items) > query.limit or len(members) < want:
                 return page_of(query, items, now)
             bounds = bounds.beyond(members[-1])
