@@ -16,9 +16,10 @@ import pytest
 
 from semel.testing.proxy import FaultProxy
 from tests.apps.kit import Service
+from tests.pages import blocks
 from tests.seeds import ROOT
 from tests.service.test_pages import commands
-from tests.unit.test_docs import blocks, prose
+from tests.unit.test_docs import prose
 
 PAGE = ROOT / "docs" / "how-to" / "call-semel-from-another-language.md"
 BLOCKS = list(blocks(PAGE))
