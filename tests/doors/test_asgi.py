@@ -555,6 +555,29 @@ def test_an_application_that_waits_for_its_client_to_leave_is_let_go_when_it_has
     assert ended == ["http.disconnect"]
 
 
+def test_an_application_that_ends_when_its_client_leaves_ends_when_it_has_answered(s: semel.Semel) -> None:
+    """As Litestar's streams do: a server says that the client is gone once the response is complete."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        answering = asyncio.create_task(answer(send))
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        await answering
+
+    async def answer(send: Any) -> None:
+        await send(start())
+        for number in range(3):
+            await send(piece(b"%d" % number, more=True))
+        await send(piece(b""))
+
+    async def main() -> list[Reply]:
+        return [await asyncio.wait_for(ask(protected(s, app)), 30) for _ in range(2)]
+
+    first, again = asyncio.run(main())
+    assert (first.body, again.body, again.replayed) == (b"012", b"012", True)
+
+
 # Runs: what is current, inside and after
 
 

@@ -83,6 +83,7 @@ class ASGICycle(msgspec.Struct, eq=False):
     _given: bool = False
     _start: ASGIMessage | None = None
     _gone: bool = False
+    _complete: bool = False
     _over: "asyncio.Event | None" = None
 
     async def begin(self, request: RequestHead) -> HTTPResponse | None:
@@ -132,21 +133,20 @@ class ASGICycle(msgspec.Struct, eq=False):
             if self._exchange is not None:
                 # The run may have been ended by a task of the application's own, whose context is another.
                 self._exchange.leave()
-            if self._over is not None:
-                self._over.set()
+            self._end()
         return None
 
     # The application's side
 
     async def receive(self) -> ASGIMessage:
-        """The request, once; and then nothing until the response is made."""
+        """The request, once; and when the response is complete, as a server does it, the end."""
         if not self._given:
             self._given = True
             return {"type": "http.request", "body": self._body, "more_body": False}
         if self._exchange is None:
             # While nothing is claimed, the application may know that the client has gone.
             return await self._receive()
-        if self._exchange.is_open:
+        if not self._complete:
             import asyncio
 
             self._over = self._over or asyncio.Event()
@@ -170,8 +170,15 @@ class ASGICycle(msgspec.Struct, eq=False):
                 await self._pass_on(message)
             else:
                 await self._finish(exchange, message)
+        if kind == "http.response.body" and not message.get("more_body", False):
+            self._end()
 
     # Inside
+
+    def _end(self) -> None:
+        self._complete = True
+        if self._over is not None:
+            self._over.set()
 
     def _heard(self, headers: list[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
         # Only these are decoded: a response may have many more.
