@@ -350,3 +350,62 @@ def django_app() -> Any:
     for place, idempotency in (("", usual), ("brief/", brief)):
         site.urlpatterns += [*routes(place, idempotent(idempotency)), *pages(idempotency)]
     return get_wsgi_application()
+
+
+def litestar_app() -> Any:
+    """Two places with the decorator, and the strict one behind the middleware."""
+    from litestar import Litestar, Request, Response, Router, get, post
+    from litestar.middleware import DefineMiddleware
+    from litestar.params import JSONBody
+    from litestar.response import Stream
+
+    from semel.doors.asgi import IdempotencyMiddleware
+    from semel.doors.litestar import IdempotencyPlugin, idempotent
+
+    def identity(native: Any) -> str | None:
+        request = native if isinstance(native, Request) else Request(native)
+        return caller(request.headers.get("authorization"))
+
+    def response(out: Out) -> Response[bytes]:
+        return Response(out.body, status_code=out.status, headers=out.headers)
+
+    @get("/hello")
+    async def hello() -> Response[bytes]:
+        return response(greeting())
+
+    def shop(keep: Any) -> list[Any]:
+        @keep
+        @post("/charges")
+        async def charge(data: JSONBody[Order]) -> Response[bytes]:
+            return response(await ahandled("charges", data))
+
+        @keep
+        @post("/answers", sync_to_thread=True)
+        def answer(data: JSONBody[Order]) -> Response[bytes]:
+            return response(handled("answers", data))
+
+        @keep
+        @post("/crashes")
+        async def crash(data: JSONBody[Order]) -> Response[bytes]:
+            return response(await ahandled("crashes", data))
+
+        @keep
+        @post("/streams")
+        async def stream(data: JSONBody[Order]) -> Stream:
+            begin(data)
+            return Stream(apieces(data), status_code=200, headers=PRINTED, media_type=PRINTED["Content-Type"])
+
+        return [charge, answer, crash, stream]
+
+    usual, strict, brief = promises(identity)
+    middleware = [DefineMiddleware(IdempotencyMiddleware, idempotency=strict)]
+    return Litestar(
+        [
+            hello,
+            *shop(idempotent(usual)),
+            Router("/brief", route_handlers=shop(idempotent(brief))),
+            Router("/strict", route_handlers=shop(lambda handler: handler), middleware=middleware),
+        ],
+        plugins=[IdempotencyPlugin(policy) for policy in (usual, strict, brief)],
+        openapi_config=None,
+    )

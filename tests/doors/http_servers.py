@@ -36,7 +36,7 @@ WSGI = (
     "-m gunicorn tests.doors.http_apps:{framework}_app() --bind {host}:{port} --workers {workers} "
     "-k gthread --threads 16 --log-level warning --no-control-socket --keep-alive 120"
 )
-SERVERS = {"fastapi": ASGI, "starlette": ASGI, "flask": WSGI, "django": WSGI}
+SERVERS = {"fastapi": ASGI, "starlette": ASGI, "flask": WSGI, "django": WSGI, "litestar": ASGI}
 FRAMEWORKS = tuple(SERVERS)
 
 

@@ -18,6 +18,7 @@ DOORS = {
     "flask": ("import semel.doors.flask", "flask", "flask"),
     "aio_pika": ("import semel.doors.aio_pika", "aio_pika", "aiopika"),
     "rabbitmq": ("import semel.doors.rabbitmq", "pika", "rabbitmq"),
+    "litestar": ("import semel.doors.litestar", "litestar", "litestar"),
     "mcp": ("import semel.doors.mcp", "mcp", "mcp"),
     "taskiq": ("import semel.doors.taskiq", "taskiq", "taskiq"),
     # These two are imported for their handlers too, which serve any client.

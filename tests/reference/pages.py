@@ -25,7 +25,8 @@ class Page(NamedTuple):
 
 ALL: tuple[str, ...] = ()
 DOORS = (
-    *("http", "asgi", "wsgi", "fastapi", "flask", "django", "drf", "webhooks", "inbox", "aws_lambda"),
+    *("http", "asgi", "wsgi", "fastapi", "litestar", "flask", "django", "drf"),
+    *("webhooks", "inbox", "aws_lambda"),
     *("queues", "sqs", "amqp1", "rabbitmq", "aio_pika", "kafka", "celery", "dramatiq", "taskiq", "mcp"),
 )
 STATE = {

@@ -217,7 +217,10 @@ BRINGS = {
     "semel.redact": "privacy",
     "semel.telemetry.otel": "otel",
     "semel.telemetry.prometheus": "prometheus",
-} | {name: name for name in ("celery", "django", "dramatiq", "fastapi", "flask", "mcp", "redis", "taskiq")}
+} | {
+    name: name
+    for name in ("celery", "django", "dramatiq", "fastapi", "flask", "litestar", "mcp", "redis", "taskiq")
+}
 
 
 # An extra that brings others.

@@ -14,6 +14,7 @@ DOORS = {
     "wsgi": ["IdempotencyMiddleware"],
     "fastapi": ["idempotent_route", "publish"],
     "flask": ["idempotent", "publish"],
+    "litestar": ["idempotent", "IdempotencyPlugin"],
     "django": ["idempotent", "middleware", "pages", "user_of"],
     "webhooks": ["Receiver", "Ingress", "Provider", "Notice"],
     "inbox": ["open_inbox"],

@@ -4,7 +4,7 @@ The whole request is read before anything is claimed. A response that is made in
 first and sent then; one that streams goes to the client as it comes, and only its end waits for the ledger.
 """
 
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 __all__ = ["IdempotencyMiddleware"]
 
-Scope: TypeAlias = MutableMapping[str, Any]
-ASGIMessage: TypeAlias = MutableMapping[str, Any]
+# Mappings, for which each framework has types of its own.
+Scope: TypeAlias = Any
+ASGIMessage: TypeAlias = Any
 Receive: TypeAlias = Callable[[], Awaitable[ASGIMessage]]
 Send: TypeAlias = Callable[[ASGIMessage], Awaitable[None]]
 ASGIApp: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
@@ -85,6 +86,7 @@ class ASGICycle(msgspec.Struct, eq=False):
     _gone: bool = False
     _complete: bool = False
     _over: "asyncio.Event | None" = None
+    _raised: Exception | None = None
 
     async def begin(self, request: RequestHead) -> HTTPResponse | None:
         """Claim the key of a request; an answer says that it does not run, and None that it may."""
@@ -135,6 +137,10 @@ class ASGICycle(msgspec.Struct, eq=False):
                 self._exchange.leave()
             self._end()
         return None
+
+    def blame(self, error: Exception) -> None:
+        """A handler raised this, and its framework makes a response of it."""
+        self._raised = error
 
     # The application's side
 
@@ -193,7 +199,7 @@ class ASGICycle(msgspec.Struct, eq=False):
 
     async def _finish(self, exchange: Exchange, message: ASGIMessage) -> None:
         """Write the response down, and let its end go."""
-        problem = await exchange.aend(exchange.verdict())
+        problem = await exchange.aend(self._verdict(exchange))
         if problem is None:
             return await self._pass_on(message)
         if self._start is None:
@@ -201,6 +207,11 @@ class ASGICycle(msgspec.Struct, eq=False):
             raise problem
         self._start, self._gone = None, True
         return await respond(exchange.refuse(problem, begun=True), self._send)
+
+    def _verdict(self, exchange: Exchange) -> Exception | None:
+        """What the response means for its key; the error that it was made of says more than its status."""
+        verdict = exchange.verdict()
+        return verdict if verdict is None or self._raised is None else self._raised
 
     async def _failed(self, error: BaseException) -> HTTPResponse | None:
         exchange = self._open()
@@ -219,6 +230,26 @@ class ASGICycle(msgspec.Struct, eq=False):
             await self._send(message)
         except OSError:
             self._gone = True
+
+
+def concerns(idempotency: Idempotency, scope: Scope) -> bool:
+    """Whether a request is protected, or is to be told why it is not."""
+    if not idempotency.protects(scope["method"]):
+        return False
+    return idempotency.required or any(name == b"idempotency-key" for name, _ in scope["headers"])
+
+
+async def opened(idempotency: Idempotency, scope: Scope, receive: Receive, send: Send) -> ASGICycle | None:
+    """The cycle of a request whose body is read; None where it is over already."""
+    cycle = ASGICycle(idempotency, receive, send)
+    try:
+        fits = await cycle.read()
+    except Disconnected:
+        return None
+    if fits:
+        return cycle
+    await respond(idempotency.too_large(scope.get("root_path", "") + idempotency.well_known), send)
+    return None
 
 
 def request_of(scope: Scope, native: Any) -> RequestHead:

@@ -99,23 +99,13 @@ class IdempotentRoute(APIRoute):
 
     async def handle(self, scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
         """Answer one request, exceptions and all."""
-        if not self._concerns(scope):
+        if not asgi.concerns(self.policy, scope):
             return await super().handle(scope, receive, send)
-        cycle = asgi.ASGICycle(self.policy, receive, send)
-        try:
-            fits = await cycle.read()
-        except asgi.Disconnected:
+        cycle = await asgi.opened(self.policy, scope, receive, send)
+        if cycle is None:
             return None
-        if not fits:
-            base = scope.get("root_path", "") + self.policy.well_known
-            return await asgi.respond(self.policy.too_large(base), send)
         scope[CYCLE] = cycle
         return await cycle.run(super().handle, scope)
-
-    def _concerns(self, scope: asgi.Scope) -> bool:
-        if not self.policy.protects(scope["method"]):
-            return False
-        return self.policy.required or any(name == b"idempotency-key" for name, _ in scope["headers"])
 
 
 class PendingRequest(msgspec.Struct, eq=False):

@@ -2,7 +2,7 @@
 
     idempotency = Idempotency(s, identity=lambda request: request.user.username)
 
-It is what a server promises; `semel.doors.asgi`, `wsgi`, `fastapi`, `flask` and `django` keep it.
+It is what a server promises; `semel.doors.asgi`, `wsgi`, `fastapi`, `litestar`, `flask` and `django` keep it.
 """
 
 from semel.doors.http.policy import ANYONE, AdmittedKey, Idempotency, RequestHead

@@ -6,7 +6,7 @@ here, and nothing here reads or sends.
 
 import base64
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Final, Literal, TypeAlias, Unpack
+from typing import Any, Final, Literal, Self, TypeAlias, Unpack
 from urllib.parse import quote
 
 import msgspec
@@ -144,6 +144,9 @@ class Idempotency:
         self._operations: dict[tuple[str, str], str] = {}
         self.policy: Policy = self._block("", 0.0).policy
         self.expiry: tuple[float, float] | None = self._checked_expiry(expiry)
+
+    def __deepcopy__(self, _memo: object) -> Self:
+        return self  # some frameworks copy what a route is made of, and a ledger is shared
 
     # Requests in
 
