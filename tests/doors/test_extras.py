@@ -28,6 +28,16 @@ DOORS = {
         "amqp",
     ),
     "amqp1 producer": ("from semel.doors.amqp1 import *; Producer('amqp://host')", "proton", "amqp"),
+    "pubsub consumer": (
+        "from semel.doors.pubsub import *; Consumer(s, 'projects/p/subscriptions/s', print)",
+        "google.cloud.pubsub_v1",
+        "pubsub",
+    ),
+    "pubsub token": (
+        "from semel.doors.pubsub import *; PushToken('https://here', 'push@p')",
+        "google.auth.jwt",
+        "pubsub",
+    ),
     "kafka": ("from semel.doors.kafka import *; Consumer(s, {}, [], print)", "confluent_kafka", "kafka"),
 }
 

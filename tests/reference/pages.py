@@ -27,7 +27,8 @@ ALL: tuple[str, ...] = ()
 DOORS = (
     *("http", "asgi", "wsgi", "fastapi", "litestar", "flask", "django", "drf"),
     *("webhooks", "inbox", "aws_lambda"),
-    *("queues", "sqs", "amqp1", "rabbitmq", "aio_pika", "kafka", "celery", "dramatiq", "taskiq", "mcp"),
+    *("queues", "sqs", "amqp1", "rabbitmq", "aio_pika", "pubsub", "kafka"),
+    *("celery", "dramatiq", "taskiq", "mcp"),
 )
 STATE = {
     "semel.state.facades": (

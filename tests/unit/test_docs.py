@@ -34,6 +34,7 @@ from tests.doors.sqs_kit import make_queue
 from tests.pages import blocks, run
 from tests.places import CREDENTIALS
 from tests.servers.rabbitmq import Broker, declare
+from tests.standins.pubsub import PubSub
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -116,6 +117,15 @@ def rabbit(rabbitmq: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     declare_queues(rabbitmq, monkeypatch, "shop-orders")
 
 
+@pytest.fixture
+def pubsub(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The subscription of the page about Google Pub/Sub."""
+    with PubSub() as server:
+        monkeypatch.setenv("PUBSUB_EMULATOR_HOST", server.host)
+        server.subscribe("projects/shop/subscriptions/orders", ordered=True)
+        yield
+
+
 def declare_queues(rabbitmq: Broker, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv("AMQP_URL", rabbitmq.url)
     declare(rabbitmq.url, f"{name}-dead")
@@ -154,6 +164,7 @@ def payments(dynoxide: str, monkeypatch: pytest.MonkeyPatch) -> None:
 # The pages that talk to a server, and the fixture that has it ready.
 SERVED = {
     "how-to/handle-amqp-messages.md": "broker",
+    "how-to/handle-pubsub-messages.md": "pubsub",
     "how-to/handle-rabbitmq-messages.md": "rabbit",
     "how-to/handle-sqs-messages.md": "queues",
     "how-to/move-from-celery-and-django-habits.md": "django_database",
@@ -212,6 +223,8 @@ BRINGS = {
     "pika": "rabbitmq",
     "semel.doors.aio_pika": "aiopika",
     "semel.doors.amqp1": "amqp",
+    "google.cloud": "pubsub",
+    "semel.doors.pubsub": "pubsub",
     "semel.doors.rabbitmq": "rabbitmq",
     "semel.doors.kafka": "kafka",
     "semel.redact": "privacy",

@@ -23,6 +23,7 @@ DOORS = {
     "amqp1": ["Consumer", "Producer"],
     "rabbitmq": ["Consumer"],
     "aio_pika": ["callback"],
+    "pubsub": ["Consumer", "PushReceiver", "PushToken", "GoogleCerts"],
     "kafka": ["Consumer", "handler", "DeadLetterTopic"],
     "queues": ["Handler", "DeliveryResult"],
     "celery": ["once"],
