@@ -13,7 +13,7 @@ UV := $(BIN)/uv --quiet
 INSTALL = $(UV) pip install --python $(BIN)/python -c constraints.txt -b constraints.txt
 
 # All but amqp, which may have to be compiled: tests/servers/install.py sees to it.
-EXTRAS := aiopika,apps,boto,celery,cli,crypto,dashboard,django,dramatiq,fastapi,flask,kafka,litestar,mcp,otel,postgres,privacy,prometheus,pubsub,pydantic,rabbitmq,redis,service,taskiq,zones
+EXTRAS := aiopika,apps,boto,celery,cli,crypto,dashboard,django,dramatiq,durable,fastapi,flask,kafka,litestar,mcp,otel,postgres,privacy,prometheus,pubsub,pydantic,rabbitmq,redis,service,taskiq,zones
 
 heading = @printf '\n== %s\n' "$(1)"
 

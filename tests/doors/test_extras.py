@@ -19,6 +19,11 @@ DOORS = {
     "aio_pika": ("import semel.doors.aio_pika", "aio_pika", "aiopika"),
     "rabbitmq": ("import semel.doors.rabbitmq", "pika", "rabbitmq"),
     "litestar": ("import semel.doors.litestar", "litestar", "litestar"),
+    "aws_lambda durable": (
+        "from semel.doors.aws_lambda import *; Lambda(s).durable(lease=60)(lambda event, context: None)",
+        "aws_durable_execution_sdk_python.exceptions",
+        "durable",
+    ),
     "mcp": ("import semel.doors.mcp", "mcp", "mcp"),
     "taskiq": ("import semel.doors.taskiq", "taskiq", "taskiq"),
     # These two are imported for their handlers too, which serve any client.

@@ -206,6 +206,7 @@ def test_a_page_leaves_the_environment_as_it_was(tmp_path: Path) -> None:
 OPENING = re.compile(r"# .+\n\n(?:.+\n)+\n```console\n\$ pip install (.+)\n")
 # What brings a module: an extra, or a package; others are of the standard library, or semel's core.
 BRINGS = {
+    "aws_durable_execution_sdk_python": "durable",
     "aws_lambda_powertools": "powertools",
     "boto3": "boto",
     "confluent_kafka": "kafka",

@@ -7,6 +7,7 @@
 
 `http` serves API Gateway, function URLs and load balancers. `sqs`, `kinesis` and `dynamodb` report what
 failed in a batch. `eventbridge`, `sns`, `s3` and `event` raise what went wrong, and Lambda invokes again.
+`durable` is for durable functions.
 """
 
 from semel.doors.aws_lambda.environment import from_environment

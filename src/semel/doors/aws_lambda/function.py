@@ -16,6 +16,7 @@ from semel.doors.aws_lambda.environment import forget_at_restore
 from semel.doors.aws_lambda.records import LambdaRecord, OnDead, RecordBatch, RecordSource
 
 if TYPE_CHECKING:
+    from semel.doors.aws_lambda.durable import DurableOptions
     from semel.doors.http.policy import Idempotency
 
 LambdaHandler: TypeAlias = Callable[[LambdaEvent, Any], Any]
@@ -163,6 +164,28 @@ class Lambda:
         terms = cast("RecordOptions", {**options, "dead": dead, "fingerprint": fingerprint})
         source = RecordSource(door="lambda", key=key, id=lambda _: "event", horizon=records.ASYNC)
         return self._handlers(source, RecordBatch.insist_on, terms)
+
+    # Durable functions, which Lambda calls many times for one execution
+
+    def durable(
+        self,
+        key: "Callable[[Any], str] | None" = None,
+        *,
+        lease: Seconds,
+        **options: "Unpack[DurableOptions]",
+    ) -> Callable[[LambdaHandler], LambdaHandler]:
+        """A function of an event, or of a record in it, and a durable context; below `@durable_execution`.
+
+        The claim lasts over every wait and every invocation of the execution. `lease` is the execution's own
+        time-out: nothing renews it meanwhile. Records of SQS, Kinesis and DynamoDB need no key.
+        """
+        from semel.doors.aws_lambda.durable import DurableWork, usual_key
+
+        def protect(handle: LambdaHandler) -> LambdaHandler:
+            work = DurableWork(lambda: self.s, handle, key=key or usual_key, lease=lease, options=options)
+            return self._entry(handle, work)
+
+        return protect
 
     # Inside
 
