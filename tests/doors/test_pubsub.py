@@ -2,8 +2,12 @@
 
 import asyncio
 import json
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -203,6 +207,39 @@ def test_a_consumer_that_stops_finishes_what_runs_and_gives_back_the_rest(
     assert len(seen) == 1
     assert len(pubsub.waiting(NAME)) == 4
     assert all(one.deadline is None for one in orders.stored)
+
+
+KILLED = """
+import os, signal, sys
+import semel
+from semel.doors.pubsub import Consumer
+
+def handle(message):
+    print(message.json(), flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+s = semel.connect(sys.argv[1])
+Consumer(s, "projects/shop/subscriptions/orders", handle, lease=1).run()
+"""
+
+
+def test_a_message_of_a_worker_that_was_killed_is_taken_over_by_another(
+    pubsub: PubSub, orders: Subscription, tmp_path: Path
+) -> None:
+    url, seen = f"sqlite:///{tmp_path}/orders.db", []
+    publish(pubsub, 7)
+    command = [sys.executable, "-c", KILLED, url]
+    killed = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert (killed.returncode, killed.stdout) == (-signal.SIGKILL, "7\n"), killed.stderr
+    assert pubsub.waiting(NAME) == [b"7"]
+    pubsub.advance(61)
+
+    def handle(message: Message) -> None:
+        seen.append((message.json(), semel.current_run().attempt))
+
+    with semel.connect(url) as s, running(consumer(s, handle)):
+        until(lambda: not pubsub.waiting(NAME))
+    assert seen == [(7, 2)]
 
 
 def test_an_async_handler_works_in_tasks(s: semel.Semel, pubsub: PubSub, orders: Subscription) -> None:

@@ -197,6 +197,31 @@ class KafkaBench:
         )
 
 
+class PubSubBench:
+    NAME = "projects/shop/subscriptions/orders"
+
+    def __init__(self, pubsub: Any) -> None:
+        self._pubsub = pubsub
+        pubsub.subscribe(self.NAME)
+
+    def send(self, name: str, *, again: bool = False) -> None:
+        self._pubsub.publish(name.encode())
+
+    def worker(self, s: semel.Semel, handle: Handle, **options: Any) -> Runs:
+        from semel.doors.pubsub import Consumer
+
+        return Consumer(
+            s,
+            self.NAME,
+            lambda message: handle(message.data.decode()),
+            key=lambda message: message.data.decode(),
+            workers=2,
+            poll=1,
+            backoff=_at_once,
+            **options,
+        )
+
+
 def _text(message: Any) -> str:
     return str(message.value().decode())
 
@@ -231,10 +256,19 @@ def _kafka() -> Iterator[Bench]:
     yield KafkaBench(kafka, kafka.Producer({"bootstrap.servers": servers, "log_level": 0}), servers)
 
 
+@contextmanager
+def _pubsub() -> Iterator[Bench]:
+    from tests.standins.pubsub import PubSub
+
+    with PubSub() as pubsub, pytest.MonkeyPatch.context() as environment:
+        environment.setenv("PUBSUB_EMULATOR_HOST", pubsub.host)
+        yield PubSubBench(pubsub)
+
+
 STORES = {"inbox on sqlite": "sqlite", "inbox on postgres": "postgres", "inbox on redis": "redis"}
 
 
-@pytest.fixture(params=[*STORES, "inbox", "sqs", "sqs async", "amqp", "kafka"])
+@pytest.fixture(params=[*STORES, "inbox", "sqs", "sqs async", "amqp", "kafka", "pubsub"])
 def bench(request: pytest.FixtureRequest, tmp_path: Any) -> Iterator[tuple[semel.Semel, Bench]]:
     kind = request.param
     if kind in STORES:
@@ -250,6 +284,9 @@ def bench(request: pytest.FixtureRequest, tmp_path: Any) -> Iterator[tuple[semel
                 yield s, made
         elif kind == "kafka":
             with _kafka() as made:
+                yield s, made
+        elif kind == "pubsub":
+            with _pubsub() as made:
                 yield s, made
         else:
             with closing(Queue(make_queue(request.getfixturevalue("sqs")))) as queue:
