@@ -161,6 +161,43 @@ def test_what_fails_for_good_goes_to_the_subscriptions_dead_letters(s: semel.Sem
     assert tried == [1]
 
 
+def test_one_of_an_ordering_key_that_fails_for_good_is_put_aside_and_those_behind_it_are_done_once(
+    s: semel.Semel, pubsub: PubSub
+) -> None:
+    orders = pubsub.subscribe(NAME, ordered=True, max_attempts=5)
+    done: list[int] = []
+
+    def handle(message: Message) -> None:
+        if message.json() == 0:
+            raise ValueError("no such order")
+        done.append(message.json())
+
+    publish(pubsub, *range(4), key="ada")
+    with running(consumer(s, handle, on_error={ValueError: "keep"})):
+        until(lambda: bool(orders.dead) and not pubsub.waiting(NAME))
+    assert ([one.data for one in orders.dead], done) == ([b"0"], [1, 2, 3])
+
+
+def test_failures_of_one_are_not_counted_as_attempts_at_those_behind_it(
+    s: semel.Semel, pubsub: PubSub
+) -> None:
+    orders = pubsub.subscribe(NAME, ordered=True, max_attempts=5)
+    done: list[int] = []
+    tried: list[int] = []
+
+    def handle(message: Message) -> None:
+        tried.append(message.json())
+        if tried.count(message.json()) < 4:
+            raise ConnectionError
+        done.append(message.json())
+
+    publish(pubsub, *range(4), key="ada")
+    with running(consumer(s, handle)):
+        until(lambda: not pubsub.waiting(NAME))
+    assert (done, orders.dead) == ([0, 1, 2, 3], [])
+    assert tried == [number for number in range(4) for _ in range(4)]
+
+
 def test_two_consumers_share_a_subscription_and_each_message_is_handled_by_one(
     s: semel.Semel, pubsub: PubSub, orders: Subscription
 ) -> None:

@@ -7,7 +7,8 @@
         pubsub.advance(60)                             # its own clock: deadlines pass, and nobody waits
 
 What is not acknowledged before its deadline, or is given back by a deadline of 0, is delivered again, and of
-an ordering key everything behind it too, acknowledged or not. A key has one batch in hand at a time.
+an ordering key everything behind it too, acknowledged or not. A key has one batch in hand at a time. An
+attempt at a message is counted when itself is given back, or is over its deadline.
 """
 
 import threading
@@ -26,7 +27,7 @@ class Stored:
     """A message in a subscription."""
 
     message: Any
-    deliveries: int = 0
+    given_back: int = 0
     ack_id: str = ""
     deadline: float | None = None
     acked: bool = False
@@ -207,6 +208,8 @@ class PubSub:
         for one in subscription.stored:
             key = one.message.ordering_key if subscription.ordered else ""
             over = one.deadline is not None and one.deadline <= self._now()
+            if over:
+                one.given_back += 1
             if over or (key and key in given_back):
                 one.deadline, one.ack_id, one.acked = None, "", False
                 given_back.add(key)
@@ -224,7 +227,7 @@ class PubSub:
             key = one.message.ordering_key if subscription.ordered else ""
             if len(batch) == most or one.acked or one.deadline is not None or (key and key in busy):
                 continue
-            if subscription.max_attempts and one.deliveries >= subscription.max_attempts:
+            if subscription.max_attempts and one.given_back >= subscription.max_attempts:
                 subscription.stored.remove(one)
                 subscription.dead.append(one.message)
                 continue
@@ -232,8 +235,7 @@ class PubSub:
         return batch
 
     def _delivered(self, one: Stored, subscription: Subscription) -> Any:
-        one.deliveries += 1
         one.ack_id = f"ack-{next(self._numbers)}"
         one.deadline = self._now() + subscription.deadline
-        counted = one.deliveries if subscription.max_attempts else 0
+        counted = 1 + one.given_back if subscription.max_attempts else 0
         return types.ReceivedMessage(ack_id=one.ack_id, message=one.message, delivery_attempt=counted)

@@ -27,7 +27,7 @@ from semel.doors.queues.dispatcher import (
     QueueSettlement,
     Requeue,
 )
-from semel.doors.queues.messages import Handler
+from semel.doors.queues.messages import Handler, Verdict
 from semel.doors.queues.pauses import broker_pause, doubling
 from semel.doors.queues.runners import check_whole
 from semel.doors.queues.steps import BlockingCall, ConsumerSteps
@@ -41,6 +41,7 @@ LONGEST_DEADLINE: Final = 600
 LARGEST_PULL: Final = 1000
 # What is not acknowledged comes again as a duplicate.
 ACKNOWLEDGEMENTS: Final = 3
+BEHIND_SECONDS: Final = 10.0
 # A request that settles is over soon, or is sent again.
 SETTLING_SECONDS: Final = 10.0
 # What failed stays away for as long as a deadline can be, at most.
@@ -185,11 +186,7 @@ class SubscriptionBroker(Broker[Message]):
         return again
 
     def _settle(self, settlements: list[QueueSettlement]) -> list[QueueSettlement]:
-        spans: dict[int, list[InFlight[Message]]] = {}
-        for one in settlements:
-            if isinstance(one, Requeue):
-                spans.setdefault(min(LONGEST_DEADLINE, ceil(one.seconds)), []).append(one.one)
-        for span, given_back in spans.items():
+        for span, given_back in _spans([one for one in settlements if isinstance(one, Requeue)]).items():
             self._change_deadlines(given_back, span)
         done = [one for one in settlements if isinstance(one, Acknowledge)]
         if self._ask("acknowledge", [one.one for one in done]):
@@ -238,6 +235,26 @@ class SubscriptionBroker(Broker[Message]):
             raise errors.AddressRefused(self._subscription, str(error)) from error
         except (api.GoogleAPIError, self._auth.GoogleAuthError) as error:
             raise errors.BrokerUnavailable(f"{self.name} cannot be reached: {error}") from error
+
+
+def _spans(requeued: list[Requeue]) -> dict[int, list[InFlight[Message]]]:
+    """The messages that come again, by the seconds after which they do.
+
+    Those behind a message of their key come again with it. So they are not given back themselves, which the
+    subscription would count as attempts at them: their deadline is a little later than the message's own.
+    """
+    firsts = {one.one.group: one.seconds for one in requeued if not _is_behind(one)}
+    spans: dict[int, list[InFlight[Message]]] = {}
+    for one in requeued:
+        seconds = one.seconds
+        if _is_behind(one) and one.one.group in firsts:
+            seconds = firsts[one.one.group] + BEHIND_SECONDS
+        spans.setdefault(min(LONGEST_DEADLINE, ceil(seconds)), []).append(one.one)
+    return spans
+
+
+def _is_behind(requeued: Requeue) -> bool:
+    return requeued.one.taken.verdict is Verdict.BEHIND
 
 
 def _checked(subscription: str) -> str:
