@@ -125,14 +125,14 @@ class DurableWork:
 
 
 def _policy(lease: Seconds, options: DurableOptions) -> Policy:
-    told: Any = {name: value for name, value in options.items() if name != "fingerprint"}
-    if told.get("on_lapsed") == "resolve":
+    given: Any = {name: value for name, value in options.items() if name != "fingerprint"}
+    if given.get("on_lapsed") == "resolve":
         raise errors.InvalidOption('on_lapsed is "rerun" or "hold" here: nobody is there to ask a resolver')
     held = seconds(lease)
     # What is delivered again when the lease is over is to find it: so it is remembered for longer.
-    told["horizon"] = max(seconds(told.get("horizon", SQS.horizon)), held + 1)
-    told["lease"] = held
-    return policy_of(told)
+    given["horizon"] = max(seconds(given.get("horizon", SQS.horizon)), held + 1)
+    given["lease"] = held
+    return policy_of(given)
 
 
 def _with_token(s: Semel, token: str) -> LedgerSteps:
