@@ -18,6 +18,7 @@ from semel.core.clock import Clock
 from semel.core.extras import require
 from semel.core.policy import Options
 from semel.doors.pubsub.message import Message, by_message_id, remembered
+from semel.doors.queues.backoff import broker_backoff, doubling
 from semel.doors.queues.consuming import Broker, Consuming, QueueConsumer
 from semel.doors.queues.dispatcher import (
     Acknowledge,
@@ -28,7 +29,6 @@ from semel.doors.queues.dispatcher import (
     Requeue,
 )
 from semel.doors.queues.messages import Handler, Verdict
-from semel.doors.queues.pauses import broker_pause, doubling
 from semel.doors.queues.runners import check_whole
 from semel.doors.queues.steps import BlockingCall, ConsumerSteps
 
@@ -45,7 +45,7 @@ BEHIND_SECONDS: Final = 10.0
 # A request that settles is over soon, or is sent again.
 SETTLING_SECONDS: Final = 10.0
 # What failed stays away for as long as a deadline can be, at most.
-patience: Final = doubling(LONGEST_DEADLINE)
+nack_backoff: Final = doubling(LONGEST_DEADLINE)
 
 
 class Consumer(QueueConsumer[Message]):
@@ -73,7 +73,7 @@ class Consumer(QueueConsumer[Message]):
         batch: int = 10,
         poll: float = 10.0,
         ack_deadline: int = 60,
-        backoff: Callable[[int], float] = patience,
+        backoff: Callable[[int], float] = nack_backoff,
         **options: Unpack[Options],
     ) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class Consumer(QueueConsumer[Message]):
             dead_letters=False,  # the subscription has a policy for them, or keeps them
         )
         self._broker = SubscriptionBroker(subscription, client, poll=poll, ack_deadline=ack_deadline)
-        dispatcher: Dispatcher[Message] = Dispatcher(settings, broker_pause())
+        dispatcher: Dispatcher[Message] = Dispatcher(settings, broker_backoff())
         self._consuming = Consuming(self._broker, dispatcher, handler, Clock().monotonic)
 
     def run(self) -> None:

@@ -15,15 +15,15 @@ from semel.core.policy import Options
 from semel.doors.http.problems import retry_after
 from semel.doors.pubsub.message import Message, by_message_id, remembered
 from semel.doors.pubsub.tokens import PushToken
-from semel.doors.queues.messages import Handler, Taken, Verdict
-from semel.doors.webhooks.delivery_reader import Answer
+from semel.doors.queues.messages import DeliveryResult, Handler, Verdict
+from semel.doors.webhooks.delivery_reader import WebhookResponse
 from semel.doors.webhooks.reading import Headers, values
 
 # A message has 10 MB at most; base64 makes a third more of them, and the rest is its attributes.
 MAX_BYTES: Final = 15 * 10**6
 UNWRAPPED: Final = "x-goog-pubsub-message-id"
 # Pub/Sub acknowledges a message that is answered with one of a few statuses, of which this is one.
-ACKNOWLEDGED: Final = Answer(204, {}, b"")
+ACKNOWLEDGED: Final = WebhookResponse(204, {}, b"")
 
 
 class PushReceiver:
@@ -57,20 +57,20 @@ class PushReceiver:
             **remembered(options, s.ledger.steps.horizon),
         )
 
-    def receive(self, headers: Headers, body: bytes) -> Answer:
+    def receive(self, headers: Headers, body: bytes) -> WebhookResponse:
         """Take a push request: `body` is the bytes that came. Answer with what this returns."""
         if self._is_async:
             raise errors.UsageError("the handler is an async function: await receiver.areceive(...)")
         opened = self._open(headers, body)
-        return opened if isinstance(opened, Answer) else _answer(self._handler.take(opened))
+        return opened if isinstance(opened, WebhookResponse) else _answer(self._handler.take(opened))
 
-    async def areceive(self, headers: Headers, body: bytes) -> Answer:
+    async def areceive(self, headers: Headers, body: bytes) -> WebhookResponse:
         """Take a push request, awaiting the handler."""
         # Google's certificates may have to be fetched.
         opened = await asyncio.to_thread(self._open, headers, body)
-        return opened if isinstance(opened, Answer) else _answer(await self._handler.atake(opened))
+        return opened if isinstance(opened, WebhookResponse) else _answer(await self._handler.atake(opened))
 
-    def _open(self, headers: Headers, body: bytes) -> Message | Answer:
+    def _open(self, headers: Headers, body: bytes) -> Message | WebhookResponse:
         if len(body) > self._max_bytes:
             return self._refuse(413, f"it has {len(body)} bytes, and at most {self._max_bytes} are read")
         try:
@@ -85,9 +85,9 @@ class PushReceiver:
             # Never the error's own words, which may quote the message.
             return self._refuse(400, f"it cannot be read: {type(error).__name__}")
 
-    def _refuse(self, status: int, reason: str) -> Answer:
+    def _refuse(self, status: int, reason: str) -> WebhookResponse:
         self._events.warn(What.REFUSED, "", detail=f"a push by Pub/Sub is refused: {reason}")
-        return Answer.problem(status)
+        return WebhookResponse.problem(status)
 
 
 class PushedMessage(msgspec.Struct, rename="camel"):
@@ -139,10 +139,10 @@ def _unwrapped(headers: Headers, body: bytes) -> Message:
     )
 
 
-def _answer(taken: Taken) -> Answer:
+def _answer(taken: DeliveryResult) -> WebhookResponse:
     """Success acknowledges a message; after anything else Pub/Sub delivers it again, or puts it aside."""
     if taken.settled:
         return ACKNOWLEDGED
     if taken.verdict is Verdict.DEAD:
-        return Answer.problem(422)
-    return Answer.problem(503, dict([retry_after(taken.retry_after or 1)]))
+        return WebhookResponse.problem(422)
+    return WebhookResponse.problem(503, dict([retry_after(taken.retry_after or 1)]))
