@@ -19,6 +19,7 @@ from semel.core.keys import Key, check, compile_binder, compile_template, finger
 from semel.core.ledger import LedgerSteps
 from semel.core.policy import Options, Policy, policy_of
 from semel.core.running import Run, current_run, subject_of_step
+from semel.core.signatures import signature_of
 from semel.core.spans import Seconds, lease_and_ttl
 from semel.model import MISSING
 
@@ -196,7 +197,7 @@ class Protected:
         import inspect
 
         _check_function(function)
-        signature = inspect.signature(function)
+        signature = signature_of(function)
         context = context.about(name_of(function))
         self._flow = Flow(context, policy, decoder_for(Any))
         self._function = function
@@ -474,11 +475,9 @@ def _with_self(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _suggested(function: Any) -> str:
     """A template that could have been meant for a function."""
-    import inspect
-
     name = getattr(function, "__name__", "work")
     try:
-        fields = [f"{{{field}}}" for field in inspect.signature(function).parameters if field != "self"]
+        fields = [f"{{{field}}}" for field in signature_of(function).parameters if field != "self"]
     except (TypeError, ValueError):
         fields = []
     return ":".join([name, *fields[:1]])

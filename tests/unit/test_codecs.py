@@ -620,6 +620,12 @@ class Shop:
     def __call__(self) -> Dog: ...  # type: ignore[empty-body]
 
 
+class Till:
+    currency: str = "EUR"
+
+    def __call__(self) -> Dog: ...  # type: ignore[empty-body]
+
+
 def documented(function):
     @functools.wraps(function)
     def wrapper(*args, **kwargs):
@@ -644,6 +650,7 @@ def documented(function):
         (Shop.sell, Cat),
         (Shop().sell, Cat),
         (Shop(), Dog),
+        (Till(), Dog),
         (functools.partial(as_text), list[Cat]),
         (documented(as_text), list[Cat]),
     ],
@@ -655,6 +662,17 @@ def test_what_a_function_returns_is_read_from_its_annotation(function, annotatio
 def test_a_class_that_is_defined_later_is_found_at_the_second_try():
     names: dict[str, Any] = {"__name__": "later"}
     exec("def function() -> 'list[Later]': ...", names)
+    assert returns_of(names["function"]) is UNRESOLVED
+    exec("class Later: ...", names)
+    assert get_args(returns_of(names["function"])) == (names["Later"],)
+
+
+@pytest.mark.skipif(
+    sys.version_info < (3, 14), reason="annotations were evaluated at once before Python 3.14"
+)
+def test_a_class_that_is_defined_later_needs_no_quotes_around_it():
+    names: dict[str, Any] = {"__name__": "later"}
+    exec("def function(other: Unseen) -> list[Later]: ...", names)
     assert returns_of(names["function"]) is UNRESOLVED
     exec("class Later: ...", names)
     assert get_args(returns_of(names["function"])) == (names["Later"],)

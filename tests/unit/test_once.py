@@ -1,6 +1,7 @@
 """`once` as its callers know it, on the store in memory."""
 
 import asyncio
+import inspect
 import subprocess
 import sys
 import threading
@@ -944,6 +945,16 @@ class Later:
     n: int
 
 
+@pytest.mark.skipif(
+    sys.version_info < (3, 14), reason="annotations were evaluated at once before Python 3.14"
+)
+def test_a_parameter_may_be_annotated_with_what_only_type_checkers_import(s: semel.Semel) -> None:
+    names: dict[str, Any] = {"Later": Later, "__name__": "shop"}
+    exec("def charge(n: int, order: OnlyForTypes = None) -> Later: return Later(n)", names)
+    charge = s.once("charge:{n}")(names["charge"])
+    assert charge(1) == charge(1) == Later(1)
+
+
 def test_a_result_that_does_not_fit_its_annotation_never_runs_again(s: semel.Semel) -> None:
     ran = []
 
@@ -1207,7 +1218,7 @@ def test_an_async_function_still_looks_like_one() -> None:
         """Works."""
         return n
 
-    assert asyncio.iscoroutinefunction(work)
+    assert inspect.iscoroutinefunction(work)
     assert (work.__name__, work.__doc__) == ("work", "Works.")
 
 

@@ -11,6 +11,7 @@ import msgspec
 from semel.apps.application import AppFacts, Application, Presents, facts_of
 from semel.apps.importing import imported
 from semel.apps.settings import naming, wrong
+from semel.core.signatures import signature_of
 from semel.errors import InvalidOption
 from semel.ops.blocks import AppPage
 from semel.tables import Table
@@ -118,7 +119,7 @@ def _check(name: str, at: str, kind: Any) -> None:
         if not callable(there) and (there is not None or method == "close"):
             raise wrong(name, "at", f"{at} has no method {method}()")
     try:
-        inspect.signature(kind).bind("s", "inbox", "settings")
+        signature_of(kind).bind("s", "inbox", "settings")
     except TypeError as error:
         raise wrong(name, "at", f"{at} is not made from (s, inbox, settings): {error}") from error
 

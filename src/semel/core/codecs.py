@@ -19,6 +19,7 @@ from typing import Any, Final, Literal, NoReturn, Protocol, TypeAlias, get_args
 
 import msgspec
 
+from semel.core.signatures import annotations_of
 from semel.errors import InvalidOption, ResultNotKept, ResultUnreadable, UsageError
 
 # A ledger's row should stay a row: what is larger belongs into an overflow store. A store whose rows hold
@@ -513,7 +514,7 @@ def returns_of(function: Callable[..., Any]) -> Any:
 
     function = _written(function)
     try:
-        annotation = getattr(function, "__annotations__", {}).get("return", Any)
+        annotation = annotations_of(function).get("return", Any)
         if annotation is not None and not isinstance(annotation, type):
             hints = get_type_hints(_Returns(annotation), _names(function), include_extras=True)
             annotation = hints["return"]
@@ -547,7 +548,7 @@ def _written(function: Any) -> Any:
         elif isinstance(function, partial):
             function = function.func
         else:
-            return function if hasattr(function, "__annotations__") else type(function).__call__
+            return function if hasattr(function, "__code__") else type(function).__call__
 
 
 def _names(function: Any) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from uuid import UUID
 
 import msgspec
 
+from semel.core.signatures import signature_of
 from semel.errors import InvalidKey, InvalidPayload, TemplateError
 
 if TYPE_CHECKING:
@@ -185,9 +186,7 @@ def _shown(text: str) -> str:
 
 def compile_binder(function: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
     """A function with the same signature, which returns its arguments by name, defaults included."""
-    from inspect import signature
-
-    parameters = list(signature(function).parameters.values())
+    parameters = list(signature_of(function).parameters.values())
     names = ", ".join([f"{one.name!r}: {one.name}" for one in parameters])
     defaults = {f"default_{place}": one.default for place, one in enumerate(parameters)}
     scope: dict[str, Any] = dict(defaults)

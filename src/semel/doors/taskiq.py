@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from semel.core.extras import require
+from semel.core.signatures import signature_of
 from semel.doors.tasks import FINAL, RETRYABLE, TaskQueue, retry_after
 
 require("taskiq", "taskiq")  # which says how to install it
@@ -44,7 +45,7 @@ class OnceMiddleware(SmartRetryMiddleware):
 
 def _sent(function: Callable[..., Any]) -> tuple[str, ...]:
     """The parameters that come with the message."""
-    parameters = inspect.signature(function).parameters.values()
+    parameters = signature_of(function).parameters.values()
     return tuple(one.name for one in parameters if not _is_injected(one))
 
 
