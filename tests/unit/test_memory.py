@@ -1,6 +1,8 @@
 """The store in memory lets go of what has expired, a little at a time; a query looks at what is its own."""
 
-from semel.core.commands import ABSENT, Delete, Get, Put, Query, Update
+import threading
+
+from semel.core.commands import ABSENT, Delete, Get, Put, Query, Transact, Update
 from semel.stores.memory import BUCKET_SECONDS, SWEEP, MemoryStore
 from semel.tables import JOURNAL, LEDGER
 from semel.testing import FakeClock
@@ -101,3 +103,31 @@ def test_a_later_version_of_an_item_is_what_a_query_finds() -> None:
     say(store, "o", "1", clock.now() + 10)
     store.execute(Update(JOURNAL, "o", {"key": "new"}, sort="1"))
     assert [item["key"] for item in store.execute(Query(JOURNAL, "o")).items] == ["new"]
+
+
+def test_a_thread_that_reads_meets_all_of_a_transaction_or_nothing_of_it() -> None:
+    store = MemoryStore()
+    seen: list[list[int]] = []
+
+    def attempt(key: str) -> int:
+        number: int = store.execute(Get(LEDGER, key)).item["attempt"]
+        return number
+
+    reader = threading.Thread(target=lambda: seen.append([attempt("first"), attempt("last")]))
+
+    class Last(str):
+        """A key whose hash is asked for in the midst of the transaction, and then gives way to the reader."""
+
+        __slots__ = ()
+
+        def __hash__(self) -> int:
+            if attempt("first") == 2 and reader.ident is None:
+                reader.start()
+                reader.join(0.2)  # which waits for the transaction
+            return super().__hash__()
+
+    for number, last in ((1, "last"), (2, Last("last"))):
+        item = {"attempt": number, "expires_at": float("inf")}
+        store.execute(Transact((Put(LEDGER, "first", item), Put(LEDGER, last, item))))
+    reader.join()
+    assert seen == [[2, 2]]

@@ -168,8 +168,10 @@ class MemoryStore:
         return Found(self._now(), None)
 
     def _look(self, command: Get | Watch) -> Found:
-        now = self._now()
-        return Found(now, self._seen(command, now))
+        # Without a global lock in Python, another thread may be in the midst of a transaction.
+        with self._lock:
+            now = self._now()
+            return Found(now, self._seen(command, now))
 
     def _watch(self, command: Watch) -> Found:
         return self._watchers.watch(place_named(command), command.seconds, lambda: self._look(command))
