@@ -5,6 +5,7 @@ import os
 import threading
 from typing import Any
 
+import msgspec
 import pytest
 
 import semel
@@ -456,6 +457,31 @@ def test_a_renewal_that_fails_in_any_way_is_tried_again_as_soon_as_any_other(wro
         await work
 
     asyncio.run(main())
+
+
+def test_of_two_leases_that_begin_at_once_the_shorter_sets_the_pace() -> None:
+    """Else it would be renewed at the pace of the longer one, and end between two renewals."""
+    clock = FakeClock()
+    heart = Heart(MemoryStore(clock), clock)
+
+    def begin(lease: float) -> None:
+        ledger, run = running(clock, MemoryStore(clock))
+        heart.start(Run(msgspec.structs.replace(run.claim, lease=lease), 0.0, clock), ledger)
+
+    class Long(float):
+        """A lease during whose comparison another thread begins a short one."""
+
+        __slots__ = ()
+
+        def __lt__(self, other: float) -> bool:
+            if not short.ident:
+                short.start()
+                short.join()
+            return super().__lt__(other)
+
+    short = threading.Thread(target=begin, args=(1.0,))
+    begin(Long(3600))
+    assert heart._shortest == 1.0
 
 
 def test_an_error_that_no_store_should_raise_does_not_end_the_heartbeat_of_threads() -> None:

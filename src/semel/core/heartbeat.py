@@ -77,7 +77,8 @@ class HeartbeatThread:
         """Keep this lease alive from now on."""
         self._live[run] = ledger
         if run.claim.lease < self._shortest:
-            self._shortest = run.claim.lease
+            with self._lock:
+                self._shortest = min(self._shortest, run.claim.lease)
             self._wake.set()
         if self._thread is None:
             self._begin()
