@@ -1,11 +1,14 @@
 """What threads share: nothing of it is left locked by whoever is torn away."""
 
+import signal
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 
-from semel.core.locks import FairSemaphore, SignalSafeEvent, Waiter
+from semel.core.locks import FairSemaphore, RLock, SignalSafeEvent, Waiter
 from semel.stores.workers import WorkerThreads
 from tests.interrupts import Interrupt, Interrupted
 from tests.servers.running import until
@@ -79,6 +82,7 @@ def test_an_event_wakes_all_who_wait_and_nobody_after_it_was_cleared() -> None:
     assert not event.wait(0)
 
 
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="there a trace misses the steps of a first call")
 def test_an_event_that_was_being_set_when_a_signal_came_can_be_set_and_waited_for() -> None:
     for moment in range(1, 30):
         event, interrupted = SignalSafeEvent(), Interrupted(Interrupt, moment)
@@ -93,6 +97,27 @@ def test_an_event_that_was_being_set_when_a_signal_came_can_be_set_and_waited_fo
         if not interrupted.came:
             break
     assert moment > 3
+
+
+@pytest.mark.skipif(
+    not hasattr(signal, "SIGVTALRM"), reason="there is no timer here that counts the process's time"
+)
+def test_a_lock_is_given_back_wherever_a_signal_tears_its_block() -> None:
+    def tear(_number: int, _frame: object) -> None:
+        raise Interrupt
+
+    before = signal.signal(signal.SIGVTALRM, tear)
+    try:
+        for _ in range(50):
+            lock = RLock()
+            with suppress(Interrupt):
+                signal.setitimer(signal.ITIMER_VIRTUAL, 0.001)
+                while True:
+                    with lock:
+                        pass
+            assert not lock._is_owned()
+    finally:
+        signal.signal(signal.SIGVTALRM, before)
 
 
 def test_workers_do_side_by_side_what_they_are_given_and_raise_what_fails() -> None:

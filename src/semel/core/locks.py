@@ -4,13 +4,38 @@ Python runs signal handlers in the main thread, between any two calls there, and
 that place: from between `lock.acquire()` and its `try`, or out of the midst of `threading.Condition`, on
 which the events and semaphores of the standard library stand. Two things cannot be torn: a single call of C,
 and the end of a `with` block whose subject is a lock itself. All that is here is made of those two.
+
+From Python 3.14 on, the beginning of such a block can: a signal may come when its lock is taken and the block
+has not begun, and then nothing gives the lock back. So what several threads share is an `RLock` of this
+module. A plain lock will do where nobody else knows of it before its block has begun.
 """
 
+import _thread
+import sys
 import threading
 import time
 
 # Nobody needs to wake up by himself. Whoever should have woken him may have been torn away by two signals.
 PATROL_SECONDS = 0.5
+
+
+class RLock(_thread.RLock):  # type: ignore[misc]  # it is final in the stubs alone
+    """A lock that its own thread may take again, and that is given back wherever its `with` block is torn."""
+
+    if sys.version_info >= (3, 14):
+
+        def __enter__(self) -> bool:
+            # After a call from Python to Python it does not look for signals: who returns from here is in the
+            # block. The end of the block is that of C's lock.
+            try:
+                self.acquire()
+            except BaseException:
+                try:  # noqa: SIM105 - to make a `suppress` is a call, after which the next signal may come
+                    self.release()
+                except RuntimeError:  # it was waited for, and not taken
+                    pass
+                raise
+            return True
 
 
 class SignalSafeEvent:

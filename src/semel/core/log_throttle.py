@@ -1,9 +1,9 @@
 """Limits log lines: those with one cause are logged once a minute, and counted in between."""
 
 from math import inf
-from threading import RLock
 
 from semel.core.clock import Clock
+from semel.core.locks import RLock
 
 # While a store is away, every call would say so.
 THROTTLE_SECONDS = 60.0

@@ -16,18 +16,18 @@ def signature_of(function: Callable[..., Any]) -> "Signature":
     """The signature of a function; in it a `ForwardRef` stands for a name that is not defined."""
     from inspect import signature
 
-    if sys.version_info < (3, 14):
-        return signature(function)
-    from annotationlib import Format
+    if sys.version_info >= (3, 14):
+        from annotationlib import Format
 
-    return signature(function, annotation_format=Format.FORWARDREF)
+        return signature(function, annotation_format=Format.FORWARDREF)
+    return signature(function)
 
 
 def annotations_of(function: Callable[..., Any]) -> Mapping[str, Any]:
     """The annotations of a function; in them a `ForwardRef` stands for a name that is not defined."""
-    if sys.version_info < (3, 14):
-        found: Mapping[str, Any] = getattr(function, "__annotations__", {})
-        return found
-    from annotationlib import Format, get_annotations
+    if sys.version_info >= (3, 14):
+        from annotationlib import Format, get_annotations
 
-    return get_annotations(function, format=Format.FORWARDREF)
+        return get_annotations(function, format=Format.FORWARDREF)
+    found: Mapping[str, Any] = getattr(function, "__annotations__", {})
+    return found

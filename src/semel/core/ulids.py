@@ -1,8 +1,9 @@
 """ULIDs made from the time of an event: they sort by it, and within a millisecond as they were made."""
 
 import os
-import threading
 from collections import OrderedDict
+
+from semel.core.locks import RLock
 
 RANDOM_BITS = 80
 LATEST = 2**48 - 1
@@ -18,7 +19,7 @@ class Ulids:
     """Makes ids. Two for the same millisecond are in order if the same process makes them."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
+        self._lock = RLock()
         self._last: OrderedDict[int, int] = OrderedDict()
 
     def make(self, at: float) -> str:

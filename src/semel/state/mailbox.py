@@ -8,7 +8,6 @@ handled once is the ledger's business, under the message's key; taking one away 
 Lanes are spread over shards, as `shards` says: each shard is a partition of the store.
 """
 
-import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
@@ -48,6 +47,7 @@ from semel.core.commands import (
 from semel.core.keys import check
 from semel.core.ledger import LedgerSteps
 from semel.core.lifecycle import Status
+from semel.core.locks import RLock
 from semel.core.realm import Realm, SubjectHash
 from semel.core.spans import DAY, Seconds, seconds
 from semel.core.ulids import Ulids
@@ -215,7 +215,7 @@ class MailboxSteps:
         self.ttl: float = seconds(ttl)
         self._realm, self._ledger, self._codec = realm, ledger, codec
         self._name = realm.name(name)
-        self._ids, self._last, self._lock = Ulids(), 0.0, threading.RLock()
+        self._ids, self._last, self._lock = Ulids(), 0.0, RLock()
         self.shards: ShardSteps = ShardSteps(realm, self._name, shards)
 
     # Accepting

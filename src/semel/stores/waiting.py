@@ -9,7 +9,7 @@ import msgspec
 
 from semel.core.clock import Clock
 from semel.core.commands import Found
-from semel.core.locks import SignalSafeEvent
+from semel.core.locks import RLock, SignalSafeEvent
 
 if TYPE_CHECKING:
     import asyncio
@@ -56,7 +56,7 @@ class KeyWatchers:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._lock = threading.RLock()
+        self._lock = RLock()
         self.watches: dict[Hashable, SharedWatch] = {}
         self.async_watches: dict[tuple[Hashable, int], AsyncSharedWatch] = {}
         self._jitter = random.Random()

@@ -9,13 +9,13 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from logging import getLogger
-from threading import RLock
 from typing import Any, Final, TypeAlias
 
 import msgspec
 
 from semel.core.clock import Clock
 from semel.core.events import Event, What
+from semel.core.locks import RLock
 from semel.errors import InvalidOption
 from semel.telemetry.words import metric
 

@@ -14,6 +14,7 @@ import msgspec
 from semel import errors
 from semel.core.clock import Clock
 from semel.core.extras import require
+from semel.core.locks import RLock
 from semel.doors.amqp1.connection import CLOSE_SECONDS, BrokerConnection, ConnectionLoop, reason_of
 from semel.doors.amqp1.endpoint import endpoint_of
 from semel.errors import (
@@ -92,7 +93,7 @@ class Producer:
         self._proton = require("proton", "amqp")
         self._timeout = timeout
         self._start = partial(SenderThread, partial(BrokerConnection, endpoint, keepalive), capability)
-        self._lock = threading.Lock()
+        self._lock = RLock()
         self._sender: SenderThread | None = None
         self._closed = False
 

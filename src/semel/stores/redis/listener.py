@@ -14,6 +14,7 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
+from semel.core.locks import RLock
 from semel.errors import SemelError
 from semel.stores.redis.address import Node, RedisAddress
 from semel.stores.redis.connection import CONNECTION_ERRORS, RedisConnection
@@ -50,7 +51,7 @@ class RedisListener:
         self._address = address
         self._owner = owner
         self._wake_waiters = wake_waiters
-        self._lock = threading.RLock()
+        self._lock = RLock()
         self._channels: dict[bytes, Subscription] = {}
         self._connections: dict[Node, RedisConnection] = {}
         self._thread: threading.Thread | None = None
