@@ -38,11 +38,9 @@ ITEM_BYTES = 400 * 1024
 class UpdateExpression:
     """The text of an UpdateExpression for changes of one shape, and the names in it."""
 
-    def __init__(
-        self, guard: Guard, changes: AttributeChanges, once: AttributeChanges, counted: str | None
-    ) -> None:
+    def __init__(self, changes: AttributeChanges, once: AttributeChanges, counted: str | None) -> None:
         names = [*changes, *once]
-        self.names: dict[str, str] = guard.names | {f"#u{place}": name for place, name in enumerate(names)}
+        self.names: dict[str, str] = {f"#u{place}": name for place, name in enumerate(names)}
         sets, gone = [], []
         if counted is not None:
             self.names["#n"] = counted
@@ -153,16 +151,16 @@ class DynamoPlan:
     ) -> RequestBody:
         request = self._at(command)
         gone = tuple([value is None for value in changes.values()])
-        shape = (guard.text, tuple(changes), gone, tuple(once), counted)
+        shape = (tuple(changes), gone, tuple(once), counted)
         change = self._changes.get(shape)
         if change is None:
-            change = self._changes[shape] = UpdateExpression(guard, changes, once, counted)
+            change = self._changes[shape] = UpdateExpression(changes, once, counted)
         for place, value in enumerate((*changes.values(), *once.values())):
             if value is not None:
                 filled[f":u{place}"] = value
         if change.text:
             request["UpdateExpression"] = change.text
-        return _guarded(request, guard, filled, change.names)
+        return _guarded(request, guard, filled, guard.names | change.names)
 
     # Several
 

@@ -155,6 +155,16 @@ class CommandTests(Harness):
             assert shown(reply.item) == (None if before is None else before | {"id": "key"})
             assert shown(get(runner, "key")) == shown(reply.item)
 
+    def test_conditions_of_one_form_ask_each_for_its_own_attribute(
+        self, runner: Runner, clock: FakeClock
+    ) -> None:
+        """However much two changes are alike, each is made by its own condition."""
+        put(runner, "key", thing(clock, text="a", count=1))
+        for condition in (Equals("text", "a"), Equals("count", 1)):
+            assert type(runner.ask(Update(THINGS, "key", {"due": 5}, condition))) is Applied
+        for condition in (Equals("text", "b"), Equals("count", 2)):
+            assert type(runner.ask(Update(THINGS, "key", {"due": 6}, condition))) is Refused
+
     @pytest.mark.parametrize("kind", [Put, Update, Add, Delete])
     @pytest.mark.parametrize("holds", [True, False])
     def test_every_write_heeds_its_condition(
