@@ -44,6 +44,17 @@ async def _turns(store: Store, command: Stored) -> int:
         task.cancel()
 
 
+async def _gives_way(store: Store, command: Stored) -> bool:
+    """Whether other tasks have a turn in one of ten tries, or what was learned in these spares the waiting.
+
+    From Python 3.14 on, nobody waits for a thread that is done before it is waited for.
+    """
+    for _ in range(10):
+        if await _turns(store, command):
+            return True
+    return type(command) is not Watch and store.at_once(command) is not None
+
+
 class BasicTests(Harness):
     """Whoever begins to write a store begins here."""
 
@@ -75,7 +86,7 @@ class BasicTests(Harness):
 
         async def held_up() -> list[str]:
             asked = [one for one in _commands(clock) if type(one) is Watch or store.at_once(one) is None]
-            found = [type(one).__name__ for one in asked if not await _turns(store, one)]
+            found = [type(one).__name__ for one in asked if not await _gives_way(store, one)]
             await store.leave()
             return found
 
