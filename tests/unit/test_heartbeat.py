@@ -462,7 +462,7 @@ def test_a_renewal_that_fails_in_any_way_is_tried_again_as_soon_as_any_other(wro
 def test_of_two_leases_that_begin_at_once_the_shorter_sets_the_pace() -> None:
     """Else it would be renewed at the pace of the longer one, and end between two renewals."""
     clock = FakeClock()
-    heart = Heart(MemoryStore(clock), clock)
+    heart = HeartbeatThread(MemoryStore(clock), clock)
 
     def begin(lease: float) -> None:
         ledger, run = running(clock, MemoryStore(clock))

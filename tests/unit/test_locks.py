@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pytest
 
-from semel.core.locks import FairSemaphore, RLock, SignalSafeEvent, Waiter
+from semel.core.locks import FairSemaphore, SignalSafeEvent, SignalSafeLock, Waiter
 from semel.stores.workers import WorkerThreads
 from tests.interrupts import Interrupt, Interrupted
 from tests.servers.running import until
@@ -109,7 +109,7 @@ def test_a_lock_is_given_back_wherever_a_signal_tears_its_block() -> None:
     before = signal.signal(signal.SIGVTALRM, tear)
     try:
         for _ in range(50):
-            lock = RLock()
+            lock = SignalSafeLock()
             with suppress(Interrupt):
                 signal.setitimer(signal.ITIMER_VIRTUAL, 0.001)
                 while True:

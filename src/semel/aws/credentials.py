@@ -10,7 +10,7 @@ import msgspec
 
 from semel.core.extras import require
 from semel.core.forks import FORKING
-from semel.core.locks import RLock
+from semel.core.locks import SignalSafeLock
 from semel.errors import InvalidOption, MissingExtra, StoreUnavailable
 
 # botocore itself renews what has less than a quarter of an hour left.
@@ -118,7 +118,7 @@ class CredentialCache:
 
     def reset_after_fork(self) -> None:
         """In a forked child: the parent's thread is not here to give the lock back."""
-        self._lock = RLock()
+        self._lock = SignalSafeLock()
 
     def current(self) -> Credentials | None:
         """Credentials that are good, without waiting; None when there are none, and `load` is needed."""

@@ -17,7 +17,7 @@ from semel.aws.sign import JSON, JsonSigner
 from semel.aws.time import ServiceTime
 from semel.aws.transport import Transport, WireRequest, WireStep, WireSteps, made
 from semel.core.clock import Clock
-from semel.core.locks import RLock
+from semel.core.locks import SignalSafeLock
 from semel.errors import InvalidOption, StoreClosed, UsageError
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Wire(Transport):
         self._pool = HttpPool(self._route)
         self.perform: Callable[[WireStep], Any] = self._pool.perform
         self._async_pool: AsyncHttpPool | None = None
-        self._opening = RLock()
+        self._opening = SignalSafeLock()
         self._closed = False
 
     def exchange(self, operation: str, request: WireRequest, *, write: bool) -> WireSteps[dict[str, Any]]:

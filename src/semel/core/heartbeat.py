@@ -14,7 +14,7 @@ from semel.core.commands import Steps
 from semel.core.drive import Store, adrive, drive
 from semel.core.events import What
 from semel.core.ledger import LedgerSteps
-from semel.core.locks import RLock, SignalSafeEvent
+from semel.core.locks import SignalSafeEvent, SignalSafeLock
 from semel.core.loops import PerLoop
 from semel.core.running import RENEWALS_PER_LEASE, Run
 
@@ -69,7 +69,7 @@ class HeartbeatThread:
     def _forget(self) -> None:
         self._live: dict[Run, LedgerSteps] = {}
         self._left: deque[Steps[None]] = deque()
-        self._lock = RLock()
+        self._lock = SignalSafeLock()
         self._wake = SignalSafeEvent()
         self._thread: threading.Thread | None = None
 

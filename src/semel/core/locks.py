@@ -6,8 +6,8 @@ which the events and semaphores of the standard library stand. Two things cannot
 and the end of a `with` block whose subject is a lock itself. All that is here is made of those two.
 
 From Python 3.14 on, the beginning of such a block can: a signal may come when its lock is taken and the block
-has not begun, and then nothing gives the lock back. So what several threads share is an `RLock` of this
-module. A plain lock will do where nobody else knows of it before its block has begun.
+has not begun, and then nothing gives the lock back. So what several threads share is a `SignalSafeLock`. A
+plain lock will do where nobody else knows of it before its block has begun.
 """
 
 import _thread
@@ -19,7 +19,7 @@ import time
 PATROL_SECONDS = 0.5
 
 
-class RLock(_thread.RLock):  # type: ignore[misc]  # it is final in the stubs alone
+class SignalSafeLock(_thread.RLock):  # type: ignore[misc]  # it is final in the stubs alone
     """A lock that its own thread may take again, and that is given back wherever its `with` block is torn."""
 
     if sys.version_info >= (3, 14):

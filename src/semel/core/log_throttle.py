@@ -3,7 +3,7 @@
 from math import inf
 
 from semel.core.clock import Clock
-from semel.core.locks import RLock
+from semel.core.locks import SignalSafeLock
 
 # While a store is away, every call would say so.
 THROTTLE_SECONDS = 60.0
@@ -18,7 +18,7 @@ class LogThrottle:
         self._monotonic = clock.monotonic
         self._passed: dict[str, tuple[float, int]] = {}
         # Not a plain lock: a signal's handler may do work of its own in the midst of a call.
-        self._lock = RLock()
+        self._lock = SignalSafeLock()
 
     def __call__(self, cause: str) -> int | None:
         """How many were left out since the last one that passed; None where this one is left out too."""

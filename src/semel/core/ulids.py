@@ -3,7 +3,7 @@
 import os
 from collections import OrderedDict
 
-from semel.core.locks import RLock
+from semel.core.locks import SignalSafeLock
 
 RANDOM_BITS = 80
 LATEST = 2**48 - 1
@@ -19,7 +19,7 @@ class Ulids:
     """Makes ids. Two for the same millisecond are in order if the same process makes them."""
 
     def __init__(self) -> None:
-        self._lock = RLock()
+        self._lock = SignalSafeLock()
         self._last: OrderedDict[int, int] = OrderedDict()
 
     def make(self, at: float) -> str:

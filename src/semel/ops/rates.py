@@ -20,7 +20,7 @@ from semel.core.drive import Store, drive
 from semel.core.events import Event, What
 from semel.core.forks import FORKING
 from semel.core.keys import prefix
-from semel.core.locks import RLock, SignalSafeEvent
+from semel.core.locks import SignalSafeEvent, SignalSafeLock
 from semel.core.realm import Moment, moment_of
 from semel.core.spans import DAY
 from semel.core.tokens import random_token
@@ -134,7 +134,7 @@ class RateCounter:
         self._running: dict[tuple[str, int], float] = {}
         self._counts: dict[tuple[str, int], RateCounts] = {}
         # Not a plain lock: a signal's handler may do work of its own in the midst of a call.
-        self._lock = RLock()
+        self._lock = SignalSafeLock()
 
     def __call__(self, event: Event) -> None:
         """Count an event."""
@@ -317,8 +317,8 @@ class RateKeeper:
         self._counter = RateCounter(self._clock)
         self._rows: dict[RowPlace, RateRow] = {}
         self._thread: threading.Thread | None = None
-        self._starting = RLock()
-        self._flushing = RLock()
+        self._starting = SignalSafeLock()
+        self._flushing = SignalSafeLock()
 
     def __call__(self, event: Event) -> None:
         """Count an event."""

@@ -47,7 +47,7 @@ from semel.core.commands import (
 from semel.core.keys import check
 from semel.core.ledger import LedgerSteps
 from semel.core.lifecycle import Status
-from semel.core.locks import RLock
+from semel.core.locks import SignalSafeLock
 from semel.core.realm import Realm, SubjectHash
 from semel.core.spans import DAY, Seconds, seconds
 from semel.core.ulids import Ulids
@@ -215,7 +215,7 @@ class MailboxSteps:
         self.ttl: float = seconds(ttl)
         self._realm, self._ledger, self._codec = realm, ledger, codec
         self._name = realm.name(name)
-        self._ids, self._last, self._lock = Ulids(), 0.0, RLock()
+        self._ids, self._last, self._lock = Ulids(), 0.0, SignalSafeLock()
         self.shards: ShardSteps = ShardSteps(realm, self._name, shards)
 
     # Accepting

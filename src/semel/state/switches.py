@@ -15,7 +15,7 @@ import msgspec
 from semel.core.clock import Clock
 from semel.core.drive import Store, drive
 from semel.core.keys import check
-from semel.core.locks import RLock, SignalSafeEvent
+from semel.core.locks import SignalSafeEvent, SignalSafeLock
 from semel.core.parts import Part, PartPlan, part_of
 from semel.core.realm import Realm
 from semel.core.spans import DAY
@@ -63,7 +63,7 @@ class SwitchCache:
     def _begin(self) -> None:
         # Threads do not survive a fork, and what they held is held for ever.
         self._stop = SignalSafeEvent()
-        self._lock = RLock()
+        self._lock = SignalSafeLock()
         self._thread: threading.Thread | None = None
 
     def fresh(self) -> dict[str, Switch] | None:

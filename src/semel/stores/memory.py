@@ -38,7 +38,7 @@ from semel.core.commands import (
     place_of,
 )
 from semel.core.drive import Glance
-from semel.core.locks import RLock
+from semel.core.locks import SignalSafeLock
 from semel.errors import InvalidOption, StoreClosed, WriteUnderWay
 from semel.model import TableSize
 from semel.stores.shared import place_named
@@ -72,7 +72,7 @@ class MemoryStore:
         self.overflow = overflow
         self._clock = clock or Clock()
         self._now = self._clock.steady
-        self._lock = RLock()
+        self._lock = SignalSafeLock()
         self._owned: Callable[[], bool] = self._lock._is_owned  # type: ignore[attr-defined]  # as Condition asks it
         self._tables: dict[str, dict[ItemKey, Item]] = {}
         # Where the items of a partition are, of tables with a sort key: there it has many.

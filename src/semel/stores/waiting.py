@@ -9,7 +9,7 @@ import msgspec
 
 from semel.core.clock import Clock
 from semel.core.commands import Found
-from semel.core.locks import RLock, SignalSafeEvent
+from semel.core.locks import SignalSafeEvent, SignalSafeLock
 
 if TYPE_CHECKING:
     import asyncio
@@ -56,7 +56,7 @@ class KeyWatchers:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._lock = RLock()
+        self._lock = SignalSafeLock()
         self.watches: dict[Hashable, SharedWatch] = {}
         self.async_watches: dict[tuple[Hashable, int], AsyncSharedWatch] = {}
         self._jitter = random.Random()

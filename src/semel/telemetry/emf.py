@@ -15,7 +15,7 @@ import msgspec
 
 from semel.core.clock import Clock
 from semel.core.events import Event, What
-from semel.core.locks import RLock
+from semel.core.locks import SignalSafeLock
 from semel.errors import InvalidOption
 from semel.telemetry.words import metric
 
@@ -50,7 +50,7 @@ class Emf:
         self._clock = clock or Clock()
         self._counts: EventCounts = Counter()
         # Not a plain lock: a signal's handler may do work of its own in the midst of a call.
-        self._lock = RLock()
+        self._lock = SignalSafeLock()
 
     def __call__(self, event: Event) -> None:
         """Count an event."""

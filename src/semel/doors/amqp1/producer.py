@@ -14,7 +14,7 @@ import msgspec
 from semel import errors
 from semel.core.clock import Clock
 from semel.core.extras import require
-from semel.core.locks import RLock
+from semel.core.locks import SignalSafeLock
 from semel.doors.amqp1.connection import CLOSE_SECONDS, BrokerConnection, ConnectionLoop, reason_of
 from semel.doors.amqp1.endpoint import endpoint_of
 from semel.errors import (
@@ -93,7 +93,7 @@ class Producer:
         self._proton = require("proton", "amqp")
         self._timeout = timeout
         self._start = partial(SenderThread, partial(BrokerConnection, endpoint, keepalive), capability)
-        self._lock = RLock()
+        self._lock = SignalSafeLock()
         self._sender: SenderThread | None = None
         self._closed = False
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, Unpack, cast
 from semel import errors
 from semel.connect import Semel
 from semel.core.events import Event as Happened
-from semel.core.locks import RLock
+from semel.core.locks import SignalSafeLock
 from semel.core.policy import Options, policy_of
 from semel.core.spans import Seconds, seconds
 from semel.doors.aws_lambda import records
@@ -65,7 +65,7 @@ class Lambda:
         self._source = s
         self._min_remaining = seconds(min_remaining)
         self._metrics = metrics
-        self._lock = RLock()
+        self._lock = SignalSafeLock()
         self._opened: Semel | None = None
         forget_at_restore()
 

@@ -10,7 +10,7 @@ from semel.core.clock import Clock
 from semel.core.commands import Found, Stored, Time, Watch
 from semel.core.drive import run_async, run_sync
 from semel.core.forks import FORKING
-from semel.core.locks import RLock
+from semel.core.locks import SignalSafeLock
 from semel.core.loops import PerLoop
 from semel.errors import NotPermitted, SemelError, StoreClosed, TableMissing, UsageError
 from semel.model import ScanCost, TableSize
@@ -78,7 +78,7 @@ class DynamoDBStore:
     def reset_after_fork(self) -> None:
         """With nothing that threads share: a forked child must not wait for its parent's."""
         self._watchers = KeyWatchers(self._clock)
-        self._opening = RLock()
+        self._opening = SignalSafeLock()
         self._workers: list[WorkerThreads] = []
         """The threads for what is asked side by side, once they are needed."""
         self._aopening: PerLoop[asyncio.Lock] = PerLoop(_lock, _nothing, lambda _: None)

@@ -16,7 +16,7 @@ import psycopg
 
 from semel.core.clock import Clock
 from semel.core.commands import Sort
-from semel.core.locks import RLock, SignalSafeEvent
+from semel.core.locks import SignalSafeEvent, SignalSafeLock
 from semel.errors import SemelError
 from semel.stores.postgres.address import PostgresAddress
 from semel.stores.postgres.errors import DRIVER_ERRORS
@@ -51,7 +51,7 @@ class BackgroundWorker:
         self._notify = notify
         self._reap = reap
         self._due = 0
-        self._starting = RLock()
+        self._starting = SignalSafeLock()
         self._thread: threading.Thread | None = None
         self._stopping = SignalSafeEvent()
         self._wakeup: socket.socket | None = None

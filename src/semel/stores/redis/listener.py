@@ -14,7 +14,7 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
-from semel.core.locks import RLock
+from semel.core.locks import SignalSafeLock
 from semel.errors import SemelError
 from semel.stores.redis.address import Node, RedisAddress
 from semel.stores.redis.connection import CONNECTION_ERRORS, RedisConnection
@@ -51,7 +51,7 @@ class RedisListener:
         self._address = address
         self._owner = owner
         self._wake_waiters = wake_waiters
-        self._lock = RLock()
+        self._lock = SignalSafeLock()
         self._channels: dict[bytes, Subscription] = {}
         self._connections: dict[Node, RedisConnection] = {}
         self._thread: threading.Thread | None = None

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from semel.core.locks import RLock
+from semel.core.locks import SignalSafeLock
 from semel.errors import StoreClosed
 from semel.stores.sqlite.address import SQLiteFile
 from semel.stores.sqlite.errors import DRIVER_ERRORS, translated
@@ -30,7 +30,7 @@ class ReaderPool:
         self._kept = 0 if self._closed else KEPT
         # One that a signal has taken from its thread is closed as nobody has it any more.
         self._open: weakref.WeakSet[sqlite3.Connection] = weakref.WeakSet()
-        self._opening = RLock()
+        self._opening = SignalSafeLock()
 
     def row(self, select: str, place: SQLiteRow) -> SQLiteRow | None:
         """The one row of a place. Every replay is this, so it does nothing that it need not do."""

@@ -31,7 +31,7 @@ from semel.core.commands import (
     holds,
 )
 from semel.core.drive import Glance
-from semel.core.locks import RLock
+from semel.core.locks import SignalSafeLock
 from semel.errors import StoreClosed, StoreUnavailable, TableMissing, UsageError
 from semel.model import COUNTED, TableSize
 from semel.stores.shared import place_named, tables_of, wake
@@ -100,7 +100,7 @@ class SQLiteStore:
 
     def _reset(self) -> None:
         self._watchers = KeyWatchers(self._clock)
-        self._starting = RLock()
+        self._starting = SignalSafeLock()
         self._pool: ThreadPoolExecutor | None = None
         self._worker = WorkerThreads(1, "semel-sqlite")
 
