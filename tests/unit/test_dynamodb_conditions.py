@@ -117,22 +117,23 @@ def test_filters_of_an_index_name_the_tables_key_and_not_its_own() -> None:
 def test_what_lacks_an_attribute_means_its_default() -> None:
     """As a mark that somebody else wrote: completed, with no token, at its first attempt."""
     alive = "attribute_exists(pk) AND (attribute_not_exists(expiresAt) OR expiresAt > 1700000000)"
+    foreign = "attribute_not_exists(token)"
     assert written(Equals("status", "COMPLETED"), kept=QUILL)[0] == (
-        f"{alive} AND (status = COMPLETED OR attribute_not_exists(status))"
+        f"{alive} AND (status = COMPLETED OR attribute_not_exists(status) AND {foreign})"
     )
     assert written(Equals("status", "RELEASED"), kept=QUILL)[0] == f"{alive} AND status = RELEASED"
     assert written(OneOf("status", ("FAILED", "COMPLETED")), kept=QUILL)[0] == (
-        f"{alive} AND (status IN (FAILED, COMPLETED) OR attribute_not_exists(status))"
+        f"{alive} AND (status IN (FAILED, COMPLETED) OR attribute_not_exists(status) AND {foreign})"
     )
     assert written(Past("lease_until"), kept=QUILL)[0] == (
-        f"{alive} AND (lease_until <= 1700000000.5 OR attribute_not_exists(lease_until))"
+        f"{alive} AND (lease_until <= 1700000000.5 OR attribute_not_exists(lease_until) AND {foreign})"
     )
     assert written(AtMost("attempt", 0), kept=QUILL)[0] == f"{alive} AND attempt <= 0"
     assert written(AtMost("attempt", 1), kept=QUILL)[0] == (
-        f"{alive} AND (attempt <= 1 OR attribute_not_exists(attempt))"
+        f"{alive} AND (attempt <= 1 OR attribute_not_exists(attempt) AND {foreign})"
     )
     assert written(Begins("encoding", "none"), kept=QUILL)[0] == (
-        f"{alive} AND (begins_with(encoding, none) OR attribute_not_exists(encoding))"
+        f"{alive} AND (begins_with(encoding, none) OR attribute_not_exists(encoding) AND {foreign})"
     )
 
 
@@ -142,7 +143,8 @@ def test_values_are_spelled_and_formed_as_the_owner_has_them() -> None:
     assert "status = INPROGRESS" in text
     assert text.endswith(
         "AND (in_progress_expiration <= 1700000000500 "
-        "OR attribute_not_exists(in_progress_expiration) AND expiration <= 1700000000)"
+        "OR attribute_not_exists(in_progress_expiration) "
+        "AND (attribute_not_exists(token) OR attribute_exists(data)) AND expiration <= 1700000000)"
     )
     assert filled[":now"] == {"N": "1700000000"}
 

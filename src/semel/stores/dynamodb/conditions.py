@@ -23,7 +23,7 @@ from semel.core.commands import (
     holds,
 )
 from semel.errors import UsageError
-from semel.stores.dynamodb.layout import STAMP, DynamoLayout, Field
+from semel.stores.dynamodb.layout import STAMP, TOKEN, DynamoLayout, Field
 from semel.stores.dynamodb.time import ClockReading
 from semel.stores.dynamodb.values import Encode, Value
 from semel.tables import Form, Same
@@ -262,10 +262,18 @@ class ExpressionBuilder:
     def _or_lacking(self, field: Field, lacking: bool | str, make: Callable[[Field], Operand]) -> Operand:
         if not lacking:
             return make(field)
-        missing = Expression(f"attribute_not_exists({self._name(field)})")
+        missing = both(Expression(f"attribute_not_exists({self._name(field)})"), self._adopted(field))
         if lacking is True:
             return either(make(field), missing)
         return either(make(field), both(missing, make(self._layout.fields[lacking])))
+
+    def _adopted(self, lacked: Field) -> Operand:
+        """Of which items a default stands for what they lack, as `DynamoLayout.read` has it."""
+        if lacked.default is None or lacked.attribute == TOKEN:
+            return True
+        token = self._layout.fields[TOKEN]
+        bodies = [Expression(f"attribute_exists({self._name(body)})") for body in self._layout.bodies]
+        return either(Expression(f"attribute_not_exists({self._name(token)})"), *bodies)
 
     # Each takes its values' places at once, and writes when it is told the field.
 
