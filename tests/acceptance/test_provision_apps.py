@@ -796,7 +796,7 @@ SCENES = {"support": support, "quill": quill, "household": household, "probe": p
 # What AWS says itself, what Python and libraries ask for, and what is right on Lambda where it is not said.
 ELSEWHERE = re.compile(
     r"AWS_\w+|(?i:(https?|no|all)_proxy)|REQUEST_METHOD|SSL\w+|_?PYTHON\w+|PATH|HOME|NETRC|(?i:prometheus)_\w+|"
-    r"SEMEL_SCOPE|SEMEL_SECRET|DYNAMO_ENDPOINT|DYNAMO_REGION|SEMEL_SERVICE__PUBLIC_URL"
+    r"SEMEL_SCOPE|SEMEL_SECRET|SEMEL_SECRETS_DIR|DYNAMO_ENDPOINT|DYNAMO_REGION|SEMEL_SERVICE__PUBLIC_URL"
 )
 
 
