@@ -83,11 +83,11 @@ audit: $(VENV)/.set-test ## ask the package index for known vulnerabilities of w
 	@$(BIN)/python -m tools.audit
 
 bench: $(VENV)/.set-bench ## measure everything, and write the report into the docs: 20 minutes on a quiet machine
-	-@$(MAKE) --no-print-directory $(VENV)/rivals/.set
+	-@$(MAKE) --no-print-directory $(VENV)/rivals/.set $(VENV)/alone/.set
 	@$(BIN)/python -m bench $(ARGS)
 
 bench-%: $(VENV)/.set-bench # one part of it, as python -m bench.PART prints it
-	-@$(MAKE) --no-print-directory $(VENV)/rivals/.set
+	-@$(MAKE) --no-print-directory $(VENV)/rivals/.set $(VENV)/alone/.set
 	@$(BIN)/python -m bench.$* $(ARGS)
 
 # Markers are cut off, since a constraint on a package that is not installed does nothing. What is left has
@@ -157,4 +157,16 @@ $(VENV)/rivals/.set: $(VENV)/.uv pyproject.toml bench/rivals.txt
 	@echo 'Installing other libraries to compare with ...'
 	@$(UV) venv --clear --python $(BIN)/python $(VENV)/rivals
 	@$(UV) pip install --python $(VENV)/rivals/bin/python -e '.[postgres,redis]' -r bench/rivals.txt
+	@touch $@
+
+# Imports are timed where nothing but the one library is installed, with what it brings along.
+$(VENV)/alone/.set: $(VENV)/.uv pyproject.toml constraints.txt
+	@echo 'Installing each library alone ...'
+	@rm -rf $(VENV)/alone
+	@for library in semel aws_lambda_powertools idemkit justonce; do \
+		$(UV) venv --python $(BIN)/python $(VENV)/alone/$$library || exit 1; done
+	@$(UV) pip install --python $(VENV)/alone/semel/bin/python -c constraints.txt -b constraints.txt -e .
+	@$(UV) pip install --python $(VENV)/alone/aws_lambda_powertools/bin/python -c constraints.txt aws-lambda-powertools boto3
+	@$(UV) pip install --python $(VENV)/alone/idemkit/bin/python -c constraints.txt idemkit
+	@$(UV) pip install --python $(VENV)/alone/justonce/bin/python -c constraints.txt justonce
 	@touch $@

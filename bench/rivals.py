@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -10,6 +11,7 @@ from functools import lru_cache, partial
 
 # Rivals are loaded by name: one that is absent must not break this module, nor its type check.
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from bench import Contender, Effect, Pair, bare, charge, pair_of
@@ -232,6 +234,14 @@ def table(title: str, which: str, contenders: Sequence[Contender], number: int, 
 
 def import_table(repeat: int) -> Table:
     """Time the imports, in microseconds like all else."""
-    present = [module for module, needs in MODULES.items() if not absent(needs)]
-    notes = {module: absent(needs) for module, needs in MODULES.items() if absent(needs)}
-    return tabulate("import", import_times(present, repeat), "sqlite3", notes)
+    present = {module: alone(module) for module, needs in MODULES.items() if not absent(needs)}
+    notes = {module: "alone in its environment" for module, found in present.items() if found}
+    notes |= {module: absent(needs) for module, needs in MODULES.items() if absent(needs)}
+    interpreters = {module: found or sys.executable for module, found in present.items()}
+    return tabulate("import", import_times(interpreters, repeat), "sqlite3", notes)
+
+
+def alone(module: str) -> str | None:
+    """The interpreter for which nothing is installed but this library, if `make bench` has made it."""
+    interpreter = Path(sys.prefix) / "alone" / module.partition(".")[0] / "bin" / "python"
+    return str(interpreter) if interpreter.exists() else None

@@ -118,27 +118,27 @@ def _one_round(subject: Subject, number: int, timer: Timer, warm_up: int) -> flo
         return timeit.Timer(call, timer=timer).timeit(number) / number * 1e6
 
 
-def import_times(modules: Iterable[str], repeat: int = 7) -> dict[str, Timing]:
-    """Time imports in new interpreters, rounds interleaved; the figures are microseconds."""
-    rounds: dict[str, list[float]] = {module: [] for module in modules}
-    for module in rounds:
-        _import_once(module)  # writes the bytecode
+def import_times(interpreters: Mapping[str, str], repeat: int = 7) -> dict[str, Timing]:
+    """Time imports of modules, each in its interpreter, rounds interleaved; the figures are microseconds."""
+    rounds: dict[str, list[float]] = {module: [] for module in interpreters}
+    for module, interpreter in interpreters.items():
+        _import_once(module, interpreter)  # writes the bytecode
     for _ in range(repeat):
         for module, figures in rounds.items():
-            figures.append(_import_once(module))
+            figures.append(_import_once(module, interpreters[module]))
     return {module: Timing(tuple(figures)) for module, figures in rounds.items()}
 
 
-def _import_once(module: str) -> float:
+def _import_once(module: str, interpreter: str) -> float:
     code = f"from time import perf_counter as now; t = now(); import {module}; print((now() - t) * 1e6)"
-    return fresh(code)
+    return fresh(code, interpreter)
 
 
-def fresh(code: str) -> float:
+def fresh(code: str, interpreter: str = sys.executable) -> float:
     """The figure that a program prints in a new interpreter, whose imports may write their bytecode."""
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     child = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code],
+        [interpreter, "-W", "ignore", "-c", code],
         env=environment,
         check=True,
         capture_output=True,
