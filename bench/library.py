@@ -57,6 +57,8 @@ def bars(done: list[Table]) -> list[Bar]:
             1.0,
         )
     )
+    rows = "four rows in one transaction"
+    found.append(Bar(f"decision on SQLite to {rows}", ratio("decision, SQLite", "semel", rows), 1.5))
     replay = ours.row(done, "replay, in memory", ours.MEMORY.name).timing
     found.append(Bar("replay in memory", replay.median if replay else float("nan"), 10, "µs"))
     if ours.row(done, "first, in memory", POWERTOOLS).timing:

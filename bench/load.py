@@ -44,6 +44,7 @@ EVERY_TENTH = 10
 # Messages of one conversation are handled one after the other.
 CONVERSATION = 10
 BAR_MS = 50.0
+WORKER_MS = 2.5  # 400 messages a second
 # So many of the slowest webhooks are shown, each with so many of what was in its way.
 SLOWEST, CAUSES = 5, 4
 
@@ -78,13 +79,17 @@ def message(number: int) -> tuple[str, str]:
     return f"c-{number // CONVERSATION}", f"m-{number}"
 
 
-def richpanel(number: int, _port: int) -> bytes:
+def richpanel_body(number: int) -> bytes:
     """A customer's message; the rules give it a tag and a team, so it leaves two actions in the audit."""
     conversation, id = message(number)
     text = "I would like to cancel my order, please. You may call me at 555-0107."
-    payload = {"conversation_id": conversation, "message_id": id, "text": text, "email": "c7@example.com"}
+    body = {"conversation_id": conversation, "message_id": id, "text": text, "email": "c7@example.com"}
+    return json.dumps(body).encode()
+
+
+def richpanel(number: int, _port: int) -> bytes:
     return posted(
-        "/webhooks/richpanel", json.dumps(payload).encode(), "Authorization: Bearer bench-token-of-richpanel"
+        "/webhooks/richpanel", richpanel_body(number), "Authorization: Bearer bench-token-of-richpanel"
     )
 
 
@@ -434,6 +439,8 @@ class Held:
     """How many seconds after the last webhook the inbox was empty."""
     handled_rate: float = 0.0
     """How many messages a second were handled, from the first webhook on."""
+    alone_rate: float = 0.0
+    """How many messages a second were handled of those that waited after the last webhook."""
     completed: int = 0
     otherwise: int = 0
     """Events whose record has another status, or that nobody sent."""
@@ -470,9 +477,10 @@ def held(rate: float, seconds: float, within: str | None) -> tuple[Held, Waits]:
         done.processors = {name: max(0.0, used - before[name]) for name, used in site.used().items()}
         done.p50, done.p99, done.p999, done.longest = map(sent.ms, (0.5, 0.99, 0.999, 1.0))
         done.sending_took = sent.ended - sent.begun
-        begun = time.perf_counter()
+        begun, waiting = time.perf_counter(), _waiting(site)
         _until_empty(site)
         done.handled_after = time.perf_counter() - begun
+        done.alone_rate = waiting / done.handled_after
         done.handled_rate = done.unique / (done.sending_took + done.handled_after)
         waits = _waits(sent, site.stop())
         _count(site, unique, done)
@@ -493,6 +501,17 @@ def _ledger(site: Site) -> Any:
     given = gather(str(site.settings), {})
     store = store_of(given)
     return binding("support", store, secrets_of(store, given)).open()
+
+
+def _waiting(site: Site) -> int:
+    with _ledger(site) as s:
+        inbox = open_inbox(s, "support")
+        counted = inbox.count()
+        total = counted.number
+        while counted.after is not None:
+            counted = inbox.count(after=counted.after)
+            total += counted.number
+        return total
 
 
 def _until_empty(site: Site) -> None:
@@ -594,6 +613,7 @@ def bars(hold: Held) -> list[Bar]:
     unanswered = hold.sent - hold.answers.get(200, 0)
     return [
         Bar(f"{hold.rate:,.0f} webhooks a second: p99 at the ingress", hold.p99, BAR_MS, "ms"),
+        Bar("a message in the workers, once nobody sends", 1000 / hold.alone_rate, WORKER_MS, "ms"),
         Bar("webhooks that were not answered with 200", unanswered, 0, "of them"),
         Bar("events that are not COMPLETED", hold.unique - hold.completed, 0, "of them"),
         Bar("actions in the audit that are there twice", hold.actions_twice, 0, "of them"),

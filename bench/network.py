@@ -304,6 +304,10 @@ LIMITS = {
     "PostgreSQL": (("the same statements by psycopg", 1.15),),
     "Redis": (("the same scripts by redis-py", 1.15),),
 }
+DECISIONS = {
+    "PostgreSQL": (("the same statements by psycopg", 1.5),),
+    "Redis": (("the same scripts by redis-py", 1.5),),
+}
 
 
 def bars(done: list[Table]) -> list[Bar]:
@@ -312,7 +316,7 @@ def bars(done: list[Table]) -> list[Bar]:
     for table in done:
         which, _, name = table.title.partition(", ")
         timings = {row.name: row.timing for row in table.rows if row.timing}
-        for base, limit in LIMITS.get(name, ()) if which in WHICH else ():
+        for base, limit in (LIMITS if which in WHICH else DECISIONS).get(name, ()):
             if base in timings:
                 ratio = Ratio.of(timings["semel"], timings[base]).median
                 found.append(Bar(f"{which} on {name} to {base}", ratio, limit))

@@ -26,6 +26,7 @@ COUNTED = (
     "actions missing",
     "dead",
     "handled after, s",
+    "messages a second then",
 )
 
 
@@ -53,7 +54,15 @@ def listings(found: dict[str, dict[str, Any]]) -> list[Listing]:
         (name, *(one[field] for field in ("rate", "seconds", "p50", "p99", "p999", "longest")))
         for name, one in held.items()
     ]
-    fields = ("unique", "completed", "actions_twice", "actions_missing", "dead", "handled_after")
+    fields = (
+        "unique",
+        "completed",
+        "actions_twice",
+        "actions_missing",
+        "dead",
+        "handled_after",
+        "alone_rate",
+    )
     counted = [
         (name, one["sent"], one["answers"].get("200", 0), *(one[field] for field in fields))
         for name, one in held.items()
