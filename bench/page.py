@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -138,6 +138,59 @@ def verdict(report: Report) -> str:
     return kept if not missed else f"{kept} **Missed**: {'; '.join(missed)}."
 
 
+# Why a bar was missed
+
+PROFILE = "where the time goes: "
+
+# What is profiled for a bar is named in the bar's own words; of these two, one stands for both.
+STANDS_FOR = {"a plain def": "an empty handler"}
+
+WHY = {
+    "FastAPI": (
+        "The framework's own part is what an application takes alone. The door reads the key, hashes the "
+        "payload and holds back the response; the path of a call claims, and completes."
+    ),
+    "in memory": "The framework's own part is what an application takes alone; the rest is the ledger's.",
+    "on DynamoDB": (
+        "The limit sends bodies that were made beforehand, and reads no more of an answer than its status. "
+        "To make them from a table, to read HTTP and the item, and to decide takes that many calls of "
+        "functions. The limit has the socket and the hashing too."
+    ),
+    "on PostgreSQL": "The statements are the driver's part; the rest makes values of rows, and decides.",
+    "on Redis": (
+        "The driver alone sends values that are bytes already. A decision plans four writes and what each "
+        "may be refused for, and a replay reads the record and checks its payload."
+    ),
+    "decision on SQLite": "Four writes are planned, each with what it may be refused for, and then made.",
+    "a message in the workers": (
+        "A message of support is eight writes to the disk, one after the other: its lane, its claim, the "
+        "decision, two actions with their entries in the audit, and its end."
+    ),
+    "import": "Most of it is the standard library, of which msgspec asks for the larger part.",
+}
+
+
+def profile_of(what: str, titles: Iterable[str]) -> str | None:
+    """The profile that shows why such a bar was missed."""
+    for word, other in STANDS_FOR.items():
+        what = what.replace(word, other)
+    return next((title for title in titles if title.removeprefix(PROFILE) in what), None)
+
+
+def profiles(report: Report) -> str:
+    """For every bar that was missed, where the time goes."""
+    titles = [one["title"] for one in report["listings"] if one["title"].startswith(PROFILE)]
+    missed = [bar["what"] for bar in report["bars"] if not bar["kept"]]
+    shown = dict.fromkeys(filter(None, (profile_of(what, titles) for what in missed)))
+    return "\n\n".join(_profile(title, Figures(report)) for title in shown) or "No bar was missed."
+
+
+def _profile(title: str, figures: Figures) -> str:
+    name = title.removeprefix(PROFILE)
+    why = next((text for word, text in WHY.items() if word in name), "")
+    return f"### {name[0].upper()}{name[1:]}\n\n{why}\n\n{figures[title]}"
+
+
 def missing(report: Report) -> str:
     """The parts that did not run, and the servers that were not there."""
     lines = [f"- {part['name']}: {part['problem']}" for part in report["parts"] if part["problem"]]
@@ -228,6 +281,7 @@ def page(report: Report) -> str:
         verdict=verdict(report),
         missing=missing(report),
         bars=bars(report),
+        profiles=profiles(report),
         figures=Figures(report),
         plots=Plots(report),
     )

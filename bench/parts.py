@@ -25,5 +25,6 @@ PARTS = (
     Part("hotkey", "", "--waiters 100"),
     Part("cost", "", "--events 100"),
     Part("service", "--seconds 15 --most-seconds 3", "--seconds 1 --most-seconds 0"),
+    Part("profiles", "--number 1000", "--number 20"),
     Part("questions", "--many 100000", "--few 500 --many 2000 --number 1 --repeat 3"),
 )

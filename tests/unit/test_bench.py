@@ -67,7 +67,27 @@ def test_the_page_has_a_place_for_every_table_of_the_report(report: Any) -> None
         title = re.sub("^(first|replay), ", "", table["title"])
         assert title in places or title.partition(",")[0] in places, title
     for listing in report["listings"]:
-        assert listing["title"] in places
+        assert listing["title"] in places or listing["title"].startswith(page.PROFILE)
+
+
+def test_every_bar_that_was_missed_has_a_profile_that_shows_why(report: Any) -> None:
+    titles = [listing["title"] for listing in report["listings"] if listing["title"].startswith(page.PROFILE)]
+    for bar in report["bars"]:
+        assert bar["kept"] or page.profile_of(bar["what"], titles), bar["what"]
+
+
+def test_a_profile_is_shown_for_a_bar_that_was_missed_and_for_no_other() -> None:
+    titles = ("first on DynamoDB", "replay on DynamoDB", "FastAPI, an empty handler, in memory")
+    listings = [Listing(f"{page.PROFILE}{title}", ("where", "µs"), (("here", 1.0),)) for title in titles]
+    found = [
+        {"what": "first on DynamoDB to a raw socket", "kept": False},
+        {"what": "replay on DynamoDB to a raw socket", "kept": True},
+        {"what": "FastAPI, a plain def, in memory: a request", "kept": False},
+    ]
+    made = empty() | {"listings": [listing.as_dict() for listing in listings], "bars": found}
+    shown = re.findall("^### (.+)$", page.profiles(made), re.MULTILINE)
+    assert shown == ["First on DynamoDB", "FastAPI, an empty handler, in memory"]
+    assert page.profile_of("cold start to Powertools'", titles) is None
 
 
 def test_every_figure_about_speed_in_the_readme_is_on_the_page() -> None:
