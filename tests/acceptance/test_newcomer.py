@@ -30,7 +30,7 @@ from tests.acceptance.test_pages_typed import another_dynamodb, desk  # noqa: F4
 from tests.pages import Block, blocks
 from tests.places import CREDENTIALS
 from tests.reading import SERVES, Reader, typed
-from tests.unit.test_docs import SERVED, broker, payments, queues, rabbit  # noqa: F401
+from tests.unit.test_docs import SERVED, broker, payments, pubsub, queues, rabbit  # noqa: F401
 
 README, HOW_TO, EXAMPLES = "README.md", "docs/how-to/", "examples/"
 PROGRAM = ROOT / "tests" / "pages.py"
@@ -54,6 +54,10 @@ UNTYPED = {
     "umask": "it goes with the one before",
     'curl "https://api.telegram.org': "it is answered by Telegram alone",
     "make": "it is for a copy of the repository, which test_run.py and everybody's `make test` have",
+    "gcloud": "it changes an account of Google; the tests' stand-in has the same subscription",
+    "docker": "there is no container engine; tests/deploy carries out the Dockerfile's commands",
+    "kubectl": "there is no cluster; tests/deploy holds the manifests against their schemas",
+    "ls": "it shows what the reader has put there",
 }
 # On which pages. A page that has none of these any more, or has another one, is told here too.
 NOT_ALL_TYPED = {
@@ -61,8 +65,11 @@ NOT_ALL_TYPED = {
     "docs/how-to/back-up-and-restore.md": {"sqlite3", "umask"},
     "docs/how-to/deploy-an-app.md": {"aws"},
     "docs/how-to/handle-amqp-messages.md": {"rabbitmq-plugins", "rabbitmqadmin"},
+    "docs/how-to/handle-pubsub-messages.md": {"gcloud"},
     "docs/how-to/handle-rabbitmq-messages.md": {"rabbitmqadmin"},
     "docs/how-to/handle-sqs-messages.md": {"aws"},
+    "docs/how-to/run-in-containers.md": {"docker"},
+    "docs/how-to/run-on-kubernetes.md": {"kubectl", "ls"},
     "docs/how-to/run-household.md": {'curl "https://api.telegram.org'},
     "examples/lambda_sqs/README.md": {"sam"},
 }
