@@ -21,7 +21,7 @@ from semel.service.settings_file import new_settings
 
 TEMPLATES: Final = Path(__file__).with_name("new_app")
 
-app = typer.Typer(no_args_is_help=True)
+app: typer.Typer = typer.Typer(no_args_is_help=True)
 
 
 @app.callback()

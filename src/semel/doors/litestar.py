@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeAlias, TypeVar
 
 import msgspec
 
@@ -26,15 +26,16 @@ require("litestar", "litestar")  # which says how to install it
 from litestar import Request, route
 from litestar.concurrency import sync_to_thread
 from litestar.config.app import AppConfig
+from litestar.connection import ASGIConnection
 from litestar.enums import ScopeType
 from litestar.exceptions import NotFoundException
-from litestar.handlers import HTTPRouteHandler
+from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
 from litestar.middleware import ASGIMiddleware, DefineMiddleware
 from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.spec import OpenAPI
 from litestar.plugins import InitPlugin, ReceiveRoutePlugin
 from litestar.routes import BaseRoute, HTTPRoute
-from litestar.types import ASGIApp, Guard, Receive, Scope, Send
+from litestar.types import ASGIApp, Receive, Scope, Send
 from litestar.utils.predicates import is_async_callable
 
 from semel import errors
@@ -47,6 +48,10 @@ from semel.doors.http.responses import HTTPResponse
 __all__ = ["IdempotencyPlugin", "idempotent"]
 
 H = TypeVar("H", bound=HTTPRouteHandler)
+# As Litestar's own `Guard`, whose types are not said to the end.
+LitestarGuard: TypeAlias = Callable[
+    [ASGIConnection[Any, Any, Any, Any], BaseRouteHandler], Awaitable[None] | None
+]
 
 
 def idempotent(idempotency: Idempotency) -> Callable[[H], H]:
@@ -71,7 +76,7 @@ class IdempotencyPlugin(InitPlugin, ReceiveRoutePlugin):
     `guards` are what lets in a caller who asks for a status, where `identity` relies on that.
     """
 
-    def __init__(self, idempotency: Idempotency, *, guards: Sequence[Guard] = ()) -> None:
+    def __init__(self, idempotency: Idempotency, *, guards: Sequence[LitestarGuard] = ()) -> None:
         self._idempotency = idempotency
         self._guards = guards
         self._protected: set[tuple[str, str]] = set()
@@ -121,7 +126,7 @@ class DescribedOpenAPI(OpenAPI):
 class ClaimingMiddleware(ASGIMiddleware):
     """Gives a request its cycle, so that its handler can claim its key; `idempotent` adds it to a handler."""
 
-    scopes = (ScopeType.HTTP,)
+    scopes: tuple[ScopeType, ...] = (ScopeType.HTTP,)
 
     def __init__(self, idempotency: Idempotency) -> None:
         self.policy = idempotency
@@ -229,7 +234,7 @@ async def _receiving(scope: Scope, receive: Receive) -> Receive:
     return again
 
 
-def _page(idempotency: Idempotency, path: str, guards: Sequence[Guard]) -> HTTPRouteHandler:
+def _page(idempotency: Idempotency, path: str, guards: Sequence[LitestarGuard]) -> HTTPRouteHandler:
     """One of the policy's own pages."""
 
     @route(path, http_method=["GET", "HEAD"], guards=guards, include_in_schema=False, cache=False)

@@ -51,11 +51,11 @@ SCHEMA: Final = problem_schema(
     "A problem by RFC 9457: its type is stable, and listed at /problems. Later versions have more types.",
     **MEMBERS,
 )
-HOOK_SCHEMA: Final = SCHEMA | {
+HOOK_SCHEMA: Final[dict[str, Any]] = SCHEMA | {
     "description": "A problem by RFC 9457, which may tell a stranger no more than its status.",
     "required": ["type", "title", "status"],
 }
-FIELD_SCHEMA: Final = {
+FIELD_SCHEMA: Final[dict[str, Any]] = {
     "type": "object",
     "description": "What is wrong with a request in one place.",
     "required": ["at", "problem"],
@@ -65,8 +65,8 @@ FIELD_SCHEMA: Final = {
     },
 }
 PROBLEM: Final = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
-CHALLENGE: Final = {"description": "Which token is asked for.", "schema": {"type": "string"}}
-COME_BACK: Final = {
+CHALLENGE: Final[dict[str, Any]] = {"description": "Which token is asked for.", "schema": {"type": "string"}}
+COME_BACK: Final[dict[str, Any]] = {
     "description": "In how many seconds to send the same request again; of a 409 only with `in-progress`.",
     "schema": {"type": "integer", "minimum": 1},
 }

@@ -141,7 +141,7 @@ class DynamoLayout:
         # Those who had the table first do not find in it what they have no use for.
         self._left_out = frozenset(HISTORY.attributes) - kept.columns.keys() if self.shared else frozenset()
         self._defaults = [field for field in self._read.values() if field.default is not None]
-        self.bodies = [field for field in self._read.values() if field.form is Form.JSON]
+        self.bodies: list[Field] = [field for field in self._read.values() if field.form is Form.JSON]
 
     def _column(self, attribute: str, columns: Mapping[str, Column]) -> Column:
         for ours, theirs in ((self.asked.partition, self.kept.partition), (self.asked.sort, self.kept.sort)):
