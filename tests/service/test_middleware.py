@@ -319,18 +319,18 @@ def test_a_request_is_one_line_without_what_is_in_it(
         client.post("/v1/claims", json={"key": "planted-key", "payload": "planted"}, headers=bearer("north"))
         client.post("/v1/gates/planted-gate/decide", json={"key": "planted-key"}, headers=bearer("north"))
         client.get("/planted-path")
-    lines = [json.loads(logs.JsonLines().format(record)) for record in caplog.records]
-    told = [
-        (line["method"], line["route"], line["status"]) for line in lines if line["logger"] == "semel.access"
-    ]
-    assert told == [
+    # Another test's library may have the client of this one log its requests too.
+    ours = [record for record in caplog.records if record.name.startswith("semel")]
+    written = [json.loads(logs.JsonLines().format(record)) for record in ours]
+    assert "planted" not in json.dumps(written)
+    lines = [line for line in written if line["logger"] == "semel.access"]
+    assert [(line["method"], line["route"], line["status"]) for line in lines] == [
         ("GET", "/v1/records", 404),
         ("POST", "/v1/claims", 201),
         ("POST", "/v1/gates/{name}/decide", 404),
         ("GET", "(none)", 404),
     ]
     assert set(lines[0]) == {"at", "level", "logger", "message", "method", "route", "status", "ms", "id"}
-    assert "planted" not in json.dumps(lines)
 
 
 def test_an_error_is_logged_with_its_request_and_without_what_is_personal(
