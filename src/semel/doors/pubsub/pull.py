@@ -163,14 +163,14 @@ class SubscriptionBroker(Broker[Message]):
         return received
 
     def _in_flight(self, received: Any) -> InFlight[Message]:
-        said = received.message
+        pulled = received.message
         message = Message(
-            data=said.data,
-            id=said.message_id,
+            data=pulled.data,
+            id=pulled.message_id,
             subscription=self._subscription,
-            attributes=dict(said.attributes),
-            ordering_key=said.ordering_key,
-            published=said.publish_time,
+            attributes=dict(pulled.attributes),
+            ordering_key=pulled.ordering_key,
+            published=pulled.publish_time,
             deliveries=max(1, received.delivery_attempt),
         )
         return InFlight(

@@ -2,7 +2,7 @@
 
 import asyncio
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any, Final, Unpack
 
@@ -17,7 +17,7 @@ from semel.doors.pubsub.message import Message, by_message_id, remembered
 from semel.doors.pubsub.tokens import PushToken
 from semel.doors.queues.messages import DeliveryResult, Handler, Verdict
 from semel.doors.webhooks.delivery_reader import WebhookResponse
-from semel.doors.webhooks.reading import Headers, values
+from semel.doors.webhooks.reading import Headers, pairs, values
 
 # A message has 10 MB at most; base64 makes a third more of them, and the rest is its attributes.
 MAX_BYTES: Final = 15 * 10**6
@@ -113,28 +113,27 @@ def read(headers: Headers, body: bytes) -> Message:
     if values(headers, UNWRAPPED):
         return _unwrapped(headers, body)
     envelope = msgspec.json.decode(body, type=PushEnvelope)
-    said = envelope.message
+    pushed = envelope.message
     return Message(
-        data=said.data,
-        id=said.message_id,
+        data=pushed.data,
+        id=pushed.message_id,
         subscription=envelope.subscription,
-        attributes=said.attributes or {},
-        ordering_key=said.ordering_key,
-        published=said.publish_time,
+        attributes=pushed.attributes or {},
+        ordering_key=pushed.ordering_key,
+        published=pushed.publish_time,
         deliveries=max(1, envelope.delivery_attempt),
     )
 
 
 def _unwrapped(headers: Headers, body: bytes) -> Message:
     """A message whose data is the body; what else is known of it, its attributes too, is in the headers."""
-    pairs = headers.items() if isinstance(headers, Mapping) else headers
-    said = {name.lower(): value for name, value in pairs}
-    moment = said.get("x-goog-pubsub-publish-time")
+    fields = {name.lower(): value for name, value in pairs(headers)}
+    moment = fields.get("x-goog-pubsub-publish-time")
     return Message(
         data=body,
-        id=said[UNWRAPPED],
-        subscription=said.get("x-goog-pubsub-subscription-name", ""),
-        attributes={name: value for name, value in said.items() if name != "authorization"},
+        id=fields[UNWRAPPED],
+        subscription=fields.get("x-goog-pubsub-subscription-name", ""),
+        attributes={name: value for name, value in fields.items() if name != "authorization"},
         published=None if moment is None else msgspec.convert(moment, datetime, strict=False),
     )
 

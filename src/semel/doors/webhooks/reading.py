@@ -1,6 +1,6 @@
 """Reading a delivery that may be forged: whatever is odd about it is a BadSignature, and nothing else."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -60,8 +60,12 @@ class Notice:
         return found[0] if len(found) == 1 else None
 
 
+def pairs(headers: Headers) -> Iterable[tuple[str, str]]:
+    """Every header, with its name as it came."""
+    return headers.items() if isinstance(headers, Mapping) else headers
+
+
 def values(headers: Headers, name: str) -> list[str]:
     """Every value of the header of that name."""
-    pairs = headers.items() if isinstance(headers, Mapping) else headers
     wanted = name.lower()
-    return [value for key, value in pairs if key.lower() == wanted]
+    return [value for key, value in pairs(headers) if key.lower() == wanted]
