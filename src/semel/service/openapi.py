@@ -119,8 +119,8 @@ def _problem_content() -> dict[str, dict[str, Any]]:
 def _example(kind: ServiceProblemType) -> dict[str, Any]:
     """A problem as a client is told it."""
     more: dict[str, Any] = {"retry_after": RETRY_AFTER} if PROBLEMS[kind][0] == 503 else {}
-    told = problem(kind, "what is wrong this time", **more)
-    return {"summary": told.title, "value": msgspec.json.decode(told.body())}
+    example = problem(kind, "what is wrong this time", **more)
+    return {"summary": example.title, "value": msgspec.json.decode(example.body())}
 
 
 def operation_id(route: Any) -> str:

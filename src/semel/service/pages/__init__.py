@@ -104,8 +104,8 @@ def _parameter(document: JsonSchema, one: JsonSchema) -> tuple[str, str]:
 
 def _answer(document: JsonSchema, status: str, one: JsonSchema) -> tuple[str, str]:
     schema: JsonSchema = next((kind.get("schema", {}) for kind in one.get("content", {}).values()), {})
-    told = _fields(document, _resolved(document, schema)) if status < "300" else ()
-    fields = dict.fromkeys(name for name, _ in told)
+    described = _fields(document, _resolved(document, schema)) if status < "300" else ()
+    fields = dict.fromkeys(name for name, _ in described)
     words = _words(one.get("description", ""))
     return _code(status), words + (f"<small>{', '.join(fields)}</small>" if fields else "")
 
