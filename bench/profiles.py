@@ -11,9 +11,7 @@ import cProfile
 import io
 import itertools
 import json
-import os
 import re
-import subprocess
 import sys
 import sysconfig
 import time
@@ -34,7 +32,7 @@ from bench.load import richpanel_body
 from bench.page import PROFILE
 from bench.rivals import alone
 from bench.servers import provision, servers, url_of
-from bench.timing import Call, Listing, Timer, conclude
+from bench.timing import Call, Listing, Timer, conclude, run_new
 from semel.apps.application import worker_options
 from semel.apps.support.app import Support
 from semel.apps.support.settings import Settings
@@ -302,21 +300,16 @@ def imported() -> Listing:
     """What `import semel` takes, by package: the best of several new interpreters for each module."""
     python, best = alone("semel") or sys.executable, dict[str, int]()
     for _ in range(9):
-        report = ran(python, "-X", "importtime", "-c", "import semel").stderr
+        report = run_new(python, "-X", "importtime", "-c", "import semel").stderr
         for took, module in re.findall(r"import time:\s+(\d+) \|\s+\d+ \|\s+(\S+)", report):
             best[module] = min(int(took), best.get(module, int(took)))
     # What every interpreter imports by itself.
-    at_start = set(ran(python, "-c", "import sys; print(*sys.modules)").stdout.split())
+    at_start = set(run_new(python, "-c", "import sys; print(*sys.modules)").stdout.split())
     totals = Totals()
     for module, microseconds in best.items():
         if module not in at_start:
             totals.add(package_of(module), 1, microseconds / 1e6)
     return listed("import", totals, sum(totals.seconds.values()), 1)
-
-
-def ran(*command: str) -> "subprocess.CompletedProcess[str]":
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
 
 
 def package_of(module: str) -> str:

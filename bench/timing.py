@@ -135,16 +135,14 @@ def _import_once(module: str, interpreter: str) -> float:
 
 
 def fresh(code: str, interpreter: str = sys.executable) -> float:
-    """The figure that a program prints in a new interpreter, whose imports may write their bytecode."""
+    """The figure that a program prints in a new interpreter."""
+    return float(run_new(interpreter, "-W", "ignore", "-c", code).stdout)
+
+
+def run_new(*command: str) -> "subprocess.CompletedProcess[str]":
+    """Run a new interpreter to its end; its imports may write their bytecode."""
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
-    child = subprocess.run(
-        [interpreter, "-W", "ignore", "-c", code],
-        env=environment,
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    return float(child.stdout)
+    return subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
 
 
 def installed(package: str) -> str | None:
