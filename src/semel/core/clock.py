@@ -1,6 +1,8 @@
 """The clock: one small object, so that tests can move the time instead of sleeping."""
 
+import sys
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -17,6 +19,15 @@ class Awaited(Protocol):
     def wait(self, seconds: float, /) -> object:
         """Wait until it happens, or for so many seconds."""
         ...
+
+
+# A lease goes on while the machine sleeps, and `time.monotonic` of Linux and macOS does not.
+if sys.platform == "linux":
+    _monotonic = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
+elif sys.platform == "darwin":
+    _monotonic = partial(time.clock_gettime, time.CLOCK_MONOTONIC)
+else:
+    _monotonic = time.monotonic
 
 
 class Clock:
@@ -37,8 +48,8 @@ class Clock:
         """The time that a store is to take for its own; None leaves it to the server's clock."""
         return None
 
-    monotonic: "staticmethod[[], float]" = staticmethod(time.monotonic)
-    """Seconds since some moment; never jumps. Deadlines are counted on it."""
+    monotonic: "staticmethod[[], float]" = staticmethod(_monotonic)
+    """Seconds since some moment; never jumps, and goes on during sleep. Deadlines are counted on it."""
 
     def wait(self, event: Awaited, seconds: float) -> None:
         """Return when the event is set, or after so many seconds."""
