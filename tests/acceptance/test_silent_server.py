@@ -6,6 +6,7 @@ import sqlite3
 import threading
 import time
 from contextlib import closing, contextmanager
+from typing import Any
 
 import pytest
 
@@ -150,3 +151,37 @@ def test_the_limit_is_ten_seconds_where_nobody_says_otherwise():
     assert ConnectionLimits() == ConnectionLimits(connect_timeout=10.0, read_timeout=10.0)
     # The server gives a statement up before its answer is given up here.
     assert "statement_timeout=8000ms" in postgres.conninfo
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_a_completion_on_a_silent_server_is_given_up_at_the_end_of_its_lease(
+    name, request, tmp_path, monkeypatch
+):
+    """Its first try takes longer than the lease: one more tells whether it was applied, and that is all."""
+    place = open_place(name, request, tmp_path)
+    sent: list[Any] = []
+    with FaultProxy.before(place.server) as proxy:
+        url = place.url(proxy.url(place.server)) + f"&timeout={LIMIT}"
+        with semel.connect(url, env=place.env) as s:
+            monkeypatch.setattr(s.store, "execute", noting(s.store.execute, sent))
+
+            @s.once("work", lease=0.4, heartbeat=False)
+            def work() -> str:
+                proxy.black_hole()
+                sent.clear()
+                return "done"
+
+            with pytest.raises(errors.StoreOutcomeUnknown, match=SAID):
+                work()
+            proxy.heal()
+    assert len(sent) == 2
+
+
+def noting(execute, sent):
+    """Execute commands, and note them in a list."""
+
+    def note(command):
+        sent.append(command)
+        return execute(command)
+
+    return note

@@ -292,8 +292,8 @@ class Flow:
 
     def _completed(self, run: Run, result: Any) -> Steps[None]:
         """Keep the result, and hold it against what the function promises to give."""
-        claim = run.claim
-        return self._ledger.ended(claim, self._ledger.completing(claim, result, run.details, self.promised))
+        plan = self._ledger.completing(run.claim, result, run.details, self.promised)
+        return self._ledger.ended(run.claim, plan, run.deadline)
 
     def _reported(self, steps: Steps[None], error: BaseException) -> Steps[None]:
         """Tell the ledger of an error; that it cannot be told matters less than the error itself."""
@@ -308,21 +308,22 @@ class Flow:
 
     def _give_back(self, run: Run, done: Raised, final: bool) -> Steps[None]:
         """Keep the error, or let the next attempt run."""
-        claim, error = run.claim, done.error
+        ledger, claim, error = self._ledger, run.claim, done.error
         self.end(run)  # once more: it may have been interrupted there
         if not done.begun and not claim.lapsed:
-            yield from self._ledger.release(claim)
+            plan = ledger.releasing(claim, counted=False)
         elif _deferred(done):
-            yield from self._ledger.release(claim, error, counted=False)
+            plan = ledger.releasing(claim, error, counted=False)
         elif not done.begun or self._doubtful(claim, error):
             # Whether it happened, or an earlier attempt of it did, is in doubt.
             run.interrupted = True
-            yield from self._ledger.lapse(claim)
+            return (yield from ledger.lapse(claim))
         elif final:
             failure = failure_of(error, self.policy.kept_as(error) or "")
-            yield from self._ledger.fail(claim, failure, details=run.details)
+            plan = ledger.failing(claim, failure, run.details)
         else:
-            yield from self._ledger.release(claim, error)
+            plan = ledger.releasing(claim, error)
+        yield from ledger.ended(claim, plan, run.deadline)
 
     def _resolve(self, run: Run, work: Work) -> Steps[Returned | Raised | None]:
         """Ask the other side what became of the attempt that vanished; None when it is to run now."""
@@ -473,10 +474,10 @@ def _refused(error: errors.SemelError) -> Raised:
 
 
 def _until_pause(steps: Steps[None]) -> Steps[None]:
-    """These steps, as far as they go without a pause."""
+    """Run these steps up to their first pause that takes time."""
     try:
         command = next(steps)
-        while type(command) is not Pause:
+        while type(command) is not Pause or not command.seconds:
             try:
                 reply = yield command
             except errors.SemelError as error:

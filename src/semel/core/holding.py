@@ -11,6 +11,7 @@ from semel.core import lifecycle
 from semel.core.codecs import Codec, Decoder
 from semel.core.commands import (
     NOW,
+    TRIES,
     After,
     Applied,
     Batch,
@@ -21,7 +22,6 @@ from semel.core.commands import (
     Steps,
     Update,
     Write,
-    resent,
     write,
 )
 from semel.core.events import What
@@ -34,13 +34,13 @@ from semel.tables import LEDGER
 
 Answers: TypeAlias = list[bool]
 
-# A holder's write that the store did not take is sent again after the first figure, and then after twice as
-# long each time, up to the second: a short outage costs little, and a store that comes back is not hurried.
+# A write that the store did not take is retried after the first figure, and then after twice as long each
+# time, up to the second: a short outage costs little, and a recovering store is not flooded.
 FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 1.0
 
-# The store may be back in a moment.
-AWAY = (errors.StoreUnavailable, errors.StoreThrottled, errors.StoreOutcomeUnknown)
+# Errors worth retrying: the store may recover.
+RETRYABLE = (errors.StoreUnavailable, errors.StoreThrottled, errors.StoreOutcomeUnknown)
 
 MISTYPED = "the result is not what the return annotation says, and later calls are given plain JSON"
 
@@ -105,10 +105,10 @@ class HolderSteps(RecordSteps):
         """It did not happen; let the next attempt run. This one counts, unless it was none at all."""
         return self.ended(claim, self.releasing(claim, error, counted=counted))
 
-    def ended(self, claim: Claimed, plan: PartPlan[None]) -> Steps[None]:
-        """End a claim by itself, where the store is away for as long as the lease lasts."""
+    def ended(self, claim: Claimed, plan: PartPlan[None], until: float | None = None) -> Steps[None]:
+        """End a claim by itself; retry while the store is unavailable, up to the end of the lease."""
         part = yield from part_of(plan, claim.token)
-        judged(part, (yield from self._insist(part.writes[0], claim.lease)))
+        judged(part, (yield from self._send_while_held(part.writes[0], claim.lease, until)))
 
     def _given_back(self, claim: Claimed, kept: Failure | None, counted: bool) -> Item:
         change: Item = {"error": None if kept is None else self._sealed_text(claim.id, kept)}
@@ -142,7 +142,8 @@ class HolderSteps(RecordSteps):
             Update(LEDGER, claim.id, moved_on(change, move, claim, self.prefix), move.condition(claim.token))
             for claim, change in moves
         ]
-        many: Many = yield from self._insist(Batch(tuple(updates)), max(claim.lease for claim, _ in moves))
+        lease = max(claim.lease for claim, _ in moves)
+        many: Many = yield from self._send_while_held(Batch(tuple(updates)), lease, None)
         answers = []
         for (claim, change), reply in zip(moves, many.replies, strict=True):
             made = type(reply) is Applied or was_made(reply.item, claim.token, change)
@@ -219,22 +220,32 @@ class HolderSteps(RecordSteps):
         part = self._moving(claim, move, change, notify)
         judged(part, (yield from write(part.writes[0])))
 
-    def _insist(self, command: Write | Batch, lease: float) -> Steps[Any]:
-        """Send a holder's write again while the store is away, for as long as a lease lasts.
+    def _send_while_held(self, command: Write | Batch, lease: float, until: float | None) -> Steps[Any]:
+        """Send a write that ends a claim, and retry while the store is unavailable, up to the lease's end.
 
-        What it says has happened by then; to give it up at once would have it happen again.
+        The lease ends at `until`, on this process's clock; if that is not known, it is counted from here. The
+        time is checked before each retry but the first one after a lost reply: nothing else tells whether
+        the write was applied. So the whole takes what is left of the lease and two requests at most.
         """
-        pause, until = FIRST_PAUSE, 0.0
+        if until is None:
+            until = lease + (yield Pause(0, self.clock))
+        pause, unknown = FIRST_PAUSE, 0
         while True:
             try:
-                return (yield from resent(command))
-            except AWAY as error:
-                away = error
-            now: float = yield Pause(pause, self.clock)
-            until = until or now - pause + lease
-            if now >= until:
-                raise away
-            pause = min(pause * 2, LONGEST_PAUSE, until - now)
+                return (yield command)
+            except RETRYABLE as error:
+                failed: errors.StoreError = error
+            lost = isinstance(failed, errors.StoreOutcomeUnknown)
+            unknown += lost
+            # One connection may be broken, and the next one good.
+            at_once = lost and unknown < TRIES
+            now: float = yield Pause(0 if at_once else pause, self.clock)
+            if now >= until and not (at_once and unknown == 1):
+                if unknown and not lost:
+                    raise errors.StoreOutcomeUnknown(f"an earlier try may have been applied: {failed}")
+                raise failed
+            if not at_once:
+                pause = min(pause * 2, LONGEST_PAUSE, until - now)
 
     def _emit(self, what: What, claim: Claimed, _reply: Applied | None = None) -> None:
         self.events.emit(what, claim.id, claim.attempt)

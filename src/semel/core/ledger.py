@@ -42,7 +42,7 @@ from semel.core.commands import (
     write_each,
 )
 from semel.core.events import What
-from semel.core.holding import AWAY, Answers, judged
+from semel.core.holding import RETRYABLE, Answers, judged
 from semel.core.keys import Key, key_of
 from semel.core.lifecycle import Move, Status
 from semel.core.parts import Part, PartPlan
@@ -139,7 +139,7 @@ class LedgerSteps(ClaimSteps):
             look = max(min(pause, lease_left, timeout - waited), SHORTEST_LOOK)
             try:
                 found = yield from read(Watch(LEDGER, id, look))
-            except AWAY:
+            except RETRYABLE:
                 # Whoever waits has time: the store may be back at the next look.
                 if waited + look >= timeout:
                     raise

@@ -130,7 +130,7 @@ class Model:
             (errors.ShuttingDown, lambda operation: operation.kind == "call"),
             (errors.Refused, lambda operation: operation.kind == "resolve"),
             (errors.StoreUnavailable, self._not_reached),
-            (errors.StoreOutcomeUnknown, lambda operation: operation.faults >= TRIES),
+            (errors.StoreOutcomeUnknown, self._reply_lost),
         )
 
     def current(self, id: str) -> RecordLife | None:
@@ -346,7 +346,7 @@ class Model:
         life = lives[-1]
         if run.lost and not operation.entered:
             self.fail("one holder", f"{operation.name} begins its work after its lease has run out")
-        self.working[token] = run
+        self.working[token] = operation.run = run
         operation.entered = True
         if asking:
             return
@@ -440,6 +440,11 @@ class Model:
         if operation.made:
             self.fail("own token", f"{operation.name} was told that it lost, and its own result is there")
         return bool(operation.tokens) or operation.kind == "resolve"
+
+    def _reply_lost(self, operation: SimulatedOperation) -> bool:
+        # Once its lease has ended, a holder retries a write only once.
+        tries = 2 if operation.run is not None and operation.run.lost else TRIES
+        return operation.faults >= tries
 
     def _not_reached(self, operation: SimulatedOperation) -> bool:
         life = self.current(operation.id)

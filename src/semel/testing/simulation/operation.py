@@ -5,6 +5,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from semel.core.policy import Policy
+from semel.core.running import Run
 
 OperationKind: TypeAlias = Literal["call", "forget", "resolve", "mark", "check", "drop", "wait", "beat"]
 
@@ -34,6 +35,8 @@ class SimulatedOperation(msgspec.Struct, eq=False):
     waited: float = 0.0
     entered: bool = False
     """Its work began, or its resolver."""
+    run: Run | None = None
+    """The attempt that its work, or its resolver, began last."""
     begun: str | None = None
     """The token under which its work began."""
     forgot: str | None = None
