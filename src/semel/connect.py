@@ -23,7 +23,7 @@ from semel.once import Once
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-    from semel.core.heartbeat import HeartbeatThread
+    from semel.core.heartbeat import Heartbeats
     from semel.core.locks import SignalSafeEvent
     from semel.gate import GateSteps, Rule
     from semel.gate.facades import AsyncGate, Gate
@@ -222,7 +222,7 @@ class Shared(msgspec.Struct, frozen=True):
     redact: "Redactor | None"
     clock: Clock
     horizon: Seconds | None
-    heartbeats: "HeartbeatThread"
+    heartbeats: "Heartbeats"
     stopping: "SignalSafeEvent"
     switch_caches: "list[SwitchCache]"
     """The switches as this process sees them, once it has asked for them."""
@@ -253,7 +253,7 @@ class Semel:
         clock: Clock | None = None,
     ) -> None:
         # Threads, which whoever only imports semel does not need.
-        from semel.core.heartbeat import HeartbeatThread
+        from semel.core.heartbeat import Heartbeats
         from semel.core.locks import SignalSafeEvent
 
         clock = clock or Clock()
@@ -271,7 +271,7 @@ class Semel:
                 redact,
                 clock,
                 horizon,
-                HeartbeatThread(store, clock),
+                Heartbeats(store, clock),
                 SignalSafeEvent(),
                 [],
                 worker,

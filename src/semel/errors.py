@@ -43,6 +43,7 @@ SemelError
 ├── MessageUnreadable       a message whose body cannot be read any more
 ├── BadSignature            a webhook that does not prove who sent it, or when
 ├── Later                   not now: nothing was done, and it does not count as an attempt
+├── NotBegun                this process cannot run the work now; nothing was done
 └── ShuttingDown            no new work is begun
 """
 
@@ -389,6 +390,17 @@ class Later(SemelError):
         super().__init__(f"{why}; again in {seconds:.1f} s")
         self.retry_after = seconds
         self.everyone = everyone
+
+
+class NotBegun(SemelError):
+    """This process cannot run the work now; nothing was done, and it does not count as an attempt."""
+
+    def __init__(self, key: str, why: str) -> None:
+        super().__init__(
+            f"The work on {key!r} did not begin: {why}. Check this process's limit of threads (ulimit -u), "
+            "and begin no work while the interpreter shuts down."
+        )
+        self.key = key
 
 
 class ShuttingDown(SemelError):

@@ -1,8 +1,14 @@
 """Leases are renewed while work runs, and lost leases are noticed."""
 
 import asyncio
+import logging
 import os
+import subprocess
+import sys
 import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import msgspec
@@ -11,7 +17,7 @@ import pytest
 import semel
 from semel.core import tokens
 from semel.core.drive import drive
-from semel.core.heartbeat import HeartbeatThread, beat
+from semel.core.heartbeat import WORKERS, Heartbeats, beat
 from semel.core.ledger import LedgerSteps
 from semel.core.realm import Realm
 from semel.core.running import Run
@@ -168,7 +174,6 @@ def test_async_work_is_cancelled_when_the_store_stays_away_until_its_deadline() 
 
         task = asyncio.create_task(work())
         await stopped.wait()
-        assert asked == [1]
         store.back.set()
         with pytest.raises(semel.ClaimLost):
             await task
@@ -176,6 +181,7 @@ def test_async_work_is_cancelled_when_the_store_stays_away_until_its_deadline() 
             await work()
 
     asyncio.run(main())
+    assert asked == [2]  # a renewal without an answer does not keep the next one waiting
 
 
 class Away:
@@ -256,7 +262,7 @@ def test_a_callers_own_cancellation_is_not_taken_for_a_lost_claim() -> None:
 
 def test_the_heart_rests_when_nothing_runs_and_beats_again() -> None:
     s = semel.connect("memory:")
-    heartbeats = HeartbeatThread(s.store, semel.Clock())
+    heartbeats = Heartbeats(s.store, semel.Clock())
     ledger = LedgerSteps(Realm())
 
     def one_life(key: str) -> None:
@@ -462,7 +468,7 @@ def test_a_renewal_that_fails_in_any_way_is_tried_again_as_soon_as_any_other(wro
 def test_of_two_leases_that_begin_at_once_the_shorter_sets_the_pace() -> None:
     """Else it would be renewed at the pace of the longer one, and end between two renewals."""
     clock = FakeClock()
-    heart = HeartbeatThread(MemoryStore(clock), clock)
+    heart = Heartbeats(MemoryStore(clock), clock)
 
     def begin(lease: float) -> None:
         ledger, run = running(clock, MemoryStore(clock))
@@ -602,3 +608,262 @@ def test_a_lost_lease_cancels_its_own_work_and_no_other() -> None:
         await kept
 
     asyncio.run(main())
+
+
+# Renewals of threads are independent of one another
+
+
+class Blocking:
+    """A store in memory whose renewals of some keys hang, until they are let go."""
+
+    overflow: semel.Overflow | None = None
+
+    def __init__(self, clock: semel.Clock | None = None) -> None:
+        self.store = MemoryStore(clock)
+        self.hangs: set[str] = set()
+        self.hung = 0
+        self.released = threading.Event()
+        self._lock = threading.Lock()
+        self.on_renewal: Any = lambda _key: None
+
+    def execute(self, command: Any) -> Any:
+        if getattr(command, "set", {}).get("status") == "IN_PROGRESS":
+            key = command.key.rpartition("/")[2]
+            if key in self.hangs:
+                with self._lock:
+                    self.hung += 1
+                self.released.wait()
+            reply = self.store.execute(command)
+            self.on_renewal(key)
+            return reply
+        return self.store.execute(command)
+
+    at_once = execute
+
+    async def aexecute(self, command: Any) -> Any:
+        return self.execute(command)
+
+    def close(self) -> None:
+        self.store.close()
+
+
+class Renewals:
+    """Counts the renewals of each key, and waits for a number of them."""
+
+    def __init__(self, store: Blocking) -> None:
+        self._count: dict[str, int] = {}
+        self._changed = threading.Condition()
+        store.on_renewal = self._renewed
+
+    def _renewed(self, key: str) -> None:
+        with self._changed:
+            self._count[key] = self._count.get(key, 0) + 1
+            self._changed.notify_all()
+
+    def wait_for(self, keys: list[str], times: int) -> bool:
+        with self._changed:
+            return self._changed.wait_for(lambda: all(self._count.get(key, 0) >= times for key in keys), 60)
+
+
+@contextmanager
+def holding(s: semel.Semel, keys: list[str], lease: float) -> Iterator[list[Run]]:
+    """Hold these keys in a thread for each."""
+    over, runs, begun = threading.Event(), [], threading.Barrier(len(keys) + 1)
+
+    def hold(key: str) -> None:
+        with suppress(semel.ClaimLost), s.once.running(key, lease=lease) as run:
+            runs.append(run)
+            begun.wait(60)
+            over.wait()
+
+    threads = [threading.Thread(target=hold, args=(key,)) for key in keys]
+    for thread in threads:
+        thread.start()
+    begun.wait(60)
+    try:
+        yield runs
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join(60)
+
+
+HEALTHY = [f"healthy-{number}" for number in range(5)]
+
+
+@pytest.mark.situation(55)
+@pytest.mark.parametrize("many", [1, 3 * WORKERS])
+def test_renewals_that_hang_delay_no_other(many: int) -> None:
+    """They begin to hang after a third of the lease; each crowd of them counts as hanging a tenth later."""
+    clock = FakeClock()
+    store = Blocking(clock)
+    store.hangs = {f"hangs-{number}" for number in range(many)}
+    s, renewals = semel.Semel(store, clock=clock), Renewals(store)
+    heartbeats = s._shared.heartbeats
+
+    def let_pass(seconds: float, hung: int) -> None:
+        clock.advance(seconds)
+        heartbeats._wake.set()
+        assert eventually(lambda: store.hung >= min(many, hung))
+
+    with holding(s, sorted(store.hangs), lease=30), holding(s, HEALTHY, lease=30) as healthy:
+        let_pass(10, WORKERS)
+        for crowd in (2, 3, 4):
+            let_pass(3, crowd * WORKERS)
+        assert renewals.wait_for(HEALTHY, 1)
+        clock.advance(12)  # what was not renewed is over by now
+        assert not any(run.lost for run in healthy)
+        store.released.set()
+
+
+def eventually(condition: Callable[[], bool]) -> bool:
+    """Whether it becomes true, within the time that a loaded machine may need."""
+    end = time.monotonic() + 60
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        threading.Event().wait(0.01)
+    return True
+
+
+@pytest.mark.situation(55)
+def test_what_an_interrupted_call_has_left_delays_no_renewal() -> None:
+    store = Blocking()
+    s, renewals = semel.Semel(store), Renewals(store)
+    released = threading.Event()
+
+    def hangs() -> Any:
+        released.wait()
+        yield from ()
+
+    with holding(s, HEALTHY, lease=3) as healthy:
+        for _ in range(3):
+            s._shared.heartbeats.rescue(hangs())
+        assert renewals.wait_for(HEALTHY, 2)
+        assert not any(run.lost for run in healthy)
+        released.set()
+
+
+@pytest.mark.situation(55)
+def test_a_crowd_is_renewed_side_by_side() -> None:
+    """One after the other, the first of these would wait for the last, which never comes."""
+    store = Blocking()
+    together = threading.Barrier(WORKERS)
+    renewed = threading.Event()
+
+    def meet(_key: str) -> None:
+        if not renewed.is_set():
+            together.wait(60)
+            renewed.set()
+
+    store.on_renewal = meet
+    s = semel.Semel(store)
+    with holding(s, [f"k{number}" for number in range(WORKERS)], lease=3):
+        assert renewed.wait(60)
+
+
+@pytest.mark.situation(55)
+def test_the_lease_that_ends_first_is_renewed_first() -> None:
+    clock = FakeClock()
+    store = Blocking()
+    heartbeats = Heartbeats(store, clock)
+    order: list[str] = []
+    store.on_renewal = order.append
+    ledger = LedgerSteps(Realm())
+    for key, lease in (("long", 3000.0), ("short", 3.0), ("middle", 30.0)):
+        claim = drive(ledger.claim(key, lease=lease), store)
+        assert isinstance(claim, semel.Claimed)
+        heartbeats._live[Run(claim, 0.0, clock)] = ledger
+    heartbeats._start_workers = lambda now: None  # type: ignore[method-assign]
+    heartbeats._queue_due(2000.0)
+    while heartbeats._do_next(0.0):
+        pass
+    assert order == ["short", "middle", "long"]
+
+
+class Raising(logging.Handler):
+    """A log handler with a bug."""
+
+    def handle(self, record: logging.LogRecord) -> bool:
+        raise OSError("the log is full")
+
+
+@pytest.mark.situation(55)
+def test_a_log_handler_or_listener_that_raises_ends_no_heartbeat() -> None:
+    def exit_thread(event: semel.Event) -> None:
+        if event.what is semel.What.CLAIM_LOST and threading.current_thread().name == "semel-renewal":
+            raised.set()
+            raise SystemExit("a listener that ends its thread")
+
+    store, raised, handler = Blocking(), threading.Event(), Raising()
+    s, renewals = semel.Semel(store, on_event=exit_thread), Renewals(store)
+    logging.getLogger("semel").addHandler(handler)
+    try:
+        with holding(s, ["lost"], lease=0.6), holding(s, HEALTHY, lease=3) as healthy:
+            steal(s, "lost")
+            assert raised.wait(60)
+            assert renewals.wait_for(HEALTHY, 2)
+            assert not any(run.lost for run in healthy)
+    finally:
+        logging.getLogger("semel").removeHandler(handler)
+
+
+@pytest.mark.situation(55)
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_scheduler_that_fails_is_started_again() -> None:
+    store = Blocking()
+    s, renewals = semel.Semel(store), Renewals(store)
+    heartbeats = s._shared.heartbeats
+    queue_due = heartbeats._queue_due
+
+    def fail_once(now: float) -> None:
+        heartbeats._queue_due = queue_due  # type: ignore[method-assign]
+        raise MemoryError
+
+    heartbeats._queue_due = fail_once  # type: ignore[method-assign]
+    with holding(s, HEALTHY, lease=3) as healthy:
+        assert renewals.wait_for(HEALTHY, 1)
+        assert not any(run.lost for run in healthy)
+
+
+@pytest.mark.parametrize("way", ["decorator", "block"])
+def test_work_for_which_no_thread_can_be_started_did_not_begin(
+    way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As under a limit of processes, or at the end of the interpreter: nothing ran, and nothing is kept."""
+
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    s, ran = semel.connect("memory:"), []
+
+    @s.once("k", on_error="keep", max_attempts=1)
+    def work() -> str:
+        ran.append(1)
+        return "done"
+
+    def block() -> None:
+        with s.once.running("k", on_error="keep", max_attempts=1):
+            ran.append(1)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(semel.errors.NotBegun, match="limit of threads"):
+            work() if way == "decorator" else block()
+    assert ran == []
+    record = s.ledger.get("k")
+    assert record is not None
+    assert record.status is semel.Status.RELEASED
+    assert not s._shared.heartbeats._live
+    assert work() == "done"
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or os.geteuid() != 0, reason="a time namespace needs root on Linux"
+)
+def test_deadlines_are_counted_on_a_clock_that_goes_on_while_the_machine_sleeps() -> None:
+    """In a time namespace whose boot was a day before its monotonic clock began, as after a day of sleep."""
+    script = "import time, semel; print(semel.Clock().monotonic() - time.clock_gettime(time.CLOCK_MONOTONIC))"
+    command = ["unshare", "--time", "--fork", "--boottime", "86400", sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert float(done.stdout) > 86_000

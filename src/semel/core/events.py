@@ -4,6 +4,7 @@ An event names its key by a digest: the key itself may hold personal data, and i
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -156,7 +157,9 @@ class Events:
             text, args = words(event)
             if left_out:
                 text, args = f"{text} (and %d more of these since the last such line)", (*args, left_out)
-            _logger().warning(text, *args, extra=fields(event))
+            # A handler of the application's may raise, and must not end the work or a thread of semel's.
+            with suppress(Exception):
+                _logger().warning(text, *args, extra=fields(event))
         self._notify(event)
 
     def _event(self, what: What, id: str, attempt: int, detail: str, *, warned: bool) -> Event:

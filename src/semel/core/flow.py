@@ -49,7 +49,7 @@ from semel.model import (
 from semel.tables import LEDGER
 
 if TYPE_CHECKING:
-    from semel.core.heartbeat import HeartbeatThread, TaskHeartbeat
+    from semel.core.heartbeat import Heartbeats, TaskHeartbeat
 
 
 class Skipped(msgspec.Struct, frozen=True):
@@ -101,7 +101,7 @@ class FlowContext(msgspec.Struct, frozen=True):
     ledger: LedgerSteps
     store: Store
     clock: Clock
-    heartbeats: HeartbeatThread
+    heartbeats: Heartbeats
     secret: bytes | None
     draining: Callable[[], bool]
 
@@ -285,6 +285,8 @@ class Flow:
             return done
         if run.kept:
             return done
+        if isinstance(done.error, errors.NotBegun) and not run.begun:
+            done = Raised(done.error, begun=False)
         final = done.begun and not _deferred(done) and not self._doubtful(claim, done.error)
         final = final and self.policy.is_final(done.error, claim.attempt)
         yield from self._reported(self._give_back(run, done, final), done.error)
@@ -388,8 +390,8 @@ class Flow:
 
     def end(self, run: Run) -> None:
         """The work is over."""
+        run.over = True  # before the renewals stop: one that is under way may put the run back
         self._heartbeats.stop(run)
-        run.over = True
         if CURRENT.get() is run:
             CURRENT.set(run.outer)
 
@@ -413,10 +415,10 @@ class Flow:
         run.outer = CURRENT.get()
         run.over = False
         CURRENT.set(run)
+        beats = self._beats and run.claim.attempt
+        heartbeat = self._heartbeats.for_task(run, self._ledger) if beats else None
         run.begun = True
-        if not (self._beats and run.claim.attempt):
-            return None
-        return self._heartbeats.for_task(run, self._ledger)
+        return heartbeat
 
     def aend(
         self, run: Run, heartbeat: TaskHeartbeat | None, error: BaseException | None

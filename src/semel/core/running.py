@@ -116,10 +116,17 @@ class Run:
 
     # The heartbeat's side
 
+    def sending(self) -> float:
+        """A renewal is sent now: the next is due in a third of the lease, even if this one has no answer."""
+        now = self._clock.monotonic()
+        self.due = now + self.claim.lease / RENEWALS_PER_LEASE
+        return now
+
     def renewed(self, sent: float) -> None:
         """The lease runs anew, counted from before the request was sent."""
-        self.deadline = sent + self.claim.lease
-        self.due = sent + self.claim.lease / RENEWALS_PER_LEASE
+        # Of two renewals that were under way together the later one counts.
+        self.deadline = max(self.deadline, sent + self.claim.lease)
+        self.due = max(self.due, sent + self.claim.lease / RENEWALS_PER_LEASE)
 
     def missed(self) -> None:
         """A renewal failed; try again soon."""

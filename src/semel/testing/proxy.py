@@ -30,16 +30,18 @@ class FaultProxy:
             proxy.drop_answer_to(b"INSERT")  # it is carried out, and nobody is told
 
     A request is what a client has sent since the server last answered it. `dropped` counts the answers that
-    were kept back, `swallowed` the bytes that fell into the black hole.
+    were kept back, `swallowed` the bytes that fell into the black hole, `stalled` the stalled connections.
     """
 
     def __init__(self, host: str, port: int, *, clock: Clock | None = None) -> None:
         self.dropped: int = 0
         self.swallowed: int = 0
+        self.stalled: int = 0
         self._clock = clock or Clock()
         self._server = (host, port)
         self._lock = threading.Lock()
         self._drops: list[Match] = []
+        self._stalls: list[Match] = []
         self._delay = 0.0
         self._hole = self._refusing = self._closed = False
         self._links: set[_Link] = set()
@@ -74,6 +76,11 @@ class FaultProxy:
         with self._lock:
             self._drops.extend([match] * times)
 
+    def stall(self, match: Match, times: int = 1) -> None:
+        """Swallow a request with these bytes, and whatever follows it on the same connection."""
+        with self._lock:
+            self._stalls.extend([match] * times)
+
     def delay(self, seconds: float) -> None:
         """Let every answer wait so long."""
         self._delay = seconds
@@ -95,6 +102,7 @@ class FaultProxy:
         """Be a plain proxy again; connections of which something was swallowed are closed."""
         with self._lock:
             self._drops.clear()
+            self._stalls.clear()
             self._delay = 0.0
             self._hole = self._refusing = False
         for link in self._open_links():
@@ -171,11 +179,14 @@ class FaultProxy:
     def _dooms(self, request: bytes) -> bool:
         """Whether the answer to this request is one to drop; each plan is used once."""
         with self._lock:
-            for match in self._drops:
-                if match(request) if callable(match) else match in request:
-                    self._drops.remove(match)
-                    return True
-        return False
+            return _take_match(self._drops, request)
+
+    def _stops(self, request: bytes) -> bool:
+        """Whether this request stalls its connection; each plan is used once."""
+        with self._lock:
+            stalls = _take_match(self._stalls, request)
+            self.stalled += stalls
+            return stalls
 
     def _drop(self) -> None:
         with self._lock:
@@ -189,7 +200,7 @@ class _Link:
         self._proxy, self._client, self._server = proxy, client, server
         self._lock = threading.Lock()
         self._request = b""
-        self._doomed = self._dropped = self._torn = False
+        self._doomed = self._dropped = self._torn = self._stalled = False
         self._over = threading.Event()
         self.thread = threading.Thread(target=self._run, name="semel-proxy-answers", daemon=True)
 
@@ -230,11 +241,14 @@ class _Link:
             raise
 
     def _ask(self, chunk: bytes) -> None:
-        if self._proxy._swallows(chunk):
+        if self._stalled or self._proxy._swallows(chunk):
             self._torn = True
             return
         with self._lock:
             self._request += chunk
+            if self._proxy._stops(self._request):
+                self._stalled = self._torn = True
+                return
             # Before it is sent: the answer may be back before the next line runs.
             self._doomed = self._doomed or self._proxy._dooms(self._request)
         self._server.sendall(chunk)
@@ -260,6 +274,14 @@ class _Link:
             self._proxy._drop()
             _shut(self._client, socket.SHUT_RDWR)
             _shut(self._server, socket.SHUT_WR)
+
+
+def _take_match(plans: list[Match], request: bytes) -> bool:
+    for match in plans:
+        if match(request) if callable(match) else match in request:
+            plans.remove(match)
+            return True
+    return False
 
 
 def _shut(side: socket.socket, how: int) -> None:

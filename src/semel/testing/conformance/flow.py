@@ -10,7 +10,7 @@ from semel import errors
 from semel.core.codecs import decoder_for
 from semel.core.commands import TRIES, Raised, Returned, Steps
 from semel.core.flow import Flow, FlowContext
-from semel.core.heartbeat import HeartbeatThread
+from semel.core.heartbeat import Heartbeats
 from semel.core.policy import policy_of
 from semel.model import Happened, NotHappened
 from semel.testing.clock import FakeClock
@@ -41,7 +41,7 @@ class FlowTests(Harness):
         self, runner: Runner, store: Faulty, ledger: RunnerLedger, clock: FakeClock
     ) -> Callable[..., Steps[Any]]:
         """Makes the steps of a call on the key."""
-        service = FlowContext(ledger.steps, store, clock, HeartbeatThread(store, clock), None, lambda: False)
+        service = FlowContext(ledger.steps, store, clock, Heartbeats(store, clock), None, lambda: False)
 
         def make(effect: Effect, **options: Any) -> Steps[Returned | Raised]:
             flow = Flow(service, policy_of(options), decoder_for(Any))  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ from semel import errors
 from semel.core.codecs import decoder_for
 from semel.core.commands import Raised, Returned, Steps
 from semel.core.flow import Flow, FlowContext
-from semel.core.heartbeat import HeartbeatThread
+from semel.core.heartbeat import Heartbeats
 from semel.core.policy import Policy
 from semel.model import MISSING, Abandoned, Happened, NotHappened, Settlement
 from semel.testing.simulation.network import SOON, SimulatedProcess
@@ -43,7 +43,7 @@ class World(SimulatedWork):
 
     def __init__(self, seed: int, listener: Callable[[str], None] | None = None) -> None:
         super().__init__(seed, listener)
-        self._heartbeats = HeartbeatThread(self.store, self.clock)
+        self._heartbeats = Heartbeats(self.store, self.clock)
         self._operations = itertools.count(1)
 
     # Who is there
