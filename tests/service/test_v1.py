@@ -23,6 +23,7 @@ rules = [
     {rule = "kill_switch", switch = "stop"},
     {rule = "quiet_hours", start = "03:00", end = "03:01", zone = "Europe/Stockholm"},
     {rule = "cap", counter = "replies:{chat}", cap = 1, per = "month", zone = "Europe/Stockholm"},
+    {rule = "varying_fact", fact = "try"},
 ]
 """
 T1, T2, T3 = ("token-of-attempt-1", "token-of-attempt-2", "token-of-attempt-3")
@@ -475,6 +476,16 @@ def test_a_decision_gives_back_what_it_took_whatever_is_written_into_it(post: An
     # An old handle does not give back what the new decision took.
     assert post("gates/replies/refund", decision=first["decision"]).json() == {"refunded": False}
     assert post("gates/replies/decide", key=f"{key}:2", facts=facts).json()["allowed"] is False
+
+
+@pytest.mark.situation(29)
+def test_a_gate_refuses_changed_facts_as_a_claim_refuses_another_payload(post: Any, key: str) -> None:
+    facts: dict[str, Any] = {"chat": key, "cents": 1}
+    first = post("gates/replies/decide", key=key, facts=facts).json()
+    for reconsider in (False, True):
+        answer = post("gates/replies/decide", key=key, facts=facts | {"cents": 10**6}, reconsider=reconsider)
+        assert (answer.status_code, problem_of(answer)) == (422, "payload-changed")
+    assert post("gates/replies/decide", key=key, facts=facts | {"try": 2}).json() == first
 
 
 def test_a_gate_needs_its_facts_and_none_that_mean_something_else(post: Any, key: str) -> None:

@@ -4,16 +4,19 @@ import itertools
 import math
 from contextlib import closing
 from datetime import UTC, datetime
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
 
 import semel
-from semel.core.commands import Cancelled, Query, Time, Transact
+from semel.core.commands import Cancelled, Equals, Query, Time, Transact, Update
 from semel.core.drive import drive
 from semel.errors import (
     InvalidKey,
     InvalidOption,
+    InvalidPayload,
+    PayloadChanged,
     StoreUnavailable,
     TemplateError,
     UsageError,
@@ -28,15 +31,18 @@ from semel.gate import (
     QuietHours,
     Refused,
     Shadow,
+    VaryingFact,
 )
 from semel.periods import Day
 from semel.state import switches
 from semel.state.journal import BOOKS
 from semel.state.switches import SwitchCache
 from semel.stores.dynamodb.layout import title
+from semel.tables import LEDGER
 from semel.tables.seeds import MESSAGES, RESPONSE_COUNTERS
 from semel.testing import Faulty
 from tests.places import NAMES
+from tests.state.conftest import SECRET
 from tests.state.crowds import (
     ENGINES,
     Meddled,
@@ -348,6 +354,63 @@ def test_asked_again_it_gives_the_same_answer(do, noon):
     assert do(decide("reply:3", *rules)) == refused
     assert do(decide("reply:1", *rules)) == allowed
     assert used(do) == 0
+
+
+@pytest.mark.situation(29)
+@pytest.mark.parametrize("method", ["decide", "reconsider"])
+def test_changed_facts_are_refused_and_nothing_changes(do, noon, method):
+    """A permission for one amount is none for another, also after a refusal and after a refund."""
+    first = do(decide("pay:1", CAP, cents=1))
+    assert first.allowed
+    changed: tuple[dict[str, Any], ...] = (
+        {"cents": 1_000_000},
+        {"cents": "1"},
+        {"cents": 1, "to": "ann"},
+        {},
+        {"cents": 1, "chat": 7},
+    )
+    for facts in changed:
+        with pytest.raises(PayloadChanged, match="pay:1"):
+            do(decide("pay:1", CAP, method=method, **facts))
+    assert do(decide("pay:1", CAP, method=method, cents=1.0)) == first
+    noon.jump(moment("2024-05-14T22:00") - noon.now())
+    refused = do(decide("pay:2", QUIET, CAP, cents=1_000_000))
+    noon.jump(moment("2024-05-15T07:00") - noon.now())
+    with pytest.raises(PayloadChanged):
+        do(decide("pay:2", QUIET, CAP, method=method, cents=1))
+    assert do(lambda s: s.gate().recorded("pay:2")) == refused
+    do(refund(first))
+    with pytest.raises(PayloadChanged):
+        do(decide("pay:1", CAP, method=method, cents=2))
+    assert used(do) == 0
+    assert do(decide("pay:1", CAP, method=method, cents=1)).allowed
+
+
+@pytest.mark.situation(29)
+def test_of_a_crowd_with_changed_facts_one_is_decided_about(do, noon):
+    """Whoever was not the first is refused, and the cap is charged once."""
+    made = do.together([decide("pay:1", CAP, cents=number) for number in range(10)])
+    assert sorted(type(one).__name__ for one in made) == ["Allowed", *["PayloadChanged"] * 9]
+    assert used(do) == 1
+
+
+def test_a_fact_may_change_where_a_rule_says_so(do, noon):
+    rules = (CAP, VaryingFact("tries"))
+    first = do(decide("pay:1", *rules, cents=1, tries=1))
+    assert do(decide("pay:1", *rules, cents=1, tries=2)) == first
+    assert do(decide("pay:1", *rules, cents=1)) == first
+    assert do(decide("pay:1", *rules, cents=1, tries=object())) == first
+    with pytest.raises(PayloadChanged):
+        do(decide("pay:1", *rules, cents=2, tries=1))
+    assert [result.rule for result in first.seen] == ["varying_fact:tries", "cap:replies:42"]
+
+
+def test_a_decision_without_facts_of_its_own_is_kept(do, noon):
+    """One that an earlier version recorded, which did not bind facts to it."""
+    first = do(decide("pay:1", CAP))
+    id = do(lambda s: s.ledger.get("pay:1>>gate")).id
+    do.s.store.execute(Update(LEDGER, id, {"fingerprint": None}, Equals("token", first.token)))
+    assert do(decide("pay:1", CAP, cents=5)) == first
 
 
 def test_a_decision_is_remembered_as_long_as_the_gate_says(do, noon):
@@ -683,6 +746,7 @@ def test_what_a_rule_does_not_find_is_said_before_anything_is_written(do, noon):
         ),
         (lambda s: s.gate("no rule").decide("reply:1"), InvalidOption, "is no rule of a gate"),
         (lambda s: s.gate(CAP, ttl=0).decide("reply:1"), InvalidOption, "positive"),
+        (lambda s: s.gate().decide("reply:1", due=object()), InvalidPayload, r"(?s)'due'.*VaryingFact"),
     ]
     for ask, error, words in wrong:
         with pytest.raises(error, match=words):
@@ -739,7 +803,8 @@ def test_lost_answers_decide_and_charge_nothing_twice(place, way):
 def test_a_decision_that_somebody_gave_back_before_i_heard_of_it_is_made_anew(place, way, noon):
     """Whoever is told that he may send has been charged, and no refund of another's takes that from him."""
     with closing(place.open(noon)) as elsewhere:
-        other = semel.Semel(elsewhere, env=place.env, scope=place.scope, clock=noon).gate(CAP)
+        ours = {"env": place.env, "scope": place.scope, "secret": SECRET}
+        other = semel.Semel(elsewhere, clock=noon, **ours).gate(CAP)
         held: list[Allowed] = []
 
         def meddle():

@@ -3,7 +3,8 @@
     gate = s.gate(QuietHours("22:00", "07:00", "Europe/Stockholm"), Cap("replies:{chat}", 3))
     decision = gate.decide("reply:42:7", chat=42)
 
-An `Allowed` has been charged already. Asked again about the same action, the gate gives the same answer.
+An `Allowed` has been charged already. Asked again about the same action with the same
+facts, the gate gives the same answer.
 """
 
 from semel.gate.rules import (
@@ -19,6 +20,7 @@ from semel.gate.rules import (
     RuleResult,
     Shadow,
     Taken,
+    VaryingFact,
 )
 from semel.gate.steps import RECORD, Allowed, GateDecision, GateSteps, Refused
 
@@ -40,4 +42,5 @@ __all__ = [
     "RuleResult",
     "Shadow",
     "Taken",
+    "VaryingFact",
 ]

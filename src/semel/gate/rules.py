@@ -328,8 +328,21 @@ class Shadow(Rule, frozen=True):
         return RuleResult(self.word, False, "decides and records, and never allows")
 
 
+class VaryingFact(Rule, frozen=True):
+    """A fact that may change between two calls for one action."""
+
+    word: ClassVar[str] = "varying_fact"
+
+    fact: str
+
+    def see(self, context: RuleContext) -> Steps[RuleResult]:
+        """Allow, whatever the fact's value is."""
+        yield from ()
+        return RuleResult(f"{self.word}:{self.fact}", True, f"{self.fact} may change")
+
+
 RULES: Final[dict[str, type[Rule]]] = {
-    rule.word: rule for rule in (QuietHours, Cap, Cooldown, KillSwitch, FastConversation, Shadow)
+    rule.word: rule for rule in (QuietHours, Cap, Cooldown, KillSwitch, FastConversation, Shadow, VaryingFact)
 }
 """The rules that come with semel, by the word that a decision names them by."""
 

@@ -23,7 +23,7 @@ from semel.core.commands import (
     read,
 )
 from semel.core.events import What
-from semel.core.keys import Key, check
+from semel.core.keys import Key, check, fingerprint
 from semel.core.parts import Part, PartRefusals, PartVerdict, commit, nothing
 from semel.core.realm import Moment, Realm, moment_of
 from semel.core.records import ClaimTerms, opening
@@ -37,6 +37,7 @@ from semel.gate.rules import (
     RuleResult,
     Shadow,
     Taken,
+    VaryingFact,
     is_shadow,
     is_switch,
 )
@@ -138,6 +139,7 @@ class GateSteps:
         self._tables = {table.name: table for table in (COUNTERS, *charged)}
         self._switched = any(isinstance(rule, KillSwitch) for rule in self._weighed)
         self._shadow = any(isinstance(rule, Shadow) for rule in self._weighed)
+        self._varying = {rule.fact for rule in self._weighed if isinstance(rule, VaryingFact)}
         self._ttl = lasting(ttl, self.realm.horizon)
         self._trace = trace
         self._decoder = decoder_for(GateDecision)
@@ -154,7 +156,8 @@ class GateSteps:
     ) -> Steps[GateDecision]:
         """Whether this action may happen: the answer, its reason, its charges and its trace in one write.
 
-        `facts` fill in the names in the rules. `at` is the moment that is decided about, where that is not
+        `facts` fill in the names in the rules. Other facts for the same key raise `PayloadChanged`, unless a
+        `VaryingFact` names the ones that changed. `at` is the moment that is decided about, where that is not
         the present; a `Cooldown` goes by the present all the same. `also(tx, decision)` adds to the same
         write what is to be written along with the decision; it may be called more than once, with what the
         decision becomes.
@@ -178,13 +181,15 @@ class GateSteps:
         """
         context = yield from self._context(facts, at)
         found = yield from read(Get(LEDGER, self._id(key)))
-        before = None if found.item is None else self._read(str(key), found.item, context.now)
+        self._check_facts(str(key), found.item, self._fingerprint(facts))
         when: Condition = ABSENT
-        if found.item is not None and isinstance(before, Refused):
-            over = before.not_before is not None and before.not_before <= context.now
-            if not over and not is_switch(before.reason):
-                return before
-            when = Equals("token", found.item["token"])
+        if found.item is not None and not _taken_back(found.item):
+            before = self._read(str(key), found.item, context.now)
+            if isinstance(before, Refused):
+                over = before.not_before is not None and before.not_before <= context.now
+                if not over and not is_switch(before.reason):
+                    return before
+                when = Equals("token", found.item["token"])
         return (yield from self._decided(str(key), context, when, also, subject))
 
     def recorded(self, key: str | Key, /) -> Steps[GateDecision | None]:
@@ -232,17 +237,19 @@ class GateSteps:
     def _decided(
         self, key: str, context: RuleContext, when: Condition, also: Also | None, subject: str | None
     ) -> Steps[GateDecision]:
+        facts = self._fingerprint(context.facts)
         seen, refusal = yield from self._seen(context)
         while True:
             try:
                 return (
                     yield from self._record(
-                        key, context, seen, refusal, when=when, also=also, subject=subject
+                        key, context, seen, refusal, facts=facts, when=when, also=also, subject=subject
                     )
                 )
             except _Stopped as stopped:
                 seen, refusal = [*seen, stopped.result], stopped.result
             except _Decided as decided:
+                self._check_facts(key, decided.item, facts)
                 if decided.item is None or _taken_back(decided.item):
                     when = _over(decided.item)
                     continue
@@ -251,6 +258,21 @@ class GateSteps:
                 if refusal is not None and is_switch(refusal.rule) and isinstance(before, Allowed):
                     return _refused(key, context.now, seen, refusal)
                 return before
+
+    def _fingerprint(self, facts: dict[str, Any]) -> str:
+        """The fingerprint of the facts that an action is bound to."""
+        bound = {name: value for name, value in facts.items() if name not in self._varying}
+        try:
+            return fingerprint(bound, self.realm.secret)
+        except errors.InvalidPayload as error:
+            error.add_note("for a gate, VaryingFact(name) leaves a fact out of the fingerprint")
+            raise
+
+    def _check_facts(self, key: str, item: Item | None, facts: str) -> None:
+        """Raise `PayloadChanged` if the action was decided with other facts."""
+        known = None if item is None else item.get("fingerprint")
+        if known is not None and known != facts:  # earlier versions recorded none
+            raise errors.PayloadChanged(key)
 
     def _seen(self, context: RuleContext) -> Steps[tuple[list[RuleResult], RuleResult | None]]:
         """What the rules see that charge nothing, and the first refusal; after one nothing is read."""
@@ -268,6 +290,7 @@ class GateSteps:
         seen: list[RuleResult],
         refusal: RuleResult | None,
         *,
+        facts: str,
         when: Condition,
         also: Also | None,
         subject: str | None,
@@ -284,7 +307,8 @@ class GateSteps:
         else:
             decision = _refused(key, context.now, seen, refusal)
         id, parts = self._id(key), Parts(self._rules)
-        parts.gathered.add(self._recording(id, decision, mark, when, self.realm.subject_of(subject)))
+        terms = ClaimTerms(0, self._ttl, facts, subject=self.realm.subject_of(subject))
+        parts.gathered.add(self._recording(id, decision, mark, when, terms))
         for rule, _, taking in takes:
             parts.gathered.add(_charging(rule, context, taking))
         self._journal(parts, decision, context, subject)
@@ -310,11 +334,11 @@ class GateSteps:
         return self.realm.name(check(key) + RECORD)
 
     def _recording(
-        self, id: str, decision: GateDecision, mark: str, when: Condition, person: str | None
+        self, id: str, decision: GateDecision, mark: str, when: Condition, terms: ClaimTerms
     ) -> Part[None]:
         """The decision as the outcome of its action's key."""
         body = self._rules.ledger.codec.pack(_json(decision), id).body
-        item = opening(ClaimTerms(0, self._ttl, subject=person), mark, self._rules.ledger.worker())
+        item = opening(terms, mark, self._rules.ledger.worker())
         item |= {"status": "COMPLETED", "result": body.data, "encoding": body.encoding}
 
         def judge(refusals: PartRefusals) -> "PartVerdict | errors.SemelError":

@@ -46,9 +46,13 @@ def router(runtime: Runtime) -> APIRouter:
         chosen = runtime.settings.gates[name]
         return caller.s.aio.gate(*gates[name], ttl=chosen.ttl, trace=chosen.trace)
 
-    @routes.post("/decide", operation_id="decide", responses=problems("key-malformed", "no-such-gate"))
+    @routes.post(
+        "/decide",
+        operation_id="decide",
+        responses=problems("key-malformed", "no-such-gate", "payload-changed"),
+    )
     async def decide(name: GateName, asked: DecideRequest, caller: LedgerWriter) -> DecisionResponse:
-        """Whether this action may happen; asked again, the answer is the same."""
+        """Whether this action may happen; asked again with the same facts, the answer is the same."""
         gate = gate_of(name, caller)
         if taken := TAKEN & asked.facts.keys():
             raise problem_error("invalid-request", f"no fact can be named {min(taken)!r}")
