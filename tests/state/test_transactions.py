@@ -12,7 +12,7 @@ import semel
 from semel import errors
 from semel.connect import open_store
 from semel.core import heartbeat
-from semel.core.commands import Transact, Update
+from semel.core.commands import Time, Transact, Update
 from semel.core.drive import leave
 from semel.core.events import Event, What
 from semel.core.lifecycle import Status
@@ -235,6 +235,78 @@ def test_a_stale_update_is_made_again_from_what_is_there(do):
     assert do.transact(gather).value.value == {"n": 21}
     assert seen == [None, {"n": 10}, {"n": 20}]
     assert whole(do) == (Status.COMPLETED, 1, 21, 0)
+
+
+def test_a_journal_is_in_the_order_of_versions_though_a_transaction_was_overtaken(do, clock):
+    """An entry of one that lost and was made again has its time from then, and not from its first try."""
+    overtaking = [1, 2]
+
+    def overtaken(document):
+        if overtaking:
+            n = overtaking.pop(0)
+            clock.advance(1)
+            with do.s.transaction() as tx:
+                tx.journal.append("chat", {"version": n})
+                tx.documents.change("chat", {"n": n})
+            clock.advance(1)
+        return increment(document)
+
+    def gather(tx):
+        tx.journal.append("chat", {"version": 3})
+        return tx.documents.update("chat", overtaken)
+
+    assert do.transact(gather).value.version == 3
+    assert [entry.body["version"] for entry in do(lambda s: s.journal.list("chat")).entries] == [1, 2, 3]
+
+
+class Overtaken(Faulty):
+    """A store in which another transaction is made after the first answer about the time."""
+
+    def __init__(self, store, overtake):
+        super().__init__(store)
+        self.overtake = overtake
+
+    def at_once(self, command):
+        return None
+
+    def execute(self, command):
+        reply = super().execute(command)
+        self._answered(command)
+        return reply
+
+    async def aexecute(self, command):
+        reply = await super().aexecute(command)
+        self._answered(command)
+        return reply
+
+    def _answered(self, command):
+        if isinstance(command, Time) and self.overtake is not None:
+            overtake, self.overtake = self.overtake, None
+            overtake()
+
+
+def test_a_journal_is_in_the_order_of_versions_though_another_came_in_between(way, place, clock):
+    """After the time of its entry was read, or its document was: whichever is read first."""
+    with closing(place.open(clock)) as elsewhere:
+        other = semel.Semel(elsewhere, env=place.env, clock=clock)
+
+        def overtake():
+            clock.advance(1)
+            with other.transaction() as tx:
+                tx.journal.append("chat", {"version": 1})
+                tx.documents.change("chat", {"n": 1})
+            clock.advance(1)
+
+        do = way(Overtaken(place.open(clock), overtake), env=place.env, clock=clock)
+        with closing(do):
+
+            def gather(tx):
+                tx.journal.append("chat", {"version": 2})
+                return tx.documents.change("chat", {"n": 2})
+
+            assert do.transact(gather).value.version == 2
+            entries = do(lambda s: s.journal.list("chat")).entries
+            assert [entry.body["version"] for entry in entries] == [1, 2]
 
 
 def test_what_was_done_before_counts_as_done_and_the_rest_goes_through(do):

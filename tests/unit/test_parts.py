@@ -3,7 +3,7 @@
 import pytest
 
 from semel.core.commands import ABSENT, Applied, Cancelled, Get, Put, Refused, Transact
-from semel.core.parts import TRIES, Part, PartVerdict, alone, commit, unrefusable
+from semel.core.parts import TRIES, Part, PartVerdict, TimedPlan, alone, built_once, commit, unrefusable
 from semel.errors import (
     CapReached,
     StoreOutcomeUnknown,
@@ -102,14 +102,44 @@ def test_what_stands_is_left_out_and_the_rest_is_sent_again():
     results, sent = run(commit([done, rest, more], "mark"), refused(True, False, False), MADE)
     assert results == ["a", "b", "c"]
     assert sent[1] == Transact((*rest.writes, *more.writes))
-    assert (done.planned, rest.planned) == (1, 1)
+    assert (done.planned, rest.planned) == (1, 2)
 
 
-def test_what_is_stale_is_planned_anew_and_the_others_are_not():
+def test_where_one_is_stale_all_are_planned_anew():
     stale, other = Piece("a", PartVerdict.STALE, PartVerdict.STALE), Piece("b")
     results, sent = run(commit([stale, other], "mark"), refused(True, False), refused(True, False), MADE)
     assert results == ["a", "b"]
-    assert (stale.planned, other.planned, len(sent)) == (3, 1, 3)
+    assert (stale.planned, other.planned, len(sent)) == (3, 3, 3)
+
+
+def test_what_is_timed_is_planned_after_the_others_and_written_in_its_place():
+    timed, other = Piece("a"), Piece("b")
+    order: list[str] = []
+    steps = commit([TimedPlan(timed), other], "mark")
+    results, [sent] = run(_noting(steps, order), MADE)
+    assert results == ["a", "b"]
+    assert order == ["b", "a"]
+    assert sent == Transact((*timed.writes, *other.writes))
+
+
+def _noting(steps, order):
+    """These steps, with the keys that they read."""
+    reply = None
+    while True:
+        try:
+            command = steps.send(reply)
+        except StopIteration as end:
+            return end.value
+        if isinstance(command, Get):
+            order.append(command.key)
+        reply = yield command
+
+
+def test_what_is_built_once_is_not_planned_anew():
+    stale, large = Piece("a", PartVerdict.STALE), Piece("b")
+    results, sent = run(commit([stale, built_once(large)], "mark"), refused(True, False), MADE)
+    assert results == ["a", "b"]
+    assert (stale.planned, large.planned, sent[0] == sent[1]) == (2, 1, True)
 
 
 def test_what_is_overtaken_over_and_over_gives_up():

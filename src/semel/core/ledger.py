@@ -45,7 +45,7 @@ from semel.core.events import What
 from semel.core.holding import RETRYABLE, Answers, judged
 from semel.core.keys import Key, key_of
 from semel.core.lifecycle import Move, Status
-from semel.core.parts import Part, PartPlan
+from semel.core.parts import Part, PartPlan, built_once
 from semel.core.policy import check_limit, check_word
 from semel.core.records import MAX_NOTE, ClaimTerms, is_running, moved_on, opening, was_made
 from semel.core.spans import HOUR, LEASE, SETTLED, Seconds, lasting, seconds
@@ -200,7 +200,7 @@ class LedgerSteps(ClaimSteps):
             change = {"error": None, "history": self.acted(record, done, now, by, why)}
             return (yield from self._settling(claim, settlement, {type(settlement): seen}, change))
 
-        return plan
+        return built_once(plan)
 
     def acted(self, record: Record, how: str, now: float, by: str, why: str) -> str:
         """The history of a record once somebody has done this to it."""

@@ -31,7 +31,7 @@ class PartVerdict(Enum):
     STANDS = auto()
     """An earlier one did the same, once and for all: this part has nothing left to do."""
     STALE = auto()
-    """What the part was made from has changed: it is made again."""
+    """What the part was made from has changed: all parts are made again."""
 
 
 PartRefusals: TypeAlias = tuple[Refused | None, ...]
@@ -55,6 +55,28 @@ class Part(msgspec.Struct, Generic[T], frozen=True):
 PartPlan: TypeAlias = Part[T] | Callable[[str], Steps[Part[T]]]
 
 
+class TimedPlan(msgspec.Struct, Generic[T], frozen=True):
+    """A plan that is built after the others, so that its time is later than all that they read."""
+
+    build: Callable[[str], Steps[Part[T]]]
+
+    def __call__(self, mark: str) -> Steps[Part[T]]:
+        """Build the part for a commit with this mark."""
+        return self.build(mark)
+
+
+def built_once(plan: PartPlan[T]) -> PartPlan[T]:
+    """Plan a part that a retry does not build again, as building it stores a large result."""
+    built: list[Part[T]] = []
+
+    def build(mark: str) -> Steps[Part[T]]:
+        if not built:
+            built.append((yield from part_of(plan, mark)))
+        return built[0]
+
+    return build
+
+
 def part_of(plan: PartPlan[T], mark: str) -> Steps[Part[T]]:
     """The part of a plan, for a commit with this mark."""
     return plan if isinstance(plan, Part) else (yield from plan(mark))
@@ -66,26 +88,28 @@ def nothing(_reply: Applied | None) -> None:
 
 def commit(plans: Sequence[PartPlan[Any]], mark: str) -> Steps[list[Any]]:
     """Make all parts in one write, or none of them: their results, or the error of one that is refused."""
-    left: dict[int, Part[Any] | None] = dict.fromkeys(range(len(plans)))
+    left = list(range(len(plans)))
     results: list[Any] = [None] * len(plans)
     for _ in range(TRIES):
-        chosen: dict[int, Part[Any]] = {}
-        for place, known in left.items():
-            plan = known or plans[place]
-            chosen[place] = plan if isinstance(plan, Part) else (yield from plan(mark))
+        # All of them again at each try: an entry would else tell of a change at a time before that of the
+        # change that came in between.
+        built: dict[int, Part[Any]] = {}
+        for place in sorted(left, key=lambda place: isinstance(plans[place], TimedPlan)):
+            built[place] = yield from part_of(plans[place], mark)
+        chosen = {place: built[place] for place in left}
         reply = yield from _sent(tuple([write for part in chosen.values() for write in part.writes]))
         verdicts = _verdicts(chosen, reply)
         if not verdicts or _was_made(chosen, verdicts):
             for place, part in chosen.items():
                 results[place] = part.result(reply if type(reply) is Applied else None)
             return results
-        left = {}
+        left = []
         for place, part in chosen.items():
             verdict = verdicts.get(place)
             if isinstance(verdict, SemelError):
                 raise verdict
             if verdict is None or verdict is PartVerdict.STALE:
-                left[place] = part if verdict is None else None
+                left.append(place)
             else:
                 results[place] = part.result(None)
     raise StoreThrottled(f"other changes came in between {TRIES} times in a row; try again later")

@@ -244,8 +244,8 @@ class DocumentSteps(Generic[T]):
     ) -> PartPlan[Document[T]]:
         """Read the document, let the function make the new one of it (of None where there is none), write it.
 
-        Where somebody else was quicker the function is called again, with what that one wrote: it must do
-        nothing but make a value.
+        Where somebody else was quicker the function is called again, with what is there by then: it must do
+        nothing but make a value. In a transaction it is called again where any of its parts was overtaken.
         """
         id, span, person = self.realm.name(key), seconds(ttl), self.realm.subject_of(subject)
 

@@ -25,7 +25,7 @@ from semel.core.commands import (
     read,
 )
 from semel.core.keys import Key, check
-from semel.core.parts import Part, PartPlan, PartRefusals, PartVerdict, unrefusable
+from semel.core.parts import Part, PartPlan, PartRefusals, PartVerdict, TimedPlan, unrefusable
 from semel.core.policy import check_limit
 from semel.core.realm import Moment, Realm, copied, moment_of, plain
 from semel.core.spans import DAY, Seconds, seconds
@@ -153,6 +153,7 @@ class JournalSteps:
     ) -> PartPlan[Entry]:
         """Add an entry about something that happened at a moment of its own (else: now), and give it.
 
+        In a transaction, now is after all that the transaction reads.
         The same `key` again adds nothing and gives the entry that is there.
         """
         name, content, span = self.realm.name(owner), self._content(body), seconds(ttl)
@@ -170,7 +171,7 @@ class JournalSteps:
             entry = Entry(str(owner), self._name(moment, key, id), moment, content, who, key)
             return self._adding(name, entry, self._item(name, entry, span, mark, person), mark, before)
 
-        return plan
+        return TimedPlan(plan)
 
     def _standing(self, name: str, entry: Entry) -> Steps[Part[Entry]]:
         """The entry that is there under a key, with nothing left to write; what it told may be forgotten."""

@@ -9,7 +9,7 @@ from semel import errors
 from semel.core.commands import Steps
 from semel.core.drive import Store, adrive, drive, joined
 from semel.core.ledger import LedgerSteps
-from semel.core.parts import PartPlan, commit
+from semel.core.parts import PartPlan, built_once, commit
 from semel.core.running import CURRENT, Run
 from semel.model import Claimed, Failure, check_claim
 from semel.state.counters import CounterSteps
@@ -140,7 +140,7 @@ class GatheredLedger(Gathering[LedgerSteps]):
         Given the run of a function of `once`, the function is thereby done: what it returns is this result.
         """
         details = claim.details if isinstance(claim, Run) else None
-        plan = self._of(claim).completing(_claim(claim), result, details)
+        plan = built_once(self._of(claim).completing(_claim(claim), result, details))
         return self._gathered.complete(claim, result, plan)
 
     def fail(self, claim: Claimed, error: BaseException | Failure) -> Pending[None]:
