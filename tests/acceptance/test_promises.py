@@ -226,6 +226,38 @@ def test_no_clock_lets_two_hold_a_key(place, tried):
     tried(CLOCKS, seed=str(CLOCK_SEED))
 
 
+@pytest.mark.situation(63)
+def test_what_has_expired_stays_expired_when_the_clock_is_set_back(place):
+    """On every path: a look at the record, and the calls of a function and a coroutine, which replay fast."""
+    clock, effect = Skewed(0), Effect()
+    with closing(place.open(clock)) as store:
+        s = semel.Semel(store, env=place.env, clock=clock)
+
+        @s.once("work:{key}", lease=1, ttl=2)
+        def work(key: str) -> str:
+            return effect(f"work:{key}")
+
+        @s.once("task:{key}", lease=1, ttl=2)
+        async def task(key: str) -> str:
+            return effect(f"task:{key}")
+
+        async def awaited():
+            await task("1")
+            await leave(store)
+
+        work("1")
+        asyncio.run(awaited())
+        keys = ["work:1", "task:1"]
+        deadline = time.monotonic() + 60
+        while any(map(s.ledger.is_processed, keys)) and time.monotonic() < deadline:
+            threading.Event().wait(0.05)
+        clock.off = -7200
+        assert [s.ledger.get(key) for key in keys] == [None, None]
+        work("1")
+        asyncio.run(awaited())
+        assert effect.runs == {"work:1": 2, "task:1": 2}
+
+
 def test_one_of_many_workers_runs(place):
     """Threads of several workers, each with its own store on the same place, all want the same keys."""
     effect, lock = Effect(), threading.Lock()

@@ -203,9 +203,10 @@ class GroupCommit:
         try:
             cursor = self._begin()
             batch = self._waiting()
-            self._carry_out(cursor, batch)
+            now = self._carry_out(cursor, batch)
             self._committing = batch
             cursor.execute("COMMIT")
+            self._interpreter.committed(now)
         except (sqlite3.Error, StoreClosed, StoreUnavailable) as error:
             self._undo()
             self._fail(batch or self._waiting(), error)
@@ -260,7 +261,8 @@ class GroupCommit:
                 "back, or start anew"
             )
 
-    def _carry_out(self, cursor: sqlite3.Cursor, batch: list[QueuedWrite]) -> None:
+    def _carry_out(self, cursor: sqlite3.Cursor, batch: list[QueuedWrite]) -> float:
+        """Carry the commands out; the time by which they were decided."""
         # Read once, with the write lock held: no transaction decides by an earlier time than the one before
         # it did, and nothing in this one sees another's write come from the future.
         now = self._now()
@@ -275,7 +277,8 @@ class GroupCommit:
                 job.error = translated(error, self._file)
                 if isinstance(error, sqlite3.Error) and not isinstance(job.error, UsageError):
                     raise
-        self._interpreter.reap_due(cursor, now)
+        self._interpreter.finish(cursor, now)
+        return now
 
     def _settle(self, batch: list[QueuedWrite]) -> None:
         try:

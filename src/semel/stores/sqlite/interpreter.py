@@ -34,6 +34,7 @@ from semel.core.drive import run_sync
 from semel.stores.backfill import backfill
 from semel.stores.sqlite.plan import SQLitePlan, SQLiteRow, select
 from semel.stores.sqlite.schema import check_choice, lay_out, mark
+from semel.stores.sqlite.time import note_time
 from semel.tables import Addition
 
 # For every row written up to two expired ones are removed, so that a store that is only ever written stays
@@ -60,6 +61,9 @@ class SQLiteInterpreter:
     def __init__(self, plans: dict[str, SQLitePlan]) -> None:
         self._plans = plans
         self._due = 0
+        self.keeps_time = False
+        """Whether the file has a time of its own, which is written into it."""
+        self._second = 0
         self._carry_out: dict[type, Callable[[sqlite3.Cursor, Any, float], Any]] = {
             Get: self._get,
             Query: self._query,
@@ -77,11 +81,18 @@ class SQLiteInterpreter:
         """The reply to one command. Where it raises, it has left nothing behind."""
         return self._carry_out[type(command)](cursor, command, now)
 
-    def reap_due(self, cursor: sqlite3.Cursor, now: float) -> None:
-        """Remove what has expired, in proportion to what was written."""
+    def finish(self, cursor: sqlite3.Cursor, now: float) -> None:
+        """Before the end of a transaction: remove what has expired, as much as was written; note the time."""
         if self._due >= REAP_BATCH:
             limit, self._due = self._due, 0
             self._reap(cursor, Reap(limit), now)
+        if self.keeps_time and now >= self._second:
+            note_time(cursor, now)
+
+    def committed(self, now: float) -> None:
+        """The transaction of this time is in the file: its second need not be noted again."""
+        if now >= self._second:
+            self._second = int(now) + 1
 
     def _get(self, cursor: sqlite3.Cursor, command: Get, now: float) -> Found:
         return Found(now, _alive(cursor, self._plans[command.table.name], command, now))

@@ -109,7 +109,9 @@ class SQLiteStore:
         try:
             with closing(self._file.writer()) as connection:
                 prepare(connection, env, timeout=self._file.timeout)
-                self._now = file_time(connection, self._clock)
+                told = file_time(connection, self._clock)
+                self._now = told or self._clock.now
+                self._interpreter.keeps_time = told is not None
         except sqlite3.Error as error:
             raise translated(error, self._file) from error
         self._lay_out(OWN)
@@ -166,8 +168,7 @@ class SQLiteStore:
     def glance(self, table: Table, attributes: tuple[str, ...], where: dict[str, str | int]) -> Glance:
         """A function from a key to these attributes of its item: every replay is this."""
         sql = self._learn(table).glance(attributes, where)
-        # What is done is done by any clock, and this one is the quickest to read.
-        row, now = self._row, self._clock.now
+        row, now = self._row, self._now
         return lambda key: row(sql, (key, now()))
 
     def within(self, connection: sqlite3.Connection) -> SQLiteWithin:

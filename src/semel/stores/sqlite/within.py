@@ -87,7 +87,7 @@ class SQLiteWithin:
             # the one before him.
             now = self._now()
             reply = self._interpreter.carry_out(cursor, command, now)
-            self._interpreter.reap_due(cursor, now)
+            self._interpreter.finish(cursor, now)
             return reply
 
     def _check_file(self) -> None:
