@@ -700,7 +700,7 @@ def quill(aws: Aws, scene: ExitStack) -> Stack:
     more = {f"SEMEL_APPS__QUILL__{name.upper()}": there.url for name in ("powerbi_url", "powerbi_login")}
     with made.invoking("Ingress", **more) as invoke:
         for number, fails in ((1, 0), (1, 0), (2, 9)):
-            there.fail(next=fails, status=503)
+            there.fail(next=fails, status=408)
             headers, body = quill_kit.bearer(quill_kit.call(number))
             assert invoke(posted(quill_kit.ALOWARE, body, **headers))["statusCode"] == 200
     with made.invoking("Worker", **more) as invoke:
@@ -729,7 +729,7 @@ def household(aws: Aws, scene: ExitStack) -> Stack:
             assert invoke(posted("/webhooks/telegram", update, **shown))["statusCode"] == 200
     more = {"SEMEL_APPS__HOUSEHOLD__TELEGRAM_URL": telegram.url}
     with made.invoking("Worker", **more) as invoke:
-        telegram.fail(next=9, status=503)
+        telegram.fail(next=9, status=429)
         assert len(invoke(batch(made.records()[0]))["batchItemFailures"]) == 1
         telegram.fail(next=0)
         for _ in range(2):

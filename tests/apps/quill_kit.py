@@ -158,7 +158,7 @@ def down(retry_after: float | None = None) -> Unavailable:
 
 
 def lost() -> AnswerLost:
-    return AnswerLost("Power BI", "has not answered, and may have done it")
+    return AnswerLost("Power BI", "may have carried out the request")
 
 
 class Office:

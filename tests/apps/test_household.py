@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
+import msgspec
 import pytest
 from ulid import ULID
 
@@ -311,13 +312,14 @@ def test_a_switch_stops_replies_and_nothing_else(home, clock, switch):
 
 @pytest.mark.seed("H5")
 def test_a_telegram_that_is_away_costs_nothing_and_is_tried_again(home):
-    home.telegram.fail(next=2, status=500)
+    home.telegram.stop()
     home.say(DONE)
     for _ in range(2):
         [taken] = home.work()
         assert taken.verdict is Verdict.FAILED
         assert isinstance(taken.error, Unavailable)
         assert home.charged() == 0
+    home.telegram.start()
     assert home.work()[0].result == {"found": "chore", "sent": 1}
     assert (len(home.telegram.sent), home.charged(), len(home.activities())) == (1, 1, 1)
 
@@ -356,7 +358,7 @@ def test_a_dead_letter_that_is_put_back_is_sent_once_its_cause_is_mended(home):
 
 def test_what_was_allowed_before_the_night_is_not_sent_in_it(home, clock):
     clock.jump(at("2026-02-17T21:59:50") - clock.now())
-    home.telegram.fail(status=503)
+    home.telegram.fail(status=429)
     home.say(DONE)
     home.work()
     clock.advance(20)
@@ -423,7 +425,13 @@ def test_a_worker_whose_lease_is_over_sends_nothing(home, clock, monkeypatch):
 
 
 # Without a status the connection closes, and nobody has answered.
-LOST = {"never read": {}, "sent": {"after_applying": True}, "gateway": {"status": 504}}
+LOST = {
+    "never read": {},
+    "sent": {"after_applying": True},
+    "truncated": {"status": 200, "body": {"ok": True, "result": {"message_id": 1}}, "cut": True},
+    "gateway": {"status": 504},
+    **{f"sent, {status}": {"status": status, "after_applying": True} for status in (500, 502, 503, 504)},
+}
 
 
 @pytest.fixture(params=LOST.values(), ids=list(LOST))
@@ -454,6 +462,7 @@ def again(home, message):
     return home.work()[0]
 
 
+@pytest.mark.situation(56)
 def test_a_reply_whose_answer_was_lost_is_held_and_stays_charged(home, lost):
     [held] = home.s.ledger.list(status=semel.Status.UNKNOWN).records
     assert held.key == "TELEGRAM:900001>send"
@@ -483,6 +492,20 @@ def test_a_held_reply_that_is_given_up_costs_nothing(home, lost):
     home.s.ledger.resolve("TELEGRAM:900001>send", semel.Abandoned("too late by now"))
     assert again(home, lost).result == {"found": "chore", "abandoned": True}
     assert home.charged() == 0
+
+
+@pytest.mark.situation(56)
+def test_an_answer_that_cannot_be_read_leaves_the_reply_held_and_charged(make):
+    """It was sent, and its answer is no JSON: a cap of one is used up, and no second reply goes out."""
+    home = make(cap=1)
+    garbage = msgspec.Raw(b'{"ok": tru')
+    home.telegram.fail(status=200, after_applying=True, body=garbage)
+    home.say(DONE)
+    assert [home.work()[0].verdict for _ in range(2)] == [Verdict.FAILED, Verdict.DEAD]
+    [held] = home.s.ledger.list(status=semel.Status.UNKNOWN).records
+    assert held.key == "TELEGRAM:900001>send"
+    assert home.tell(DONE).result["refused"].startswith("cap:")
+    assert len(home.telegram.sent) == home.charged() == 1
 
 
 def test_lost_replies_are_repeated_where_the_settings_say_so(make):
@@ -516,7 +539,7 @@ def test_a_reply_that_was_sent_and_could_not_be_written_down_is_not_sent_again(m
 def test_everything_happens_once_though_the_answer_to_every_write_is_lost_once(make, clock, tmp_path):
     store = Forgetful(semel.connect(f"sqlite:///{tmp_path / 'forgetful.db'}", clock=clock).store)
     home = make(semel.Semel(store, clock=clock))
-    home.telegram.fail(status=500)
+    home.telegram.fail(status=429)
     for _ in range(5):
         home.say(DONE)
     for _ in range(3):
@@ -526,12 +549,12 @@ def test_everything_happens_once_though_the_answer_to_every_write_is_lost_once(m
 
 
 @pytest.mark.seed("H5")
-def test_charges_are_as_many_as_sends_though_telegram_fails_in_every_way(make):
+def test_charges_are_as_many_as_sends_however_telegram_says_that_it_sent_nothing(make):
     home = make(cap=100)
     for number, failure in enumerate(
         [
-            {"status": 500},
-            {"status": 503},
+            {"status": 408},
+            {"status": 425},
             {"status": 429, "retry_after": 1},
             {"status": 403},
             {"status": 401},
@@ -627,7 +650,7 @@ def test_a_reply_is_cut_to_what_a_message_holds(home, text, monkeypatch):
 def test_neither_the_token_nor_a_text_is_logged(home, caplog):
     caplog.set_level(logging.DEBUG)
     told = "Jag har diskat hos farmor Greta"
-    home.telegram.fail(next=1, status=500)
+    home.telegram.fail(next=1, status=429)
     home.telegram.fail(next=1)
     home.say(told)
     for _ in range(3):

@@ -127,7 +127,7 @@ def test_what_has_to_come_again_is_reported_and_stops_its_chat(functions):
     functions.deliver(update(1, "Jag har diskat"))
     functions.deliver(update(2, "Hej"))
     functions.deliver(update(3, "Jag har diskat", chat=7))
-    functions.telegram.fail(status=503)
+    functions.telegram.fail(status=429)
     records = sorted(functions.records(), key=lambda record: record["attributes"]["SequenceNumber"])
     failed = aws_lambda.worker(batch(*records), Context())["batchItemFailures"]
     here = [one["messageId"] for one in records if one["attributes"]["MessageGroupId"] == str(CHAT)]
@@ -169,7 +169,7 @@ def test_the_worker_asks_for_nothing_that_its_policy_does_not_allow(functions, p
 
         proxy.drop_answer_to(seen)
         monkeypatch.setenv("SEMEL_URL", place.url.replace(server, proxy.url(server)))
-        functions.telegram.fail(status=500)
+        functions.telegram.fail(status=429)
         functions.deliver(update(1, "Jag har diskat"))
         functions.deliver(update(2, "Hej", chat=7))
         records = functions.records()

@@ -115,7 +115,7 @@ def test_a_backlog_of_thousands_drains_in_a_handful_of_requests(
 
     one, other = process(), process()
     assert one.deliver(*range(EVENTS, EVENTS + 2))["posted"] == 2
-    there.fail(next=10**6, status=503, path="/v1.0")
+    there.fail(next=10**6, status=408, path="/v1.0")
     for start in range(0, EVENTS, 100):
         assert one.deliver(*range(start, min(start + 100, EVENTS)))["queued"] > 0
     tries = len(there.posts)
@@ -393,7 +393,7 @@ def test_deliveries_that_wait_for_their_turn_spend_no_attempt_and_warn_of_nothin
     s = stack.enter_context(semel.connect("memory:", clock=clock))
     process = stack.enter_context(closing(Process(s, clock, **dataset_at(there))))
     process.deliver(0)
-    there.fail(status=503, path="/v1.0")
+    there.fail(status=408, path="/v1.0")
     process.deliver(1)
     warned = caplog.text.count("were not posted")
     for number in range(2, 20):
@@ -443,7 +443,7 @@ def test_killed_in_the_middle_of_a_batch_each_fact_is_posted_once(
     with other_side.PowerBI() as there, place.connect("quill") as s:
         dataset = dataset_at(there)
         process = Process(s, s.clock, **dataset, powerbi_timeout=10.0)  # type: ignore[arg-type]
-        there.fail(next=10**6, status=503, path="/v1.0")
+        there.fail(next=10**6, status=408, path="/v1.0")
         for start in range(0, many, 100):
             process.deliver(*range(start, start + 100))
         assert s.documents.delete(semel.Key("PACE", dataset["powerbi_workspace"], dataset["powerbi_dataset"]))

@@ -138,7 +138,7 @@ def test_other_addresses_and_methods(function: Function) -> None:
 def test_what_could_not_be_posted_waits_in_the_queue_for_the_worker(function: Function) -> None:
     """Reported while it fails, and then posted once, by another instance of the function."""
     counts(aws_lambda.ingress(event(http_api, ALOWARE, *bearer(call(1))), PLENTY))
-    function.there.fail(status=503)
+    function.there.fail(status=408)
     for number in (2, 3):
         answer = counts(aws_lambda.ingress(event(http_api, ALOWARE, *bearer(call(number))), PLENTY))
         assert answer == {"received": 1, "new": 1, "queued": 1}
@@ -148,7 +148,7 @@ def test_what_could_not_be_posted_waits_in_the_queue_for_the_worker(function: Fu
         # It is left alone for a second, by this instance too.
         assert until(lambda: not _is_away())
         assert aws_lambda.worker(batch(records[0]), PLENTY) == {"batchItemFailures": []}
-        function.there.fail(status=503, path="/v1.0")
+        function.there.fail(status=408, path="/v1.0")
         failed = aws_lambda.worker(batch(*records), PLENTY)
         assert failed == {"batchItemFailures": [{"itemIdentifier": records[1]["messageId"]}]}
     with cold():

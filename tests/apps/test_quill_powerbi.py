@@ -217,7 +217,7 @@ def test_a_dimension_in_doubt_holds_up_no_facts(
 
 def test_a_dimension_that_was_not_taken_is_tried_again(office: Office, there: other_side.PowerBI) -> None:
     office.app.sink._tokens.get()  # type: ignore[attr-defined]
-    there.fail(status=503)
+    there.fail(status=408)
     assert told(office.ring(call(1))) == {"received": 1, "new": 1, "queued": 1}
     office.clock.advance(powerbi.PAUSE)
     assert [one.verdict for one in office.work()] == [Verdict.DONE]
@@ -554,7 +554,7 @@ def test_what_one_process_is_told_holds_for_all(
     clock.advance(41)
     there.fail(next=8, status=503, path="/v1.0")
     for number in range(8):
-        with pytest.raises(Unavailable):
+        with pytest.raises(AnswerLost):
             (sink, other)[number % 2].post([event(2)])
         with pytest.raises(semel.Later) as told:
             (other, sink)[number % 2].post([event(2)])
@@ -564,7 +564,7 @@ def test_what_one_process_is_told_holds_for_all(
     assert len(there.posts) == posts + 8
     other.post([event(2)])
     there.fail(status=503, path="/v1.0")
-    with pytest.raises(Unavailable):
+    with pytest.raises(AnswerLost):
         sink.post([event(3)])
     with pytest.raises(semel.Later) as told:
         sink.check()
@@ -774,6 +774,25 @@ def test_a_row_that_is_refused_takes_none_down_that_went_out_with_it(
     assert refused == [3]
     kept = sorted(row["event_key"] for row in there.rows(FACTS))
     assert kept == ["ALOWARE:0", "ALOWARE:1", "ALOWARE:2", "ALOWARE:4"]
+
+
+@pytest.mark.situation(56)
+@pytest.mark.parametrize("status", [500, 502, 503, 504])
+@pytest.mark.parametrize("applied", [True, False])
+def test_facts_answered_by_a_server_error_are_held_and_never_posted_twice(
+    office: Office, there: other_side.PowerBI, status: int, applied: bool
+) -> None:
+    """Whether Power BI has the rows is for the operator to find out; only those that it lacks are posted."""
+    office.ring(call(1))
+    there.fail(status=status, after_applying=applied, path="/v1.0")
+    assert told(office.ring(call(2)))["queued"] == 1
+    assert office.status("ALOWARE:2") == "UNKNOWN"
+    office.clock.advance(10)
+    office.work()
+    assert office.status("ALOWARE:2") == "UNKNOWN"
+    office.s.ledger.resolve("ALOWARE:2", semel.Happened() if applied else semel.NotHappened())
+    told(office.ring(call(2)))
+    assert [row["event_key"] for row in there.rows(FACTS)] == ["ALOWARE:1", "ALOWARE:2"]
 
 
 def test_an_answer_that_cannot_be_unpacked_is_a_post_in_doubt(

@@ -665,6 +665,31 @@ def test_a_reply_whose_answer_is_lost_is_not_sent_again_but_shown_to_a_person(
     assert state["last_routed_team"] == "support"
 
 
+@pytest.mark.situation(56)
+@pytest.mark.parametrize("status", [500, 502, 503, 504])
+def test_a_reply_that_is_answered_by_a_server_error_is_not_sent_again(
+    helpdesk: Desk, richpanel: Richpanel, status: int
+) -> None:
+    """Its customer has it: it is held, a person takes over the conversation, and only tags are set again."""
+    richpanel.lose_reply(sent=True, hang=0, status=status)
+    handled = helpdesk.handle(WHERE)
+    assert (handled.replied, handled.team) == (None, "support")
+    assert len(richpanel.replies) == 1
+    [held] = helpdesk.s.ledger.list(status=semel.Status.UNKNOWN).records
+    assert held.key == "act:rp_reply:c-1:m-1"
+
+
+@pytest.mark.situation(56)
+def test_where_keys_are_recognised_a_reply_is_retried_after_a_server_error(
+    make: Make, richpanel: Richpanel
+) -> None:
+    richpanel.keeps_keys = True
+    helpdesk = make(richpanel_keeps_keys=True)
+    richpanel.lose_reply(sent=True, hang=0, status=500)
+    assert helpdesk.handle(WHERE).replied == "ask_order_number"
+    assert len(richpanel.replies) == 1
+
+
 @pytest.mark.parametrize("keeps_keys", [True, False])
 def test_a_reply_may_be_sent_again_where_that_is_said(
     make: Make, richpanel: Richpanel, keeps_keys: bool

@@ -10,6 +10,8 @@ A subclass says in `answer(request)` what the other side would answer, and keeps
         httpx.post(till.url + "/charges", json={"amount": 5})
         till.fail(next=2, status=429, retry_after=1)  # the next two are refused, and nothing is applied
         till.fail(hang=30, after_applying=True)       # the next one is applied, and its answer never comes
+        till.fail(status=500, after_applying=True)    # the next one is applied, and answered with 500
+        till.fail(status=200, cut=True, body={})      # the connection ends in the middle of the answer
         assert [each.path for each in till.received] == ["/charges"]
 
 Another process is told the same over HTTP: `POST /_control/fail` with those words as JSON,
@@ -55,6 +57,7 @@ class Reply(msgspec.Struct, frozen=True):
     status: int = 200
     body: Any = None
     headers: dict[str, str] = {}
+    cut: bool = False  # the connection closes in the middle of the body
 
 
 class Failure(msgspec.Struct):
@@ -69,6 +72,7 @@ class Failure(msgspec.Struct):
     method: str = ""
     body: Any = None
     headers: dict[str, str] = {}
+    cut: bool = False
 
     def hits(self, request: Request) -> bool:
         return request.path.startswith(self.path) and self.method in ("", request.method)
@@ -77,7 +81,7 @@ class Failure(msgspec.Struct):
         if self.status is None:
             return None
         waits = {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
-        return Reply(self.status, self.body, {**waits, **self.headers})
+        return Reply(self.status, self.body, {**waits, **self.headers}, self.cut)
 
 
 class StandIn:
@@ -111,10 +115,13 @@ class StandIn:
         method: str = "",
         body: Any = None,
         headers: Mapping[str, str] | None = None,
+        cut: bool = False,
     ) -> None:
         """Let the next requests fail; several calls queue up, and `next=0` takes back all of them."""
         failure = self.told(
-            Failure(next, status, retry_after, hang, after_applying, path, method, body, dict(headers or {}))
+            Failure(
+                next, status, retry_after, hang, after_applying, path, method, body, dict(headers or {}), cut
+            )
         )
         with self.lock:
             self._failures = [*self._failures, failure] if next else []
@@ -274,7 +281,8 @@ class _Handler(BaseHTTPRequestHandler):
         if reply.status != 204:
             self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(body)
+        self.wfile.write(body[: len(body) // 2] if reply.cut else body)
+        self.close_connection = self.close_connection or reply.cut
 
 
 def serve(make: Callable[[int], StandIn]) -> None:

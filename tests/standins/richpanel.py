@@ -39,10 +39,10 @@ class Richpanel(StandIn):
                 kept.clear()
             self._seen.clear()
 
-    def lose_reply(self, *, sent: bool, hang: float = 30.0) -> None:
-        """Leave the next reply to a customer unanswered, `sent` or not."""
+    def lose_reply(self, *, sent: bool, hang: float = 30.0, status: int | None = None) -> None:
+        """Leave the next reply to a customer unanswered or answered with `status`, `sent` or not."""
         with self.lock:
-            self._lost.append(Failure(hang=hang, after_applying=sent))
+            self._lost.append(Failure(status=status, hang=hang, after_applying=sent))
 
     def _failure(self, request: Request) -> Failure | None:
         if self._lost and '"comment"' in request.text:

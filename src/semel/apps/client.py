@@ -1,7 +1,8 @@
 """An HTTP client for remote systems, with retries, and with errors that say what is known.
 
-A call that raises `RequestRefused` or `Unavailable` had no effect. One that raises `AnswerLost` may have had
-one.
+A call that raises `RequestRefused` had no effect. One that raises `Unavailable` had none either, or may be
+repeated: it has an idempotency key, or its method is idempotent. One that raises `AnswerLost` may have had an
+effect, and repeating it may cause a second one.
 """
 
 import functools
@@ -17,11 +18,12 @@ import stamina
 
 from semel.errors import SemelError
 
-# Words with which another system says that it is not to be asked just now.
-BUSY: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
-# Of these, the ones after which the call may have been carried out all the same: whoever stands in between
-# has waited in vain for the answer.
-LOST: Final = frozenset({502, 504})
+# With these the remote system says that it has not begun, and that a retry may succeed.
+NOT_BEGUN: Final = frozenset({408, 425, 429})
+# With these many systems answer a POST that they have carried out.
+REDIRECTED: Final = frozenset({302, 303})
+# From here on the remote system, or a proxy in front of it, failed: perhaps after it applied the request.
+SERVER_ERROR: Final = 500
 # Repeating one of these changes nothing that the first has not changed.
 SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
 # After these the other side has nothing that it could act on.
@@ -38,10 +40,14 @@ NEVER_SENT: Final = (
 class RemoteError(SemelError):
     """Another system did not do as asked."""
 
-    def __init__(self, system: str, problem: str, status: int | None = None) -> None:
+    def __init__(
+        self, system: str, problem: str, status: int | None = None, retry_after: float | None = None
+    ) -> None:
         super().__init__(f"{system} {problem}")
         self.system = system
         self.status = status
+        self.retry_after = retry_after
+        """The seconds after which the remote system wants to be asked again; None if it named none."""
 
 
 class RequestRefused(RemoteError):
@@ -49,18 +55,11 @@ class RequestRefused(RemoteError):
 
 
 class Unavailable(RemoteError):
-    """It is down, not to be reached or too busy; nothing was done."""
-
-    def __init__(
-        self, system: str, problem: str, status: int | None = None, retry_after: float | None = None
-    ) -> None:
-        super().__init__(system, problem, status)
-        self.retry_after = retry_after
-        """After how many seconds it may be asked again, where it said so."""
+    """It cannot be reached, is too busy or failed; nothing was done, or a retry does no harm."""
 
 
 class AnswerLost(RemoteError):
-    """It was asked and has not answered: nobody can tell whether it was done."""
+    """The outcome is unknown: the request was sent, and no usable answer came back."""
 
 
 class RemoteClient:
@@ -101,9 +100,9 @@ class RemoteClient:
         repeatable: bool | None = None,
         **more: Any,
     ) -> httpx.Response:
-        """Ask for something; `key` tells the other side by which name it recognises a second try.
+        """Send a request; by `key` the remote system recognises a retry.
 
-        Whether a call whose answer was lost may be sent again follows from the key and the method, unless
+        A request whose outcome is unknown is sent again only if it has a key or an idempotent method, unless
         `repeatable` says otherwise.
         """
         headers = more.pop("headers", {}) | ({} if key is None else {"Idempotency-Key": key})
@@ -155,17 +154,16 @@ class RemoteClient:
 
     def _error(self, response: httpx.Response, repeatable: bool) -> RemoteError:
         status = response.status_code
-        # What has a number of its own above 500 stands in between as well, or nobody knows what it means.
-        if status in LOST or (status > 500 and status not in BUSY):
-            return self._lost(f"answers {status}", status, repeatable)
-        if status in BUSY:
+        if status >= SERVER_ERROR or status in REDIRECTED:
+            return self._lost(f"it answers {status}", status, repeatable, self._retry_after(response))
+        if status in NOT_BEGUN:
             return Unavailable(self.name, f"answers {status}", status, self._retry_after(response))
         return RequestRefused(self.name, f"refuses: {status}", status)
 
-    def _lost(self, how: str, status: int | None, repeatable: bool) -> RemoteError:
+    def _lost(self, how: str, status: int | None, repeatable: bool, wait: float | None = None) -> RemoteError:
         if repeatable:
-            return Unavailable(self.name, f"has not answered ({how})", status)
-        return AnswerLost(self.name, f"has not answered, and may have done it ({how})", status)
+            return Unavailable(self.name, f"did not confirm the request ({how})", status, wait)
+        return AnswerLost(self.name, f"may have carried out the request ({how})", status, wait)
 
     def _pause(self, error: Exception) -> bool | float:
         """Whether a call that raised this is tried again here, and after how many seconds."""

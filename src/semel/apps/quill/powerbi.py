@@ -119,7 +119,7 @@ class PowerBI:
         # What Power BI takes for one dataset, from all who post to it.
         limits = RemoteLimits(REQUESTS, ROWS, PENDING, settings.lease, PATIENCE, PAUSE, LONGEST_PAUSE)
         self._rate_limiter = RateLimiter(s, NAME, Key("PACE", *self._place), limits)
-        lost = partial(AnswerLost, NAME, "was broken off, and may have done it")
+        lost = partial(AnswerLost, NAME, "may have carried out the request (it was interrupted)")
         self._facts = {
             table: RequestCombiner(
                 partial(self._send, table), self._rate_limiter.turn, ROWS_A_REQUEST, lost, (RequestRefused,)
@@ -195,7 +195,7 @@ class PowerBI:
         try:
             _call(self._client, self._tokens, path, body)
         except (Unavailable, AnswerLost) as error:
-            turn.failed, turn.asked = True, getattr(error, "retry_after", None)
+            turn.failed, turn.asked = True, error.retry_after
             if error.status == TOO_MANY:
                 # Somebody else posts there too: it is not this one's turn, and nothing was done.
                 wait = PAUSE if turn.asked is None else turn.asked
