@@ -136,10 +136,11 @@ RULES = {
     "2.6b": Rule(
         "SHOULD",
         "A retry after the end of the first request gets that request's result, a success or an error",
-        "The same status, body and descriptive headers, with `Idempotent-Replayed: true`; errors below 500 "
-        "too. Cookies are never repeated, and of a body over `max_kept` only the status is",
+        "The same status, body and descriptive headers, with `Idempotent-Replayed: true`; most errors "
+        "below 500 too. Cookies are never repeated, and of a body over `max_kept` only the status is",
         differs="A response of 500 and above is not kept by default: it says that the server failed, and the "
-        "next request with the key runs again. `keep=` decides which statuses are kept.",
+        "next request with the key runs again. The same holds for 408, 423, 425 and 429, which ask for a "
+        "retry. `keep=` decides which statuses are kept.",
     ),
     "2.6c": Rule(
         "SHOULD",

@@ -783,6 +783,17 @@ def test_an_error_of_the_handlers_own_is_raised_and_a_retry_runs(s, shape) -> No
     assert shop.calls == 3
 
 
+@pytest.mark.situation(61)
+@pytest.mark.parametrize("status", [408, 423, 425, 429, 503])
+def test_an_answer_that_asks_for_a_retry_is_passed_on_whole_and_a_retry_runs(s, shape, status) -> None:
+    shop = Shop(s, {"statusCode": status, "headers": {"Retry-After": "7"}, "body": "later"})
+    for _ in range(2):
+        assert header(shop(shape("{}", KEY)), "retry-after") == ["7"]
+    shop.response = CREATED
+    assert shop(shape("{}", KEY)) is CREATED
+    assert shop.calls == 3
+
+
 def test_a_store_that_is_down_answers_503_and_nothing_runs(clock, shape) -> None:
     faulty = Faulty(MemoryStore(clock))
     with semel.Semel(faulty, clock=clock) as s:

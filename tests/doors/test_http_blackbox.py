@@ -59,6 +59,7 @@ def claim(check: Callable[..., Any]) -> Callable[..., Any]:
 
 @pytest.mark.draft("2.1", "2.5.2c", "2.5.2f", "2.6a", "2.6b", "2.6c", "2.7a", "2.7b", "2.7c", "5c")
 @pytest.mark.seed("M3")
+@pytest.mark.situation(61)
 @pytest.mark.parametrize(("framework", "store"), PAIRS)
 def test_every_claim_holds_of_a_real_server(framework, store, request, tmp_path):
     place = open_place(store, request, tmp_path)
@@ -588,6 +589,21 @@ def an_answer_of_503_gives_the_key_back(shop: Shop, place: str) -> None:
     replies = [shop.post(f"{place}/answers", order, key=name) for _ in range(3)]
     assert [(reply.status, reply.replayed) for reply in replies] == [(503, False), (200, False), (200, True)]
     assert shop.effects(name) == [1, 2]
+
+
+@claim
+def an_answer_that_asks_for_a_retry_is_not_stored_and_keeps_its_retry_after(shop: Shop, place: str) -> None:
+    for status in (408, 423, 425, 429, 503):
+        name = shop.name()
+        order: dict[str, Any] = {"name": name, "statuses": [status, status, 201], "headers": RETRY}
+        replies = [shop.post(f"{place}/answers", order, key=name) for _ in range(4)]
+        seen = [(reply.status, reply.replayed) for reply in replies]
+        assert seen == [(status, False), (status, False), (201, False), (201, True)]
+        assert [reply.get("Retry-After") for reply in replies] == ["7"] * 4, status
+        assert shop.effects(name) == ([1, 2, 3] if status == 503 else [1, 1, 1])
+
+
+RETRY = {"Retry-After": "7", "Content-Type": "text/plain"}
 
 
 # The policy's pages

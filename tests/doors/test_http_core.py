@@ -737,6 +737,52 @@ def test_which_statuses_are_kept_is_the_policys_to_say(s: semel.Semel) -> None:
     assert asked(idempotency).body == b"kept"
 
 
+RETRY_AFTER = ("Retry-After", "7")
+
+
+@pytest.mark.situation(61)
+@pytest.mark.parametrize("status", [408, 423, 425, 429])
+@pytest.mark.parametrize("streamed", [False, True])
+def test_an_answer_that_asks_for_a_retry_releases_the_key_and_counts_no_attempt(
+    s: semel.Semel, status: int, streamed: bool
+) -> None:
+    """However often, and whatever becomes of errors: the handler has not begun."""
+    idempotency = anyone(s, max_attempts=2, on_error="keep")
+    for _ in range(3):
+        exchange = begun(idempotency)
+        assert exchange.run is not None
+        assert exchange.run.attempt == 1
+        if streamed:
+            assert b"".join(exchange.stream(status, [RETRY_AFTER], [b"not ", b"now"])) == b"not now"
+        else:
+            assert exchange.keep(status, [RETRY_AFTER], b"not now") is None
+    assert begun(idempotency).keep(201, [], b"done") is None
+    assert (asked(idempotency).status, asked(idempotency).body) == (201, b"done")
+
+
+@pytest.mark.situation(61)
+def test_a_503_with_retry_after_releases_the_key_as_an_error_does(s: semel.Semel) -> None:
+    assert begun(anyone(s)).keep(503, [RETRY_AFTER], b"down") is None
+    exchange = begun(anyone(s))
+    assert exchange.run is not None
+    assert exchange.run.attempt == 2
+    assert exchange.keep(201, [], b"done") is None
+    assert asked(anyone(s)).body == b"done"
+
+
+@pytest.mark.situation(61)
+@pytest.mark.parametrize("body", [b"down", b"x" * 100])
+def test_a_response_that_the_policy_stores_is_replayed_with_its_retry_after(
+    s: semel.Semel, body: bytes
+) -> None:
+    idempotency = anyone(s, keep=lambda status: status in (429, 503), max_kept=10)
+    for status in (429, 503):
+        request = request_of(f'"k-{status}"')
+        assert begun(idempotency, request).keep(status, [RETRY_AFTER], body) is None
+        answer = asked(idempotency, request)
+        assert (answer.status, header(answer, "Retry-After")) == (status, ["7"])
+
+
 def test_after_the_last_attempt_it_has_failed_for_good(s: semel.Semel) -> None:
     idempotency = anyone(s, max_attempts=2)
     for _ in range(2):

@@ -359,6 +359,24 @@ def test_an_error_that_litestar_answers_for_is_the_runs_error(s: semel.Semel) ->
     assert (failed.status_code, kind(failed)) == (409, "failed-before")
 
 
+@pytest.mark.situation(61)
+def test_an_error_that_becomes_a_429_releases_the_key_whatever_becomes_of_errors(s: semel.Semel) -> None:
+    runs: list[int] = []
+
+    @idempotent(anyone(s, on_error="keep"))
+    @post("/pay")
+    async def pay(data: JSONBody[Order]) -> int:
+        runs.append(data.cents)
+        if len(runs) == 1:
+            raise HTTPException(status_code=429, headers={"Retry-After": "7"})
+        return data.cents
+
+    with client_of(pay) as client:
+        first, second = (client.post("/pay", json={"cents": 5}, headers=KEY) for _ in range(2))
+    assert (first.status_code, first.headers["Retry-After"]) == (429, "7")
+    assert (second.status_code, runs) == (201, [5, 5])
+
+
 def test_an_error_that_an_exception_handler_answers_below_500_is_kept(s: semel.Semel) -> None:
     class Poor(Exception):
         pass

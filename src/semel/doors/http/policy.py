@@ -28,6 +28,7 @@ from semel.doors.http.responses import (
     Kept,
     Pairs,
     ProblemType,
+    is_final,
     problem,
     problem_later,
     problem_of,
@@ -96,7 +97,8 @@ class Idempotency:
 
     `identity` gives, of the framework's own request, the authenticated caller whose keys these are; `ANYONE`
     says that there is none. `expiry` allows clients to choose, within these bounds, how long they are
-    remembered. `keep` says which statuses are kept and given again; others are released for another try.
+    remembered. `keep` decides which statuses are stored and replayed; after others the key is released, so
+    that a retry runs. By default these are 408, 423, 425, 429, and 500 and above.
     `payload` is what must not change under one key: the body's bytes, its JSON, or what a function makes of
     the framework's request and the body.
     """
@@ -110,7 +112,7 @@ class Idempotency:
         required: bool = True,
         strict: bool = False,
         expiry: tuple[Seconds, Seconds] | None = None,
-        keep: Callable[[int], bool] = lambda status: status < 500,
+        keep: Callable[[int], bool] = is_final,
         headers: Collection[str] = KEPT_HEADERS,
         payload: PayloadRule = "bytes",
         max_key: int = 255,

@@ -28,9 +28,10 @@ KEPT_HEADERS: Final = (
     "last-modified",
     "link",
     "location",
+    "retry-after",
     "vary",
 )
-ABOUT_THE_BODY: Final = frozenset(KEPT_HEADERS) - {"content-location", "link", "location"}
+ABOUT_THE_BODY: Final = frozenset(KEPT_HEADERS) - {"content-location", "link", "location", "retry-after"}
 NEVER_KEPT: Final = frozenset(
     {"authentication-info", "authorization", "proxy-authorization", "set-cookie", "set-cookie2"}
 )
@@ -160,6 +161,24 @@ def _http_date(moment: float) -> str:
 
 # The end of the year 9999: no date of HTTP is later.
 LAST_DATE: Final = 253402300799
+
+
+# With these a handler says that it has not begun, and that the client may retry.
+NOT_BEGUN: Final = frozenset({408, 423, 425, 429})
+SERVER_ERROR: Final = 500
+
+
+def is_final(status: int) -> bool:
+    """Whether a status is the outcome of a request: below 500, and none that asks for a retry."""
+    return status < SERVER_ERROR and status not in NOT_BEGUN
+
+
+class NotBegun(errors.Later):
+    """The handler answered that the client may retry: the key is released, and no attempt is counted."""
+
+    def __init__(self, status: int) -> None:
+        errors.SemelError.__init__(self, f"the handler answered {status}")
+        self.status, self.retry_after, self.everyone = status, 0.0, False
 
 
 class NotKept(errors.SemelError):
