@@ -52,9 +52,20 @@ def digits(rng: Random, count: int) -> str:
     return "".join(rng.choices(string.digits, k=count))
 
 
+# Those of the above that are also written with "at" or with blanks.
+SPELLED_DOMAINS = ("example.com", "mail.example.co.uk", "пример.рф", "例子.中国", "example-shop.de")
+SPELLED_PARTS = ("{w}.{w}", "{w}", "{w}+{w}", "{w}_{w}{d}", "{w}-{w}", "o'{w}", "{w}{d}", "йцу{w}")
+SPELLED = (" at ", " AT ", " @ ", "@ ", " @", " (at) ", " [at] ", "(at)", " [@] ")
+
+
 def email(rng: Random) -> str:
-    local = re.sub(r"\{w\}", lambda _: word(rng), rng.choice(LOCAL_PARTS)).replace("{d}", digits(rng, 3))
-    return f"{local}@{rng.choice(EMAIL_DOMAINS)}"
+    spelled = rng.random() < 0.3
+    shape = rng.choice(SPELLED_PARTS if spelled else LOCAL_PARTS)
+    local = re.sub(r"\{w\}", lambda _: word(rng), shape).replace("{d}", digits(rng, 3))
+    if not spelled:
+        return f"{local}@{rng.choice(EMAIL_DOMAINS)}"
+    domain = rng.choice(SPELLED_DOMAINS).replace(".", rng.choice([".", ".", " dot ", " [dot] ", "(dot)"]))
+    return f"{local}{rng.choice(SPELLED)}{domain}"
 
 
 def phone(rng: Random) -> str:
@@ -140,6 +151,7 @@ def order(rng: Random) -> str:
             f"PO-{number}",
             f"#{letter}-{number}",
             f"ord_{number}",
+            f"{rng.choice(['SO', 'PO', 'so'])}{digits(rng, rng.randrange(6, 11))}",
             f"{digits(rng, 3)}-{digits(rng, 7)}-{digits(rng, 7)}",
         ]
     )
@@ -195,7 +207,11 @@ def parcel(rng: Random) -> str:
         ]
     )
     label = rng.choice(["tracking number", "Tracking no.:", "Sendungsnummer", "n° de suivi :"])
-    labelled = f"{label} {word(rng, 2).upper()}-{digits(rng, 8)}"
+    carrier = rng.choice(["DPD", "dpd", "GLS", "Hermes:", "DPD parcel no.", "PostNord", "UPS #", "DHL-Paket"])
+    carried = rng.choice(
+        [f"1550{digits(rng, 10)}", in_fours(f"1550{digits(rng, 10)}"), f"81{digits(rng, 9)}"]
+    )
+    labelled = rng.choice([f"{label} {word(rng, 2).upper()}-{digits(rng, 8)}", f"{carrier} {carried}"])
     spaced = in_fours(number) if len(number) in (12, 15, 20, 22) and number.isdigit() else number
     return rng.choice([number, number, spaced, labelled])
 
@@ -239,7 +255,7 @@ def traces(planted: str) -> set[str]:
     plain = planted.translate({code + 0xFEE0: code for code in range(48, 58)}).replace("\u200b", "")
     number = re.sub(r"\D", "", plain.removeprefix("%2B"))
     pieces = {number[at : at + 5] for at in range(len(number) - 4)}
-    if "@" in planted or "/" in planted or "1Z" in planted:
+    if re.search(r"@|/|1Z|[\s(\[]at[\s)\]]", planted, re.IGNORECASE):
         pieces |= {piece for piece in re.split(r"[^\w]+", planted.lower()) if len(piece) >= 6}
     return pieces - {"https", "example"}
 

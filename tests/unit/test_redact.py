@@ -93,6 +93,35 @@ def test_an_email_address_goes_whole(address, around):
     assert masked.replace("****@", "***@") == around.format("***@***").replace("****@", "***@")
 
 
+@pytest.mark.parametrize(
+    "address",
+    [
+        "ann at example.com",
+        "ann @ example.com",
+        "ann@ example.com",
+        "ann @example.com",
+        "Ann.B+shop at mail.example.co.uk",
+        "ANN AT EXAMPLE.COM",
+        "ann (at) example.com",
+        "ann [at] example [dot] com",
+        "ann(at)example(dot)com",
+        "ann at example dot com",
+        "ann\uff20 example\uff0ecom",
+        "info at example.com",
+        "ann @ 例子.中国",
+    ],
+)
+@pytest.mark.parametrize("around", ["{}", "Mail {} please", "<{}>", "({}).", "to: {},", "My email is {}!"])
+def test_an_email_address_goes_whole_though_its_at_sign_is_spelled_out_or_stands_apart(address, around):
+    assert text(around.format(address)) == around.format("***@***")
+
+
+def test_a_word_that_is_no_name_is_an_address_where_the_text_says_so():
+    assert text("Our shop at example.com") == "Our shop at example.com"
+    assert text("my e-mail: shop at example.com") == "my e-mail: ***@***"
+    assert text("write to shop (at) example.com") == "write to ***@***"
+
+
 def test_a_link_does_not_end_at_an_encoded_blank():
     assert text("https://example.com/?q=Ann%20Smith%2012345 x") == "*** x"
     assert text("https%3A%2F%2Fexample.com%2Fann x") == "*** x"
@@ -213,6 +242,9 @@ def test_numbers_that_may_overlap_go_together():
         ("ORD-2026-000123", "***0123"),
         ("ord_12345", "***2345"),
         ("PO-4711-22", "***1122"),
+        ("SO48215577", "***5577"),
+        ("so482155", "***2155"),
+        ("PO48215577-2", "***5772"),
         ("order12345", "***2345"),
         ("112-1234567-7654321", "***4321"),
         ("orderId=12345", "orderId=***2345"),
@@ -314,6 +346,16 @@ def test_a_word_for_tracking_is_enough(label, number):
     )
 
 
+@pytest.mark.parametrize(
+    "carrier",
+    ["DPD", "dpd:", "GLS", "DHL", "UPS #", "Hermes", "Royal Mail", "DPD parcel no.", "DHL-Paket", "DPD is"],
+)
+@pytest.mark.parametrize("number", ["15501234567890", "1550 1234 5678 90", "12345678901", "4821-5577-03"])
+def test_the_name_of_a_carrier_is_enough(carrier, number):
+    masked = text(f"{carrier} {number}, thanks")
+    assert masked in (f"{carrier} ***, thanks", f"{carrier.removesuffix(' #')} ***, thanks")
+
+
 def test_tracking_numbers_in_a_list_all_go():
     assert text("tracking numbers: AB12345, CD12346 and EF12347") == "tracking numbers: ***, *** and ***"
 
@@ -399,6 +441,11 @@ def test_a_text_that_was_made_to_be_read_over_and_over_goes_as_a_whole():
 )
 def test_masks_are_left_alone(kept):
     assert text(kept) == kept
+
+
+@pytest.mark.parametrize("words", ["tracking number XK-12345678", "DPD 15501234567890", "order no. 12345"])
+def test_a_word_announces_no_number_after_the_one_that_it_announced(words):
+    assert text(f"{words} \n1920x1080, 3840x2160").endswith("\n1920x1080, 3840x2160")
 
 
 def test_what_looks_like_a_longer_mask_is_not_trusted():
@@ -549,6 +596,20 @@ The order was placed in 2026.
 Sort order: 3
 Law and order.
 Border 2000 km long.
+The SO14 3AB area, SO4 and PO4 ions, PO Box 4711.
+ISO27001 and ISO20022123 are standards.
+so 48215577 people came
+so4821 is short
+SO2 rose by 48 %
+DPD delivers 10 500 000 parcels.
+DPD 10 500 000 parcels
+DHL 250000000 parcels in 2026
+DHL 2026-01-03 14:30
+DHL 20260103
+UPS 1500 VA, UPS 3000
+FedEx 12 of 345
+groups 12345678 rows
+DPD was late by 15 minutes.
 Recorder 500
 Orders went up by 12 % in 2026.
 Your order ships on 2026-01-03.
@@ -582,6 +643,34 @@ git@github
 @ann and @bob were there
 a @ b
 5 @ 3.50 EUR
+Meet me at example.com
+Meet me at noon.It was late.
+Look at example.com for more.
+v2.4 at github.com
+Version 2.4 at github.com
+The team at github.com is great.
+More info at example.com.
+The docs are available at docs.example.com.
+Reach us at example.com or visit us @ example.com
+Reach me @ example.com
+It is hosted at example.com.
+I bought it at example.com.
+listening at example.com:8080
+Error at setup.py
+failed at app.js
+Error in thread main at java.io.File.read
+Mail is at 9.30am
+thanks @bob.smith
+cc @ann.b and @bob.c
+Sign up at example.org today
+She works at example.com.
+Ann was at home.
+Meet Ann at noon.
+3 @ amazon.com
+Channel 5 at example.tv
+The price at example.de is lower.
+My account at example.com is locked.
+3 apples at 2.50 EUR each
 Meet @ 10:30
 C++ and C#
 and/or, he/she, 24/7, 1/2, 3/4
@@ -834,6 +923,12 @@ tokens = st.sampled_from(
         "①",
         "é",
         "邮箱",
+        " at ",
+        " dot ",
+        "(at)",
+        "com",
+        "DPD ",
+        "SO",
         "\0",
         "%",
         "\ud800",
@@ -851,7 +946,24 @@ RULES = (credentials, links, emails, tracking_numbers, order_numbers)
 announced = st.sampled_from(
     [
         *("po-", "SO_", "1z", "ord", "track ", "colis ", "www.", ".co/", "://", "a@b.co", "7", "88", "ab1"),
-        *("x-", " ", "ghp_", "eyJ", "AKIA", "bearer ", "sk-", "XX", "abcdefghijklmnop"),
+        *(
+            " at ",
+            "[at]",
+            "b.co",
+            " dot ",
+            "so4821",
+            "5577",
+            "dpd ",
+            "x-",
+            " ",
+            "ghp_",
+            "eyJ",
+            "AKIA",
+            "bearer ",
+            "sk-",
+            "XX",
+            "abcdefghijklmnop",
+        ),
     ]
 )
 
@@ -1088,6 +1200,19 @@ PIECES = (
     *("a", "a.", ".", "-", "(", "+(", '"', '\\"', "%20", "http://", "www.", "a.com/ ", "#12345", "#1234 "),
     *("order 12345 ", "order no ", "tracking number ", "1Z 9 ", "1Z999AA10123456784 ", "RB 1 2 3 4 "),
     *("phone 1", "2026-01-01 ", "1700000000 ", "100 000 ", "***1234", "***@", "ORD-1-", "2026 ", "20 "),
+    *(
+        "a at ",
+        " at ",
+        "a @ ",
+        "a at b.",
+        "a at b dot ",
+        "at a.com ",
+        "a at b.com ",
+        "(at)",
+        "a(at)b(dot)",
+        "a' ",
+    ),
+    *("SO123456", "so", "DPD 1", "DPD 12345678 ", "dpd ", "dpd no ", "ups1", "1550123456"),
 )
 
 

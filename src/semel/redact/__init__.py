@@ -3,9 +3,9 @@
     what                          becomes         such as
     credentials of known forms    ***             sk_live_..., ghp_..., AKIA..., JSON Web Tokens, Bearer ...
     links                         ***             https://..., www...., bit.ly/3xYz, anything with ://
-    e-mail addresses              ***@***         ann+shop@example.com, "ann b"@example.com, jörg@müller.de
-    tracking numbers              ***             1Z999AA10123456784, RB123456785GB, tracking no. AB-12345
-    order numbers                 ***1234         #12345, order 12345, Bestellnr. A-10023, ORD-2026-000123
+    e-mail addresses              ***@***         ann+shop@example.com, jörg@müller.de, ann at example.com
+    tracking numbers              ***             1Z999AA10123456784, RB123456785GB, DPD 15501234567890
+    order numbers                 ***1234         #12345, order 12345, Bestellnr. A-10023, SO48215577
     phone numbers                 ***-***-1234    +49 171 2345678, (202) 555-0123, tel: 555-0123
 
 They are looked for in this order, and what one kind has taken no later kind reads, so a number inside a link
@@ -15,17 +15,20 @@ or fewer nothing does. Redacting twice gives what redacting once gives.
 When in doubt, mask:
 
 - An order number follows a word for "order", in some twenty languages; or it is "#" and four digits or more;
-  or it looks like ORD-..., PO-... or Amazon's 3-7-7 digits.
-- A tracking number follows a word for "tracking"; or it has a carrier's form and, where there is one, the
-  right check digit (UPS, USPS, FedEx, DHL, the posts' S10, and a few that begin with letters of their own).
+  or it looks like ORD-..., PO-..., SO and six digits or more, or Amazon's 3-7-7 digits.
+- An e-mail address may have blanks around its "@", or "at" and "dot" instead. "Look at example.com",
+  "the team at example.com" and "v2.4 at example.com" name a site, and stay.
+- A tracking number follows a word for "tracking"; or it has eight digits or more after a carrier's name;
+  or it has a carrier's form and, where there is one, the right check digit (UPS, USPS, FedEx, DHL, the posts'
+  S10, and a few that begin with letters of their own).
 - A phone number follows "+" or a word such as "phone"; or it is valid in one of the redactor's regions. Most
   bare numbers of 8 to 11 digits are valid somewhere, so they go too, unless they read as something else: a
   date, a time (also ten digits from 15 to 19..., the seconds since 1970), an amount with its currency, a
   quantity with its unit or in round thousands, "invoice 48213377", a decimal fraction, a ZIP code.
 
 Digits of any script, full-width letters, odd blanks and dashes, percent-encoding and characters that cannot
-be seen are read as what they stand for. Not read: HTML entities, base64, numbers in words, addresses spelled
-out ("ann at example dot com") or without a dot (root@localhost). Names, streets and cards are not looked for.
+be seen are read as what they stand for. Not read: HTML entities, base64, numbers in words, addresses without
+a dot (root@localhost). Names, streets and cards are not looked for.
 
     text        the masks, and a text that is being masked
     patterns    credentials, links, e-mail addresses, order and tracking numbers

@@ -28,8 +28,8 @@ def digits_of(text: str) -> str:
 # A word begins after anything but a letter, or with its capital inside camelCase.
 BEGIN: Final = r"(?:(?<![a-z])|(?-i:(?<=[a-z])(?=[A-Z])))"
 
-# What may stand between such a word and its number, JSON's punctuation included.
-GAP: Final = r"[\s_.:=\\\"'*`\[(>-]{0,7}"
+# What may stand between such a word and its number, JSON's punctuation included; a mask is the number itself.
+GAP: Final = r"(?:(?!\*{3}(?![\w#*]))[\s_.:=\\\"'*`\[(>-]){0,7}"
 NUMBER_WORD: Final = (
     r"(?:numbers?|num|nos?|nr|ids?|code|ref(?:erence)?|name|nummer|num[eé]ro|n[uú]mero|numer|n[°º]|№|"
     r"#(?=\s?[:=])|номер\w{0,2}|号码?|號碼?|番号|번호)"
@@ -147,11 +147,67 @@ _BEFORE_EMAIL: Final = re.compile(
 _BEFORE_EMAIL_LENGTH: Final = 100
 _QUERY: Final = re.compile(rf'\?[^\s<>"{TAKEN}]*')
 
+# "ann at example.com", "ann @ example.com", "ann [at] example (dot) com". The domain has to be a usual one:
+# "at setup.py" names a file.
+_DOT: Final = r"(?:\.|\sdot\s|\s?[\[({]\s?(?:dot|\.)\s?[\])}]\s?)"
+_SPELLED_EMAIL: Final = re.compile(
+    r"(?<![\w@])(?<!\w[.+'-])(?P<local>\w[\w.+'-]{0,63}+)"
+    r"(?:(?P<sure>\s?[\[({]\s?(?:at|@)\s?[\])}]\s?)|\s{1,3}(?:at\s|@)\s{0,2}|@\s{1,3})"
+    rf"(?:[\w-]{{1,63}}+{_DOT}){{1,8}}"
+    rf"(?P<top>{_DOMAINS}|ai|bg|edu|ee|gov|hr|is|lt|lu|lv|mil|si|tv|xn--[a-z0-9-]{{2,}}|[^\W\x00-\x7f]{{2,}})"
+    r"(?![\w@-])(?!\.\w)(?!:\d)",
+    re.IGNORECASE,
+)
+_SPELLED_HINT: Final = r"[\s(\[{]at[\s)\]}]"
+_HAS_AT: Final = re.compile(_SPELLED_HINT, re.IGNORECASE)
+
+# What stands before "at" in a sentence and is nobody's name: "look at", "hosted at", "us at", "v2.4 at".
+_BEFORE_AT: Final = re.compile(
+    r"accounts?|again|all|also|always|am|and|api|app|are|arrived?|articles?|as|available|back|be|been|blog|book(?:ed)?|"
+    r"bought|browse|but|buy|check|chat|cheaper|click|code|crashed|customers?|dashboard|deals|demo|deployed|"
+    r"developers?|directly|doc(?:s|umentation)|domain|downloads?|e-?mail|employees?|endpoint|engineers?|errors?|even|"
+    r"every(?:one|thing)|exception|fail(?:ed|s)|find|folks|forms?|forum|found|friends|from|go|guide|happened|have|he|"
+    r"help|her|here|him|hosted|i|images?|in|installed|is|it|items?|jobs?|join|just|learn|links?|listed|listening|"
+    r"lives?|located|log|login|look(?:ed|ing|s)?|mail|me|meet(?:ing)?|mirror|more|not|now|of|office|on|one|online|"
+    r"only|open|or|order(?:ed|s)?|out|package|page|paid|people|portal|posted|prices?d?|project|published|purchased?|"
+    r"questions|reach|read|register(?:ed)?|released?|repo(?:sitory)?|running|runs|sale|see|seen|servers?|services?|she|"
+    r"shop(?:ping)?|sign|(?:web)?site|sits|sold|some(?:one|body|thing)|source|staff|start(?:ed|s)?|stay|still|"
+    r"stop(?:ped)?|store|subscribe|talk|team|them|then|there|they|this|timeout|to|today|tomorrow|try|up|update|us|"
+    r"users?|version|via|visit|was|watch|we|were|what|where|with|work(?:ed|ing|s)?|write|wrote|yesterday|you",
+    re.IGNORECASE,
+)
+_VERSION: Final = re.compile(r"v?\d[\d.]*", re.IGNORECASE)
+# "The team at", "more info at"; and "my email: shop at", which is an address whatever the word.
+_BEFORE_NOUN: Final = re.compile(
+    r"(?<!\w)(?:an?|the|our|your|my|his|her|their|its|this|that|these|those|every|each|some|any|all|more|further|"
+    r"full|latest|other|no)\s{1,3}$",
+    re.IGNORECASE,
+)
+_MAIL_IS: Final = re.compile(r"(?<![a-z])(?:e-?mail|address)\s?(?:is|[:=])\s{0,2}$", re.IGNORECASE)
+_LONGEST_BEFORE: Final = 16
+
 
 def emails(plain: str) -> list[Mark]:
     """Every e-mail address, to be masked whole."""
-    if "@" not in plain:
-        return []
+    written = _written_emails(plain) if "@" in plain else []
+    spelled = _SPELLED_EMAIL.finditer(plain) if "@" in plain or _HAS_AT.search(plain) else ()
+    return united([*written, *[(*found.span(), EMAIL_MASK) for found in spelled if _is_spelled_email(found)]])
+
+
+def _is_spelled_email(found: re.Match[str]) -> bool:
+    """Whether the words say who is written to, and not where something is."""
+    if found["top"].istitle():
+        return False  # "at noon.It": a sentence whose blank is missing
+    start, plain = found.start(), found.string
+    first = max(start - _LONGEST_BEFORE, 0)
+    if found["sure"] or _MAIL_IS.search(plain, first, start):
+        return True
+    if _BEFORE_AT.fullmatch(found["local"]) or _VERSION.fullmatch(found["local"]):
+        return False
+    return _BEFORE_NOUN.search(plain, first, start) is None
+
+
+def _written_emails(plain: str) -> list[Mark]:
     marks: list[Mark] = []
     for found in _EMAIL.finditer(plain):
         start, end = found.span()
@@ -190,10 +246,10 @@ _HASHED_ORDER: Final = re.compile(
 _HASHED_OTHERWISE: Final = re.compile(
     r"(?:issues?|pr|pull requests?|bugs?|tickets?|commits?|pages?|lines?|rooms?|items?) ?$", re.IGNORECASE
 )
-# "ORD-2026-000123", "PO-4711-22", and Amazon's 3-7-7 digits.
+# "ORD-2026-000123", "PO-4711-22", "SO48215577", and Amazon's 3-7-7 digits.
 _SHAPED_ORDER: Final = re.compile(
     r"(?<![0-9A-Za-z])(?:"
-    r"(?:(?:(?i:ord(?:er)?)|PO|SO)[-_#](?=[0-9A-Za-z_/-]{0,40}\d{4})|(?i:ord(?:er)?)(?=\d{4}))"
+    r"(?:(?:(?i:ord(?:er)?)|PO|SO)[-_#](?=[0-9A-Za-z_/-]{0,40}\d{4})|(?i:ord(?:er)?)(?=\d{4})|(?i:[PS]O)(?=\d{6}))"
     r"[0-9A-Za-z]+(?:[-_/][0-9A-Za-z]+)*"
     r"|(?<!\d-)(?<!\+)\d{3}-\d{7}-\d{7}(?!-\d))(?![0-9A-Za-z])"
 )
@@ -254,6 +310,44 @@ _LABELLED_TRACKING: Final = re.compile(
 )
 _SHORTEST_LABELLED_TRACKING: Final = 6
 
+# A carrier's name before a long number, as in "DPD 15501234567890". Not "UPS 1500", nor "DHL 10 500 000".
+_CARRIERS: Final = (
+    *(
+        "dpd",
+        "dhl",
+        "ups",
+        "fedex",
+        "usps",
+        "tnt",
+        "gls",
+        "hermes",
+        "evri",
+        "yodel",
+        "royal ?mail",
+        "postnord",
+    ),
+    *(
+        "deutsche post",
+        "la poste",
+        "colissimo",
+        "chronopost",
+        "mondial relay",
+        "correos",
+        "seur",
+        "brt",
+        "inpost",
+    ),
+    *("posti", "aramex", "purolator", "ontrac", "lasership", "cainiao", "yunexpress", "canada post"),
+)
+_CARRIED: Final = re.compile(
+    rf"{BEGIN}(?:{'|'.join(_CARRIERS)})(?:{GAP}(?:{'|'.join(_SHIPPING_WORDS)}))?(?:{GAP}(?:{NUMBER_WORD}|is)){{0,4}}"
+    rf"{GAP}(?P<number>{WRITTEN}(?: \d{{2,}})*)",
+    re.IGNORECASE,
+)
+_FEWEST_CARRIED: Final = 8
+_QUANTITY: Final = re.compile(r"\d{1,3}(?: \d{3}){1,2}|\d*0{4}")
+_COMPACT_TIME: Final = re.compile(r"(?:19|20)\d\d(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])(?:\d{4}|\d{6})?")
+
 # The forms that begin with letters: UPS; the posts' S10; Amazon, LaserShip, DHL, Cainiao, SF, YunExpress.
 _LETTERED_TRACKING: Final = re.compile(
     r"(?<![0-9a-z])(?:(?P<ups>1Z(?:[ -]?[0-9A-Z]){16})|(?P<post>[A-Z]{2}(?: ?\d){9} ?[A-Z]{2})"
@@ -270,6 +364,8 @@ def tracking_numbers(plain: str) -> list[Mark]:
         spans += [
             found.span() for found in _LETTERED_TRACKING.finditer(plain) if _is_lettered_tracking(found)
         ]
+        carried = _CARRIED.finditer(plain)
+        spans += listed(plain, [found.span("number") for found in carried if _is_carried(found["number"])])
     if holds(plain, _TRACKING_STEMS):
         labelled = _LABELLED_TRACKING.finditer(plain)
         spans += listed(
@@ -280,6 +376,12 @@ def tracking_numbers(plain: str) -> list[Mark]:
 
 def _is_labelled_tracking(labelled: str) -> bool:
     return len(labelled) >= _SHORTEST_LABELLED_TRACKING and not DATE_ONLY.fullmatch(labelled)
+
+
+def _is_carried(number: str) -> bool:
+    if _QUANTITY.fullmatch(number) or _COMPACT_TIME.fullmatch(number):
+        return False
+    return len(digits_of(number)) >= _FEWEST_CARRIED and not DATE_ONLY.match(number)
 
 
 def _is_lettered_tracking(found: re.Match[str]) -> bool:
@@ -339,10 +441,12 @@ def is_tracking_number(digits: str, bare: bool) -> bool:
 
 # --- The first look --------------------------------------------------------------------------------
 
-# A credential, a link, an address, or what is percent-encoded has one of these, in small letters.
+# A credential, a link, an address, "so" before an order number, or what is percent-encoded has one of these,
+# in small letters.
 _SIGN: Final = re.compile(
     r"@|%[2-7]|://|www|\.[a-z]{2,6}(?::\d+)?[/?]"
     r"|sk_|pk_|rk_|sk-|whsec_|gh[opusr]_|github_|glpat-|xox|akia|asia|aiza|eyj|earer "
+    rf"|[ps]o\d{{6}}|{_SPELLED_HINT}"
 )
 # A number that no word announces and that has few digits has one of these.
 _NUMBER_STEMS: Final = tuple({*_ORDER_STEMS, *_TRACKING_STEMS, "#", "1z", "ord", "po-", "po_", "so-", "so_"})

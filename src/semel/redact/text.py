@@ -137,8 +137,11 @@ def _put(text: str, marks: list[Mark]) -> str:
     return "".join([*pieces, text[done:]])
 
 
-# No number or address goes on after a comma and a blank, nor with a word of four letters after a blank.
-_PLACE: Final = re.compile(rf"[,;](?=\s)|[{CJK_MARKS}]|\s(?=[^\W\d_]{{4}})")
+# No number or address goes on after a comma and a blank, nor with a word of four letters after a blank; but a
+# domain does, after "at", "@" or "dot", perhaps in brackets.
+_PLACE: Final = re.compile(
+    rf"[,;](?=\s)|[{CJK_MARKS}]|(?<![@)\]}}\s])(?<!\bat)(?<!\bdot)\s(?=[^\W\d_]{{4}})", re.IGNORECASE
+)
 
 # But a name in quotes does, as in "ann b"@example.com.
 _END_OF_QUOTED: Final = re.compile(r'(?:"|%22).{0,3}(?:[@\ufe6b\uff20]|%40)')
