@@ -12,7 +12,7 @@ import msgspec
 from semel.doors.http.exchange import Exchange
 from semel.doors.http.pages import apage_of
 from semel.doors.http.policy import AdmittedKey, Idempotency, RequestHead
-from semel.doors.http.responses import HTTPResponse, NotBegun, NotKept
+from semel.doors.http.responses import HTTPResponse, RetryRequested, NotKept
 
 if TYPE_CHECKING:
     import asyncio
@@ -211,7 +211,7 @@ class ASGICycle(msgspec.Struct, eq=False):
     def _verdict(self, exchange: Exchange) -> Exception | None:
         """What the response means for its key; the error that it was made of says more than its status."""
         verdict = exchange.verdict()
-        if verdict is None or self._raised is None or isinstance(verdict, NotBegun):
+        if verdict is None or self._raised is None or isinstance(verdict, RetryRequested):
             return verdict
         return self._raised
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, TypeVar
 from semel import errors
 from semel.core.running import Run, leave
 from semel.doors.http.policy import AdmittedKey, Idempotency, RequestHead
-from semel.doors.http.responses import NOT_BEGUN, HTTPResponse, NotBegun, NotKept, Pairs, Recording
+from semel.doors.http.responses import RETRY_STATUSES, HTTPResponse, RetryRequested, NotKept, Pairs, Recording
 
 if TYPE_CHECKING:
     from semel.once import Running
@@ -144,7 +144,7 @@ class Exchange:
         """What the recorded response means for its key: None keeps it, and an error gives the key back."""
         status = self.recording.status
         if not self._idempotency.keep(status):
-            return NotBegun(status) if status in NOT_BEGUN else NotKept(status)
+            return RetryRequested(status) if status in RETRY_STATUSES else NotKept(status)
         if self.run is not None:
             self.run.result = self.recording.kept()
         return None

@@ -164,16 +164,16 @@ LAST_DATE: Final = 253402300799
 
 
 # With these a handler says that it has not begun, and that the client may retry.
-NOT_BEGUN: Final = frozenset({408, 423, 425, 429})
+RETRY_STATUSES: Final = frozenset({408, 423, 425, 429})
 SERVER_ERROR: Final = 500
 
 
 def is_final(status: int) -> bool:
     """Whether a status is the outcome of a request: below 500, and none that asks for a retry."""
-    return status < SERVER_ERROR and status not in NOT_BEGUN
+    return status < SERVER_ERROR and status not in RETRY_STATUSES
 
 
-class NotBegun(errors.Later):
+class RetryRequested(errors.Later):
     """The handler answered that the client may retry: the key is released, and no attempt is counted."""
 
     def __init__(self, status: int) -> None:
