@@ -32,6 +32,9 @@ T = TypeVar("T")
 C = TypeVar("C", bound=psycopg.Connection[Any] | psycopg.AsyncConnection[Any])
 
 IDLE = TransactionStatus.IDLE
+# Never prepared by the driver, also on a caller's connection: what it has prepared fails once a column is
+# altered, and the caller's transaction with it.
+AS_TEXT: dict[str, Any] = {"prepare": False, "binary": True}
 # The longest pause after a conflict; at random, so that the two do not meet again.
 PAUSE_SECONDS = 0.05
 
@@ -288,14 +291,14 @@ def _send(
         sql, values = statements[0]
         if values is not None and (prepared := session.prepared_for(sql)):
             return [session.connection.wait(prepared.execute(sql, values))]
-        session.cursor.execute(sql, values, binary=True)
+        session.cursor.execute(sql, values, **AS_TEXT)
         return [[] if values is None else session.cursor.fetchall()]
     if session.prepared:
         return session.connection.wait(session.prepared.execute_together(statements))
     cursors = [RawCursor(session.connection, row_factory=tuple_row) for _ in statements]
     with session.connection.pipeline():
         for cursor, (sql, values) in zip(cursors, statements, strict=True):
-            cursor.execute(sql, values, binary=True)
+            cursor.execute(sql, values, **AS_TEXT)
     return [
         [] if values is None else cursor.fetchall()
         for cursor, (_, values) in zip(cursors, statements, strict=True)
@@ -309,14 +312,14 @@ async def _asend(
         sql, values = statements[0]
         if values is not None and (prepared := session.prepared_for(sql)):
             return [await session.connection.wait(prepared.execute(sql, values))]
-        await session.cursor.execute(sql, values, binary=True)
+        await session.cursor.execute(sql, values, **AS_TEXT)
         return [[] if values is None else await session.cursor.fetchall()]
     if session.prepared:
         return await session.connection.wait(session.prepared.execute_together(statements))
     cursors = [AsyncRawCursor(session.connection, row_factory=tuple_row) for _ in statements]
     async with session.connection.pipeline():
         for cursor, (sql, values) in zip(cursors, statements, strict=True):
-            await cursor.execute(sql, values, binary=True)
+            await cursor.execute(sql, values, **AS_TEXT)
     return [
         [] if values is None else await cursor.fetchall()
         for cursor, (_, values) in zip(cursors, statements, strict=True)

@@ -10,16 +10,20 @@ Several statements are sent together and answered together, in one round trip, a
 fails, the server carries out none that follow.
 """
 
-from contextlib import suppress
 from hashlib import blake2b
 from typing import Any, NamedTuple, TypeAlias
 
 import psycopg
 from psycopg.abc import PQGen
 from psycopg.adapt import PyFormat, Transformer
-from psycopg.errors import DuplicatePreparedStatement, InvalidSqlStatementName, error_from_result
+from psycopg.errors import (
+    DuplicatePreparedStatement,
+    FeatureNotSupported,
+    InvalidSqlStatementName,
+    error_from_result,
+)
 from psycopg.generators import execute, fetch_many, send
-from psycopg.pq import DiagnosticField, ExecStatus, Format, TransactionStatus
+from psycopg.pq import ExecStatus, Format, TransactionStatus
 from psycopg.pq.abc import PGresult
 
 from semel.stores.postgres.plan import PostgresRows
@@ -30,10 +34,12 @@ SYNC = ExecStatus.PIPELINE_SYNC
 # Each takes memory of the server's, in every session. A table has a few; the rest is sent as text.
 MOST = 100
 
-# What the server says of a name that the session does not know, and of one that it knows already.
-UNKNOWN_NAME, KNOWN_NAME = b"26000", b"42P05"
-
 ROLLBACK: PostgresStatement = b"ROLLBACK", None
+DEALLOCATE: PostgresStatement = b"DEALLOCATE ALL", None
+
+# A name that does not stand for its statement: the session was told to forget its names, as by DISCARD ALL,
+# or knows one already, or a column has another type than when it was prepared. Nothing was done.
+MISNAMED = (InvalidSqlStatementName, DuplicatePreparedStatement, FeatureNotSupported)
 
 # A statement, and the types of its values as they are sent.
 StatementKey: TypeAlias = tuple[bytes, Any]
@@ -73,10 +79,8 @@ class PreparedStatements:
         """Execute a statement by its name, and prepare it where it has none; its rows."""
         try:
             return (yield from self._execute(sql, values))
-        except InvalidSqlStatementName:
-            # Somebody has had the session forget its names, as DISCARD ALL does. Nothing was done.
-            self._names.clear()
-            return (yield from self._execute(sql, values))
+        except MISNAMED:
+            return (yield from self._as_text([(sql, values)]))[0]
 
     def _execute(self, sql: bytes, values: list[Any]) -> PQGen[PostgresRows]:
         statement = self._adapt(sql, values)
@@ -89,8 +93,7 @@ class PreparedStatements:
     def _prepare(self, key: StatementKey) -> PQGen[bytes]:
         name = _name(key)
         self._pgconn.send_prepare(name, *key)
-        with suppress(DuplicatePreparedStatement):
-            yield from self._result()
+        yield from self._result()
         return name
 
     def _result(self) -> PQGen[PGresult]:
@@ -106,9 +109,14 @@ class PreparedStatements:
         by_name = [values is not None and self.worthwhile(sql) for sql, values in statements]
         try:
             return (yield from self._pipeline(statements, by_name))
-        except (InvalidSqlStatementName, DuplicatePreparedStatement):
-            # The session knows fewer names than it was thought to, or more. Nothing was done: as text, then.
-            return (yield from self._pipeline(statements, [False] * len(statements)))
+        except MISNAMED:
+            return (yield from self._as_text(statements))
+
+    def _as_text(self, statements: list[PostgresStatement]) -> PQGen[list[PostgresRows]]:
+        """Execute statements without names, after the session has forgotten all of them."""
+        self._names.clear()
+        rows = yield from self._pipeline([DEALLOCATE, *statements], [False] * (len(statements) + 1))
+        return rows[1:]
 
     def _pipeline(
         self, statements: list[PostgresStatement], by_name: list[bool]
@@ -154,13 +162,10 @@ class PreparedStatements:
         raise psycopg.OperationalError("the connection was closed")
 
     def _forget(self, preparing: list[StatementKey | None], results: list[PGresult]) -> None:
-        """Forget the names that were not given after all, and all of them where the session has."""
-        codes = [result.error_field(DiagnosticField.SQLSTATE) for result in results]
-        if UNKNOWN_NAME in codes:
-            self._names.clear()
+        """Forget the names that were not given after all."""
         # A commit that fails is one result more.
-        for key, result, code in zip(preparing, results, codes, strict=False):
-            if key is not None and result.status not in GOOD and code != KNOWN_NAME:
+        for key, result in zip(preparing, results, strict=False):
+            if key is not None and result.status not in GOOD:
                 self._names.pop(key, None)
 
     # Values and rows
