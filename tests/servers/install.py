@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
-from tests.servers import chromium, rabbitmq, redis, spin, systemd
+from tests.servers import chromium, pgbouncer, rabbitmq, redis, spin, systemd
 from tests.servers.dynamodb import BINARY, PACKAGE, SERVERS, VERSION
 from tests.servers.running import Unavailable
 
@@ -130,6 +130,8 @@ def main() -> None:
         )
     if not has(rabbitmq.binary):
         install_server("rabbitmq-server", "RabbitMQ is not here: install your system's rabbitmq-server.")
+    if not has(pgbouncer.binary):
+        install_server("pgbouncer", "PgBouncer is not here: install your system's pgbouncer.")
     if not has(chromium.binary):
         install_program("chromium", "Chromium is not here: install your system's chromium, or Chrome.")
     if not has(spin.binary):

@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from signal import SIGINT
@@ -44,6 +45,30 @@ def postgres() -> Iterator[str]:
         )
         with serving(server) as port:
             yield url(port)
+
+
+@contextmanager
+def standby() -> Iterator[tuple[str, str]]:
+    """A primary and its standby: the URLs of both."""
+    with folder() as place:
+        user, programs = servant(place), binaries(place)
+        first, second = place / "primary", place / "standby"
+        once(initdb(programs, first), place, user)
+
+        def server(data: Path) -> Server:
+            return Server(
+                place,
+                lambda port: [programs / "postgres", "-D", data, *options(port)],
+                answers,
+                user=user,
+                signal=SIGINT,
+            )
+
+        with serving(server(first)) as primary:
+            copy = [str(programs / "pg_basebackup"), "-h", HOST, "-p", str(primary), "-U", "postgres", "-R"]
+            once([*copy, "-D", second, "--checkpoint=fast", "--no-sync"], place, user)
+            with serving(server(second)) as port:
+                yield url(primary), url(port)
 
 
 def url(port: int) -> str:

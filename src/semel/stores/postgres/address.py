@@ -22,8 +22,12 @@ PREPARE_THRESHOLD = 5
 
 # A statement takes milliseconds: one that takes so long waits for a transaction that was left open. The
 # server gives it up before its answer is given up here, so that it is known not to be made. A session of ours
-# that has vanished in the middle of a transaction it ends after the same time.
-SESSION = "-c statement_timeout={0}ms -c idle_in_transaction_session_timeout={0}ms"
+# that has vanished in the middle of a transaction it ends after the same time. Under a stricter isolation, as
+# a role may have it by default, each of two writers who meet would begin anew.
+SESSION = (
+    "-c statement_timeout={0}ms -c idle_in_transaction_session_timeout={0}ms "
+    "-c default_transaction_isolation=read\\ committed"
+)
 SERVERS_SHARE = 0.8
 # A machine that is gone sends no farewell, and would be waited for for hours.
 DEFAULTS: dict[str, Any] = {
@@ -34,6 +38,11 @@ DEFAULTS: dict[str, Any] = {
     "fallback_application_name": "semel",
 }
 
+
+# A standby is behind its primary, and what it says of a key may be long out of date.
+WRITABLE = ("read-write", "primary")
+# A pooler makes up a number for the session, and the server has another one.
+INSPECT = b"SELECT pg_backend_pid(), pg_is_in_recovery()"
 
 # The driver prepares nothing by itself. What it has prepared it has the session forget after a ROLLBACK, and
 # in a pipeline that may come after it has prepared the next, which is then forgotten too. See `prepared`.
@@ -70,6 +79,11 @@ class PostgresAddress(msgspec.Struct, frozen=True):
                 f"prepare_threshold= a number or none; its form is {FORM}"
             )
         given = _given(f"{base}?{urlencode(options, quote_via=quote)}")
+        if given.setdefault("target_session_attrs", WRITABLE[0]) not in WRITABLE:
+            raise InvalidOption(
+                "semel reads and writes on the primary alone: in a PostgreSQL URL, leave out "
+                f"target_session_attrs=, or make it {' or '.join(WRITABLE)}"
+            )
         prepare = None if threshold == "none" else int(threshold)
         # Behind a pooler that gives out sessions by the transaction nothing may be asked of a session.
         session = {} if prepare is None else {"options": SESSION.format(int(timeout * SERVERS_SHARE * 1000))}
@@ -99,19 +113,38 @@ class PostgresAddress(msgspec.Struct, frozen=True):
         """Whether a connection is always the same session of the server, so that it can listen."""
         return self.prepare_threshold is not None
 
-    def connect(self) -> psycopg.Connection[Any]:
+    def connect(self) -> PostgresConnection:
         """A connection on which every statement is a transaction of its own."""
         connection = PostgresConnection.connect(self.conninfo, autocommit=True, prepare_threshold=NEVER)
         connection.limit = self.timeout
+        try:
+            self._inspect(connection, connection.execute(INSPECT).fetchone())
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
-    async def aconnect(self) -> psycopg.AsyncConnection[Any]:
+    async def aconnect(self) -> AsyncPostgresConnection:
         """A connection for the running loop, on which every statement is a transaction of its own."""
         connection = await AsyncPostgresConnection.connect(
             self.conninfo, autocommit=True, prepare_threshold=NEVER
         )
         connection.limit = self.timeout
+        try:
+            self._inspect(connection, await (await connection.execute(INSPECT)).fetchone())
+        except BaseException:
+            await connection.close()
+            raise
         return connection
+
+    def _inspect(
+        self, connection: PostgresConnection | AsyncPostgresConnection, row: tuple[int, bool] | None
+    ) -> None:
+        """Refuse a standby that stands behind a pooler, and note whether there is a pooler."""
+        pid, in_recovery = row or (0, False)
+        if in_recovery:
+            raise psycopg.errors.ReadOnlySqlTransaction("the server is in recovery")
+        connection.pooled = pid != connection.pgconn.backend_pid
 
 
 def connect_seconds(timeout: float) -> int:

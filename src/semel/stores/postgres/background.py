@@ -112,7 +112,7 @@ class BackgroundWorker:
             selector.register(connection.fileno(), selectors.EVENT_READ)
             selector.register(woken, selectors.EVENT_READ)
             try:
-                if self._address.keeps_sessions:
+                if self._address.keeps_sessions and not connection.pooled:
                     connection.execute(f"LISTEN {quoted(channel(self._address.schema))}".encode())
                     self.listening = True
                 while not self._stopping.is_set():

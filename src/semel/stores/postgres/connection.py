@@ -21,6 +21,8 @@ class PostgresConnection(psycopg.Connection[Any]):
     """A connection of the driver's, with a limit for each answer."""
 
     limit: float = float("inf")
+    pooled: bool = False
+    """A pooler stands between: the session may be another one for each transaction."""
 
     def wait(self, gen: PQGen[T], *args: Any, **kwargs: Any) -> T:
         """Wait for what the driver is about."""
@@ -31,6 +33,8 @@ class AsyncPostgresConnection(psycopg.AsyncConnection[Any]):
     """A connection of the driver's for asyncio, with a limit for each answer."""
 
     limit: float = float("inf")
+    pooled: bool = False
+    """A pooler stands between: the session may be another one for each transaction."""
 
     async def wait(self, gen: PQGen[T], *args: Any, **kwargs: Any) -> T:
         """Wait for what the driver is about."""

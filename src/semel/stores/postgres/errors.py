@@ -18,12 +18,23 @@ NO_EFFECT = RoundTrip([], commits=False)
 
 PROVISION = "run semel provision beside the service's semel.toml, or with its --url and its --env"
 TABLE = re.compile(rf'relation "(?:\w+\.)?{PREFIX}([\w-]+)" does not exist')
-STANDBY = "this server may only be read: name the primary, or all hosts with target_session_attrs=read-write"
+STANDBY = (
+    "this server may only be read: name the primary, or all hosts of which one is, or see to the setting "
+    "default_transaction_read_only of the role"
+)
 CROWDED = (
     "lower pool_size in the URLs of all who use it, put a pooler before it, or raise max_connections or the "
     "role's limit"
 )
 POOLER = "behind a pooler that gives out sessions by the transaction, add prepare_threshold=none to the URL"
+CANCELLED = (
+    "the statement was cancelled, as after statement_timeout, which is set for the role or is most of "
+    "timeout= in the URL: is a transaction left open?"
+)
+STARTUP = (
+    "a pooler does not let the settings of a session through: add options to its ignore_startup_parameters, "
+    "or prepare_threshold=none to the URL"
+)
 
 # By the server's own code; those that are not here go by their first two characters.
 MEANINGS: dict[str, tuple[type[errors.SemelError], str]] = {
@@ -51,7 +62,7 @@ MEANINGS: dict[str, tuple[type[errors.SemelError], str]] = {
     "55P03": (errors.StoreUnavailable, "a lock could not be had: is a transaction left open?"),
     "57014": (
         errors.StoreUnavailable,
-        "the statement was cancelled, as after most of timeout= in the URL: is a transaction left open?",
+        CANCELLED,
     ),
     "53300": (
         errors.StoreUnavailable,
@@ -80,6 +91,7 @@ REFUSALS = {
     r'database ".*" does not exist': "3D000",
     r"too many (clients|connections)|remaining connection slots": "53300",
     r"the database system is|not accepting connections": "57P03",
+    r"session is read-only|hot standby mode": "25006",
 }
 UNREACHED = "cannot be reached: see that it runs, and that host, port and firewall are right"
 SILENT = "{0} within {1:g} s; timeout= in the URL says how long is waited"
@@ -88,10 +100,13 @@ SILENT = "{0} within {1:g} s; timeout= in the URL says how long is waited"
 def unreachable(error: Exception, address: PostgresAddress) -> errors.SemelError:
     """Why there is no connection. Nothing was sent."""
     words = str(error).strip()
-    for pattern, code in REFUSALS.items():
-        if re.search(pattern, words):
-            return _error(*MEANINGS[code], words, address)
-    if isinstance(error, psycopg.errors.ConnectionTimeout):
+    if "unsupported startup parameter" in words:
+        return _error(errors.NotPermitted, STARTUP, words, address)
+    codes = [code for pattern, code in REFUSALS.items() if re.search(pattern, words)]
+    code = codes[0] if codes else getattr(error, "sqlstate", None)
+    if code in MEANINGS:
+        return _error(*MEANINGS[code], words, address)
+    if isinstance(error, psycopg.errors.ConnectionTimeout | AnswerTimeout):
         silent = SILENT.format("there was no connection", connect_seconds(address.timeout))
         return _error(errors.StoreUnavailable, f"{silent}. It {UNREACHED}", words, address)
     return _error(errors.StoreUnavailable, UNREACHED, words, address)

@@ -108,7 +108,9 @@ class SessionPool(Generic[C]):
         else:
             session.drop()
             session.use(connection)
-        session.prepared = PreparedStatements(connection, self.address.prepare_threshold)
+        # What is prepared by way of a pooler may be asked of another session the next time.
+        threshold = None if getattr(connection, "pooled", False) else self.address.prepare_threshold
+        session.prepared = PreparedStatements(connection, threshold)
         weakref.finalize(session, connection.pgconn.finish).atexit = False
         self._open.add(session)
         return session

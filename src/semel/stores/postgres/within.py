@@ -8,8 +8,9 @@ from psycopg.pq import TransactionStatus
 
 from semel.core.clock import Clock
 from semel.core.commands import Applied, Cancelled, Found, Stored, Time, Transact, Watch, Write
-from semel.errors import UsageError
+from semel.errors import StoreUnavailable, UsageError
 from semel.stores.postgres.address import PostgresAddress
+from semel.stores.postgres.errors import STANDBY
 from semel.stores.postgres.interpreter import (
     TRIES,
     ItemsByKey,
@@ -151,6 +152,8 @@ class PostgresWithin:
             raise UsageError(
                 "no transaction is open on this connection: begin one, as with connection.transaction()"
             )
+        if self._connection.pgconn.parameter_status(b"in_hot_standby") == b"on":
+            raise StoreUnavailable(f"the connection to share: {STANDBY}")
 
 
 def _uncommitted(steps: RoundTrips[T]) -> RoundTrips[T]:
