@@ -1,6 +1,7 @@
 """The store in a PostgreSQL database, where things go wrong, and inside a transaction of the caller's."""
 
 import asyncio
+import contextvars
 import json
 import os
 import random
@@ -46,8 +47,10 @@ from semel.core.commands import (
     allowed,
     outcome,
 )
+from semel.core.drive import leave
 from semel.core.lifecycle import Status
 from semel.core.locks import Waiter
+from semel.core.running import RENEWING
 from semel.stores.postgres import PostgresStore, background, ddl, migrate, prepared, problems, schema
 from semel.stores.postgres.address import PostgresAddress
 from semel.stores.postgres.errors import unreachable
@@ -747,6 +750,112 @@ def test_connections_are_shared_and_whoever_gets_none_is_told(url, mine, monkeyp
         monkeypatch.undo()
         with ThreadPoolExecutor(8) as threads:  # each gets its turn on the one connection
             assert len(list(threads.map(store.execute, [Get(THINGS, "key")] * 100))) == 100
+
+
+# Renewals of leases, whatever the callers do
+
+
+@contextmanager
+def waiting_for_a_row(url, admin, name, postgres, work):
+    """So many callers that all connections are taken, and they wait for a row that somebody has locked."""
+    with psycopg.connect(postgres) as holder, ThreadPoolExecutor(2) as threads:
+        holder.execute(f"INSERT INTO {name}.semel_ledger (id, expires_at) VALUES ('row', 'Infinity')")
+        callers = [
+            threads.submit(work, Put(LEDGER, "row", {"expires_at": After(5)}, ABSENT)) for _ in range(2)
+        ]
+        assert until(lambda: len(blocked(admin, name)) == 2)
+        yield
+        holder.rollback()
+        assert {type(caller.result()) for caller in callers} <= {Applied, Refused}
+
+
+def lease_of(admin, name, id):
+    return admin.execute(f"SELECT lease_until FROM {name}.semel_ledger WHERE id = %s", [id]).fetchone()
+
+
+# No server gives anything up, and nobody stops to wait for a connection, before a test is over.
+PATIENT = "&pool_size=2&timeout=600"
+
+
+@pytest.mark.situation(55)
+def test_a_lease_is_renewed_while_all_connections_wait_for_a_row(url, admin, name, postgres):
+    with semel.connect(url + PATIENT, env="test") as s:
+        renewed = []
+
+        @s.once("work", lease=6)
+        def work() -> None:
+            id = semel.current_run().claim.id
+            with waiting_for_a_row(url, admin, name, postgres, s.store.execute):
+                before = lease_of(admin, name, id)
+                renewed.append(until(lambda: lease_of(admin, name, id) > before))
+
+        work()
+    assert renewed == [True]
+
+
+@pytest.mark.situation(55)
+def test_a_lease_of_a_task_is_renewed_while_all_connections_wait_for_a_row(url, admin, name, postgres):
+    async def main():
+        with semel.connect(url + PATIENT, env="test") as s:
+
+            @s.once("work", lease=6)
+            async def work() -> bool:
+                id, loop = semel.current_run().claim.id, asyncio.get_running_loop()
+
+                def execute(command):
+                    return asyncio.run_coroutine_threadsafe(s.store.aexecute(command), loop).result()
+
+                def look():
+                    with waiting_for_a_row(url, admin, name, postgres, execute):
+                        before = lease_of(admin, name, id)
+                        return until(lambda: lease_of(admin, name, id) > before)
+
+                return await asyncio.to_thread(look)
+
+            renewed = await work()
+            await leave(s.store)
+            return renewed
+
+    assert asyncio.run(main())
+
+
+@pytest.mark.situation(55)
+def test_a_renewal_whose_own_row_is_locked_keeps_no_other_waiting(url, admin, name, postgres):
+    """It is given up after a moment, and its connection serves the next."""
+    with semel.connect(url + "&pool_size=2", env="test") as s, psycopg.connect(postgres) as holder:
+        held: Any = [s.ledger.claim(f"held:{n}") for n in range(3)]
+        free: Any = s.ledger.claim("free")
+        for claim in held:
+            holder.execute(f"SELECT * FROM {name}.semel_ledger WHERE id = %s FOR UPDATE", [claim.id])
+        context = contextvars.copy_context()
+        context.run(RENEWING.set, True)
+
+        def renew(claim):
+            return context.copy().run(s.ledger.renew, claim)
+
+        with ThreadPoolExecutor(3) as threads:
+            blocked_ones = [threads.submit(renew, claim) for claim in held]
+            renew(free)
+            for each in blocked_ones:
+                with pytest.raises(errors.StoreUnavailable, match="a lock could not be had"):
+                    each.result()
+        holder.rollback()
+        for claim in held:
+            renew(claim)
+
+
+def test_a_renewal_does_with_a_callers_connection_where_the_server_gives_no_more(url, admin, name):
+    with (
+        role(admin, f"{name}_one") as few,
+        semel.connect(as_role(url, few), env="test") as s,
+    ):
+        admin.execute(f"GRANT USAGE ON SCHEMA {name} TO {few}")
+        admin.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {name} TO {few}")
+        admin.execute(f"ALTER ROLE {few} CONNECTION LIMIT 1")
+        claim: Any = s.ledger.claim("work")
+        context = contextvars.copy_context()
+        context.run(RENEWING.set, True)
+        context.run(s.ledger.renew, claim)
 
 
 def test_a_closed_store_says_so(url):

@@ -27,7 +27,7 @@ from semel.core.events import What
 from semel.core.ledger import LedgerSteps
 from semel.core.locks import SignalSafeEvent, SignalSafeLock
 from semel.core.loops import PerLoop
-from semel.core.running import RENEWALS_PER_LEASE, RETRIES_PER_LEASE, Run
+from semel.core.running import RENEWALS_PER_LEASE, RENEWING, RETRIES_PER_LEASE, Run
 
 if TYPE_CHECKING:
     import asyncio
@@ -205,6 +205,7 @@ class Heartbeats:
     # The workers
 
     def _work(self) -> None:
+        RENEWING.set(True)
         try:
             while self._do_next(WORKER_IDLE_SECONDS):
                 pass
@@ -360,6 +361,7 @@ class TaskHeartbeat:
     async def _beat(self) -> None:
         import asyncio
 
+        RENEWING.set(True)  # in the context of this task, and of those that it creates
         run, clock, store = self.run, self._heartbeats.clock, self._heartbeats.store
         while not run.lost:
             await asyncio.sleep(run.due - clock.monotonic())

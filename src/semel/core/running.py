@@ -145,6 +145,10 @@ def unprotected(id: str) -> Claimed:
 CURRENT: ContextVar[Run | None] = ContextVar("semel_current_run", default=None)
 
 
+# Set while a lease is renewed: stores keep a connection for that, as work whose lease expires is repeated.
+RENEWING: ContextVar[bool] = ContextVar("semel_renewing", default=False)
+
+
 def current_run() -> Run:
     """The attempt that this code runs in."""
     run = CURRENT.get()

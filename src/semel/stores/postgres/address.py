@@ -17,6 +17,10 @@ FORM = "postgresql://user:password@host:5432/database, with options such as ?ssl
 
 # As many threads or tasks as may be at the server at the same moment; a claim takes less than a millisecond.
 POOL_SIZE = 10
+# Besides those, so many are kept for renewals of leases: callers that wait for a lock may hold all others.
+RENEWAL_POOL_SIZE = 4
+# A renewal whose row is locked gives way to those of others, and is tried again while there is lease left.
+RENEWAL_SESSION = "-c lock_timeout=500ms {}"
 # After so many uses a statement is prepared.
 PREPARE_THRESHOLD = 5
 
@@ -112,6 +116,14 @@ class PostgresAddress(msgspec.Struct, frozen=True):
     def keeps_sessions(self) -> bool:
         """Whether a connection is always the same session of the server, so that it can listen."""
         return self.prepare_threshold is not None
+
+    def for_renewals(self) -> "PostgresAddress":
+        """The same database, for renewals of leases alone."""
+        given = conninfo_to_dict(self.conninfo)
+        if options := given.get("options"):  # else a pooler may refuse any
+            given["options"] = RENEWAL_SESSION.format(options)
+        size = min(self.pool_size, RENEWAL_POOL_SIZE)
+        return msgspec.structs.replace(self, conninfo=make_conninfo("", **given), pool_size=size)
 
     def connect(self) -> PostgresConnection:
         """A connection on which every statement is a transaction of its own."""

@@ -84,6 +84,11 @@ class SessionPool(Generic[C]):
         # One that a signal has taken from its thread is closed as nobody has it any more.
         self._open: weakref.WeakSet[PostgresSession[C]] = weakref.WeakSet()
 
+    @property
+    def has_idle(self) -> bool:
+        """Whether a session is there that nobody uses."""
+        return bool(self._idle)
+
     def drop_all(self) -> None:
         """Close every session, whatever it is doing."""
         self.closed = True

@@ -10,12 +10,13 @@ from semel.core.commands import Found, Get, Query, Stored, Time, Watch
 from semel.core.forks import FORKING
 from semel.core.locks import Waiter
 from semel.core.loops import PerLoop
-from semel.errors import StoreClosed
+from semel.core.running import RENEWING
+from semel.errors import StoreClosed, StoreUnavailable
 from semel.model import TableSize
 from semel.stores.postgres.address import PostgresAddress
 from semel.stores.postgres.background import BackgroundWorker
 from semel.stores.postgres.interpreter import PostgresSteps, RoundTrips
-from semel.stores.postgres.pool import AsyncPostgresPool, PostgresPool, arun, run
+from semel.stores.postgres.pool import AsyncPostgresPool, PostgresPool, PostgresSession, arun, run
 from semel.stores.postgres.schema import SchemaCheck, layouts_of
 from semel.stores.postgres.within import PostgresWithin, StepsWithin
 from semel.stores.servertime import ServerTime
@@ -58,8 +59,11 @@ class PostgresStore:
 
     def _connect(self) -> None:
         self._watchers = KeyWatchers(self._clock)
+        renewals = self._address.for_renewals()
         self._pool = PostgresPool(self._address, self._clock)
-        self._pools = PerLoop(self._new_pool, _hang_up, AsyncPostgresPool.drop_all)
+        self._renewals = PostgresPool(renewals, self._clock)
+        self._pools = self._per_loop(self._address)
+        self._renewals_of_loops = self._per_loop(renewals)
         self._background = BackgroundWorker(self._address, self._clock, self._watchers.notify, self._reap)
 
     def __repr__(self) -> str:
@@ -117,18 +121,24 @@ class PostgresStore:
     async def leave(self) -> None:
         """Close the connections of the running loop."""
         await self._pools.leave()
+        await self._renewals_of_loops.leave()
 
     def close(self) -> None:
         """Close every connection; what another thread is about ends with its statement."""
         self._background.stop()
-        self._pool.close()
-        self._pools.drop_all()
+        for pool in (self._pool, self._renewals):
+            pool.close()
+        for pools in (self._pools, self._renewals_of_loops):
+            pools.drop_all()
         FORKING.discard(self)
 
-    def _new_pool(self) -> AsyncPostgresPool:
-        if self._pool.closed:
-            raise StoreClosed("the store was closed")
-        return AsyncPostgresPool(self._address, self._clock)
+    def _per_loop(self, address: PostgresAddress) -> PerLoop[AsyncPostgresPool]:
+        def new_pool() -> AsyncPostgresPool:
+            if self._pool.closed:
+                raise StoreClosed("the store was closed")
+            return AsyncPostgresPool(address, self._clock)
+
+        return PerLoop(new_pool, _hang_up, AsyncPostgresPool.drop_all)
 
     # Round trips
 
@@ -137,20 +147,42 @@ class PostgresStore:
         first = next(steps)  # what is wrong with a command is raised before anything is sent
         waiter = Waiter()
         with waiter.held:
-            session = (pool := self._pool).take(waiter)
+            pool, session = self._take(waiter)
             try:
                 return run(session, steps, self._address, pool.renew, first)
             finally:
                 pool.give(session)
 
+    def _take(self, waiter: Waiter) -> tuple[PostgresPool, PostgresSession[psycopg.Connection[Any]]]:
+        """A session and its pool, which for the renewal of a lease is another one."""
+        if RENEWING.get():
+            try:
+                return self._renewals, self._renewals.take(waiter)
+            except StoreUnavailable:  # perhaps the server has all the connections that it may have
+                if not self._pool.has_idle:
+                    raise
+        return self._pool, self._pool.take(waiter)
+
     async def _arun(self, steps: RoundTrips[T]) -> T:
         steps = steps if self._schema.whole else self._checking(steps)
         first = next(steps)
-        session = await (pool := self._pools.here()).take()
+        pool, session = await self._atake()
         try:
             return await arun(session, steps, self._address, pool.renew, first)
         finally:
             pool.give(session)
+
+    async def _atake(self) -> tuple[AsyncPostgresPool, PostgresSession[psycopg.AsyncConnection[Any]]]:
+        """A session and its pool, as `_take` gives them to threads."""
+        pool = self._pools.here()
+        if RENEWING.get():
+            renewals = self._renewals_of_loops.here()
+            try:
+                return renewals, await renewals.take()
+            except StoreUnavailable:
+                if not pool.has_idle:
+                    raise
+        return pool, await pool.take()
 
     def _checking(self, steps: RoundTrips[T]) -> RoundTrips[T]:
         """Round trips that begin with a check of the database, where one is due."""
@@ -201,7 +233,7 @@ class PostgresStore:
 
     def reset_after_fork(self) -> Any:
         """In a forked child: the connections are the parent's, and ending one here would end its session."""
-        inherited = self._pool, self._pools, self._background
+        inherited = self._pool, self._renewals, self._pools, self._renewals_of_loops, self._background
         self._connect()
         return inherited
 
