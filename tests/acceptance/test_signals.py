@@ -1,6 +1,7 @@
-"""An exception out of a signal handler, at any line: no lock is left behind, and no key is held for it."""
+"""An exception at any line, as out of a signal handler: no lock is left behind, and no key is held for it."""
 
 import contextlib
+import inspect
 import itertools
 import json
 import os
@@ -138,6 +139,32 @@ def interrupt_everywhere(s, other, way, error, moments):
             # What had begun is never free: the next attempt is known to be another one.
             assert s.ledger.get(f"work:{key}").attempt - work.runs[key] in (0, 1), interrupted.place
     assert moment >= 25
+
+
+# A call takes fewer frames than this on every store.
+ROOM = 80
+
+
+def nested(depth, function):
+    return function() if depth == 0 else nested(depth - 1, function)
+
+
+@pytest.mark.parametrize("way", ["function", "block"])
+def test_a_call_near_the_recursion_limit_leaves_no_claim(place, other, way):
+    """At every depth at which a call, or the giving back of its key, has too little room."""
+    with contextlib.closing(place.open()) as store:
+        work = Work(semel.Semel(store, env=place.env))
+        work.function("the first")
+        refused = 0
+        deepest = sys.getrecursionlimit() - len(inspect.stack(0))
+        for number in range(2 * ROOM):  # the second time nothing is done for the first time, which takes more
+            room = 2 + number % ROOM
+            try:
+                nested(deepest - room, partial(getattr(work, way), f"{number}"))
+            except RecursionError:
+                refused += 1
+            assert until(partial(free, other, work, f"{number}")), room
+        assert 0 < refused < 2 * ROOM
 
 
 def test_under_hold_what_had_begun_is_a_doubt_and_what_had_not_is_none(near):

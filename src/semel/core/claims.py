@@ -201,8 +201,13 @@ class ClaimSteps(HolderSteps):
                 self.rescue(one.withdrawn())
             raise
         except BaseException:
-            for one in pending:
-                yield from one.withdrawn()
+            try:
+                for one in pending:
+                    yield from one.withdrawn()
+            except RecursionError:  # here it has no room, and another thread has a stack of its own
+                for one in pending:
+                    self.rescue(one.withdrawn())
+                raise
             raise
 
     def _claimed(  # noqa: PLR0917 - they are one claim's
