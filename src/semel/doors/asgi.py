@@ -12,7 +12,7 @@ import msgspec
 from semel.doors.http.exchange import Exchange
 from semel.doors.http.pages import apage_of
 from semel.doors.http.policy import AdmittedKey, Idempotency, RequestHead
-from semel.doors.http.responses import HTTPResponse, RetryRequested, NotKept
+from semel.doors.http.responses import HTTPResponse, NotKept, RetryRequested
 
 if TYPE_CHECKING:
     import asyncio

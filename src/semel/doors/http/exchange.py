@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, TypeVar
 from semel import errors
 from semel.core.running import Run, leave
 from semel.doors.http.policy import AdmittedKey, Idempotency, RequestHead
-from semel.doors.http.responses import RETRY_STATUSES, HTTPResponse, RetryRequested, NotKept, Pairs, Recording
+from semel.doors.http.responses import RETRY_STATUSES, HTTPResponse, NotKept, Pairs, Recording, RetryRequested
 
 if TYPE_CHECKING:
     from semel.once import Running
