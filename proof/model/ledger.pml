@@ -540,7 +540,7 @@ inline end_work(me, what)
 #define ENDS(what) (what == COMPLETE -> COMPLETED : (what == FAIL -> FAILED : (what == RELEASE -> RELEASED : \
 	(what == DOUBT -> UNKNOWN : IN_PROGRESS))))
 
-/* as HolderSteps.ended, HolderSteps._insist, HolderSteps._judge, records.was_made: the holder's last write arrives. */
+/* as HolderSteps.ended, HolderSteps._send_while_held, HolderSteps._judge, records.was_made: the holder's last write arrives. */
 inline conclude(me)
 {
 	write(w[me].move, TOKEN(me), NONE, NOTHING);
