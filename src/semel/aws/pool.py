@@ -103,7 +103,7 @@ class IdleConnections(Generic[L]):
 
     def take(self, now: float) -> L | None:
         """One that can take a request."""
-        while (connection := self._pop(self._connections.pop)) is not None:
+        while (connection := self._if_any(self._connections.pop)) is not None:
             if connection.usable(now):
                 return connection
             connection.close()
@@ -113,21 +113,24 @@ class IdleConnections(Generic[L]):
         """Keep one for later, and hang up on one that nobody wanted for long."""
         connection.idle_since = now
         self._connections.append(connection)
-        if now - self._connections[0].idle_since > IDLE_SECONDS and (
-            old := self._pop(self._connections.popleft)
+        oldest = self._if_any(lambda: self._connections[0])
+        if (
+            oldest is not None
+            and now - oldest.idle_since > IDLE_SECONDS
+            and (old := self._if_any(self._connections.popleft)) is not None
         ):
             old.close()
 
     def close(self) -> None:
         """Hang up on all of them."""
-        while (connection := self._pop(self._connections.pop)) is not None:
+        while (connection := self._if_any(self._connections.pop)) is not None:
             connection.close()
 
     @staticmethod
-    def _pop(end: Callable[[], L]) -> L | None:
+    def _if_any(end: Callable[[], L]) -> L | None:
         try:
             return end()
-        except IndexError:  # another thread was faster
+        except IndexError:  # there is none, or another thread took it
             return None
 
 

@@ -49,29 +49,27 @@ class RedisPool:
         except BaseException:  # a reply that nobody waits for would be taken for the next one's
             connection.close()
             raise
-        if self._closed or _demoted(replies):
+        if _demoted(replies):
             connection.close()
         else:
             self._free[request.node].append(connection)
+            if self._closed:  # by another thread, which may have looked before the connection was back
+                self.close()
         return replies
 
     def close(self) -> None:
-        """Let go of every connection; those in use follow when they are free."""
+        """Close every connection; those in use follow when they are free."""
         self._closed = True
-        for connections in list(self._free.values()):
-            while connections:
-                connections.pop().close()
+        for free in list(self._free.values()):
+            while (connection := _last(free)) is not None:
+                connection.close()
 
     def _idle(self, node: Node) -> RedisConnection | None:
         """A connection that is free, and still good."""
         if self._closed:
             raise StoreClosed("the store was closed")
         free = self._free[node]
-        while free:
-            try:
-                connection = free.pop()
-            except IndexError:  # another thread was quicker
-                break
+        while (connection := _last(free)) is not None:
             if connection.is_quiet():
                 return connection
             connection.close()
@@ -133,17 +131,18 @@ class AsyncRedisPool:
         return replies
 
     async def close(self) -> None:
-        """Let go of every connection; those in use follow when they are free."""
+        """Close every connection; those in use follow when they are free."""
         self._closed = True
-        for connections in self._free.values():
+        for connections in list(self._free.values()):
             while connections:
                 await connections.pop().close(nowait=False)
 
     def drop(self) -> None:
         """Let go of every connection from elsewhere: the loop is closed, or another thread's."""
         self._closed = True
-        free = [connection for connections in self._free.values() for connection in connections]
-        for connection in [*self._used, *free]:
+        # Copied, since a loop that runs in another thread goes on returning connections.
+        free = [connection for connections in list(self._free.values()) for connection in list(connections)]
+        for connection in [*list(self._used), *free]:
             connection.drop(self._loop)
         self._free.clear()
 
@@ -169,6 +168,13 @@ class AsyncRedisPool:
             await connection.close()
             raise
         return connection
+
+
+def _last(free: list[RedisConnection]) -> RedisConnection | None:
+    try:
+        return free.pop()
+    except IndexError:  # there is none, or another thread took it
+        return None
 
 
 def _demoted(replies: list[Any]) -> bool:
