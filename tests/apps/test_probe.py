@@ -5,6 +5,7 @@ import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from datetime import UTC, datetime
 from hashlib import sha256
 from secrets import token_bytes
 from typing import Any
@@ -485,27 +486,67 @@ def test_a_request_that_failed_is_failed_in_the_seeds_table(opened, table):
     assert item("CONSUME#c")["status"] == {"S": "FAILED"}
 
 
+def theirs(operation: str, order: bytes, status: str, ends: float = 4_102_444_800) -> dict[str, Any]:
+    """An item as the seed's own program writes it for a request under the key `k`."""
+    done = {"responsePayload": {"S": '{"processedMessages":100,"elapsed":"PT2.5S"}'}}
+    return {
+        "pk": {"S": f"{operation}#k"},
+        "operationType": {"S": operation},
+        "idempotencyKey": {"S": "k"},
+        "status": {"S": status},
+        "requestHash": {"S": sha256(order).hexdigest()},
+        **(done if status == "COMPLETED" else {}),
+        "createdAt": {"S": "2025-10-29T12:00:00Z"},
+        "updatedAt": {"S": "2025-10-29T12:00:02Z"},
+        "expiresAt": {"S": datetime.fromtimestamp(ends, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")},
+        "ttl": {"N": str(int(ends))},
+    }
+
+
+ORDERS = {
+    "PRODUCE": b'{"address": "orders", "count": 3}',
+    "CONSUME": b'{"address": "orders", "max": 3, "seconds": 0}',
+}
+
+
 @pytest.mark.seed("M3")
 def test_what_the_seeds_own_system_has_done_is_not_done_again(opened, table):
     s, _, put = table
-    theirs = {
-        "pk": {"S": "PRODUCE#k"},
-        "operationType": {"S": "PRODUCE"},
-        "idempotencyKey": {"S": "k"},
-        "status": {"S": "COMPLETED"},
-        "requestHash": {"S": "f1c4b5a3"},
-        "responsePayload": {"S": '{"processedMessages":100,"elapsed":"PT2.5S"}'},
-        "createdAt": {"S": "2025-10-29T12:00:00Z"},
-        "updatedAt": {"S": "2025-10-29T12:00:02Z"},
-        "expiresAt": {"S": "2100-01-01T00:00:00Z"},
-        "ttl": {"N": "4102444800"},
-    }
-    put(theirs)
+    put(theirs("PRODUCE", ORDERS["PRODUCE"], "COMPLETED"))
     caller = opened(s)
-    status, told, headers = caller.produce("k")
+    status, told, headers = caller.ask("produce", "k", ORDERS["PRODUCE"])
     assert (status, told) == (200, {"processedMessages": 100, "elapsed": "PT2.5S"})
     assert headers["Idempotent-Replayed"] == "true"
     assert caller.consume("c") == []
+
+
+@pytest.mark.seed("M3")
+@pytest.mark.parametrize("operation", list(ORDERS))
+def test_what_the_seeds_own_system_is_at_is_left_to_it_until_its_end(opened, table, operation):
+    s, item, put = table
+    caller = opened(s)
+    caller.produce("before", {"address": "orders", "messages": ["a", "b"]})
+    running = theirs(operation, ORDERS[operation], "IN_PROGRESS")
+    put(running)
+    status, told, _ = caller.ask(operation.lower(), "k", ORDERS[operation])
+    assert (status, told["type"]) == (409, "/problems#in-progress")
+    assert item(f"{operation}#k") == running
+    assert caller.consume("c") == ["a", "b"]
+    put(theirs(operation, ORDERS[operation], "IN_PROGRESS", ends=1_761_825_600))
+    assert caller.ask(operation.lower(), "k", ORDERS[operation])[0] == 200
+
+
+@pytest.mark.seed("M3")
+@pytest.mark.parametrize("status", ["COMPLETED", "IN_PROGRESS", "FAILED"])
+@pytest.mark.parametrize("operation", list(ORDERS))
+def test_another_payload_under_a_key_of_the_seeds_own_system_is_refused(opened, table, operation, status):
+    s, item, put = table
+    put(theirs(operation, ORDERS[operation], status))
+    caller = opened(s)
+    order = {"address": "elsewhere", **({"count": 1} if operation == "PRODUCE" else {"max": 1})}
+    refused = caller.ask(operation.lower(), "k", order)
+    assert (refused[0], refused[1]["type"]) == (422, "/problems#payload-changed")
+    assert item(f"{operation}#k") == theirs(operation, ORDERS[operation], status)
 
 
 # On Lambda

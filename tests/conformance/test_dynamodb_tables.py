@@ -40,7 +40,7 @@ from semel.core.drive import Store
 from semel.core.ledger import LedgerSteps
 from semel.core.lifecycle import Status
 from semel.core.realm import Realm
-from semel.model import Busy, Claimed, Replay
+from semel.model import Busy, Claimed, Mismatch, Replay
 from semel.stores.dynamodb.layout import DynamoLayout, title
 from semel.tables import LEDGER, Table
 from semel.tables.powertools import POWERTOOLS
@@ -628,12 +628,47 @@ class TestShapes:
             "ttl": {"N": "1761748800"},
         }
         self.on.put(PROBE, theirs)
-        replay = runner.run(self.ledger.claim("PRODUCE#a", fingerprint="a" * 64))
+        replay = runner.run(self.ledger.claim("PRODUCE#a", fingerprint="f1c4b5a3"))
         assert type(replay) is Replay
         assert replay.result == {"processedMessages": 100, "elapsed": "PT2.5S"}
         assert replay.record.created_at == 1_761_739_200.0
         self.on.put(PROBE, theirs | {"pk": {"S": "CONSUME#b"}, "status": {"S": "FAILED"}})
         assert runner.run(self.ledger.claim("CONSUME#b")).record.status is Status.FAILED
+
+    @pytest.mark.seed("M3")
+    def test_what_the_probe_wrote_has_its_payload(self, run) -> None:
+        """Its hash is compared, whatever became of the request; an item without one says nothing."""
+        runner = run(PROBE)
+        for status in ("COMPLETED", "IN_PROGRESS", "FAILED"):
+            theirs = {"pk": {"S": "PRODUCE#a"}, "status": {"S": status}, "requestHash": {"S": "f1c4b5a3"}}
+            self.on.put(PROBE, theirs)
+            assert type(runner.run(self.ledger.claim("PRODUCE#a", fingerprint="a" * 64))) is Mismatch
+            assert type(runner.run(self.ledger.claim("PRODUCE#a", fingerprint="f1c4b5a3"))) is not Mismatch
+        self.on.put(PROBE, {"pk": {"S": "PRODUCE#a"}, "status": {"S": "COMPLETED"}})
+        assert type(runner.run(self.ledger.claim("PRODUCE#a", fingerprint="a" * 64))) is Replay
+
+    @pytest.mark.seed("M3")
+    @pytest.mark.parametrize("on_lapsed", ["rerun", "hold", "resolve"])
+    @pytest.mark.parametrize("table", [QUILL, ALCHEMISER, SUPPORT_EVENTS, PROBE, POWERTOOLS], ids=repr)
+    def test_what_somebody_else_is_at_is_held_until_its_end(self, run, table: Table, on_lapsed: Any) -> None:
+        """It has no lease of ours, so it has the time that its owner gave it; nothing is written into it."""
+        runner = run(table)
+        layout = DynamoLayout(LEDGER, table, ENV)
+        theirs = {
+            table.partition: {"S": "theirs"},
+            "status": layout.fields["status"].write("IN_PROGRESS"),
+            layout.expires.name: {"N": "1700000060"},
+        }
+        self.on.put(table, theirs)
+        busy = runner.run(self.ledger.claim("theirs", on_lapsed=on_lapsed))
+        assert type(busy) is Busy
+        assert busy.retry_after == 60
+        self.clock.advance(59.5)
+        assert type(runner.run(self.ledger.claim("theirs", on_lapsed=on_lapsed))) is Busy
+        assert self.on.item(table, "theirs") == theirs
+        self.clock.advance(0.5)
+        mine = runner.run(self.ledger.claim("theirs", on_lapsed=on_lapsed))
+        assert (type(mine), mine.attempt) == (Claimed, 1)
 
     def test_an_owners_attributes_survive_what_the_ledger_changes(self, run) -> None:
         """A completion changes what it names and leaves the rest; a delete takes it all."""

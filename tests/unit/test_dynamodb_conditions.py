@@ -115,7 +115,7 @@ def test_filters_of_an_index_name_the_tables_key_and_not_its_own() -> None:
 
 
 def test_what_lacks_an_attribute_means_its_default() -> None:
-    """As a mark that somebody else wrote: completed, with no token, at its first attempt."""
+    """As a mark that somebody else wrote: completed, with no token, at its first attempt, until its end."""
     alive = "attribute_exists(pk) AND (attribute_not_exists(expiresAt) OR expiresAt > 1700000000)"
     foreign = "attribute_not_exists(token)"
     assert written(Equals("status", "COMPLETED"), kept=QUILL)[0] == (
@@ -126,7 +126,8 @@ def test_what_lacks_an_attribute_means_its_default() -> None:
         f"{alive} AND (status IN (FAILED, COMPLETED) OR attribute_not_exists(status) AND {foreign})"
     )
     assert written(Past("lease_until"), kept=QUILL)[0] == (
-        f"{alive} AND (lease_until <= 1700000000.5 OR attribute_not_exists(lease_until) AND {foreign})"
+        f"{alive} AND (lease_until <= 1700000000.5 OR attribute_not_exists(lease_until) AND {foreign} "
+        "AND expiresAt <= 1700000000)"
     )
     assert written(AtMost("attempt", 0), kept=QUILL)[0] == f"{alive} AND attempt <= 0"
     assert written(AtMost("attempt", 1), kept=QUILL)[0] == (

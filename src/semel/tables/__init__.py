@@ -56,6 +56,8 @@ class Column(msgspec.Struct, frozen=True, kw_only=True):
     """Other words for some of its values."""
     default: Any = None
     """What an item means that lacks it: one that somebody else has written."""
+    comparable: bool = False
+    """Whether callers compare with what somebody else has written here: a fingerprint made as theirs is."""
 
     def __hash__(self) -> int:
         return hash(self.name)

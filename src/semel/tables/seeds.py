@@ -3,14 +3,23 @@
 from functools import partial
 from typing import Final
 
-from semel.tables import LEDGER, PERSONS, YEAR, Column, Form, Index, Table, attributes_of, defaults
+from semel.tables import LEDGER, PERSONS, YEAR, Column, Form, Index, Same, Table, attributes_of, defaults
 
 # What is true of every table that stands for the ledger.
 ledger_layout: Final = partial(Table, holds=LEDGER, bare_keys=True, longest=YEAR)
 
+# Nobody renews what another program has begun, so it is held for as long as that program said.
+UNTIL_ITS_END = Same("expires_at")
+
 # An item that somebody else wrote is a mark: it was seen, and nothing else is known.
 MARKED = defaults(
-    status="COMPLETED", token="", attempt=1, updated_at=0, lease_until=0, encoding="none:mark", version=1
+    status="COMPLETED",
+    token="",
+    attempt=1,
+    updated_at=0,
+    lease_until=UNTIL_ITS_END,
+    encoding="none:mark",
+    version=1,
 )
 
 QUILL = ledger_layout(
@@ -172,10 +181,11 @@ PROBE = ledger_layout(
     copies={"expiresAt": ("expires_at", Form.ISO)},
     columns=defaults(token="", attempt=1, encoding="json", version=1)
     | {
-        "fingerprint": Column(name="requestHash"),
+        # The SHA-256 of the request's body, in hex, as its document has it.
+        "fingerprint": Column(name="requestHash", comparable=True),
         "created_at": Column(name="createdAt", form=Form.ISO, default=0),
         "updated_at": Column(name="updatedAt", form=Form.ISO, default=0),
-        "lease_until": Column(name="leaseUntil", default=0),
+        "lease_until": Column(name="leaseUntil", default=UNTIL_ITS_END),
         "expires_at": Column(name="ttl", form=Form.SECONDS),
         "result": Column(name="responsePayload", form=Form.JSON),
     },

@@ -119,6 +119,7 @@ class DynamoLayout:
             attribute: Field(attribute, kind, self._column(attribute, columns))
             for attribute, kind in asked.kinds.items()
         }
+        self._comparable = self._column(FINGERPRINT, columns).comparable
         self.partition: Field = self.fields[asked.partition]
         self.sort: Field | None = None if asked.sort is None else self.fields[asked.sort]
         self.expires: Field = self.fields[asked.expires]
@@ -298,7 +299,8 @@ class DynamoLayout:
         """Make a record of what may have been written by somebody who knows nothing of records."""
         bodies = [field.attribute for field in self.bodies if field.attribute in known]
         foreign = TOKEN not in known
-        if foreign or len(str(known.get(FINGERPRINT))) == MD5_DIGITS:
+        theirs = foreign or len(str(known.get(FINGERPRINT))) == MD5_DIGITS
+        if theirs and not self._comparable:
             known.pop(FINGERPRINT, None)
         if foreign or bodies:
             for field in self._defaults:
