@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -124,7 +125,7 @@ def test_a_connection_that_another_thread_takes_at_any_moment_is_no_error_to_the
     moment = 0
     while moment := moment + 1:
         with ExitStack() as held:
-            overtaken = Overtaken(pool.module, moment, lambda held=held: pool.take(held))
+            overtaken = Overtaken(pool.module, moment, partial(pool.take, held))
             found = overtaken.call(lambda: store.execute(GET))
         assert overtaken.errors == []
         assert found.item["body"] == {"n": 1}
@@ -141,7 +142,7 @@ def test_a_store_that_another_thread_closes_at_any_moment_answers_or_says_so_and
         store, pool = opened(place)
         overtaken = Overtaken(pool.module, moment, store.close)
         with suppress(StoreClosed):
-            overtaken.call(lambda store=store: store.execute(GET))
+            overtaken.call(partial(store.execute, GET))
         assert overtaken.errors == []
         if not overtaken.came:
             store.close()
@@ -156,7 +157,7 @@ def test_a_connection_that_another_thread_takes_at_any_moment_is_no_error_to_the
     while moment := moment + 1:
         store, pool = opened(place)
         with ExitStack() as held:
-            overtaken = Overtaken(pool.module, moment, lambda pool=pool, held=held: pool.take(held))
+            overtaken = Overtaken(pool.module, moment, partial(pool.take, held))
             overtaken.call(store.close)
         assert all(isinstance(error, StoreClosed) for error in overtaken.errors)
         assert pool.idle() == 0
@@ -176,6 +177,9 @@ def test_a_loop_that_uses_another_node_at_any_moment_is_no_error_to_the_thread_t
     def there(steps: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(steps, loop).result(30)
 
+    def look(pool: redis_pool.AsyncRedisPool, node: Node) -> None:
+        there(pool._idle(node))  # as every exchange does first
+
     async def made() -> redis_pool.AsyncRedisPool:
         return redis_pool.AsyncRedisPool(address)
 
@@ -183,8 +187,8 @@ def test_a_loop_that_uses_another_node_at_any_moment_is_no_error_to_the_thread_t
     while moment := moment + 1:
         pool = there(made())
         there(pool.exchange(ping))
-        other = RedisRequest(Node(f"127.0.0.{moment % 200 + 2}", address.home.port), ping.data, 1)
-        overtaken = Overtaken(redis_pool, moment, lambda pool=pool, other=other: there(_tried(pool, other)))
+        other = Node(f"127.0.0.{moment % 200 + 2}", address.home.port)
+        overtaken = Overtaken(redis_pool, moment, partial(look, pool, other))
         overtaken.call(pool.drop)
         assert overtaken.errors == []
         if not overtaken.came:
@@ -195,11 +199,6 @@ def test_a_loop_that_uses_another_node_at_any_moment_is_no_error_to_the_thread_t
     loop.call_soon_threadsafe(loop.stop)
     running.join()
     loop.close()
-
-
-async def _tried(pool: redis_pool.AsyncRedisPool, request: RedisRequest) -> None:
-    """Look for a connection to a node, as every exchange does first."""
-    await pool._idle(request.node)
 
 
 @pytest.mark.situation(65)
