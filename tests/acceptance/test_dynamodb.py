@@ -449,10 +449,12 @@ class Machine(Clock):
 class Dated(Counting):
     """A wire whose answers are dated by the world's clock, to the second."""
 
-    def __init__(self, url: str, world: World, machine: Machine) -> None:
+    def __init__(self, url: str, world: World, machine: Machine, *wrong: float) -> None:
         super().__init__(url)
         self._world = world
         self.time = ServiceTime(machine)
+        self.wrong: list[float] = list(wrong)
+        """How far off the next dates are."""
 
     def exchange(self, operation: str, request: Any, *, write: bool) -> WireSteps[dict[str, Any]]:
         sent = self.time.monotonic()
@@ -460,23 +462,55 @@ class Dated(Counting):
             return (yield from super().exchange(operation, request, write=write))
         finally:
             self._world.time += 0.02
-            self.time.observe(formatdate(self._world.time, usegmt=True), sent, self.time.monotonic())
+            date = formatdate(self._world.time + (self.wrong.pop(0) if self.wrong else 0), usegmt=True)
+            self.time.observe(date, sent, self.time.monotonic())
 
 
 # An hour off, and off by so little that the first answer does not tell.
 OFF = (3600.0, -3600.0, 0.9, 0.5, 0.0, -0.5, -0.9)
 
 
+@pytest.mark.situation(11)
+@pytest.mark.parametrize("wrong", [3600.0, -3600.0])
+@pytest.mark.parametrize("answers", [0, 1, 10])
+def test_an_answer_with_a_wrong_date_takes_over_no_live_lease(on: Engine, answers: int, wrong: float) -> None:
+    """Be it the first that a worker hears or a later one; and the lease it writes is as long as asked."""
+    world, ledger = World(), LedgerSteps(Realm(env=ENV))
+    machines = [Machine(world, 0.0, began) for began in (5.0, 1e6)]
+    wires = [Dated(on.url, world, machine) for machine in machines]
+    stores = [
+        DynamoDBStore(wire, env=ENV, clock=machine) for wire, machine in zip(wires, machines, strict=True)
+    ]
+    held = drive(ledger.claim("held", lease=30, ttl=60), stores[0])
+    assert type(held) is Claimed
+    for _ in range(answers):
+        drive(ledger.get("held"), stores[1])
+    wires[1].wrong = [wrong]
+    assert type(drive(ledger.claim("held", lease=30), stores[1])) is Busy
+    wires[1].wrong = [wrong]
+    drive(ledger.get("held"), stores[1])
+    assert type(drive(ledger.claim("held", lease=30), stores[1])) is Busy
+    drive(ledger.claim("mine", lease=30), stores[1])
+    mine = drive(ledger.get("mine"), stores[1])
+    assert world.time + 29 < mine.lease_until < world.time + 33
+    drive(ledger.complete(held, None), stores[0])
+    for store in stores:
+        store.close()
+
+
+@pytest.mark.situation(11)
+@pytest.mark.parametrize("wrong", [0.0, 1800.0])
 @pytest.mark.parametrize("seed", range(5))
-def test_never_two_live_holders_whatever_the_clocks_show(on: Engine, seed: int) -> None:
+def test_never_two_live_holders_whatever_the_clocks_show(on: Engine, seed: int, wrong: float) -> None:
     """Workers begin, claim and vanish; at no moment do two of them hold the key.
 
     Each counts its lease by its own monotonic clock from before it sent its claim, as a run does. One that
-    has just begun knows the server's time to the second only.
+    has just begun knows the server's time to the second only. Some answers have a wrong date.
     """
     rng = random.Random(seed)
     world, ledger = World(), LedgerSteps(Realm(env=ENV))
     stores: dict[float, DynamoDBStore] = {}
+    wires: dict[float, Dated] = {}
     lease, held_until, claims = 1.0, 0.0, 0
     for _ in range(400):
         world.time += rng.uniform(0, 0.5)
@@ -485,9 +519,12 @@ def test_never_two_live_holders_whatever_the_clocks_show(on: Engine, seed: int) 
             machine = Machine(world, off, rng.uniform(0, 1e6))
             if off in stores:
                 stores[off].close()
-            stores[off] = DynamoDBStore(Dated(on.url, world, machine), env=ENV, clock=machine)
+            wires[off] = Dated(on.url, world, machine)
+            stores[off] = DynamoDBStore(wires[off], env=ENV, clock=machine)
+        if wrong and not wires[off].wrong and rng.random() < 0.3:
+            wires[off].wrong = [0.0] * rng.randrange(3) + [rng.choice([wrong, -wrong]), 0.0]
         sent = world.time
-        outcome = drive(ledger.claim(f"seed-{seed}", lease=lease, ttl=1000), stores[off])
+        outcome = drive(ledger.claim(f"seed-{seed}-{wrong}", lease=lease, ttl=1000), stores[off])
         if type(outcome) is Claimed:
             assert world.time >= held_until, f"it came {held_until - world.time} s too soon"
             held_until = sent + lease

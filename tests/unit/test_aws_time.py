@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.aws.time import DRIFT, ServiceTime, parse_date
+from semel.aws.time import AGREEING, DRIFT, ServiceTime, parse_date
 from semel.core.clock import Clock
 from semel.testing import FakeClock
 from tests.clocks import MachineClock
@@ -69,21 +69,65 @@ def test_each_answer_narrows_what_is_not_known(skew, answers):
     widths = []
     for there, back, pause in answers[:20]:
         world.ask(there, back)
-        assert world.time._bounds is not None
-        lowest, highest, _ = world.time._bounds
-        widths.append(highest - lowest)
+        lowest, highest = world.time.span()
+        if world.time.known:
+            widths.append(highest - lowest)
         world.clock.advance(pause)
     assert all(later <= earlier + 2 * DRIFT * 90 for earlier, later in pairwise(widths))
 
 
+@pytest.mark.situation(11)
 @pytest.mark.parametrize("skew", [HOUR, -HOUR])
-def test_a_clock_an_hour_off_is_corrected_by_the_first_answer(skew):
+def test_a_clock_an_hour_off_is_corrected_by_the_first_answers(skew):
     world = World(skew)
-    assert not world.time.known
     assert world.error == HOUR
-    world.ask(0.02, 0.02)
+    for _ in range(AGREEING):
+        assert not world.time.known
+        world.ask(0.02, 0.02)
+        assert abs(world.time.signing() - world.truth) < 0.6
     assert world.time.known
+    assert not world.time.contradicted
     assert world.error < 0.6
+
+
+@pytest.mark.situation(11)
+@pytest.mark.parametrize("answers", [0, 1, 20])
+@pytest.mark.parametrize("wrong", [HOUR, -HOUR, 1e8, 5.0])
+def test_one_wrong_date_moves_the_clock_by_no_more_than_its_margin(wrong, answers):
+    """Whether it is the first answer or a later one; nor does the same again, before others have spoken."""
+    world = World()
+    for _ in range(answers):
+        world.ask(0.02, 0.02)
+    margin = world.time.margin
+    for _ in range(AGREEING - 1):
+        world.start += wrong
+        world.ask(0.02, 0.02)
+        world.start -= wrong
+        assert world.error <= margin
+        assert world.time.contradicted
+        lowest, highest = world.time.span()
+        assert lowest <= world.truth <= highest
+    world.ask(0.02, 0.02)
+    assert not world.time.contradicted
+    assert world.time.margin < 1.2
+
+
+@pytest.mark.situation(11)
+@given(SKEWS, st.lists(st.tuples(st.booleans(), SKEWS.filter(lambda by: abs(by) > 5)), max_size=30))
+def test_what_has_certainly_passed_has_passed_however_often_a_date_is_wrong(skew, dates):
+    """By more than the second that no answer tells, and as long as no two wrong ones come in a row."""
+    world = World(skew)
+    for _ in range(AGREEING):
+        world.ask(0.02, 0.02)
+    for wrong, by in dates:
+        if wrong:
+            world.start += by
+            world.ask(0.02, 0.02)
+            world.start -= by
+        world.ask(0.02, 0.02)
+        lowest, highest = world.time.span()
+        assert lowest - ROUNDING <= world.truth <= highest + ROUNDING
+        assert world.error <= world.time.margin + ROUNDING
 
 
 def test_a_clock_that_agrees_with_every_answer_is_left_as_it_is():
@@ -104,17 +148,21 @@ def test_setting_the_machines_clock_moves_nothing(jump):
     assert world.error <= world.time.margin < 1
 
 
-def test_a_server_whose_clock_was_set_is_followed_at_once():
+@pytest.mark.situation(12)
+def test_a_server_whose_clock_was_set_is_followed_when_its_answers_agree():
     world = World()
     world.ask()
     world.start += HOUR
-    world.ask()
+    for _ in range(AGREEING):
+        world.ask()
     assert world.error < 1.1
+    assert world.time.margin < 1.2
 
 
 def test_what_was_known_long_ago_is_known_less_well():
     world = World(skew=HOUR)
-    world.ask()
+    for _ in range(AGREEING):
+        world.ask()
     fresh = world.time.margin
     world.clock.advance(HOUR)
     assert world.time.margin == pytest.approx(fresh + DRIFT * HOUR)

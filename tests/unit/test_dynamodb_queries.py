@@ -10,7 +10,7 @@ import pytest
 
 from semel import errors
 from semel.aws.errors import ServiceError
-from semel.aws.time import ServiceTime
+from semel.aws.time import AGREEING, ServiceTime
 from semel.core.clock import Clock
 from semel.core.commands import (
     ABSENT,
@@ -365,18 +365,21 @@ class Dating(Told):
     "answer",
     [{}, ServiceError("ResourceNotFoundException", "no", 400, {}), ServiceError("AccessDenied", "", 400, {})],
 )
-def test_before_the_first_answer_the_server_is_asked_once(answer: Answer, run: str) -> None:
+@pytest.mark.parametrize(("off", "looks"), [(0, 1), (3600, AGREEING), (-3600, AGREEING)])
+def test_before_the_first_command_the_server_is_asked_until_the_time_is_sure(
+    answer: Answer, run: str, off: float, looks: int
+) -> None:
     """Any answer tells the time: whoever has no ledger, or may not read it, has a clock all the same."""
     clock = MachineClock()
-    told = Dating(clock, 3600)
+    told = Dating(clock, off)
     told.answers[0] = answer
     it = DynamoDBStore(told, env="test", clock=clock)
     assert it.at_once(Time()) is None
     found = it.execute(Time()) if run == "sync" else asyncio.run(it.aexecute(Time()))
-    assert abs(found.now - clock.now() - 3600) < 2
+    assert abs(found.now - clock.now() - off) < 2
     assert it.at_once(Time()) is not None
     it.execute(Time())
-    assert told.asked == [("GetItem", told.asked[0][1])]
+    assert told.asked == [("GetItem", told.asked[0][1])] * looks
     assert told.asked[0][1]["TableName"] == "semel-test-ledger"
     it.close()
 
@@ -389,7 +392,7 @@ def test_the_time_is_heard_from_a_table_that_is_in_use() -> None:
     it.execute(Get(DOCUMENTS, "key"))
     clock.jump(1000)
     it.execute(Time())
-    assert [request["TableName"] for _, request in told.asked] == ["semel-test-documents"] * 3
+    assert [request["TableName"] for _, request in told.asked] == ["semel-test-documents"] * (2 + AGREEING)
     it.close()
 
 

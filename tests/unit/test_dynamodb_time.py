@@ -5,7 +5,7 @@ from email.utils import formatdate
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.aws.time import ServiceTime
+from semel.aws.time import AGREEING, ServiceTime
 from semel.core.clock import Clock
 from semel.core.commands import NOW, After
 from semel.stores.dynamodb.layout import moment
@@ -64,7 +64,8 @@ class Machine(Clock):
 
 def told(machine: Machine) -> Timekeeper:
     time = ServiceTime(machine)
-    time.observe("Tue, 14 Nov 2023 22:13:20 GMT", machine.passed, machine.passed)
+    for _ in range(AGREEING):
+        time.observe("Tue, 14 Nov 2023 22:13:20 GMT", machine.passed, machine.passed)
     keeper = Timekeeper(time, machine)
     assert keeper.doubtful()
     keeper.settle()
@@ -126,3 +127,14 @@ def test_a_machine_that_slept_asks_before_it_writes() -> None:
     assert keeper.doubtful()
     keeper.settle()
     assert not keeper.doubtful()
+
+
+def test_an_answer_that_contradicts_the_others_is_confirmed_before_anything_is_written() -> None:
+    machine = Machine()
+    time = ServiceTime(machine)
+    keeper = Timekeeper(time, machine)
+    for date, doubtful in (("22:13:20", False), ("23:13:20", True), ("22:13:20", False)):
+        time.observe(f"Tue, 14 Nov 2023 {date} GMT", machine.passed, machine.passed)
+        keeper.settle()
+        assert keeper.doubtful() is doubtful
+        assert keeper.read().earliest <= machine.time

@@ -5,6 +5,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from semel.aws.errors import ServiceError
+from semel.aws.time import ENOUGH
 from semel.aws.transport import Transport
 from semel.core.clock import Clock
 from semel.core.commands import Found, Stored, Time, Watch
@@ -225,13 +226,15 @@ class DynamoDBStore:
 
     def _open_up(self, command: Any) -> None:
         with self._opening:
-            for plan in self._shut(command):
-                self._looked_at(plan, self._run(self._look(command, plan)))
+            for _ in range(ENOUGH):  # a time that contradicts what was known is confirmed, or refuted
+                for plan in self._shut(command):
+                    self._looked_at(plan, self._run(self._look(command, plan)))
 
     async def _aopen_up(self, command: Any) -> None:
         async with self._aopening.here():
-            for plan in self._shut(command):
-                self._looked_at(plan, await self._arun(self._look(command, plan)))
+            for _ in range(ENOUGH):
+                for plan in self._shut(command):
+                    self._looked_at(plan, await self._arun(self._look(command, plan)))
 
     def _looked_at(self, plan: DynamoPlan, seen: bool) -> None:
         if seen:

@@ -12,9 +12,10 @@ Why two workers never both hold a lease: A notes its own clock, then sends its c
 from that note; so it has stopped by T0 + L, where T0 is the server's time at the note. What it wrote is
 `latest` + L, read at T0 or after, so at least T0 + L. B takes over only when its own `earliest` has reached
 what is written, and so not before T0 + L. This holds however far the two corrected clocks are apart, as long
-as T lies where each of them says. The price is that a lease that nobody gives back is taken over late, by as
-much as A's and B's spans together. A span is about a second at first, since a Date is cut to the second, and
-shrinks with every answer to about the time that an answer takes.
+as T lies where each of them says. One answer with a wrong Date does not change that: others have to confirm
+it, and until then the span reaches from the one time to the other. The price is that a lease that nobody
+gives back is taken over late, by as much as A's and B's spans together. A span is about a second at first,
+since a Date is cut to the second, and shrinks with every answer to about the time that an answer takes.
 """
 
 from typing import NamedTuple
@@ -64,11 +65,12 @@ class Timekeeper:
     def doubtful(self) -> bool:
         """Whether a reading should come first: no answer has told the time yet, or not since a clock jumped.
 
-        A machine that slept would go on from where it stopped, and write a lease that is over already.
+        A machine that slept would go on from where it stopped, and write a lease that is over already. An
+        answer that contradicts those before it has to be confirmed by others.
         """
         if self._apart is None:
             return self._clock.imposed() is None
-        return abs(self._now_apart() - self._apart) > STEP
+        return self._time.contradicted or abs(self._now_apart() - self._apart) > STEP
 
     def settle(self) -> None:
         """An answer has just come, and told the time if it ever does."""
