@@ -17,6 +17,9 @@ from fastapi import APIRouter
 from fastapi.testclient import TestClient
 
 import semel
+from semel.aws.credentials import Credentials
+from semel.aws.errors import ServiceError
+from semel.aws.wire import Wire
 from semel.doors.inbox import Counted, Message
 from semel.errors import StoreUnavailable
 from semel.model import Claimed
@@ -26,6 +29,7 @@ from semel.service.metrics import Depths, RunningCount
 from semel.service.middleware import RequestMiddleware
 from semel.service.problems import PROBLEMS
 from semel.service.runtime import Runtime
+from semel.stores.dynamodb.layout import title
 from semel.testing import FakeClock, FaultProxy
 from tests.apps.kit import Place
 from tests.servers.absence import served as running
@@ -76,6 +80,79 @@ def test_it_is_not_ready_while_its_store_is_away(tmp_path: Path) -> None:
                 assert until(lambda: client.get("/health/ready").status_code == 200)
         finally:
             runtime.close()
+
+
+APPS = """
+[apps.quill]
+aloware_token = "token-of-aloware"
+star = "{folder}/quill.db"
+[apps.support]
+webhook_token = "a-token-of-richpanel"
+[apps.household]
+secret_token = "a-secret-of-telegram"
+[apps.probe]
+token = "a-token-of-the-probe"
+"""
+
+
+@pytest.fixture
+def on_dynamodb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Runtime, Wire]]:
+    """A service with every application on DynamoDB, and a wire to change its tables by."""
+    with running(dynoxide if shutil.which("npm") else ministack) as server:
+        place = Place("dynamodb", tmp_path, server)
+        for name, value in place.environ.items():
+            monkeypatch.setenv(name, value)
+        wire = Wire("dynamodb", region="us-east-1", endpoint=server, credentials=Credentials("test", "test"))
+        runtime = Runtime(told(place.toml() + ALL_TOKENS + APPS.format(folder=tmp_path)))
+        yield runtime, wire
+        runtime.close()
+        wire.close()
+
+
+@pytest.mark.seed("R6")
+def test_it_says_which_tables_have_ttl_off(on_dynamodb: tuple[Runtime, Wire], caplog) -> None:
+    """Of every application and of the ledger; it is ready all the same, as what has expired only costs."""
+    runtime, wire = on_dynamodb
+    with client_of(runtime) as client:
+        assert client.get("/health/ready").json().keys() == {"status", "apps"}
+    needed = {table for _, tables in runtime.tables() for table in tables if table.ttl}
+    titles = {title(table, runtime.settings.semel.env) for table in needed}
+    for table in needed:
+        off = {"Enabled": False, "AttributeName": table.ttl}
+        name = title(table, runtime.settings.semel.env)
+        request = {"TableName": name, "TimeToLiveSpecification": off}
+        wire.call("UpdateTimeToLive", request, write=True)
+    caplog.clear()
+    with client_of(runtime) as client:
+        answers = [client.get("/health/ready") for _ in range(2)]
+    assert [answer.status_code for answer in answers] == [200, 200]
+    for answer in answers:
+        assert {warning.split(" for ")[1].split(",")[0] for warning in answer.json()["warnings"]} == titles
+        assert all(one.startswith("TTL is off") for one in answer.json()["warnings"])
+        assert all(one.endswith(": run: semel provision") for one in answer.json()["warnings"])
+    logged = [line for line in caplog.messages if "TTL is off" in line]
+    assert len(logged) == len(titles) >= 10
+
+
+@pytest.mark.seed("R6")
+def test_where_it_may_not_ask_for_ttl_it_says_that(
+    on_dynamodb: tuple[Runtime, Wire], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime, _ = on_dynamodb
+    exchange = Wire.exchange
+
+    def denied(self: Wire, operation: str, request: Any, *, write: bool) -> Any:
+        if operation == "DescribeTimeToLive":
+            raise ServiceError("AccessDeniedException", "not authorized", 400, {})
+        return exchange(self, operation, request, write=write)
+
+    monkeypatch.setattr(Wire, "exchange", denied)
+    with client_of(runtime) as client:
+        answer = client.get("/health/ready")
+    assert answer.status_code == 200
+    for warning in answer.json()["warnings"]:
+        assert "is not known: these credentials may not dynamodb:DescribeTimeToLive" in warning
+    assert len(answer.json()["warnings"]) >= 10
 
 
 def test_it_says_what_is_wrong_with_the_store(tmp_path: Path) -> None:

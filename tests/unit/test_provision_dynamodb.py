@@ -18,7 +18,7 @@ from semel.errors import (
 )
 from semel.model import PROVISION
 from semel.provision import OWN, shape
-from semel.provision.dynamodb import PATIENCE, POLL, problems, provision
+from semel.provision.dynamodb import PATIENCE, POLL, expiry_problems, problems, provision
 from semel.stores.dynamodb.layout import title
 from semel.tables import JOURNAL, LEDGER, SUBJECT, Column, Form, Index, Kind, Table
 from semel.tables.seeds import ACTIVITIES, ALCHEMISER, MESSAGES
@@ -354,9 +354,7 @@ def test_a_server_that_knows_no_backups_has_no_problem_with_them():
     assert whats(service, ACTIVITIES) == []
 
 
-@pytest.mark.parametrize(
-    "operation", ["DescribeTable", "DescribeTimeToLive", "GetItem", "PutItem", "UpdateItem", "DeleteItem"]
-)
+@pytest.mark.parametrize("operation", ["DescribeTable", "GetItem", "PutItem", "UpdateItem", "DeleteItem"])
 def test_what_these_credentials_may_not_do_is_a_problem_that_names_the_action(operation):
     found = problems(well(LEDGER, **{operation: DENIED}), [LEDGER], ENV)
     assert [problem.what for problem in found] == [
@@ -372,6 +370,26 @@ def test_what_these_credentials_may_not_do_is_a_problem_that_names_the_action(op
 def test_so_is_what_only_some_tables_need(operation, table):
     [what] = whats(well(table, **{operation: DENIED}), table)
     assert f"dynamodb:{operation}" in what
+
+
+@pytest.mark.seed("R6")
+@pytest.mark.parametrize("look", [problems, expiry_problems])
+def test_where_ttl_may_not_be_asked_for_it_is_not_known(look):
+    [problem] = look(well(LEDGER, DescribeTimeToLive=DENIED), [LEDGER], ENV)
+    assert problem.what == (
+        "TTL of semel-prod-ledger is not known: these credentials may not dynamodb:DescribeTimeToLive"
+    )
+    assert "--print iam" in problem.remedy
+
+
+@pytest.mark.seed("R6")
+def test_ttl_alone_is_asked_for_with_one_request_a_table():
+    service = well(ALCHEMISER, DescribeTimeToLive=ttl("DISABLED"))
+    found = expiry_problems(service, [ALCHEMISER, ACTIVITIES], ENV)
+    assert [problem.what for problem in found] == [
+        "TTL is off for alchemiser-idempotency-keys, so nothing in it ever goes"
+    ]
+    assert [name for name, _ in service.calls] == ["DescribeTimeToLive"]
 
 
 def test_where_a_table_may_not_be_described_the_rest_is_still_looked_at():

@@ -36,6 +36,7 @@ POLL = 1.0
 
 MISSING = "ResourceNotFoundException"
 DENIED = "AccessDeniedException"
+ASK_TTL = "DescribeTimeToLive"
 ALLOW = "allow it, as semel provision --print iam --role operator does"
 # What local engines answer to an operation that they do not have.
 UNKNOWN = "UnknownOperationException"
@@ -152,7 +153,7 @@ def survey(client: ServiceClient, table: Table, env: str) -> TableSurvey:
         table=table,
         env=env,
         description=description,
-        ttl=reader.ask("DescribeTimeToLive").get("TimeToLiveDescription"),
+        ttl=reader.ask(ASK_TTL).get("TimeToLiveDescription"),
         recoverable=_recoverable(reader) if table.recoverable else None,
         tags=_tags(reader, description) if table.tags else {},
     )
@@ -254,6 +255,8 @@ def findings(found: TableSurvey) -> Iterator[Finding]:
 def _forbidden(found: TableSurvey, operation: str) -> Finding:
     action = f"dynamodb:{operation}"
     what = f"these credentials may not {action} on {found.title}"
+    if operation == ASK_TTL:
+        what = f"TTL of {found.title} is not known: these credentials may not {action}"
     return Finding(what, ALLOW, error=NotPermitted(f"{what}: {ALLOW}"))
 
 
@@ -457,6 +460,18 @@ def problems(client: ServiceClient, tables: Iterable[Table], env: str) -> list[P
         if found.description and found.keyed:
             listed += [_forbidden(found, operation) for operation in probe(client, found)]
         reported += [Problem(each.what, each.remedy, each.optional) for each in listed]
+    return reported
+
+
+def expiry_problems(client: ServiceClient, tables: Iterable[Table], env: str) -> list[Problem]:
+    """What is wrong with the TTL of these tables; also that these credentials may not ask for it."""
+    reported: list[Problem] = []
+    for table in tables:
+        reader = TableReader(client, title(table, env))
+        ttl = reader.ask(ASK_TTL).get("TimeToLiveDescription") if table.ttl else None
+        found = TableSurvey(table=table, env=env, ttl=ttl)
+        listed = [*(_forbidden(found, operation) for operation in reader.denied), *_expiry(found)]
+        reported += [Problem(each.what, each.remedy) for each in listed]
     return reported
 
 

@@ -3,6 +3,8 @@
 import asyncio
 import shlex
 from collections.abc import Callable
+from contextlib import closing
+from logging import getLogger
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from semel.connect import Semel
 from semel.core.commands import After, Get, Put, read, write
 from semel.core.drive import adrive
 from semel.core.keys import prefix
+from semel.model import PROVISION, Problem
 from semel.service.problems import ProblemError, later
 from semel.service.runtime import Runtime
 from semel.tables import LEDGER, Kind, Table
@@ -21,6 +24,8 @@ from semel.tables import LEDGER, Kind, Table
 KEY = "semel:ready"
 # The stores whose tables somebody has to make; the others make theirs as they need them.
 PROVISIONED = ("dynamodb:", "postgres")
+# The TTL of tables in DynamoDB is asked for once in so many seconds, as few such requests are allowed.
+TTL_SECONDS = 600.0
 # Whether an SQLite file can be written is tried once in so many seconds, however often anybody asks.
 TRY_SECONDS = 1.0
 
@@ -40,7 +45,8 @@ def router(runtime: Runtime, failing: Callable[[], str] | None = None) -> APIRou
         await readiness.check()
         if failing is not None and (wrong := failing()):
             raise ProblemError(later("unavailable", wrong))
-        return {"status": "ready", "apps": [one.name for one in runtime.apps]}
+        found: dict[str, Any] = {"status": "ready", "apps": [one.name for one in runtime.apps]}
+        return found | ({"warnings": readiness.warnings} if readiness.warnings else {})
 
     return routes
 
@@ -52,6 +58,9 @@ class ReadinessCheck:
         self._runtime = runtime
         self._asks = _asks(runtime)
         self._written = float("-inf")
+        self._ttl_asked = float("-inf")
+        self.warnings: list[str] = []
+        """What is wrong with the tables, though they can be used."""
         self._seconds = runtime.settings.service.ready_timeout
         self._url = runtime.settings.semel.url
         self._file = _identity(self._url)
@@ -75,6 +84,8 @@ class ReadinessCheck:
         self._check(found)
         if self._url.startswith("sqlite:"):
             await self._check_file()
+        if self._url.startswith("dynamodb:"):
+            await self._check_ttl()
 
     def _check(self, found: list[Any]) -> None:
         """Raise what went wrong; of tables that are missing, all at once."""
@@ -85,9 +96,29 @@ class ReadinessCheck:
         missing = [(table.name, error) for (_, table), error in asked if isinstance(error, Exception)]
         if missing:
             names = ", ".join(dict.fromkeys(name for name, _ in missing))
-            file = self._runtime.configuration.file
-            config = f" --config {shlex.quote(file)}" if file not in ("", "semel.toml") else ""
-            raise errors.TableMissing(f"not every table is there ({names}): run: semel provision{config}")
+            raise errors.TableMissing(f"not every table is there ({names}): {self._provision}")
+
+    @property
+    def _provision(self) -> str:
+        """What makes the tables as they should be."""
+        file = self._runtime.configuration.file
+        config = f" --config {shlex.quote(file)}" if file not in ("", "semel.toml") else ""
+        return f"run: semel provision{config}"
+
+    async def _check_ttl(self) -> None:
+        """Note which tables delete nothing that has expired, and which cannot be asked."""
+        monotonic = self._runtime.s.clock.monotonic
+        if monotonic() - self._ttl_asked < TTL_SECONDS:
+            return
+        try:
+            problems = await asyncio.to_thread(_ttl_problems, self._runtime)
+            found = [f"{one.what}: {one.remedy.replace(PROVISION, self._provision)}" for one in problems]
+        except errors.StoreError as error:
+            found = [f"TTL is not known: {error}"]
+        for warning in found:
+            if warning not in self.warnings:
+                getLogger("semel").warning("tables: %s", warning)
+        self.warnings, self._ttl_asked = found, monotonic()
 
     async def _check_file(self) -> None:
         from semel.stores.sqlite.address import LEAST_ROOM, SQLiteFile
@@ -110,6 +141,17 @@ def _asks(runtime: Runtime) -> list[tuple[Semel, Table]]:
     if not runtime.settings.semel.url.startswith(PROVISIONED):
         return [(s, LEDGER) for s in runtime.stores()]
     return [(s, table) for s, tables in runtime.tables() for table in tables]
+
+
+def _ttl_problems(runtime: Runtime) -> list[Problem]:
+    from semel.provision.dynamodb import expiry_problems
+    from semel.stores.dynamodb.address import parse
+    from semel.stores.dynamodb.store import transport_of
+
+    chosen = runtime.settings.semel
+    tables = dict.fromkeys(table for _, tables in runtime.tables() for table in tables)
+    with closing(transport_of(parse(chosen.url), runtime.s.clock)) as client:
+        return expiry_problems(client, tables, chosen.env)
 
 
 def nothing(s: Semel, table: Table) -> Get:
