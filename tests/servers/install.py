@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
-from tests.servers import chromium, pgbouncer, rabbitmq, redis, spin, systemd
+from tests.servers import chromium, nginx, pgbouncer, rabbitmq, redis, spin, systemd
 from tests.servers.dynamodb import BINARY, PACKAGE, SERVERS, VERSION
 from tests.servers.running import Unavailable
 
@@ -136,6 +136,8 @@ def main() -> None:
         install_program("chromium", "Chromium is not here: install your system's chromium, or Chrome.")
     if not has(spin.binary):
         install_program("spin", "Spin is not here: install your system's spin and gcc.")
+    if not has(nginx.binary) and may_install():
+        install("nginx", "iproute2", "curl")
     if not has(systemd.binary):
         install_program("systemd", "systemd-analyze is not here: only a system with systemd has it.")
     if find_spec("proton") is None:

@@ -116,7 +116,7 @@ def test_a_user_without_a_hash_is_refused_at_the_start(tmp_path: Path, section: 
         create_app(runtime)
 
 
-def test_on_loopback_it_is_open_where_nobody_could_sign_in_and_elsewhere_there_is_none(
+def test_on_loopback_there_is_one_where_nobody_could_sign_in_and_elsewhere_there_is_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     register(monkeypatch)

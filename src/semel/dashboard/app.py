@@ -66,16 +66,22 @@ def dashboard_of(
     users: UserTokens | None = None,
     secret: bytes | None = None,
     open: bool = False,  # noqa: A002 - as the option is called
+    link: str = "",
     stopping: Callable[[], bool] = lambda: False,
 ) -> ASGIApp:
-    """One dashboard of several ledgers, each under its name; `stopping` says when live pages are to end."""
-    if open == bool(tokens or users):
+    """One dashboard of several ledgers, each under its name.
+
+    `link` is the token of the sign-in link, `/?token=...`, which signs one operator in, once. `stopping` says
+    when live pages are to end.
+    """
+    if [bool(tokens or users), open, bool(link)].count(True) != 1:
         raise InvalidOption(
             "a dashboard is given tokens={name: (role, sha256)}, users={name: (role, hash)}, or open=True "
             "for this machine alone"
         )
     clock = views[0].s.clock
-    authenticator = Authenticator(Sessions(tokens or {}, users or {}, secret, clock), views, clock, open=open)
+    sessions = Sessions(tokens or {}, users or {}, secret, clock, link)
+    authenticator = Authenticator(sessions, views, clock, open=open)
     routes: list[BaseRoute] = [
         Route("/sign-in", authenticator.sign_in, methods=["GET", "POST"]),
         Route("/sign-out", authenticator.sign_out, methods=["POST"]),

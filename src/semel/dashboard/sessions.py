@@ -37,7 +37,7 @@ class User(msgspec.Struct, frozen=True):
         return self.role == "operator"
 
 
-# Where everybody on this machine is let in, nobody has said who he is.
+# Whoever comes by the sign-in link, or from this machine to an open dashboard, has no name of their own.
 LOCAL: Final = User("local", "operator")
 
 
@@ -52,7 +52,9 @@ class Session(msgspec.Struct, frozen=True):
 class Sessions:
     """Begins sessions, and knows them again; a token or password that is changed ends its own."""
 
-    def __init__(self, tokens: UserTokens, users: UserTokens, secret: bytes | None, clock: Clock) -> None:
+    def __init__(
+        self, tokens: UserTokens, users: UserTokens, secret: bytes | None, clock: Clock, link: str = ""
+    ) -> None:
         self._tokens = {name: _checked(name, *entry) for name, entry in tokens.items()}
         if len({digest for _, digest in self._tokens.values()}) < len(self._tokens):
             raise InvalidOption("two users of the dashboard have the same token: give each one its own")
@@ -60,6 +62,9 @@ class Sessions:
         for name in self._passwords.keys() & self._tokens.keys():
             raise InvalidOption(f"{name!r} has a token and a password: give one of them another name")
         self._known = self._tokens | {name: _named(name, *entry) for name, entry in users.items()}
+        self._link = sha256(link.encode()).digest() if link else b""
+        if link:
+            self._known[LOCAL.name] = (LOCAL.role, self._link)
         if secret is not None and len(secret) < SHORTEST_SECRET:
             raise InvalidOption(f"a secret of {len(secret)} bytes can be guessed: secrets.token_bytes(32)")
         self._secret = secret or secrets.token_bytes(32)
@@ -68,6 +73,14 @@ class Sessions:
     def begin(self, name: str = "") -> Session:
         """A new session."""
         return Session(name, self._clock.now() + LIFETIME, secrets.token_urlsafe(16))
+
+    def follow(self, token: str) -> Session | None:
+        """Begin the session of the sign-in link, if this is its token; the link works once."""
+        digest = sha256(token.encode("utf-8", "replace")).digest()
+        if not self._link or not hmac.compare_digest(self._link, digest):
+            return None
+        self._link = b""
+        return self.begin(LOCAL.name)
 
     def holder(self, token: str) -> str | None:
         """Whose token this is; every one is compared, so that the time tells nothing."""
@@ -86,6 +99,11 @@ class Sessions:
     def takes_tokens(self) -> bool:
         """Whether anybody signs in by a token."""
         return bool(self._tokens)
+
+    @property
+    def takes_link(self) -> bool:
+        """Whether an operator signs in by the link that the service printed, and nobody else does."""
+        return LOCAL.name in self._known and not (self._tokens or self._passwords)
 
     def knows(self, name: str, password: str) -> bool:
         """Whether this is the password of the name; a name that nobody has takes as long."""

@@ -65,6 +65,7 @@ class Visit(msgspec.Struct, frozen=True):
             "base": self.base,
             "root": self.root,
             "user": self.user,
+            "signed_in": bool(self.session.name),
             "form_token": self.form_token,
             "page": name,
             "menu": () if self.view is None else self.view.menu,
@@ -137,6 +138,8 @@ class Authenticator:
         visit = self._arrived(request, None)
         if elsewhere := self._unauthenticated(visit) or _linked(visit):
             return elsewhere
+        if request.method == "GET" and (session := self._sessions.follow(visit.query.get("token", ""))):
+            return self._begun(visit, session, visit.elsewhere("/"))
         if refused := self._signed_out(visit):
             return self._kept(visit, refused)
         if not visit.ledgers:
@@ -168,6 +171,7 @@ class Authenticator:
             name=visit.form.get("name", "")[:200],
             by_password=self._sessions.takes_passwords,
             by_token=self._sessions.takes_tokens,
+            by_link=self._sessions.takes_link,
         )
 
     async def _who(self, visit: Visit) -> tuple[str | None, str]:

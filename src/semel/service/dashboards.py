@@ -26,7 +26,8 @@ WRITES: Final = frozenset({"ops:read", "ledger:write"})
 
 
 def mount_dashboard(app: FastAPI, runtime: Runtime, tokens: Tokens) -> None:
-    """Mount it: behind tokens with `ops:read` and users, or open to this machine where there are none."""
+    """Mount it: for tokens with `ops:read` and users; where there are none, for who has the sign-in link."""
+    _check_open(runtime)
     if not has_dashboard(runtime):
         return
     by_token, users = tokens.operators(), _users(runtime)
@@ -36,7 +37,8 @@ def mount_dashboard(app: FastAPI, runtime: Runtime, tokens: Tokens) -> None:
             tokens=by_token,
             users=users,
             secret=runtime.session_secret,
-            open=not (by_token or users),
+            open=runtime.settings.service.open,
+            link=sign_in_link(runtime),
             stopping=runtime.stopping.is_set,
         )
     except InvalidOption as error:
@@ -50,8 +52,27 @@ def mount_dashboard(app: FastAPI, runtime: Runtime, tokens: Tokens) -> None:
 
 
 def has_dashboard(runtime: Runtime) -> bool:
-    """Whether there is a dashboard: none where nobody could be let in."""
-    return _is_signed(runtime) or bool(LOOPBACK.fullmatch(runtime.settings.service.host))
+    """Whether there is a dashboard: without users, only for a service that nobody reaches from elsewhere."""
+    return _is_signed(runtime) or _is_private(runtime)
+
+
+def sign_in_link(runtime: Runtime) -> str:
+    """The token of the link by which one operator signs in; "" where users do, or nobody has to."""
+    needed = has_dashboard(runtime) and not (_is_signed(runtime) or runtime.settings.service.open)
+    return runtime.link if needed else ""
+
+
+def _check_open(runtime: Runtime) -> None:
+    """Refuse an open dashboard where it would be open to more than this machine, or to nobody."""
+    if not runtime.settings.service.open:
+        return
+    problem = ""
+    if not _is_private(runtime):
+        problem = "the dashboard is open only on a loopback host and without public_url: add [users.NAME]"
+    elif _is_signed(runtime):
+        problem = "the dashboard has users or tokens: remove open, or remove them"
+    if problem:
+        raise runtime.configuration.wrong(("service", "open"), problem)
 
 
 def dashboard_views(runtime: Runtime) -> list[LedgerView]:
@@ -62,9 +83,15 @@ def dashboard_views(runtime: Runtime) -> list[LedgerView]:
 
 
 def _is_signed(runtime: Runtime) -> bool:
-    """Whether anybody signs in; else whoever is on this machine sees everything."""
+    """Whether there are users, each with what they may see; else one operator sees everything."""
     settings = runtime.settings
     return bool(settings.users) or any(LOOKS in token.scopes for token in settings.tokens.values())
+
+
+def _is_private(runtime: Runtime) -> bool:
+    """Whether the service is meant for this machine alone."""
+    service = runtime.settings.service
+    return bool(LOOPBACK.fullmatch(service.host)) and not service.public_url
 
 
 def _users(runtime: Runtime) -> UserTokens:

@@ -1,6 +1,7 @@
 """The runtime: what is open while the service or `semel work` runs."""
 
 import hmac
+import secrets
 import threading
 from typing import Any
 
@@ -50,6 +51,8 @@ class Runtime:
         self._redact = Redactor()
         self.stopping: threading.Event = threading.Event()
         """Set once the service was asked to stop."""
+        self.link: str = secrets.token_urlsafe(24)
+        """The token of the dashboard's sign-in link, where nobody else can sign in."""
         self._open: list[Semel] = []
         self.apps: list[MountedApp] = []
         try:

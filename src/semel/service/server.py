@@ -11,7 +11,7 @@ import uvicorn
 
 from semel import errors
 from semel.service.app import create_app
-from semel.service.dashboards import has_dashboard
+from semel.service.dashboards import has_dashboard, sign_in_link
 from semel.service.limits import MAX_HEAD_BYTES
 from semel.service.middleware import FORMS, RequestMiddleware
 from semel.service.run import STOP, running_workers, tune_interpreter, working
@@ -148,7 +148,10 @@ def _address(runtime: Runtime, listening: socket.socket) -> str:
 
 def _announce(runtime: Runtime, workers: AppWorkers, address: str, say: Callable[[str], None]) -> None:
     if has_dashboard(runtime):
-        say(f"semel: dashboard at {address}{FORMS}")
+        token = sign_in_link(runtime)
+        say(f"semel: dashboard at {address}{FORMS}" + (f"?token={token}" if token else ""))
+    else:
+        say("semel: no dashboard, since nobody could sign in: add [users.NAME] or a token with ops:read")
     say(f"semel: {address}  (docs at {address}/docs)")
     for path in runtime.hooks():
         say(f"semel: takes webhooks at {address}{path}")

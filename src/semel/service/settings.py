@@ -55,6 +55,8 @@ class ServiceSection(Section, frozen=True):
     stop_timeout: PositiveSeconds = 30.0
     """How long what runs may go on after the service was asked to stop."""
     ready_timeout: PositiveSeconds = 2.0
+    open: bool = False
+    """Let everybody on this machine into the dashboard as an operator, without signing in."""
     open_metrics: bool = False
     rates: bool = True
     """Write once a minute what this process did, for who looks back; needs the table of the journal."""
