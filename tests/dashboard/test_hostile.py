@@ -42,7 +42,7 @@ AMOUNT = 1000
 SEED = 15
 
 TOKENS = {
-    "oncall": (["ops:read", "ops:write", "apps:read"], "north"),
+    "oncall": (["ops:read", "ops:write", "apps:read", "admin"], "north"),
     "watcher": (["ops:read", "apps:read"], "north"),
     "clerk": (["ledger:read", "ledger:write", "apps:read", "metrics"], "north"),
     "stranger": (["ops:read", "ops:write"], "south"),

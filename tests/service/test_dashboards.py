@@ -15,7 +15,7 @@ from semel.service.app import create_app
 from semel.service.dashboards import dashboard_views, has_dashboard
 from tests.service.kit import opened, register, served
 
-VIEWER, OPERATOR, READER, TENANT = ("v" * 40, "o" * 40, "r" * 40, "t" * 40)
+VIEWER, OPERATOR, READER, TENANT, CHIEF = ("v" * 40, "o" * 40, "r" * 40, "t" * 40, "c" * 40)
 TOKENS = f"""
 [tokens.viewer]
 token = "{VIEWER}"
@@ -29,6 +29,9 @@ scopes = ["ledger:read", "apps:read"]
 [tokens.north]
 token = "{TENANT}"
 scopes = ["ops:read"]
+[tokens.chief]
+token = "{CHIEF}"
+scopes = ["ops:read", "apps:read", "admin"]
 """
 PASSWORD = "correct horse battery"
 HTML = {"Accept": "text/html"}
@@ -89,6 +92,38 @@ def test_a_viewer_turns_no_switch(client: Any) -> None:
     sign_in(client, token=VIEWER)
     refused = client.post("/dashboard/echo/switches", data={"name": "mail", "on": "yes", "why": "w"})
     assert refused.status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("token", "turns"),
+    [(VIEWER, False), (OPERATOR, False), (CHIEF, True)],
+    ids=["viewer", "operator", "chief"],
+)
+def test_a_token_may_do_with_switches_in_the_dashboard_what_it_may_do_by_the_api(
+    client: Any, token: str, turns: bool
+) -> None:
+    headers = {"Authorization": f"Bearer {token}"}
+    assert client.get("/v1/switches", headers=headers).status_code == 200
+    by_api = client.put("/v1/switches/mail", json={"on": True}, headers=headers)
+    assert by_api.status_code == (200 if turns else 403)
+    sign_in(client, token=token)
+    page = client.get("/dashboard/echo/switches").text
+    assert ("<h1>Switches</h1>" in page, ">Turn on</button>" in page) == (True, turns)
+    form = page.partition('name="form_token" value="')[2].partition('"')[0]
+    fields = {"name": "post", "on": "yes", "why": "w", "form_token": form}
+    by_form = client.post("/dashboard/echo/switches", data=fields)
+    assert by_form.status_code == (200 if turns else 403), by_form.text
+    seen = client.get("/v1/switches", headers={"Authorization": f"Bearer {CHIEF}"}).json()["switches"]
+    assert [one["name"] for one in seen] == (["mail", "post"] if turns else [])
+
+
+def test_an_operator_by_role_turns_switches_and_acts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, users: str
+) -> None:
+    register(monkeypatch)
+    with served("[apps.echo]" + users, tmp_path) as client:
+        sign_in(client, name="bea", password=PASSWORD)
+        assert ">Turn on</button>" in client.get("/dashboard/echo/switches").text
 
 
 def test_a_token_of_a_tenant_sees_its_ledger_and_no_other(client: Any) -> None:

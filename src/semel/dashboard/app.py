@@ -1,6 +1,7 @@
 """The dashboard as an ASGI application: its addresses, who is let in to each, and what every answer says."""
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 from starlette.applications import Starlette
@@ -19,11 +20,12 @@ from semel.dashboard.own import OwnPages
 from semel.dashboard.pages import Pages
 from semel.dashboard.persons import PersonPages
 from semel.dashboard.rendering import ASSETS, asset
-from semel.dashboard.sessions import Sessions, UserTokens
+from semel.dashboard.sessions import Sessions, UserScopes, UserTokens
 from semel.dashboard.views import LedgerView
 from semel.dashboard.visits import ROOT, Authenticator, Endpoint, PageHandler, Visit
 from semel.doors.inbox import Inbox
 from semel.errors import InvalidOption
+from semel.ops.scopes import ACT, TURN
 
 # Whatever stood in a page, a browser would load nothing from elsewhere, and run and keep nothing of it.
 HEADERS: Final = {
@@ -67,12 +69,13 @@ def dashboard_of(
     secret: bytes | None = None,
     open: bool = False,  # noqa: A002 - as the option is called
     link: str = "",
+    scopes: UserScopes = MappingProxyType({}),
     stopping: Callable[[], bool] = lambda: False,
 ) -> ASGIApp:
     """One dashboard of several ledgers, each under its name.
 
-    `link` is the token of the sign-in link, `/?token=...`, which signs one operator in, once. `stopping` says
-    when live pages are to end.
+    `link` is the token of the sign-in link, `/?token=...`, which signs one operator in, once. `scopes`
+    has what users may do, where their role does not say it. `stopping` says when live pages are to end.
     """
     if [bool(tokens or users), open, bool(link)].count(True) != 1:
         raise InvalidOption(
@@ -80,7 +83,7 @@ def dashboard_of(
             "for this machine alone"
         )
     clock = views[0].s.clock
-    sessions = Sessions(tokens or {}, users or {}, secret, clock, link)
+    sessions = Sessions(tokens or {}, users or {}, secret, clock, link=link, scopes=scopes)
     authenticator = Authenticator(sessions, views, clock, open=open)
     routes: list[BaseRoute] = [
         Route("/sign-in", authenticator.sign_in, methods=["GET", "POST"]),
@@ -123,14 +126,14 @@ def _routes(view: LedgerView, authenticator: Authenticator, stopping: Callable[[
         "/own/{page}": own.show,
         "/live": live.stream,
     }
-    done: dict[str, PageHandler] = {
-        "/key": pages.act,
-        "/reveal": pages.reveal,
-        **({"/switches": pages.turn} if view.switches else {}),
-        "/inbox": inboxes.redrive,
-        "/letter": inboxes.reveal,
-        "/bulk": bulk.act,
-        "/persons": persons.erase,
+    done: dict[str, tuple[PageHandler, str]] = {
+        "/key": (pages.act, ACT),
+        "/reveal": (pages.reveal, ACT),
+        **({"/switches": (pages.turn, TURN)} if view.switches else {}),
+        "/inbox": (inboxes.redrive, ACT),
+        "/letter": (inboxes.reveal, ACT),
+        "/bulk": (bulk.act, ACT),
+        "/persons": (persons.erase, ACT),
     }
     return [
         *(
@@ -138,8 +141,8 @@ def _routes(view: LedgerView, authenticator: Authenticator, stopping: Callable[[
             for path, handler in seen.items()
         ),
         *(
-            Route(path, authenticator.operator(view, handler), methods=["POST"])
-            for path, handler in done.items()
+            Route(path, authenticator.operator(view, handler, scope), methods=["POST"])
+            for path, (handler, scope) in done.items()
         ),
     ]
 

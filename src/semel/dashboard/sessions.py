@@ -7,6 +7,7 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping
 from functools import cache
 from hashlib import sha256
+from types import MappingProxyType
 from typing import Final, Literal, TypeAlias, get_args
 
 import msgspec
@@ -14,10 +15,14 @@ import msgspec
 from semel.core.clock import Clock
 from semel.dashboard.passwords import PasswordHash, hash_password
 from semel.errors import InvalidOption
+from semel.ops.scopes import ACT, ROLES, TURN
 
 UserRole: TypeAlias = Literal["viewer", "operator"]
 UserTokens: TypeAlias = Mapping[str, tuple[UserRole, str]]
 """The role of each user by name, and the SHA-256 of a token, or the hash of a password."""
+
+UserScopes: TypeAlias = Mapping[str, frozenset[str]]
+"""What users may do by name, where that is not what their role may."""
 
 # A working day: whoever leaves a browser open is signed out by the next one.
 LIFETIME: Final = 12 * 3600
@@ -26,19 +31,25 @@ DIGEST: Final = re.compile(r"[0-9a-fA-F]{64}")
 
 
 class User(msgspec.Struct, frozen=True):
-    """Somebody who is let in, and as what."""
+    """A user who is signed in, and what they may do."""
 
     name: str
     role: UserRole
+    scopes: frozenset[str]
 
     @property
     def operates(self) -> bool:
-        """Whether this user may change anything, or see a result."""
-        return self.role == "operator"
+        """Whether this user may change records, or see a result."""
+        return ACT in self.scopes
+
+    @property
+    def turns_switches(self) -> bool:
+        """Whether this user may turn switches."""
+        return TURN in self.scopes
 
 
 # Whoever comes by the sign-in link, or from this machine to an open dashboard, has no name of their own.
-LOCAL: Final = User("local", "operator")
+LOCAL: Final = User("local", "operator", ROLES["operator"])
 
 
 class Session(msgspec.Struct, frozen=True):
@@ -53,7 +64,14 @@ class Sessions:
     """Begins sessions, and knows them again; a token or password that is changed ends its own."""
 
     def __init__(
-        self, tokens: UserTokens, users: UserTokens, secret: bytes | None, clock: Clock, link: str = ""
+        self,
+        tokens: UserTokens,
+        users: UserTokens,
+        secret: bytes | None,
+        clock: Clock,
+        *,
+        link: str = "",
+        scopes: UserScopes = MappingProxyType({}),
     ) -> None:
         self._tokens = {name: _checked(name, *entry) for name, entry in tokens.items()}
         if len({digest for _, digest in self._tokens.values()}) < len(self._tokens):
@@ -69,6 +87,7 @@ class Sessions:
             raise InvalidOption(f"a secret of {len(secret)} bytes can be guessed: secrets.token_bytes(32)")
         self._secret = secret or secrets.token_bytes(32)
         self._clock = clock
+        self._scopes = scopes
 
     def begin(self, name: str = "") -> Session:
         """A new session."""
@@ -115,7 +134,8 @@ class Sessions:
         """Who has this session."""
         if session is None or session.name not in self._known:
             return None
-        return User(session.name, self._known[session.name][0])
+        role, _ = self._known[session.name]
+        return User(session.name, role, self._scopes.get(session.name, ROLES[role]))
 
     def sealed(self, session: Session) -> str:
         """A session as a cookie holds it."""

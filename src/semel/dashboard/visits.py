@@ -117,13 +117,13 @@ class Authenticator:
 
         return endpoint
 
-    def operator(self, view: LedgerView, handler: PageHandler) -> Endpoint:
-        """A form for operators alone."""
+    def operator(self, view: LedgerView, handler: PageHandler, scope: str) -> Endpoint:
+        """A form for users with a scope."""
 
         async def endpoint(request: Request) -> Response:
             visit = await self._filled_in(self._arrived(request, view))
             refused = self._unauthenticated(visit) or self._signed_out(visit) or self._forged(visit)
-            refused = refused or self._not_theirs(visit) or _not_operator(visit)
+            refused = refused or self._not_theirs(visit) or _not_permitted(visit, scope)
             return self._kept(visit, refused or await _answered(handler, visit))
 
         return endpoint
@@ -284,10 +284,10 @@ def _linked(visit: Visit) -> Response | None:
     return msgspec.structs.replace(visit, user=None).page("arrival", address=visit.root + _address(visit))
 
 
-def _not_operator(visit: Visit) -> Response | None:
-    if visit.user is not None and visit.user.operates:
+def _not_permitted(visit: Visit, scope: str) -> Response | None:
+    if visit.user is not None and scope in visit.user.scopes:
         return None
-    return visit.problem(403, "Not permitted", "You may look. Ask an operator to do this, or to let you.")
+    return visit.problem(403, "Not permitted", f"This needs the scope {scope}. Ask an operator who has it.")
 
 
 async def _answered(handler: PageHandler, visit: Visit) -> Response:

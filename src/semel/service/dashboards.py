@@ -12,6 +12,7 @@ from semel.dashboard.app import dashboard_of
 from semel.dashboard.sessions import UserTokens
 from semel.dashboard.views import LedgerView
 from semel.errors import InvalidOption
+from semel.ops.scopes import LOOK, OF_APPS
 from semel.service.middleware import FORMS
 from semel.service.runtime import MountedApp, Runtime
 from semel.service.tokens import Tokens
@@ -19,10 +20,8 @@ from semel.service.tokens import Tokens
 LOOPBACK: Final = re.compile(r"localhost|127\.\d+\.\d+\.\d+|::1")
 # What stands in an address as it is; any other tenant is named there by a hash.
 PLAIN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,60}")
-# What a token needs for any dashboard, and besides for those of applications.
-LOOKS, OF_APPS = "ops:read", "apps:read"
 # Tokens that may have written something into the ledger of their tenant.
-WRITES: Final = frozenset({"ops:read", "ledger:write"})
+WRITES: Final = frozenset({LOOK, "ledger:write"})
 
 
 def mount_dashboard(app: FastAPI, runtime: Runtime, tokens: Tokens) -> None:
@@ -39,6 +38,7 @@ def mount_dashboard(app: FastAPI, runtime: Runtime, tokens: Tokens) -> None:
             secret=runtime.session_secret,
             open=runtime.settings.service.open,
             link=sign_in_link(runtime),
+            scopes=tokens.scopes(),
             stopping=runtime.stopping.is_set,
         )
     except InvalidOption as error:
@@ -85,7 +85,7 @@ def dashboard_views(runtime: Runtime) -> list[LedgerView]:
 def _is_signed(runtime: Runtime) -> bool:
     """Whether there are users, each with what they may see; else one operator sees everything."""
     settings = runtime.settings
-    return bool(settings.users) or any(LOOKS in token.scopes for token in settings.tokens.values())
+    return bool(settings.users) or any(LOOK in token.scopes for token in settings.tokens.values())
 
 
 def _is_private(runtime: Runtime) -> bool:
@@ -100,7 +100,7 @@ def _users(runtime: Runtime) -> UserTokens:
 
 def _of_app(one: MountedApp, runtime: Runtime) -> LedgerView:
     settings = runtime.settings
-    names = {name for name, token in settings.tokens.items() if {LOOKS, OF_APPS} <= {*token.scopes}}
+    names = {name for name, token in settings.tokens.items() if {LOOK, OF_APPS} <= {*token.scopes}}
     names |= {name for name, user in settings.users.items() if user.scope is None}
     return LedgerView(
         s=one.s,
@@ -118,7 +118,7 @@ def _tenants(runtime: Runtime) -> dict[str, set[str]]:
     for name, token in runtime.settings.tokens.items():
         if WRITES & {*token.scopes}:
             seen = found.setdefault(name if token.scope is None else token.scope, set())
-            seen |= {name} if LOOKS in token.scopes else set()
+            seen |= {name} if LOOK in token.scopes else set()
     for name, user in runtime.settings.users.items():
         if user.scope is not None:
             found.setdefault(user.scope, set()).add(name)

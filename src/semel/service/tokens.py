@@ -15,6 +15,7 @@ from semel.apps.configuration import Configuration
 from semel.apps.settings import SHORTEST
 from semel.connect import Semel
 from semel.doors.http.problems import ProblemDetails
+from semel.ops.scopes import ACT, LOOK, OF_APPS, TURN
 from semel.service.problems import ProblemError, problem, problem_error
 from semel.service.runtime import Runtime
 from semel.service.settings import Right, TokenSection
@@ -83,14 +84,18 @@ class Tokens:
     def operators(self) -> dict[str, tuple[Literal["viewer", "operator"], str]]:
         """Who may look into a ledger by the dashboard, as what, and the digest of each one's token."""
         return {
-            caller.name: ("operator" if "ops:write" in caller.rights else "viewer", digest.hex())
+            caller.name: ("operator" if ACT in caller.rights else "viewer", digest.hex())
             for digest, caller in self._known
-            if "ops:read" in caller.rights
+            if LOOK in caller.rights
         }
+
+    def scopes(self) -> dict[str, frozenset[str]]:
+        """What each of these may do, by name."""
+        return {caller.name: caller.rights for _, caller in self._known if LOOK in caller.rights}
 
     def in_app(self, caller: Principal, app: str) -> Principal:
         """The caller, in the ledger of an application."""
-        caller.require("apps:read")
+        caller.require(OF_APPS)
         if app not in self._apps:
             raise problem_error("no-such-app", f"there are {', '.join(self._apps) or 'none'}")
         return msgspec.structs.replace(caller, s=self._apps[app])
@@ -119,15 +124,16 @@ class Tokens:
         return caller
 
 
-def asking(*rights: Right) -> Callable[..., Awaitable[Principal]]:
-    """A dependency: the caller, if it has these rights; the document names them."""
+def asking(*rights: Right, instead: tuple[Right, ...] = ()) -> Callable[..., Awaitable[Principal]]:
+    """A dependency: the caller, if it has these rights, which the document names, or those `instead`."""
     bearer = Security(BEARER, scopes=rights)
 
     async def asks(
         request: Request, credentials: Annotated[HTTPAuthorizationCredentials | None, bearer]
     ) -> Principal:
         caller: Principal = request.app.state.tokens.recognise(credentials)
-        caller.require(*rights)
+        if not instead or not caller.rights.issuperset(instead):
+            caller.require(*rights)
         return caller
 
     return asks
@@ -147,9 +153,10 @@ def operating(*rights: Right) -> Callable[..., Awaitable[Principal]]:
 
 LedgerReader: TypeAlias = Annotated[Principal, Depends(asking("ledger:read"))]
 LedgerWriter: TypeAlias = Annotated[Principal, Depends(asking("ledger:write"))]
-Admin: TypeAlias = Annotated[Principal, Depends(asking("admin"))]
-OpsReader: TypeAlias = Annotated[Principal, Depends(operating("ops:read"))]
-OpsWriter: TypeAlias = Annotated[Principal, Depends(operating("ops:write"))]
+SwitchReader: TypeAlias = Annotated[Principal, Depends(asking(TURN, instead=(LOOK, OF_APPS)))]
+Admin: TypeAlias = Annotated[Principal, Depends(asking(TURN))]
+OpsReader: TypeAlias = Annotated[Principal, Depends(operating(LOOK))]
+OpsWriter: TypeAlias = Annotated[Principal, Depends(operating(ACT))]
 
 
 def _lacks(caller: Principal, right: Right) -> ProblemDetails:

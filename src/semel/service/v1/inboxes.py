@@ -10,6 +10,7 @@ from semel.doors.inbox import Counted, Dead, DeadFilter, Inbox
 from semel.doors.inbox.redriving import redrive
 from semel.doors.inbox.status import status_of
 from semel.errors import UsageError
+from semel.ops.scopes import ACT, LOOK, OF_APPS
 from semel.service.openapi import problems
 from semel.service.problems import problem_error
 from semel.service.runtime import MountedApp, Runtime
@@ -20,8 +21,8 @@ from semel.service.v1.models import answer
 from semel.service.v1.strict_json import StrictRoute
 
 # What waits for the applications is theirs, and no tenant's.
-READS: Final[tuple[Right, ...]] = ("ops:read", "apps:read")
-WRITES: Final[tuple[Right, ...]] = ("ops:write", "apps:read")
+READS: Final[tuple[Right, ...]] = (LOOK, OF_APPS)
+WRITES: Final[tuple[Right, ...]] = (ACT, OF_APPS)
 # So many of what was put back are named in an answer.
 NAMED: Final = 100
 AppPath: TypeAlias = Annotated[str, Path(description="The application whose inbox is meant.")]

@@ -10,6 +10,7 @@ from semel.errors import NotProvisioned, UsageError
 from semel.model import Record
 from semel.ops.model import Action, Done, Search, SearchPage, version_of
 from semel.ops.rates import EDGES, HOUR, KEPT, MINUTE
+from semel.ops.scopes import LOOK, OF_APPS
 from semel.service.openapi import problems
 from semel.service.problems import ProblemError, problem_error
 from semel.service.tokens import OpsReader, OpsWriter, Principal, operating
@@ -24,7 +25,7 @@ WIDTHS: dict[models.RateWidth, int] = {"minute": MINUTE, "hour": HOUR}
 USUAL = 60
 
 # A switch is the whole environment's, and no tenant's.
-SwitchReader: TypeAlias = Annotated[Principal, Depends(operating("ops:read", "apps:read"))]
+SwitchReader: TypeAlias = Annotated[Principal, Depends(operating(LOOK, OF_APPS))]
 
 UNORDERED = (
     "order: this store does not list all records by time; whoever runs it turns that on with "
