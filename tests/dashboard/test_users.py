@@ -1,16 +1,34 @@
 """Users with passwords, and dashboards of several ledgers."""
 
+import asyncio
 import subprocess
 import sys
 
+import httpx
 import pytest
 from starlette.applications import Starlette
 
+from semel.dashboard import passwords
 from semel.dashboard.app import dashboard_of
-from semel.dashboard.passwords import FREE_TRIES, PAUSE_SECONDS, PasswordHash, hash_password
+from semel.dashboard.passwords import (
+    FREE_TRIES,
+    PAUSE_SECONDS,
+    PasswordHash,
+    PasswordThrottle,
+    hash_password,
+)
 from semel.dashboard.views import LedgerView
 from semel.errors import InvalidOption
-from tests.dashboard.kit import SECRET, TOKENS, USERS, Browser, browser_of, completed, status_with
+from tests.dashboard.kit import (
+    SECRET,
+    TOKENS,
+    USERS,
+    Browser,
+    browser_of,
+    completed,
+    form_token,
+    status_with,
+)
 
 PASSWORD = "correct horse battery"
 
@@ -73,13 +91,61 @@ def test_nobody_is_let_in_by_a_wrong_name_or_password(entrance, name, password):
 def test_who_guesses_has_to_wait_and_nobody_else_has(s, entrance, clock):
     for _ in range(FREE_TRIES):
         assert enter(entrance, password="guess").status_code == 403
-    assert enter(entrance).status_code == 429
+    refused = enter(entrance)
+    assert (refused.status_code, refused.headers["retry-after"]) == (429, str(round(PAUSE_SECONDS)))
     assert browser_of(s).app is not entrance.app
     elsewhere = Browser(entrance.app, client=("10.0.0.9", 4000))
     assert enter(elsewhere).status_code == 303
     assert entrance.sign_in("ann").get("/").status_code == 200
     clock.advance(PAUSE_SECONDS)
     assert enter(Browser(entrance.app)).status_code == 303
+
+
+def test_what_is_remembered_of_wrong_passwords_has_a_limit(monkeypatch, clock):
+    monkeypatch.setattr(passwords, "MOST_REMEMBERED", 3)
+    throttle = PasswordThrottle(clock)
+    for number in range(10):
+        assert throttle.attempt("10.0.0.9", f"{number}" * 100_000) == 0
+    assert len(throttle._tries) == 3
+    assert all(len(key) == 16 for key in throttle._tries)
+
+
+def test_passwords_that_come_at_once_are_counted_before_they_are_checked(entrance):
+    """Otherwise as many are free as come before the first one was found to be wrong."""
+    page = entrance.get("/sign-in")
+    form = {"form_token": form_token(page.text), "name": "bea", "password": "guess"}
+    cookies = {"semel_session": page.cookies["semel_session"]}
+
+    async def burst():
+        transport = httpx.ASGITransport(entrance.app)
+        async with httpx.AsyncClient(
+            transport=transport, base_url="http://testserver", cookies=cookies
+        ) as client:
+            return await asyncio.gather(*(client.post("/semel/sign-in", data=form) for _ in range(8)))
+
+    statuses = sorted(answer.status_code for answer in asyncio.run(burst()))
+    assert statuses == [403] * FREE_TRIES + [429] * 3
+
+
+def test_an_address_that_sends_many_passwords_keeps_nobody_else_out(entrance):
+    """It has its own places to wait in."""
+    page = entrance.get("/sign-in")
+    form = {"form_token": form_token(page.text), "name": "bea", "password": PASSWORD}
+    cookies = {"semel_session": page.cookies["semel_session"]}
+
+    def client(address):
+        transport = httpx.ASGITransport(entrance.app, client=(address, 4000))
+        return httpx.AsyncClient(transport=transport, base_url="http://testserver", cookies=cookies)
+
+    async def crowd():
+        async with client("10.0.0.8") as many, client("10.0.0.9") as one:
+            names = [many.post("/semel/sign-in", data=form | {"name": f"n{n}"}) for n in range(60)]
+            answers = asyncio.gather(*names)
+            await asyncio.sleep(0)
+            mine = await one.post("/semel/sign-in", data=form)
+            return mine.status_code, {answer.status_code for answer in await answers}
+
+    assert asyncio.run(crowd()) == (303, {403, 429})
 
 
 def test_a_password_that_is_changed_ends_its_sessions(s, entrance, hashed):

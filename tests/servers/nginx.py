@@ -5,7 +5,8 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 from tests.servers.running import Server, Unavailable, folder, serving
 
@@ -52,9 +53,9 @@ class Proxied(NamedTuple):
         headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
         return Answer(int(first.split()[1]), headers, body)
 
-    def submit(self, path: str, jar: Any, source: int = 0, **fields: str) -> Answer:
+    def submit(self, path: str, jar: Path, *more: str, source: int = 0, **fields: str) -> Answer:
         """Send a form, with what the page that it stands on hides in it."""
-        cookies = ("--cookie", str(jar), "--cookie-jar", str(jar))
+        cookies = ("--cookie", str(jar), "--cookie-jar", str(jar), *more)
         page = self.curl(path, *cookies, source=source).body
         token = page.partition('name="form_token" value="')[2].partition('"')[0]
         data = [f"{name}={value}" for name, value in (fields | {"form_token": token}).items()]

@@ -11,12 +11,12 @@ import pytest
 from fastapi.testclient import TestClient
 
 import semel
-from semel.dashboard.passwords import hash_password
+from semel.dashboard.passwords import FREE_TRIES, PAUSE_SECONDS, hash_password
 from semel.errors import InvalidOption
 from semel.service.app import create_app
 from tests.apps.kit import Service
 from tests.servers.absence import served
-from tests.servers.nginx import Proxied, nginx
+from tests.servers.nginx import Answer, Proxied, nginx
 from tests.service.kit import opened
 from tests.service.kit import served as client_of
 
@@ -90,6 +90,59 @@ def test_a_wrong_token_and_a_mere_look_leave_the_link_as_it_is(tmp_path: Path) -
         entered = client.get(f"/dashboard/?token={runtime.link}")
         assert entered.headers["location"] == "/dashboard/"
         assert client.get("/dashboard/ledger/").status_code == 200
+
+
+# The throttle of passwords
+
+
+PASSWORD = "correct horse battery"
+FORWARDED = "proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;"
+VICTIM, ATTACKER = 0, 1
+
+
+def users(*lines: str) -> str:
+    user = f"[users.bea]\npassword = '{hash_password(PASSWORD)}'\nrole = 'operator'\n"
+    return "\n".join(["[service]", *lines, user])
+
+
+def enter(proxied: Proxied, jar: Path, source: int, password: str, *options: str) -> Answer:
+    return proxied.submit("/dashboard/sign-in", jar, *options, source=source, name="bea", password=password)
+
+
+def throttled(proxied: Proxied, jar: Path, *options: str) -> Answer:
+    """The first refusal of further guesses; on a slow machine the pause may pass between two of them."""
+    answers = (enter(proxied, jar, ATTACKER, "guess", *options) for _ in range(20))
+    return next(answer for answer in answers if answer.status == 429)
+
+
+@pytest.mark.situation(60)
+@pytest.mark.parametrize("forged", [False, True], ids=["plain", "forged"])
+def test_a_stranger_behind_the_same_proxy_locks_no_user_out(
+    behind: Any, tmp_path: Path, forged: bool
+) -> None:
+    _, proxied = behind(users("trusted_proxies = ['127.0.0.1']"), FORWARDED)
+    as_victim = ("--header", f"X-Forwarded-For: {proxied.addresses[VICTIM]}") if forged else ()
+    for _ in range(FREE_TRIES):
+        assert enter(proxied, tmp_path / "evil", ATTACKER, "guess", *as_victim).status == 403
+    refused = throttled(proxied, tmp_path / "evil", *as_victim)
+    assert 1 <= int(refused.headers["retry-after"]) <= PAUSE_SECONDS
+    assert enter(proxied, tmp_path / "own", VICTIM, PASSWORD).status == 303
+
+
+def test_an_address_in_a_header_is_not_believed_unless_the_proxy_is_trusted(
+    behind: Any, tmp_path: Path
+) -> None:
+    _, proxied = behind(users())
+    for number in range(FREE_TRIES):
+        header = ("--header", f"X-Forwarded-For: 10.9.9.{number}")
+        assert enter(proxied, tmp_path / "evil", ATTACKER, "guess", *header).status == 403
+    throttled(proxied, tmp_path / "evil", "--header", "X-Forwarded-For: 10.9.9.99")
+
+
+def test_a_trusted_proxy_that_is_no_address_is_refused_at_the_start(tmp_path: Path) -> None:
+    text = "[service]\ntrusted_proxies = ['localhost']"
+    with pytest.raises(InvalidOption, match=r"service\.trusted_proxies"), opened(text, tmp_path) as runtime:
+        create_app(runtime)
 
 
 # Settings that decide it

@@ -69,28 +69,33 @@ def hash_password(password: str) -> str:
     return ":".join(["scrypt", *map(str, parts)])
 
 
-class FailedTries:
-    """Counts wrong passwords by who sends them and for whom: nobody else has to wait for that.
+class PasswordThrottle:
+    """Counts passwords by the address that sends them and the user they are for.
 
-    Whoever guesses at a name from elsewhere makes its owner wait for nothing, and a token is not counted.
+    Guesses from one address never delay the user at another address, and tokens are not counted.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._tries: OrderedDict[tuple[str, str], tuple[int, float]] = OrderedDict()
+        self._tries: OrderedDict[bytes, tuple[int, float]] = OrderedDict()
 
-    def wait(self, peer: str, name: str) -> float:
-        """For how many seconds this peer may not try this name again."""
-        number, last = self._tries.get((peer, name), (0, 0.0))
-        return 0.0 if number < FREE_TRIES else max(0.0, last + PAUSE_SECONDS - self._clock.monotonic())
-
-    def failed(self, peer: str, name: str) -> None:
-        """Count a wrong password."""
-        number, _ = self._tries.pop((peer, name), (0, 0.0))
-        self._tries[peer, name] = number + 1, self._clock.monotonic()
+    def attempt(self, address: str, name: str) -> float:
+        """Count a password before it is checked; return for how many seconds it must not be checked yet."""
+        key, now = _digest(address, name), self._clock.monotonic()
+        number, last = self._tries.get(key, (0, 0.0))
+        if number >= FREE_TRIES and last + PAUSE_SECONDS > now:
+            return last + PAUSE_SECONDS - now
+        self._tries[key] = number + 1, now
+        self._tries.move_to_end(key)
         if len(self._tries) > MOST_REMEMBERED:
             self._tries.popitem(last=False)
+        return 0.0
 
-    def succeeded(self, peer: str, name: str) -> None:
-        """Forget the wrong ones before it."""
-        self._tries.pop((peer, name), None)
+    def succeed(self, address: str, name: str) -> None:
+        """Forget the wrong passwords before a right one."""
+        self._tries.pop(_digest(address, name), None)
+
+
+def _digest(address: str, name: str) -> bytes:
+    """A key of fixed size: a name may be as long as a form."""
+    return hashlib.blake2b(f"{address}\0{name}".encode("utf-8", "replace"), digest_size=16).digest()

@@ -1,9 +1,11 @@
 """Who is let in to which page: every request is a visit, with its user, its session and its form."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from ipaddress import ip_address
+from math import ceil
 from typing import Any, Final, TypeAlias
 from urllib.parse import parse_qsl, quote
 
@@ -14,7 +16,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from semel import errors
 from semel.core.clock import Clock
-from semel.dashboard.passwords import FailedTries
+from semel.dashboard.passwords import PasswordThrottle
 from semel.dashboard.rendering import templates
 from semel.dashboard.sessions import LIFETIME, LOCAL, Session, Sessions, User
 from semel.dashboard.views import LedgerView
@@ -26,8 +28,8 @@ LARGEST_FORM: Final = 256 * 1024
 FORWARDED: Final = ("forwarded", "x-forwarded-for", "x-real-ip")
 # Where a request's scope has the path at which the whole dashboard is mounted.
 ROOT: Final = "semel.dashboard"
-# Each takes a thread, 16 MB and 50 ms: so many at a time, and so many more may wait for their turn.
-PASSWORDS_AT_ONCE, PASSWORDS_WAITING = 2, 32
+# Each takes a thread, 16 MB and 50 ms: this many are checked at a time, and this many of one address wait.
+PASSWORDS_AT_ONCE, PASSWORDS_WAITING = 2, 8
 # From where a browser says that a form of ours is sent; an old one says nothing.
 OWN_SITES: Final = ("same-origin", "none")
 
@@ -101,9 +103,9 @@ class Authenticator:
         self._sessions = sessions
         self._views = tuple(views)
         self._open = open
-        self._tries = FailedTries(clock)
+        self._throttle = PasswordThrottle(clock)
         self._checking = asyncio.Semaphore(PASSWORDS_AT_ONCE)
-        self._waiting = 0
+        self._waiting: Counter[str] = Counter()
 
     def viewer(self, view: LedgerView, handler: PageHandler) -> Endpoint:
         """A page for every user of a ledger."""
@@ -156,16 +158,16 @@ class Authenticator:
             return self._kept(visit, visit.elsewhere(to) if visit.user else self._asking(visit, to))
         if self._forged(visit):
             return self._kept(visit, self._asking(visit, to, STALE))
-        name, problem = await self._who(visit)
+        name, problem, wait = await self._who(visit)
         if name is None:
-            status = 429 if problem.startswith("Too many") else 403
-            return self._kept(visit, self._asking(visit, to, problem, status))
+            return self._kept(visit, self._asking(visit, to, problem, wait))
         return self._begun(visit, self._sessions.begin(name), visit.elsewhere(to))
 
-    def _asking(self, visit: Visit, to: str, problem: str = "", status: int = 403) -> Response:
-        return visit.page(
+    def _asking(self, visit: Visit, to: str, problem: str = "", wait: float = 0.0) -> Response:
+        status = 200 if not problem else 429 if wait else 403
+        page = visit.page(
             "sign-in",
-            status if problem else 200,
+            status,
             next=to,
             problem=problem,
             name=visit.form.get("name", "")[:200],
@@ -173,30 +175,39 @@ class Authenticator:
             by_token=self._sessions.takes_tokens,
             by_link=self._sessions.takes_link,
         )
+        if wait:
+            page.headers["Retry-After"] = str(ceil(wait))
+        return page
 
-    async def _who(self, visit: Visit) -> tuple[str | None, str]:
-        """Who has signed in; else None and the reason."""
+    async def _who(self, visit: Visit) -> tuple[str | None, str, float]:
+        """Who has signed in; else None, the reason, and for how many seconds to wait."""
         token = visit.form.get("token", "").strip()
         if token or not visit.form.get("password"):
-            return self._sessions.holder(token), "No user has this token. Ask whoever set up the dashboard."
+            return (
+                self._sessions.holder(token),
+                "No user has this token. Ask whoever set up the dashboard.",
+                0,
+            )
         name, password = visit.form.get("name", "").strip(), visit.form["password"]
-        peer = visit.request.client.host if visit.request.client else ""
-        wait = self._tries.wait(peer, name)
-        if wait or self._waiting >= PASSWORDS_WAITING:
-            return None, f"Too many tries. Wait {max(1, round(wait))} s and try again, or use a token."
-        if await self._is_password(name, password):
-            self._tries.succeeded(peer, name)
-            return name, ""
-        self._tries.failed(peer, name)
-        return None, "No user has this name and password."
+        address = visit.request.client.host if visit.request.client else ""
+        full = self._waiting[address] >= PASSWORDS_WAITING
+        wait = 1.0 if full else self._throttle.attempt(address, name)
+        if wait:
+            problem = f"Too many wrong passwords from your address. Wait {ceil(wait)} s, or use a token."
+            return None, problem, wait
+        if not await self._is_password(address, name, password):
+            return None, "No user has this name and password.", 0
+        self._throttle.succeed(address, name)
+        return name, "", 0
 
-    async def _is_password(self, name: str, password: str) -> bool:
-        self._waiting += 1
+    async def _is_password(self, address: str, name: str, password: str) -> bool:
+        self._waiting[address] += 1
         try:
             async with self._checking:
                 return await asyncio.to_thread(partial(self._sessions.knows, name, password))
         finally:
-            self._waiting -= 1
+            self._waiting[address] -= 1
+            self._waiting += Counter()  # drops the addresses that have none left
 
     async def sign_out(self, request: Request) -> Response:
         """End the session."""

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import cache
 from importlib.metadata import version
+from ipaddress import ip_network
 from typing import Any, Final
 
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
@@ -50,6 +51,7 @@ OF_APPS: Final[dict[int | str, dict[str, Any]]] = problems("no-such-page") | {
 def create_app(runtime: Runtime, failing: Callable[[], str] | None = None) -> RequestMiddleware:
     """The application of a runtime; where only workers run, `failing` says what is wrong with them."""
     _check_public_url(runtime)
+    _check_proxies(runtime)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
@@ -101,6 +103,15 @@ def _check_public_url(runtime: Runtime) -> None:
     if url and not PUBLIC.fullmatch(url):
         problem = "write https:// and the host, and no path"
         raise runtime.configuration.wrong(("service", "public_url"), problem)
+
+
+def _check_proxies(runtime: Runtime) -> None:
+    """Refuse a trusted proxy that is no address: the headers of none would be believed."""
+    for one in runtime.settings.service.trusted_proxies:
+        try:
+            ip_network(one)
+        except ValueError as error:
+            raise runtime.configuration.wrong(("service", "trusted_proxies"), str(error)) from error
 
 
 def _about(runtime: Runtime) -> APIRouter:

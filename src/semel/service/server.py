@@ -103,13 +103,14 @@ def _protocol() -> Any:
 
 
 def _config(runtime: Runtime, middleware: RequestMiddleware) -> uvicorn.Config:
+    proxies = runtime.settings.service.trusted_proxies
     return uvicorn.Config(
         middleware,
         log_config=None,
         access_log=False,
         server_header=False,
-        # Whoever is in front of it is believed by its settings alone: public_url.
-        proxy_headers=False,
+        proxy_headers=bool(proxies),
+        forwarded_allow_ips=proxies,
         backlog=BACKLOG,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=max(1, round(runtime.settings.service.stop_timeout)),

@@ -38,6 +38,8 @@ class ServiceSection(Section, frozen=True):
     """Where `semel work` answers who watches over it: health and metrics; nowhere unless it is set."""
     public_url: str = ""
     """What webhook senders were told, without a path; some of them sign it."""
+    trusted_proxies: list[str] = []
+    """Addresses and networks of proxies whose X-Forwarded-For and X-Forwarded-Proto are believed."""
     max_body_bytes: Positive = 1_048_576
     max_in_flight: Positive = 256
     max_waiting: Positive = 256
