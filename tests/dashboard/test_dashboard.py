@@ -1,5 +1,6 @@
 """The dashboard: every page, who is let in to it, and that what others wrote is shown as text."""
 
+import asyncio
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from html import escape, unescape
@@ -7,14 +8,16 @@ from html import escape, unescape
 import pytest
 from fastapi import FastAPI
 from starlette.applications import Starlette
+from starlette.requests import Request
 from starlette.testclient import TestClient
 
 import semel
 from semel import Status
 from semel.core.spans import DAY
 from semel.dashboard import dashboard
-from semel.dashboard.sessions import LIFETIME
-from semel.dashboard.visits import LARGEST_FORM
+from semel.dashboard.sessions import LIFETIME, EndedSessions, Sessions
+from semel.dashboard.views import LedgerView
+from semel.dashboard.visits import LARGEST_FORM, Authenticator, Visit
 from semel.errors import InvalidOption
 from semel.ops.model import Action
 from semel.stores.memory import MemoryStore
@@ -121,6 +124,61 @@ def test_a_token_that_is_changed_or_taken_away_ends_its_sessions(s, viewer):
     cookie = viewer.cookies["semel_session"]
     for users in ({"vic": ("viewer", "ab" * 32)}, {"ann": USERS["ann"]}):
         assert status_with(cookie, browser_of(s, tokens=users)) == 303
+
+
+def sign_out(browser):
+    """End the session of a browser; the cookie that it had."""
+    cookie = browser.cookies["semel_session"].strip('"')
+    token = form_token(browser.get("/ledger").text)
+    assert browser.post("/semel/sign-out", data={"form_token": token}).status_code == 303
+    return cookie
+
+
+def test_a_cookie_is_of_no_use_after_signing_out_in_any_process(s, viewer, clock):
+    other = browser_of(s)  # another process on the same store
+    cookie = viewer.cookies["semel_session"].strip('"')
+    assert status_with(cookie, other) == 200
+    assert sign_out(viewer) == cookie
+    again = browser_of(s)
+    assert [status_with(cookie, one) for one in (viewer, other, again)] == [303, 303, 303]
+    clock.advance(LIFETIME)
+    assert status_with(cookie, other) == 303
+
+
+def test_who_signed_out_signs_in_again_in_the_same_browser(viewer):
+    sign_out(viewer)
+    assert viewer.sign_in("vic").get("/ledger").status_code == 200
+
+
+def test_who_brings_an_ended_cookie_is_given_another_and_signs_in_with_it(s, viewer):
+    cookie = sign_out(viewer)
+    browser = browser_of(s)
+    browser.cookies.set("semel_session", cookie, domain="testserver.local", path="/semel")
+    assert browser.sign_in("ann").get("/ledger").status_code == 200
+
+
+def test_signing_out_ends_one_session_and_no_other_of_the_same_user(s, viewer):
+    other = browser_of(s).sign_in("vic")
+    sign_out(viewer)
+    assert other.get("/ledger").status_code == 200
+
+
+def test_a_store_that_cannot_tell_who_signed_out_lets_nobody_in(s, viewer):
+    s.store.close()
+    answer = viewer.get("/ledger")
+    assert (answer.status_code, "did not do as asked" in answer.text) == (503, True)
+
+
+def test_live_pages_of_a_session_that_was_ended_end_with_it(s):
+    clock = s.clock
+    sessions, ended = Sessions(USERS, {}, SECRET, clock), EndedSessions(s, clock)
+    authenticator = Authenticator(sessions, ended, [LedgerView(s=s)], clock, open=False)
+    session = sessions.begin("vic")
+    cookie = f"semel_session={sessions.sealed(session)}".encode()
+    visit = Visit(Request({"type": "http", "headers": [(b"cookie", cookie)]}), session, "", None, None)
+    assert authenticator.is_still(visit)
+    asyncio.run(ended.add(session))
+    assert not authenticator.is_still(visit)
 
 
 @pytest.mark.parametrize("cookie", ["", ".", "a.b", "ü.ü", "e30.", "=.="])

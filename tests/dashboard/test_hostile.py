@@ -635,6 +635,7 @@ def test_what_they_ask_for_is_done_for_who_may(desk: Desk) -> None:
         *(f"POST /{name}/{leaf}" for name in desk.ledgers for leaf in FORMS),
         "POST /~south/persons",
         "POST /echo/switches",
+        "POST /sign-out",
         "POST /echo/inbox",
         "POST /echo/letter",
         "POST /v1/ops/actions",

@@ -527,10 +527,42 @@ def test_the_root_leads_somewhere_in_json_and_for_browsers(
         assert not any(token in page.text + json.dumps(told) for token in TOKENS.values())
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/v1/records?key=k", 200),
+        ("GET", "/v1/records?key=none", 404),
+        ("POST", "/v1/is-processed", 200),
+        ("GET", "/health/ready", 200),
+        ("GET", "/docs", 200),
+        ("GET", "/openapi.json", 200),
+        ("GET", "/dashboard/", 200),
+        ("GET", "/nothing", 404),
+        ("POST", "/webhooks/echo", 200),
+    ],
+)
+def test_no_cache_keeps_an_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, path: str, status: int
+) -> None:
+    register(monkeypatch)
+    with served("[apps.echo]" + ALL_TOKENS, tmp_path) as client:
+        client.post("/v1/mark-processed", json={"key": "k"}, headers=bearer("north"))
+        body: Any = [] if "webhooks" in path else {"key": "k"}
+        more = {"json": body} if method == "POST" else {}
+        answer = client.request(method, path, headers=bearer("north"), **more)
+        assert (answer.status_code, answer.headers["cache-control"]) == (status, "no-store"), answer.text
+
+
+def test_what_says_how_long_it_may_be_kept_is_kept(client: TestClient) -> None:
+    icon = client.get("/dashboard/static/icon.svg")
+    assert icon.headers["cache-control"] == "public, max-age=86400, immutable"
+
+
 def test_the_pages_load_nothing_from_elsewhere_and_run_nothing(client: TestClient) -> None:
     for path in ("/about", "/docs"):
         page = client.get(path, headers={"Accept": "text/html"})
         assert page.headers["content-security-policy"].startswith("default-src 'none'; ")
+        assert page.headers["content-security-policy"].endswith("frame-ancestors 'none'")
         leads = re.findall(r"""(?:src|href|srcset|action)\s*=\s*["']?([^"'\s>]*)""", page.text)
         assert leads
         assert all(re.match(r"/(?!/)|data:,$", lead) for lead in leads), leads

@@ -139,6 +139,14 @@ def test_an_address_in_a_header_is_not_believed_unless_the_proxy_is_trusted(
     throttled(proxied, tmp_path / "evil", "--header", "X-Forwarded-For: 10.9.9.99")
 
 
+@pytest.mark.parametrize("trusted", [True, False], ids=["trusted", "untrusted"])
+def test_the_cookie_is_for_https_alone_where_a_trusted_proxy_says_so(behind: Any, trusted: bool) -> None:
+    text = users("trusted_proxies = ['127.0.0.1']" if trusted else "")
+    _, proxied = behind(text, "proxy_set_header X-Forwarded-Proto https;")
+    cookie = proxied.curl("/dashboard/sign-in").headers["set-cookie"].lower()
+    assert ("; secure" in cookie) is trusted
+
+
 def test_a_trusted_proxy_that_is_no_address_is_refused_at_the_start(tmp_path: Path) -> None:
     text = "[service]\ntrusted_proxies = ['localhost']"
     with pytest.raises(InvalidOption, match=r"service\.trusted_proxies"), opened(text, tmp_path) as runtime:

@@ -1,6 +1,7 @@
 """The service has one dashboard for its ledgers, for the tokens and users that may see each of them."""
 
 import asyncio
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from fastapi.testclient import TestClient
 from semel.dashboard import live
 from semel.dashboard.passwords import hash_password
 from semel.errors import InvalidOption
+from semel.service import logs
 from semel.service.app import create_app
 from semel.service.dashboards import dashboard_views, has_dashboard
 from tests.service.kit import opened, register, served
@@ -173,6 +175,57 @@ def test_every_process_with_the_secret_knows_the_sessions_of_the_others(
         sign_in(one, token=VIEWER)
         other.cookies = one.cookies
         assert "sign-in" not in str(other.get("/dashboard/echo/").url)
+
+
+@pytest.mark.parametrize(
+    ("public", "secure"), [("https://hooks.example.com", True), ("http://hooks.example.com", False)]
+)
+def test_the_cookie_is_for_https_alone_where_the_public_address_is(
+    tmp_path: Path, public: str, secure: bool
+) -> None:
+    with served(f"[service]\npublic_url = '{public}'" + TOKENS, tmp_path) as client:
+        cookie = client.get("/dashboard/sign-in").headers["set-cookie"].lower()
+    assert ("; secure" in cookie) is secure
+
+
+def test_signing_out_in_one_process_ends_the_session_in_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register(monkeypatch)
+    text = "[apps.echo]" + TOKENS
+    with served(text, tmp_path) as one, served(text, tmp_path) as other:
+        page = sign_in(one, token=VIEWER)
+        old = one.cookies["semel_session"]
+        other.cookies["semel_session"] = old
+        assert "sign-in" not in str(other.get("/dashboard/echo/").url)
+        form = page.text.partition('name="form_token" value="')[2].partition('"')[0]
+        one.post("/dashboard/sign-out", data={"form_token": form})
+        for client in (one, other):
+            client.cookies.clear()
+            client.cookies["semel_session"] = old
+            assert "sign-in" in str(client.get("/dashboard/echo/").url)
+
+
+def test_a_visit_is_logged_with_its_page_and_its_user(client: Any, caplog: pytest.LogCaptureFixture) -> None:
+    sign_in(client, token=VIEWER)
+    with caplog.at_level(logging.INFO, "semel.access"):
+        for path in ("", "echo", "echo/", "echo/key?key=planted", "echo/own/planted", "static/style.css"):
+            client.get(f"/dashboard/{path}", follow_redirects=False)
+        client.cookies.clear()
+        client.get("/dashboard/echo/ledger", follow_redirects=False)
+        client.get("/dashboard/planted/ledger", follow_redirects=False)
+    records = [record.__dict__ for record in caplog.records if record.name == "semel.access"]
+    assert [(one["route"], one.get("user")) for one in records] == [
+        ("/dashboard/", "viewer"),
+        ("/dashboard/{ledger}", "viewer"),
+        ("/dashboard/{ledger}/", "viewer"),
+        ("/dashboard/{ledger}/key", "viewer"),
+        ("/dashboard/{ledger}/own/{page}", "viewer"),
+        ("/dashboard/static/style.css", None),
+        ("/dashboard/{ledger}/ledger", None),
+        ("/dashboard/{ledger}/ledger", None),
+    ]
+    assert "planted" not in str([logs.JsonLines().format(record) for record in caplog.records])
 
 
 # Live

@@ -1,6 +1,6 @@
 """The dashboard as an ASGI application: its addresses, who is let in to each, and what every answer says."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
@@ -20,11 +20,11 @@ from semel.dashboard.own import OwnPages
 from semel.dashboard.pages import Pages
 from semel.dashboard.persons import PersonPages
 from semel.dashboard.rendering import ASSETS, asset
-from semel.dashboard.sessions import Sessions, UserScopes, UserTokens
+from semel.dashboard.sessions import EndedSessions, Sessions, UserScopes, UserTokens
 from semel.dashboard.views import LedgerView
 from semel.dashboard.visits import ROOT, Authenticator, Endpoint, PageHandler, Visit
 from semel.doors.inbox import Inbox
-from semel.errors import InvalidOption
+from semel.errors import InvalidOption, StoreError
 from semel.ops.scopes import ACT, TURN
 
 # Whatever stood in a page, a browser would load nothing from elsewhere, and run and keep nothing of it.
@@ -70,12 +70,15 @@ def dashboard_of(
     open: bool = False,  # noqa: A002 - as the option is called
     link: str = "",
     scopes: UserScopes = MappingProxyType({}),
+    s: Semel | None = None,
+    secure: bool = False,
     stopping: Callable[[], bool] = lambda: False,
-) -> ASGIApp:
+) -> "SafeHeaders":
     """One dashboard of several ledgers, each under its name.
 
     `link` is the token of the sign-in link, `/?token=...`, which signs one operator in, once. `scopes`
-    has what users may do, where their role does not say it. `stopping` says when live pages are to end.
+    has what users may do, where their role does not say it. `s` has the store for ended sessions; by default
+    the first view does. `secure` sets cookies for HTTPS only. `stopping` says when live pages are to end.
     """
     if [bool(tokens or users), open, bool(link)].count(True) != 1:
         raise InvalidOption(
@@ -84,7 +87,9 @@ def dashboard_of(
         )
     clock = views[0].s.clock
     sessions = Sessions(tokens or {}, users or {}, secret, clock, link=link, scopes=scopes)
-    authenticator = Authenticator(sessions, views, clock, open=open)
+    # Nobody but this process knows the sessions of its link.
+    ended = EndedSessions(None if link or open else s or views[0].s, clock)
+    authenticator = Authenticator(sessions, ended, views, clock, open=open, secure=secure)
     routes: list[BaseRoute] = [
         Route("/sign-in", authenticator.sign_in, methods=["GET", "POST"]),
         Route("/sign-out", authenticator.sign_out, methods=["POST"]),
@@ -96,7 +101,9 @@ def dashboard_of(
         routes += [Mount(view.path, _router(_routes(view, authenticator, stopping))) for view in views]
         routes += [Route(view.path, authenticator.viewer(view, _first_page)) for view in views]
         routes.append(Route("/", authenticator.first))
-    app = Starlette(exception_handlers={HTTPException: authenticator.nowhere})
+    app = Starlette(
+        exception_handlers={HTTPException: authenticator.nowhere, StoreError: authenticator.unavailable}
+    )
     app.router = _router(routes)
     return SafeHeaders(app)
 
@@ -161,8 +168,13 @@ def _file(name: str) -> Endpoint:
 class SafeHeaders:
     """Says with every answer what a browser may do with it."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: Starlette) -> None:
         self._app = app
+
+    @property
+    def paths(self) -> set[str]:
+        """The templates of its addresses, the same for every ledger."""
+        return set(_paths(self._app.routes))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -176,3 +188,12 @@ class SafeHeaders:
             await send(message)
 
         await self._app(scope, receive, guarded)
+
+
+def _paths(routes: Sequence[BaseRoute]) -> Iterator[str]:
+    ledgers = [route for route in routes if isinstance(route, Mount)]
+    for ledger in ledgers:
+        yield "/{ledger}"
+        yield from ("/{ledger}" + path for path in _paths(ledger.routes))
+    plain = [route.path for route in routes if isinstance(route, Route)]
+    yield from (path for path in plain if path not in {ledger.path for ledger in ledgers})

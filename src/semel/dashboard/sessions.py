@@ -12,6 +12,7 @@ from typing import Final, Literal, TypeAlias, get_args
 
 import msgspec
 
+from semel.connect import Semel
 from semel.core.clock import Clock
 from semel.dashboard.passwords import PasswordHash, hash_password
 from semel.errors import InvalidOption
@@ -27,6 +28,8 @@ UserScopes: TypeAlias = Mapping[str, frozenset[str]]
 # A working day: whoever leaves a browser open is signed out by the next one.
 LIFETIME: Final = 12 * 3600
 SHORTEST_SECRET: Final = 16
+# The documents of sessions that were ended, in a store.
+ENDED: Final = "semel:ended-session:"
 DIGEST: Final = re.compile(r"[0-9a-fA-F]{64}")
 
 
@@ -50,6 +53,36 @@ class User(msgspec.Struct, frozen=True):
 
 # Whoever comes by the sign-in link, or from this machine to an open dashboard, has no name of their own.
 LOCAL: Final = User("local", "operator", ROLES["operator"])
+
+
+class EndedSessions:
+    """The sessions that users signed out of, until they would have expired.
+
+    The store tells the other processes; without one, each process knows only its own.
+    """
+
+    def __init__(self, s: Semel | None, clock: Clock) -> None:
+        self._documents = None if s is None else s.aio.documents
+        self._clock = clock
+        self._here: dict[str, float] = {}
+
+    async def add(self, session: "Session") -> None:
+        """End a session, for every process."""
+        now = self._clock.now()
+        self._here = {nonce: until for nonce, until in self._here.items() if now < until}
+        self._here[session.nonce] = session.until
+        if self._documents is not None and now < session.until:
+            await self._documents.put(ENDED + session.nonce, {}, ttl=session.until - now)
+
+    async def has(self, session: "Session") -> bool:
+        """Whether a session was ended, by any process."""
+        if self.has_here(session) or self._documents is None:
+            return self.has_here(session)
+        return await self._documents.get(ENDED + session.nonce) is not None
+
+    def has_here(self, session: "Session") -> bool:
+        """Whether this process ended a session."""
+        return session.nonce in self._here
 
 
 class Session(msgspec.Struct, frozen=True):

@@ -18,7 +18,7 @@ from semel import errors
 from semel.core.clock import Clock
 from semel.dashboard.passwords import PasswordThrottle
 from semel.dashboard.rendering import templates
-from semel.dashboard.sessions import LIFETIME, LOCAL, Session, Sessions, User
+from semel.dashboard.sessions import LIFETIME, LOCAL, EndedSessions, Session, Sessions, User
 from semel.dashboard.views import LedgerView
 
 COOKIE: Final = "semel_session"
@@ -28,6 +28,8 @@ LARGEST_FORM: Final = 256 * 1024
 FORWARDED: Final = ("forwarded", "x-forwarded-for", "x-real-ip")
 # Where a request's scope has the path at which the whole dashboard is mounted.
 ROOT: Final = "semel.dashboard"
+# Where a request's scope has the name of its user, for the log.
+USER: Final = "semel.user"
 # Each takes a thread, 16 MB and 50 ms: this many are checked at a time, and this many of one address wait.
 PASSWORDS_AT_ONCE, PASSWORDS_WAITING = 2, 8
 # From where a browser says that a form of ours is sent; an old one says nothing.
@@ -95,12 +97,16 @@ class Authenticator:
     def __init__(
         self,
         sessions: Sessions,
+        ended: EndedSessions,
         views: Sequence[LedgerView],
         clock: Clock,
         *,
         open: bool,  # noqa: A002 - as the option is called
+        secure: bool = False,
     ) -> None:
         self._sessions = sessions
+        self._ended = ended
+        self._secure = secure
         self._views = tuple(views)
         self._open = open
         self._throttle = PasswordThrottle(clock)
@@ -111,7 +117,7 @@ class Authenticator:
         """A page for every user of a ledger."""
 
         async def endpoint(request: Request) -> Response:
-            visit = self._arrived(request, view)
+            visit = await self._arrived(request, view)
             if elsewhere := self._unauthenticated(visit) or _linked(visit):
                 return elsewhere
             refused = self._signed_out(visit) or self._not_theirs(visit)
@@ -123,7 +129,7 @@ class Authenticator:
         """A form for users with a scope."""
 
         async def endpoint(request: Request) -> Response:
-            visit = await self._filled_in(self._arrived(request, view))
+            visit = await self._filled_in(await self._arrived(request, view))
             refused = self._unauthenticated(visit) or self._signed_out(visit) or self._forged(visit)
             refused = refused or self._not_theirs(visit) or _not_permitted(visit, scope)
             return self._kept(visit, refused or await _answered(handler, visit))
@@ -133,11 +139,13 @@ class Authenticator:
     def is_still(self, visit: Visit) -> bool:
         """Whether a visit that lasts is of a session that has not ended."""
         known = self._sessions.opened(visit.request.cookies.get(COOKIE, ""))
-        return self._open or (known is not None and self._sessions.user(known) is not None)
+        if known is None or self._ended.has_here(known):
+            return self._open
+        return self._open or self._sessions.user(known) is not None
 
     async def first(self, request: Request) -> Response:
         """Lead to the first ledger that a user may see."""
-        visit = self._arrived(request, None)
+        visit = await self._arrived(request, None)
         if elsewhere := self._unauthenticated(visit) or _linked(visit):
             return elsewhere
         if request.method == "GET" and (session := self._sessions.follow(visit.query.get("token", ""))):
@@ -150,7 +158,7 @@ class Authenticator:
 
     async def sign_in(self, request: Request) -> Response:
         """Ask for a token or a password, and begin the session of whoever has it."""
-        visit = await self._filled_in(self._arrived(request, None))
+        visit = await self._filled_in(await self._arrived(request, None))
         if elsewhere := self._unauthenticated(visit) or _linked(visit):
             return elsewhere
         to = _inside(visit.query.get("next", ""))
@@ -211,20 +219,29 @@ class Authenticator:
 
     async def sign_out(self, request: Request) -> Response:
         """End the session."""
-        visit = await self._filled_in(self._arrived(request, None))
+        visit = await self._filled_in(await self._arrived(request, None))
         if refused := self._unauthenticated(visit) or self._forged(visit):
             return refused
+        await self._ended.add(visit.session)
         return self._begun(visit, self._sessions.begin(), visit.elsewhere("/sign-in"))
 
     async def nowhere(self, request: Request, error: Exception) -> Response:
         """Say that there is nothing at an address, or nothing that can be done so."""
-        visit = self._arrived(request, self._views[0] if len(self._views) == 1 else None)
+        visit = await self._arrived(request, self._views[0] if len(self._views) == 1 else None)
         status = error.status_code if isinstance(error, HTTPException) else 404
         return self._unauthenticated(visit) or visit.problem(status, "Nothing here", NO_PAGE)
 
-    def _arrived(self, request: Request, view: LedgerView | None) -> Visit:
-        session = self._sessions.opened(request.cookies.get(COOKIE, "")) or self._sessions.begin()
+    async def unavailable(self, request: Request, error: Exception) -> Response:
+        """Say that the store cannot tell who is signed in."""
+        return Visit(request, self._sessions.begin(), "", None, None).problem(503, UNAVAILABLE, str(error))
+
+    async def _arrived(self, request: Request, view: LedgerView | None) -> Visit:
+        session = self._sessions.opened(request.cookies.get(COOKIE, ""))
+        # Who has not signed in has nothing that could be ended.
+        if session is None or (session.name and await self._ended.has(session)):
+            session = self._sessions.begin()
         user = LOCAL if self._open else self._sessions.user(session)
+        request.scope[USER] = "" if user is None else user.name
         seen = () if user is None else tuple(one for one in self._views if one.is_for(user.name))
         return Visit(request, session, self._sessions.form_token(session), user, view, seen)
 
@@ -262,7 +279,7 @@ class Authenticator:
     def _kept(self, visit: Visit, response: Response) -> Response:
         """The answer, with the cookie of a session that has only begun."""
         known = self._sessions.opened(visit.request.cookies.get(COOKIE, ""))
-        return response if known is not None else self._begun(visit, visit.session, response)
+        return response if known == visit.session else self._begun(visit, visit.session, response)
 
     def _begun(self, visit: Visit, session: Session, response: Response) -> Response:
         response.set_cookie(
@@ -270,13 +287,14 @@ class Authenticator:
             self._sessions.sealed(session),
             max_age=LIFETIME,
             path=visit.root or "/",
-            secure=visit.request.url.scheme == "https",
+            secure=self._secure or visit.request.url.scheme == "https",
             httponly=True,
             samesite="strict",
         )
         return response
 
 
+UNAVAILABLE: Final = "The store did not do as asked"
 NO_PAGE: Final = "There is no such page in the dashboard."
 NO_LEDGER: Final = "You are signed in, and there is no ledger for you. Ask whoever set up the dashboard."
 UNREADABLE: Final = f"No form arrived, or one of more than {LARGEST_FORM // 1024} KB. Nothing was done."
@@ -309,7 +327,7 @@ async def _answered(handler: PageHandler, visit: Visit) -> Response:
     except errors.Refused as error:
         return visit.problem(409, "Refused", str(error))
     except errors.StoreError as error:
-        return visit.problem(503, "The store did not do as asked", str(error))
+        return visit.problem(503, UNAVAILABLE, str(error))
 
 
 async def _form(request: Request) -> dict[str, str]:

@@ -25,7 +25,6 @@ from semel.service.middleware import (
     FORMS,
     ID,
     INTERNAL,
-    LIVE,
     RequestMiddleware,
     Routes,
     logged_problem,
@@ -73,6 +72,7 @@ def create_app(runtime: Runtime, failing: Callable[[], str] | None = None) -> Re
         openapi_tags=TAGS,
         generate_unique_id_function=operation_id,
     )
+    visited = set[str]()
     tokens = app.state.tokens = Tokens(runtime)
     _answer_with_problems(app)
     app.include_router(health.router(runtime, failing))
@@ -81,7 +81,7 @@ def create_app(runtime: Runtime, failing: Callable[[], str] | None = None) -> Re
         app.include_router(_pages(app, runtime))
         app.include_router(v1.router(runtime))
         _mount_apps(app, runtime)
-        mount_dashboard(app, runtime, tokens)
+        visited = mount_dashboard(app, runtime, tokens)
         describe_service(app, runtime)
     hooks = runtime.hooks() if failing is None else {}
     middleware = RequestMiddleware(
@@ -89,7 +89,7 @@ def create_app(runtime: Runtime, failing: Callable[[], str] | None = None) -> Re
         settings=runtime.settings.service,
         metrics=runtime.metrics,
         hooks=hooks,
-        routes=Routes({LIVE, *hooks, *(one.path_format for one in routes_of(app))}),
+        routes=Routes({*visited, *hooks, *(one.path_format for one in routes_of(app))}),
         tokens=tokens,
         senders={path: one.name for one in runtime.apps for path in one.app.hooks},
     )

@@ -24,11 +24,14 @@ PLAIN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,60}")
 WRITES: Final = frozenset({LOOK, "ledger:write"})
 
 
-def mount_dashboard(app: FastAPI, runtime: Runtime, tokens: Tokens) -> None:
-    """Mount it: for tokens with `ops:read` and users; where there are none, for who has the sign-in link."""
+def mount_dashboard(app: FastAPI, runtime: Runtime, tokens: Tokens) -> set[str]:
+    """Mount it, and return the templates of its addresses.
+
+    It is for tokens with `ops:read` and users; where there are none, for who has the sign-in link.
+    """
     _check_open(runtime)
     if not has_dashboard(runtime):
-        return
+        return set()
     by_token, users = tokens.operators(), _users(runtime)
     try:
         made = dashboard_of(
@@ -39,6 +42,8 @@ def mount_dashboard(app: FastAPI, runtime: Runtime, tokens: Tokens) -> None:
             open=runtime.settings.service.open,
             link=sign_in_link(runtime),
             scopes=tokens.scopes(),
+            s=runtime.s,
+            secure=runtime.settings.service.public_url.startswith("https:"),
             stopping=runtime.stopping.is_set,
         )
     except InvalidOption as error:
@@ -49,6 +54,7 @@ def mount_dashboard(app: FastAPI, runtime: Runtime, tokens: Tokens) -> None:
         return RedirectResponse(FORMS, 303)
 
     app.mount(FORMS.rstrip("/"), made)
+    return {FORMS.rstrip("/") + path for path in made.paths}
 
 
 def has_dashboard(runtime: Runtime) -> bool:

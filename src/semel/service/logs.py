@@ -138,11 +138,13 @@ def set_up(form: str, level: str, redactor: Redactor) -> None:
     logging.getLogger("uvicorn.access").disabled = True
 
 
-def log_request(method: str, route: str, status: int, seconds: float, id: str) -> None:
-    """Log a request that was answered."""
+def log_request(method: str, route: str, status: int, seconds: float, id: str, *, user: str = "") -> None:
+    """Log a request that was answered, with the user of the dashboard who sent it."""
     if not access.isEnabledFor(logging.INFO):
         return
     extra = {"method": method, "route": route, "status": status, "ms": round(seconds * 1000, 2), "id": id}
+    if user:
+        extra["user"] = user
     # Not `info()`, which would spend a quarter of its time to find out that it was called from here.
     record = access.makeRecord(access.name, logging.INFO, __file__, 0, "request", (), None, extra=extra)
     access.handle(record)

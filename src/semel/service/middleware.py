@@ -21,6 +21,7 @@ import msgspec
 from semel import errors
 from semel.apps.application import Hook
 from semel.core.tokens import random_token
+from semel.dashboard.visits import USER
 from semel.doors.asgi import ASGIApp, ASGIMessage, Receive, Scope, Send
 from semel.doors.http.field import read_length
 from semel.doors.http.problems import ProblemDetails
@@ -42,6 +43,8 @@ REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 ID: Final = "semel.request_id"
 # The status in logs of what nobody was there to be told.
 GONE: Final = 499
+# No cache keeps an answer that does not say otherwise: it may be about one tenant.
+NO_STORE: Final = (b"cache-control", b"no-store")
 # The methods of requests that have a body.
 BODIED: Final = frozenset({"POST", "PUT", "PATCH"})
 METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
@@ -87,7 +90,10 @@ class RequestCycle:
             return
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            message["headers"] = [*message.get("headers", ()), (b"x-request-id", self.id)]
+            headers = [*message.get("headers", ()), (b"x-request-id", self.id)]
+            if all(name != NO_STORE[0] for name, _ in headers):
+                headers.append(NO_STORE)
+            message["headers"] = headers
         await self._send(message)
 
     async def answer(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
@@ -97,6 +103,8 @@ class RequestCycle:
         self.status = status
         head = [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
         head += [(b"content-length", str(len(body)).encode()), (b"x-request-id", self.id)]
+        if all(name != NO_STORE[0] for name, _ in head):
+            head.append(NO_STORE)
         await self._send({"type": "http.response.start", "status": status, "headers": head})
         await self._send({"type": "http.response.body", "body": body})
 
@@ -149,7 +157,6 @@ CLOSING: Final = ("Connection", "close")
 # Whoever fills in a form of a dashboard shows who he is by a cookie.
 FORMS: Final = "/dashboard/"
 # Answers that go on until their reader leaves.
-LIVE: Final = "/dashboard/{ledger}/live"
 LIVE_PATH: Final = re.compile(r"/dashboard/[^/]+/live")
 
 
@@ -326,7 +333,7 @@ class RequestMiddleware:
             method = "OTHER"  # anybody may invent one
         route = self._routes.of(scope["path"])
         self._metrics.answered(method, route, cycle.status, seconds)
-        logs.log_request(method, route, cycle.status, seconds, cycle.id.decode())
+        logs.log_request(method, route, cycle.status, seconds, cycle.id.decode(), user=scope.get(USER, ""))
 
 
 def too_large(limit: int) -> ProblemError:
