@@ -17,6 +17,7 @@ from semel.core.keys import fingerprint
 from semel.core.ledger import LedgerSteps
 from semel.core.realm import Realm
 from semel.core.sealing import Sealing
+from semel.core.secrecy import Concealed, masked
 from semel.core.spans import DAY, Seconds, seconds
 from semel.once import Once
 
@@ -181,10 +182,8 @@ def _entry_points() -> "dict[str, EntryPoint]":
 
 def _no_store(url: str, scheme: str) -> errors.InvalidOption:
     known = ", ".join(f"{name}:" for name in (*STORES, *sorted(_entry_points().keys() - STORES)))
-    # A password may be in it, wherever the mistake is.
-    shown = url if "@" not in url else f"{scheme}:***@{url.rpartition('@')[2]}"
     return errors.InvalidOption(
-        f"{shown!r} names no store; a store's URL begins with one of {known}; a file of SQLite is "
+        f"{masked(url)!r} names no store; a store's URL begins with one of {known}; a file of SQLite is "
         f"sqlite:///file.db; a package brings another by an entry point {scheme!r} of {ENTRY_POINTS!r}"
     )
 
@@ -211,7 +210,7 @@ def _events(on_event: Listener | None, redact: "Redactor | None", clock: Clock, 
     return events
 
 
-class Shared(msgspec.Struct, frozen=True):
+class Shared(Concealed, msgspec.Struct, frozen=True):
     """What all scopes of one store have in common."""
 
     store: Store

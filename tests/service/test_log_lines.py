@@ -1,6 +1,7 @@
 """Lines of the service's log: whole, once, and no thread waits for another's."""
 
 import io
+import json
 import logging
 import threading
 from typing import Any
@@ -114,3 +115,34 @@ def test_flush_leaves_nothing_unwritten(form: logging.Formatter) -> None:
     lines.handle(record("last words"))
     lines.flush()
     assert stream.getvalue().count("last words") == 1
+
+
+FORGED = "2026-01-01T00:00:00.000+00:00 INFO    semel.access: request"
+BREAKS = ["\n", "\r", "\r\n", "\x0b", "\x0c", "\x1b[2K", "\x85", "\u2028", "\u2029", "\u202e", "\x00", "\x7f"]
+
+
+@pytest.mark.parametrize("broken", BREAKS, ids=ascii)
+@pytest.mark.parametrize("place", ["message", "argument", "extra", "name of an extra", "trace"])
+def test_nothing_that_is_logged_begins_a_line_of_its_own(broken: str, place: str) -> None:
+    text = f"harmless{broken}{FORGED}"
+    made: dict[str, Any] = {"msg": "%s", "args": ("told",), "name": "shop", "levelname": "INFO"}
+    if place == "message":
+        made |= {"msg": text, "args": ()}
+    elif place == "argument":
+        made["args"] = (text,)
+    elif place == "trace":
+        made["exc_text"] = f"Traceback\nValueError: {text}"
+    else:
+        made |= {"it": text} if place == "extra" else {text: "it"}
+    for form in (TextLines(), JsonLines()):
+        line = form.format(logging.makeLogRecord(made))
+        assert not any(one.startswith(FORGED) for one in line.splitlines())
+        assert "harmless" in line
+    whole = TextLines().format(logging.makeLogRecord(made))
+    assert len(whole.split("\n")) == (whole.count("\n  ") + 1 if place == "trace" else 1)
+
+
+def test_what_a_line_has_beside_its_words_stays_what_it_is() -> None:
+    made = logging.makeLogRecord({"msg": "told", "numbers": [1, 2.5, None], "of": {"a": (True, {"b"})}})
+    line = json.loads(JsonLines().format(made))
+    assert (line["numbers"], line["of"]) == ([1, 2.5, None], {"a": [True, "{'b'}"]})

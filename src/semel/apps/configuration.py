@@ -13,6 +13,7 @@ import msgspec
 from semel import errors
 from semel.apps.sections import BadSetting, StoreSection
 from semel.apps.settings import parsed
+from semel.core.secrecy import Concealed
 from semel.tables import Table, seeds
 
 SettingPath: TypeAlias = tuple[str, ...]
@@ -25,7 +26,7 @@ SHORT: Final = {f"{PREFIX}{name.upper()}": ("semel", name) for name in StoreSect
 SECRETS_DIR: Final = f"{PREFIX}SECRETS_DIR"
 
 
-class Configuration:
+class Configuration(Concealed):
     """What was set, and where."""
 
     def __init__(self, tree: dict[str, Any] | None = None, name: str = "") -> None:

@@ -15,11 +15,12 @@ from semel.apps.configuration import Configuration
 from semel.apps.sections import StoreSection
 from semel.apps.settings import SHORTEST
 from semel.core.codecs import Encryption
+from semel.core.secrecy import Concealed
 
 logger: Final = logging.getLogger("semel.service")
 
 
-class StoreSecrets(msgspec.Struct, frozen=True):
+class StoreSecrets(Concealed, msgspec.Struct, frozen=True):
     """What `connect` is given."""
 
     secret: bytes | None = None

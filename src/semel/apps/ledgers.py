@@ -17,10 +17,11 @@ from semel.apps.keyfile import StoreSecrets
 from semel.apps.sections import StoreSection
 from semel.connect import Semel
 from semel.core.codecs import Encryption
+from semel.core.secrecy import Concealed
 from semel.tables import INBOX, LEDGER, OWN, Form, Table
 
 
-class Binding(msgspec.Struct, frozen=True, kw_only=True):
+class Binding(Concealed, msgspec.Struct, frozen=True, kw_only=True):
     """Which store, environment, scope and keys a ledger is opened with."""
 
     url: str

@@ -3,9 +3,10 @@
 import msgspec
 
 from semel import errors
+from semel.core.secrecy import Concealed
 
 
-class EncryptionSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class EncryptionSection(Concealed, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The keys that results and messages are encrypted with, in base64: the active one encrypts."""
 
     active: str = ""
@@ -15,7 +16,7 @@ class EncryptionSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         return f"<settings of encryption, with {len(self.keys)} keys>"
 
 
-class StoreSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class StoreSection(Concealed, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where everything is kept, and what keeps it from being read."""
 
     url: str = "sqlite:///semel.db"

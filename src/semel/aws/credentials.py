@@ -11,6 +11,7 @@ import msgspec
 from semel.core.extras import require
 from semel.core.forks import FORKING
 from semel.core.locks import SignalSafeLock
+from semel.core.secrecy import Concealed
 from semel.errors import InvalidOption, MissingExtra, StoreUnavailable
 
 # botocore itself renews what has less than a quarter of an hour left.
@@ -27,7 +28,7 @@ ADVICE = (
 )
 
 
-class Credentials(msgspec.Struct, frozen=True):
+class Credentials(Concealed, msgspec.Struct, frozen=True):
     """Who asks; `expires` is in seconds since the epoch."""
 
     access_key: str

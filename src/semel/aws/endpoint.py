@@ -9,6 +9,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from semel.core.extras import require
+from semel.core.secrecy import masked
 from semel.errors import InvalidOption, MissingExtra
 
 _REGION = re.compile(r"[a-z0-9]+(-[a-z0-9]+)+")
@@ -58,11 +59,15 @@ class ServiceEndpoint(msgspec.Struct, frozen=True):
             parts = urlsplit(url.strip())
             host, port = parts.hostname, parts.port
         except ValueError as error:
-            raise InvalidOption(f"{url!r} is no endpoint: {error}") from error
+            raise InvalidOption(f"{masked(url)!r} is no endpoint: {error}") from error
         if parts.scheme not in PORTS or not host or not re.fullmatch(r"[a-z0-9._:-]+", host):
-            raise InvalidOption(f"{url!r} is no endpoint: write one like https://host or http://host:port")
+            raise InvalidOption(
+                f"{masked(url)!r} is no endpoint: write one like https://host or http://host:port"
+            )
         if parts.username or parts.path not in ("", "/") or parts.query or parts.fragment:
-            raise InvalidOption(f"{url!r} is no endpoint: nothing but scheme, host and port may be in it")
+            raise InvalidOption(
+                f"{masked(url)!r} is no endpoint: nothing but scheme, host and port may be in it"
+            )
         return cls(parts.scheme, host, PORTS[parts.scheme] if port is None else port)
 
 

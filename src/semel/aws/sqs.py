@@ -14,6 +14,7 @@ from semel.aws.endpoint import endpoint_url
 from semel.aws.errors import DENIED, ServiceError
 from semel.aws.pool import ConnectionLimits
 from semel.aws.wire import Wire
+from semel.core.secrecy import masked
 
 # SQS keeps a receive open for so long at most; who is silent for longer will not answer any more.
 LONGEST_POLL = 20
@@ -242,7 +243,7 @@ def _parted(url: str) -> tuple[str, str, str]:
     name = parts.path.rstrip("/").rpartition("/")[2]
     if not parts.scheme or not parts.hostname or not name:
         raise errors.InvalidOption(
-            f"{url!r} is no URL of a queue; one looks like https://sqs.eu-north-1.amazonaws.com/123456789012/orders"
+            f"{masked(url)!r} is no URL of a queue; one looks like https://sqs.eu-north-1.amazonaws.com/123456789012/orders"
         )
     return f"{parts.scheme}://{parts.netloc}", parts.hostname, name
 

@@ -25,6 +25,7 @@ from semel.apps.keyfile import secrets_of
 from semel.apps.ledgers import Binding, binding
 from semel.apps.registry import known
 from semel.apps.sections import StoreSection
+from semel.core.secrecy import Concealed
 
 FILE = "semel.toml"
 
@@ -57,7 +58,7 @@ JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON.
 # Which store
 
 
-class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
+class StoreOptions(Concealed, msgspec.Struct, frozen=True, kw_only=True):
     """The options that say which store a command is about; the settings say the rest."""
 
     app: Annotated[

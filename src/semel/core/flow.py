@@ -30,6 +30,7 @@ from semel.core.running import (
     subject_of_step,
     unprotected,
 )
+from semel.core.secrecy import Concealed
 from semel.model import (
     MISSING,
     RECORD_VERSION,
@@ -95,7 +96,7 @@ class PendingCall(PendingClaim):
         return super().withdrawn()
 
 
-class FlowContext(msgspec.Struct, frozen=True):
+class FlowContext(Concealed, msgspec.Struct, frozen=True):
     """What every flow needs."""
 
     ledger: LedgerSteps

@@ -13,6 +13,7 @@ from semel.core.commands import Found, Steps, Time
 from semel.core.events import Events
 from semel.core.keys import Key, check, prefix
 from semel.core.sealing import Sealing
+from semel.core.secrecy import Concealed
 from semel.core.tokens import random_token
 from semel.errors import InvalidOption, UsageError
 
@@ -29,7 +30,7 @@ class SubjectHash(str):
     __slots__ = ()
 
 
-class Realm(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+class Realm(Concealed, msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Where keys are named, persons are hidden, bodies are sealed and tokens are drawn."""
 
     env: str = "dev"

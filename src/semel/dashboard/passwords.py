@@ -9,6 +9,7 @@ from collections import OrderedDict
 from typing import Final
 
 from semel.core.clock import Clock
+from semel.core.secrecy import Concealed
 from semel.errors import InvalidOption
 
 # 16 MB and about 50 ms for each try: little for who signs in, and much for who guesses.
@@ -29,7 +30,7 @@ PAUSE_SECONDS: Final = 10.0
 MOST_REMEMBERED: Final = 10_000
 
 
-class PasswordHash:
+class PasswordHash(Concealed):
     """A password as it is kept: `scrypt:cost:block size:parallel:salt:hash`."""
 
     def __init__(self, text: str) -> None:

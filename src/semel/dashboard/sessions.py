@@ -14,6 +14,7 @@ import msgspec
 
 from semel.connect import Semel
 from semel.core.clock import Clock
+from semel.core.secrecy import Concealed
 from semel.dashboard.passwords import PasswordHash, hash_password
 from semel.errors import InvalidOption
 from semel.ops.scopes import ACT, ROLES, TURN
@@ -93,7 +94,7 @@ class Session(msgspec.Struct, frozen=True):
     nonce: str
 
 
-class Sessions:
+class Sessions(Concealed):
     """Begins sessions, and knows them again; a token or password that is changed ends its own."""
 
     def __init__(

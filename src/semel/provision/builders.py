@@ -12,6 +12,7 @@ from semel import errors
 from semel.connect import open_store
 from semel.core.clock import Clock
 from semel.core.extras import require
+from semel.core.secrecy import masked
 from semel.model import PROVISION, Problem
 from semel.provision import dynamodb
 from semel.provision.dynamodb import Say
@@ -63,7 +64,7 @@ def opened(target: ProvisionTarget) -> Iterator[StoreBuilder]:
     if target.scheme not in BUILDERS:
         known = ", ".join(f"{name}:" for name in BUILDERS)
         raise errors.InvalidOption(
-            f"{target.url!r} names no store that has tables to make; a URL begins with one of {known}"
+            f"{masked(target.url)!r} names no store that has tables to make; a URL begins with one of {known}"
         )
     with closing(BUILDERS[target.scheme](target)) as builder:
         yield builder

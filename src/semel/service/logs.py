@@ -1,6 +1,7 @@
 """Logs: one line for each thing, as JSON or as text, with nothing personal and nothing secret in it."""
 
 import logging
+import re
 import sys
 import threading
 from collections import deque
@@ -17,6 +18,10 @@ access: Final = logging.getLogger("semel.access")
 CLEAN: Final = frozenset({"semel.access", "semel.events"})
 _STANDARD: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"asctime", "message", "taskName"}
 _encode: Final = msgspec.json.Encoder(enc_hook=repr).encode
+# What a line has as it is; an object is written as its repr, which has no secrets.
+PLAIN: Final = (str, int, float, bool, type(None))
+# What would begin a new line, move the cursor, or turn the direction of reading.
+CONTROL: Final = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069]")
 
 
 class JsonLines(logging.Formatter):
@@ -33,22 +38,37 @@ class JsonLines(logging.Formatter):
         line |= _extra(record)
         if text := _trace(self, record):
             line["trace"] = text
-        return _encode(line).decode()
+        return CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", _encode(line).decode())
 
 
 class TextLines(logging.Formatter):
     """A record as a line for people."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Its line; a trace, if there is one, below it."""
+        """Its line; a trace, if there is one, is below it and indented, so that it is no line of its own."""
         extra = {name: value for name, value in _extra(record).items() if not name.startswith("semel_")}
         words = [f"{_moment(record.created)} {record.levelname:<7} {record.name}: {record.getMessage()}"]
         line = " ".join(words + [f"{name}={value}" for name, value in extra.items()]).rstrip()
-        return "\n".join(filter(None, (line, _trace(self, record))))
+        trace = _trace(self, record)
+        below = [f"  {_escaped(one)}" for one in trace.split("\n")] if trace else []
+        return "\n".join([_escaped(line), *below])
 
 
 def _extra(record: logging.LogRecord) -> dict[str, Any]:
-    return {name: value for name, value in record.__dict__.items() if name not in _STANDARD}
+    extra = {name: value for name, value in record.__dict__.items() if name not in _STANDARD}
+    return {name: _plain(value) for name, value in extra.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, PLAIN):
+        return value
+    if isinstance(value, dict):
+        return {str(name): _plain(one) for name, one in value.items()}
+    return [*map(_plain, value)] if isinstance(value, list | tuple) else repr(value)
+
+
+def _escaped(text: str) -> str:
+    return CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def _moment(at: float) -> str:

@@ -7,6 +7,7 @@ import msgspec
 from semel.apps.configuration import Configuration, read
 from semel.apps.ledgers import at, tables_of
 from semel.apps.sections import StoreSection
+from semel.core.secrecy import Concealed
 from semel.state.shards import MOST as SHARDS
 from semel.tables import COUNTERS, DOCUMENTS, JOURNAL, LEDGER, Table
 
@@ -68,7 +69,7 @@ class ServiceSection(Section, frozen=True):
     """Tell keys, redacted, in the log, beside their digests."""
 
 
-class TokenSection(Section, frozen=True):
+class TokenSection(Concealed, Section, frozen=True):
     """Who may ask what: the token itself or its SHA-256 in hex."""
 
     token: str = ""
@@ -78,7 +79,7 @@ class TokenSection(Section, frozen=True):
     """The tenant whose ledger it sees; that of its own name unless this says otherwise."""
 
 
-class UserSection(Section, frozen=True):
+class UserSection(Concealed, Section, frozen=True):
     """Somebody who signs in to the dashboard by name and password."""
 
     password: str
@@ -111,7 +112,7 @@ class GateSection(Section, frozen=True):
     trace: str | None = None
 
 
-class ServiceSettings(Section, frozen=True):
+class ServiceSettings(Concealed, Section, frozen=True):
     """All of it."""
 
     semel: StoreSection = StoreSection()

@@ -39,6 +39,7 @@ from semel.core.commands import (
 )
 from semel.core.drive import Glance
 from semel.core.locks import SignalSafeLock
+from semel.core.secrecy import masked
 from semel.errors import InvalidOption, StoreClosed, WriteUnderWay
 from semel.model import TableSize
 from semel.stores.shared import place_named
@@ -95,7 +96,7 @@ class MemoryStore:
     def from_url(cls, url: str, *, env: str, clock: Clock) -> "MemoryStore":  # noqa: ARG003 - every store's form
         """`memory:`, for as long as the process lives."""
         if url != "memory:":
-            raise InvalidOption(f"{url!r}: a store in memory has no path; its URL is 'memory:'")
+            raise InvalidOption(f"{masked(url)!r}: a store in memory has no path; its URL is 'memory:'")
         return cls(clock)
 
     def execute(self, command: Stored) -> Any:

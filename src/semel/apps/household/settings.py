@@ -7,6 +7,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from semel.apps import settings as common
+from semel.core.secrecy import Concealed
 
 wrong: Final = functools.partial(common.wrong, "household")
 
@@ -19,7 +20,7 @@ LONGEST: Final = 3650
 TOKEN: Final = re.compile(r"\d+:[A-Za-z0-9_-]+")
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Settings(Concealed, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The section `apps.household`."""
 
     bot_token: Annotated[str, common.GIVEN] = ""

@@ -5,13 +5,14 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from semel.apps.settings import CHOSEN, GIVEN, check_above_0, check_secret, wrong
+from semel.core.secrecy import Concealed
 
 # A response is kept in one row, and DynamoDB's has room for 400 KB of which text in base64 takes a third.
 MOST_KEPT: Final = 256 * 1024
 SPANS: Final = ("broker_timeout", "lease", "record_ttl", "shortest_ttl", "longest_ttl", "max_seconds")
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Settings(Concealed, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The section `apps.probe`."""
 
     token: Annotated[str, CHOSEN] = ""

@@ -11,6 +11,7 @@ import msgspec
 
 from semel.apps import settings as common
 from semel.apps.quill.schema import FACTS, ColumnType
+from semel.core.secrecy import Concealed
 from semel.core.spans import DAY
 from semel.tables.seeds import QUILL
 
@@ -71,7 +72,7 @@ class EventRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Whether it is a fact beside others of the same event; its key has this section's name then."""
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Settings(Concealed, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The section `apps.quill`."""
 
     aloware_token: Annotated[str | list[str], common.CHOSEN] = ""

@@ -12,6 +12,7 @@ from typing import Final
 from semel.apps.client import RequestRefused
 from semel.apps.quill.rate_limiter import RequestCombiner
 from semel.apps.quill.schema import DEFAULT, Fact, FactRow, StarSchema, dimensions
+from semel.stores.sqlite.address import make_private
 
 NAME: Final = "the local file"
 
@@ -66,6 +67,8 @@ class Star:
         self._schema = schema
         self._inserts = {table: _insert(table, columns) for table, columns in schema.tables.items()}
         self._totals = _totals(schema)
+        if str(path) != ":memory:":
+            make_private(path)
         self._connection = sqlite3.connect(
             path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
         )

@@ -6,6 +6,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 import msgspec
 
 from semel.apps import settings as common
+from semel.core.secrecy import Concealed
 from semel.core.spans import DAY
 
 wrong: Final = functools.partial(common.wrong, "support")
@@ -14,7 +15,7 @@ function: Final = functools.partial(common.function_of, "support")
 PositiveSpan: TypeAlias = Annotated[float, msgspec.Meta(gt=0)]
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Settings(Concealed, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything has a default but the token, without which anybody could send messages."""
 
     webhook_token: Annotated[str, common.CHOSEN] = ""

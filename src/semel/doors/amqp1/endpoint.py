@@ -6,13 +6,14 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
+from semel.core.secrecy import Concealed
 from semel.errors import InvalidOption
 
 PORTS = {"amqp": 5672, "amqps": 5671}
 FORM = "a broker's URL is amqp://user:password@host:port/vhost, or begins with amqps:"
 
 
-class BrokerEndpoint(msgspec.Struct, frozen=True):
+class BrokerEndpoint(Concealed, msgspec.Struct, frozen=True):
     """A broker, as whoever calls on it needs it."""
 
     host: str

@@ -6,6 +6,7 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 import msgspec
 
+from semel.core.secrecy import masked
 from semel.core.sockets import ANSWER_SECONDS, timeout_of
 from semel.errors import InvalidOption
 from semel.stores.dynamodb.layout import is_title
@@ -71,7 +72,7 @@ OPTIONS = (
 
 
 def _wrong(url: str, why: str) -> InvalidOption:
-    return InvalidOption(f"{url!r}: {why}")
+    return InvalidOption(f"{masked(url)!r}: {why}")
 
 
 def _word(url: str, option: str, word: str, words: tuple[str, ...]) -> Any:

@@ -8,6 +8,7 @@ import msgspec
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from semel.core.secrecy import Concealed
 from semel.core.sockets import ANSWER_SECONDS, timeout_of
 from semel.errors import InvalidOption
 from semel.stores.postgres.connection import AsyncPostgresConnection, PostgresConnection
@@ -53,7 +54,7 @@ INSPECT = b"SELECT pg_backend_pid(), pg_is_in_recovery()"
 NEVER = None
 
 
-class PostgresAddress(msgspec.Struct, frozen=True):
+class PostgresAddress(Concealed, msgspec.Struct, frozen=True):
     """A database, and the schema in it."""
 
     conninfo: str

@@ -6,6 +6,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 import msgspec
 
+from semel.core.secrecy import Concealed
 from semel.core.sockets import ANSWER_SECONDS
 from semel.errors import InvalidOption
 
@@ -31,7 +32,7 @@ class Node(msgspec.Struct, frozen=True):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-class RedisAddress(msgspec.Struct, frozen=True, kw_only=True):
+class RedisAddress(Concealed, msgspec.Struct, frozen=True, kw_only=True):
     """Where Redis is, and how it is to be used."""
 
     home: Node

@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl, unquote
 import msgspec
 
 from semel import errors
+from semel.core.secrecy import masked
 from semel.core.sockets import ANSWER_SECONDS, timeout_of
 
 # With less room than this on its disk a file is as good as full: a minute of writes takes more.
@@ -28,6 +29,12 @@ class SQLiteConnection(sqlite3.Connection):
     """A connection of sqlite3's, which others may know without keeping it open."""
 
 
+def make_private(path: str | Path) -> None:
+    """Make a file where there is none, for nobody else to read."""
+    with suppress(OSError):  # it is there, or whoever opens it says what is wrong
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, OURS_ALONE))
+
+
 class SQLiteFile(msgspec.Struct, frozen=True):
     """Where the file is, how durable its writes are, and how long another's transaction is waited for."""
 
@@ -43,13 +50,13 @@ class SQLiteFile(msgspec.Struct, frozen=True):
         address, _, query = url.partition("?")
         name = unquote(address.removeprefix("sqlite:///"))
         if not address.startswith("sqlite:///") or name in ("", "/", ":memory:"):
-            raise errors.InvalidOption(f"{url!r} names no file: write {FORM}")
+            raise errors.InvalidOption(f"{masked(url)!r} names no file: write {FORM}")
         options = dict(parse_qsl(query, keep_blank_values=True))
         synchronous = options.pop("synchronous", "full")
         timeout = timeout_of(options.pop("timeout", None))
         if options or synchronous not in DURABILITY:
             raise errors.InvalidOption(
-                f"{url!r}: the options are synchronous=full, synchronous=normal and timeout=10"
+                f"{masked(url)!r}: the options are synchronous=full, synchronous=normal and timeout=10"
             )
         return cls(str(Path(name).absolute()), synchronous, timeout)
 
@@ -62,8 +69,7 @@ class SQLiteFile(msgspec.Struct, frozen=True):
     def make(self) -> None:
         """Make the file where there is none, for nobody else to read; those beside it have the same mode."""
         self.check()
-        with suppress(OSError):  # it is there, or SQLite says what is wrong with it
-            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, OURS_ALONE))
+        make_private(self.path)
 
     def identity(self) -> tuple[int, int] | None:
         """Which file it is that stands there now; None where there is none."""
