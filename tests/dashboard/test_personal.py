@@ -97,13 +97,16 @@ def given_away(text: str) -> list[str]:
 def logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The file that the service logs to, as it sets its log up; with every line that anybody writes."""
     root, file = logging.getLogger(), tmp_path / "log"
-    before, level = root.handlers[:], root.level
+    before = root.handlers[:]
+    # Other tests of this process look at what these say.
+    levels = {one: one.level for one in (root, *map(logging.getLogger, logs.DRIVERS))}
     with file.open("w") as stream:
         monkeypatch.setattr("sys.stderr", stream)
         logs.set_up("json", "debug", Redactor())
         yield file
         root.handlers[:] = before
-        root.setLevel(level)
+        for logger, level in levels.items():
+            logger.setLevel(level)
 
 
 @pytest.fixture
