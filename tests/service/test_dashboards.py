@@ -17,23 +17,23 @@ from semel.service.app import create_app
 from semel.service.dashboards import dashboard_views, has_dashboard
 from tests.service.kit import opened, register, served
 
-VIEWER, OPERATOR, READER, TENANT, CHIEF = ("v" * 40, "o" * 40, "r" * 40, "t" * 40, "c" * 40)
+VIEWER, OPERATOR, READER, TENANT, CLERK = ("v" * 40, "o" * 40, "r" * 40, "t" * 40, "c" * 40)
 TOKENS = f"""
 [tokens.viewer]
 token = "{VIEWER}"
 scopes = ["ops:read", "apps:read"]
 [tokens.oncall]
 token = "{OPERATOR}"
-scopes = ["ops:read", "ops:write", "apps:read"]
+scopes = ["ops:read", "ops:write", "apps:read", "admin"]
 [tokens.reader]
 token = "{READER}"
 scopes = ["ledger:read", "apps:read"]
 [tokens.north]
 token = "{TENANT}"
 scopes = ["ops:read"]
-[tokens.chief]
-token = "{CHIEF}"
-scopes = ["ops:read", "apps:read", "admin"]
+[tokens.clerk]
+token = "{CLERK}"
+scopes = ["ops:read", "ops:write", "apps:read"]
 """
 PASSWORD = "correct horse battery"
 HTML = {"Accept": "text/html"}
@@ -98,8 +98,8 @@ def test_a_viewer_turns_no_switch(client: Any) -> None:
 
 @pytest.mark.parametrize(
     ("token", "turns"),
-    [(VIEWER, False), (OPERATOR, False), (CHIEF, True)],
-    ids=["viewer", "operator", "chief"],
+    [(VIEWER, False), (CLERK, False), (OPERATOR, True)],
+    ids=["viewer", "clerk", "operator"],
 )
 def test_a_token_may_do_with_switches_in_the_dashboard_what_it_may_do_by_the_api(
     client: Any, token: str, turns: bool
@@ -115,7 +115,7 @@ def test_a_token_may_do_with_switches_in_the_dashboard_what_it_may_do_by_the_api
     fields = {"name": "post", "on": "yes", "why": "w", "form_token": form}
     by_form = client.post("/dashboard/echo/switches", data=fields)
     assert by_form.status_code == (200 if turns else 403), by_form.text
-    seen = client.get("/v1/switches", headers={"Authorization": f"Bearer {CHIEF}"}).json()["switches"]
+    seen = client.get("/v1/switches", headers={"Authorization": f"Bearer {OPERATOR}"}).json()["switches"]
     assert [one["name"] for one in seen] == (["mail", "post"] if turns else [])
 
 

@@ -153,7 +153,7 @@ def operating(*rights: Right) -> Callable[..., Awaitable[Principal]]:
 
 LedgerReader: TypeAlias = Annotated[Principal, Depends(asking("ledger:read"))]
 LedgerWriter: TypeAlias = Annotated[Principal, Depends(asking("ledger:write"))]
-SwitchReader: TypeAlias = Annotated[Principal, Depends(asking(TURN, instead=(LOOK, OF_APPS)))]
+SwitchViewer: TypeAlias = Annotated[Principal, Depends(asking(TURN, instead=(LOOK, OF_APPS)))]
 Admin: TypeAlias = Annotated[Principal, Depends(asking(TURN))]
 OpsReader: TypeAlias = Annotated[Principal, Depends(operating(LOOK))]
 OpsWriter: TypeAlias = Annotated[Principal, Depends(operating(ACT))]

@@ -6,7 +6,7 @@ from fastapi import APIRouter
 
 from semel.ops.actions import NO_REASON
 from semel.service.openapi import problems
-from semel.service.tokens import Admin, SwitchReader
+from semel.service.tokens import Admin, SwitchViewer
 from semel.service.v1.models import SwitchesResponse, SwitchPath, SwitchRequest, SwitchResponse, answer
 from semel.service.v1.strict_json import StrictRoute
 from semel.state.switches import Switch
@@ -15,7 +15,7 @@ routes: Final = APIRouter(prefix="/switches", tags=["switches"], route_class=Str
 
 
 @routes.get("", operation_id="list_switches", responses=problems())
-async def switches(caller: SwitchReader) -> SwitchesResponse:
+async def switches(caller: SwitchViewer) -> SwitchesResponse:
     """Every switch that was ever turned; a token with `ops:read` and `apps:read` may see them too."""
     found = await caller.s.aio.switches.list()
     return SwitchesResponse(switches=[_response(name, found[name]) for name in sorted(found)])
