@@ -136,8 +136,9 @@ def main() -> None:
         install_program("chromium", "Chromium is not here: install your system's chromium, or Chrome.")
     if not has(spin.binary):
         install_program("spin", "Spin is not here: install your system's spin and gcc.")
-    if not has(nginx.binary) and may_install():
-        install("nginx", "iproute2", "curl")
+    advice = "The service behind nginx is tested as root alone, with your system's nginx, iproute2 and curl."
+    if not has(nginx.binary) and install_server("nginx", advice):
+        install("iproute2", "curl")
     if not has(systemd.binary):
         install_program("systemd", "systemd-analyze is not here: only a system with systemd has it.")
     if find_spec("proton") is None:
