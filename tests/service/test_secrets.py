@@ -26,7 +26,7 @@ from semel.cli.common import StoreOptions
 from semel.core.codecs import Encryption
 from semel.dashboard.passwords import PasswordHash, hash_password
 from semel.doors.amqp1.endpoint import endpoint_of
-from semel.doors.webhooks import HubSpotV3, StandardWebhooks
+from semel.doors.webhooks import HubSpotV3, StandardWebhooks, Verifier
 from semel.service import logs, sample_data
 from semel.service.app import create_app
 from semel.service.runtime import Runtime
@@ -82,6 +82,8 @@ def texts(value: Any) -> Iterator[str]:
     yield stream.getvalue()
     record = logging.makeLogRecord({"msg": "%s", "args": (value,), "it": value})
     yield from (logs.JsonLines().format(record), logs.TextLines().format(record))
+    if isinstance(value, Verifier):
+        return  # a value that may be sent to another process, with its secret
     try:
         yield pickle.dumps(value, protocol=0).decode("latin-1")
         yield pickle.dumps(value).decode("latin-1")

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import InitVar, dataclass, field
 from typing import ClassVar, Final, Literal
 
-from semel.core.secrecy import Concealed
 from semel.doors.webhooks.reading import MAX_DIGITS, Delivery, Headers
 from semel.errors import BadSignature, InvalidOption
 
@@ -24,7 +23,7 @@ _HUBSPOT_DECODES: Final = re.compile("%(3A|2F|3F|40|21|24|27|28|29|2A|2C|3B)", r
 
 
 @dataclass(frozen=True)
-class Verifier(Concealed, ABC):
+class Verifier(ABC):
     """Tells a genuine delivery from any other."""
 
     algorithm = "sha256"
