@@ -3,13 +3,15 @@
 import asyncio
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from functools import partial
 from typing import Any
 
 import psycopg
 import pytest
 
 import semel
+from semel.aws.pool import ConnectionLimits
 from semel.testing import FaultProxy
 from tests.places import NETWORKED, open_place
 
@@ -18,6 +20,7 @@ pytestmark = pytest.mark.situation(55)
 # A renewal is due after 2 seconds, and sent again after 4 if it has no answer.
 LEASE = 6
 HOLDERS = 5
+PLACES = 2
 STORES = [name for name in NETWORKED if name != "ministack"]
 PATIENCE = 60
 
@@ -32,6 +35,8 @@ class Holders:
         self.ledger = observer.ledger
         self.over = threading.Event()
         self.runs = []
+        self.crowded = threading.Event()
+        """Callers come, as many as there are connections."""
 
     def hold(self, way, keys, renewed, meanwhile=lambda: None, afterwards=lambda: None):
         """Hold these keys until the leases of those in `renewed` were renewed; which were still held then."""
@@ -48,6 +53,7 @@ class Holders:
             )
         finally:
             afterwards()
+            self.crowded.set()
             self.over.set()
             thread.join()
         return done
@@ -68,8 +74,14 @@ class Holders:
 
             results[key] = work()
 
+        def call(number):
+            self.crowded.wait()
+            with suppress(semel.StoreError):
+                self.s.ledger.get(f"caller-{number}")
+
         results: dict[str, bool] = {}
         threads = [threading.Thread(target=one, args=(key,)) for key in keys]
+        threads += [threading.Thread(target=call, args=(number,)) for number in range(PLACES)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -86,9 +98,17 @@ class Holders:
 
             return key, await work()
 
+        async def call(number):
+            await asyncio.to_thread(self.crowded.wait)
+            with suppress(semel.StoreError):
+                await self.s.aio.ledger.get(f"caller-{number}")
+
         async def main():
             try:
-                return dict(await asyncio.gather(*map(one, keys)))
+                calls = asyncio.gather(*map(call, range(PLACES)))
+                done = await asyncio.gather(*map(one, keys))
+                await calls
+                return dict(done)
             finally:
                 await self.s.aio.close()
 
@@ -155,3 +175,24 @@ def test_a_slow_commit_of_the_callers_transaction_costs_no_other_holder_its_leas
         assert work() == "kept"
         assert held == dict.fromkeys(keys(), True)
         assert s.ledger.get("slow").status is semel.Status.COMPLETED
+
+
+@pytest.mark.parametrize(("name", "way"), [("dynoxide", "sync"), ("dynoxide", "async"), ("redis", "async")])
+def test_callers_that_hold_every_connection_delay_no_renewal(name, way, request, tmp_path, monkeypatch):
+    """PostgreSQL keeps connections for renewals; on these stores a renewal opens one if none is idle."""
+    place = open_place(name, request, tmp_path)
+    monkeypatch.setattr("semel.stores.redis.pool.TASKS", PLACES)
+    monkeypatch.setattr("semel.aws.pool.ConnectionLimits", partial(ConnectionLimits, connections=PLACES))
+    with ExitStack() as stack:
+        proxy = stack.enter_context(FaultProxy.before(place.server))
+        s = stack.enter_context(semel.connect(place.url(proxy.url(place.server)), env=place.env))
+        observer = stack.enter_context(semel.connect(place.url(), env=place.env))
+        holders = Holders(s, observer)
+
+        def crowd():
+            proxy.stall(b"caller-", PLACES)
+            holders.crowded.set()
+            holders._wait(lambda: proxy.stalled == PLACES, "stalled")
+
+        held = holders.hold(way, keys(), keys(), meanwhile=crowd, afterwards=proxy.heal)
+        assert held == dict.fromkeys(keys(), True)

@@ -14,6 +14,7 @@ from semel.aws.transport import WireStep
 from semel.core.commands import Pause
 from semel.core.forks import FORKING
 from semel.core.loops import PerLoop, close_after_loop
+from semel.core.running import RENEWING
 from semel.core.sockets import read_poller
 from semel.errors import StoreClosed
 
@@ -120,16 +121,21 @@ class LoopPool:
 
     async def send(self, request: bytes) -> HttpResponse | NoResponse:
         """Send a request; its answer, or what became of it."""
+        if RENEWING.get():  # it waits for no caller: if the lease expires, its work is repeated
+            return await self._exchange(request)
         if not await self._slot():
             return self._route.full
+        try:
+            return await self._exchange(request)
+        finally:
+            self._slots.release()
+
+    async def _exchange(self, request: bytes) -> HttpResponse | NoResponse:
         try:
             connection = self._idle.take(self._route.monotonic()) or await self._connect()
         except (OSError, MalformedResponse) as error:
             return self._route.unreached(error)
-        else:
-            return await self._ask(connection, request)
-        finally:
-            self._slots.release()
+        return await self._ask(connection, request)
 
     async def close(self) -> None:
         """Hang up, and wait until that is done."""

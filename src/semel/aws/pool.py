@@ -16,6 +16,7 @@ from semel.aws.transport import WireStep
 from semel.core.commands import Pause
 from semel.core.forks import FORKING
 from semel.core.locks import FairSemaphore, SignalSafeEvent, Waiter
+from semel.core.running import RENEWING
 from semel.core.sockets import ANSWER_SECONDS, read_poller
 from semel.errors import StoreClosed
 
@@ -201,7 +202,9 @@ class HttpPool:
             raise StoreClosed("it was closed: open another")
         waiter = Waiter()
         with waiter.held:
-            if not self._semaphore.acquire(waiter, self._route.limits.read_timeout):
+            # A renewal waits for no caller: if the lease expires, its work is repeated.
+            free = RENEWING.get() or self._semaphore.acquire(waiter, self._route.limits.read_timeout)
+            if not free:
                 return self._route.full
             try:
                 connection = self._idle.take(self._route.monotonic()) or self._connect()

@@ -4,10 +4,12 @@ A write is sent once, and only the rules send it again: the driver's own retries
 """
 
 from collections import defaultdict
+from contextlib import nullcontext
 from typing import Any
 
 from redis.exceptions import ReadOnlyError
 
+from semel.core.running import RENEWING
 from semel.errors import StoreClosed
 from semel.stores.redis.address import Node, RedisAddress
 from semel.stores.redis.connection import CONNECTION_ERRORS, AsyncRedisConnection, RedisConnection
@@ -101,7 +103,8 @@ class AsyncRedisPool:
 
         What only reads is sent once more by a new connection, where one that was kept turns out to be broken.
         """
-        async with self._semaphore:
+        # A renewal waits for no caller: if the lease expires, its work is repeated.
+        async with nullcontext() if RENEWING.get() else self._semaphore:
             connection = await self._idle(request.node)
             if connection is not None:
                 try:
