@@ -54,7 +54,7 @@ class HistoryEntry(msgspec.Struct, frozen=True, array_like=True):
     began: float
     ended: float
     how: str
-    """How it ended: released, lapsed, held, failed, completed; or what was done, such as settled."""
+    """How it ended: released, lapsed, held, interrupted, failed, completed; or an action, such as settled."""
     note: str = ""
     """The error that ended it, or the reason that was given."""
 

@@ -32,7 +32,7 @@ def test_attempts_stand_where_they_began_are_as_wide_as_they_took_and_say_how_th
     s.ledger.complete(claim(s), 1)
     timeline = drawn(s)
     assert [row.words for row in timeline.rows] == [
-        "attempt 1: its lease ran out after 30 s",
+        "attempt 1: its lease expired after 30 s",
         "attempt 2: gave the key back after 30 s",
         "attempt 3: completed",
     ]

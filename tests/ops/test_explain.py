@@ -161,7 +161,7 @@ HISTORIES = [
     (zombie, "COMPLETED", "claimed lapsed claimed completed", "kept result"),
     (released_by_hand, "RELEASED", "claimed failed released by hand", "runs it"),
     (completed_by_hand, "COMPLETED", "claimed failed completed by hand", "kept result"),
-    (failed_by_force, "FAILED", "claimed lapsed failed by hand", "kept failure"),
+    (failed_by_force, "FAILED", "claimed interrupted failed by hand", "kept failure"),
     (many_attempts, "RELEASED", "claimed" + " claimed released" * 9, "runs it"),
 ]
 
@@ -189,6 +189,48 @@ def test_the_story_names_errors_workers_and_who_settled(s, clock):
     assert "TimeoutError: the bank was slow" in told
     assert "attempt 2 began by worker-1" in told
     assert "settled by ann: the bank says so" in told
+
+
+def lapsed_lines(s):
+    return [(line.at, line.attempt) for line in s.ops.explain(KEY).lines if line.kind == "lapsed"]
+
+
+BY_ACTION = [
+    lambda s: act(s, "release"),
+    lambda s: act(s, "complete", result="paid"),
+    lambda s: act(s, "fail"),
+    lambda s: s.ledger.resolve(KEY, NotHappened(), by="ann", why="ticket 12"),
+]
+
+
+@pytest.mark.parametrize("settle", BY_ACTION, ids=["release", "complete", "fail", "resolve"])
+@pytest.mark.parametrize("on_lapsed", ["rerun", "hold"])
+def test_the_time_at_which_a_lease_expired_stays_the_same_when_an_operator_acts(s, clock, settle, on_lapsed):
+    held = claim(s, on_lapsed=on_lapsed)
+    clock.advance(20)
+    s.ledger.renew(held)
+    expired = s.ledger.get(KEY).lease_until
+    clock.advance(500)
+    assert lapsed_lines(s) == [(expired, 1)]
+    settle(s)
+    assert lapsed_lines(s) == [(expired, 1)]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("release", "released"), ("complete", "completed"), ("fail", "failed")]
+)
+def test_running_work_that_an_operator_ends_is_not_told_as_an_expired_lease(s, clock, name, said):
+    running(s, clock)
+    clock.advance(10)
+    now = clock.now()
+    act(s, name, force=True)
+    story = s.ops.explain(KEY)
+    assert [line.kind for line in story.lines] == ["claimed", "interrupted", f"{said} by hand"]
+    assert [line.at for line in story.lines[1:]] == [pytest.approx(now, abs=1)] * 2
+    assert story.lines[-1].who == "ann"
+    assert f"{said} by an operator, ann: ticket 12" in str(story)
+    assert "expired" not in str(story)
+    assert "not heard of again" not in str(story)
 
 
 # What belongs to a key

@@ -208,10 +208,7 @@ class LedgerSteps(ClaimSteps):
         act = HistoryEntry(record.attempt, by[:LONGEST_NAME] or self.worker(), now, now, how, note)
         if record.status in ENDED:
             return self.history(record, ENDED[record.status], record.updated_at, act)
-        # A holder that cannot tell says so within its lease; of others the lease has run out.
-        held = record.status is Status.UNKNOWN and record.updated_at < record.lease_until
-        ended = min(record.lease_until, record.updated_at)
-        return self.history(record, "held" if held else "lapsed", ended, act)
+        return self.history(record, *_unfinished(record, now), act)
 
     def _settling(
         self, claim: Claimed, settlement: Settlement, moves: Mapping[type, Move], change: Item
@@ -422,6 +419,16 @@ def kept_for(record: Record, now: float) -> float:
     """For how long a record is kept that somebody has settled; a doubt has no end of its own."""
     left = record.expires_at - now
     return max(SETTLED, left) if left < FOREVER else SETTLED
+
+
+def _unfinished(record: Record, now: float) -> tuple[str, float]:
+    """How and when an attempt without a result ended, if an operator acts on it now."""
+    if is_running(record, now):
+        return "interrupted", now
+    # A worker that cannot tell says so within its lease; otherwise the lease expired.
+    if record.status is Status.UNKNOWN and record.updated_at < record.lease_until:
+        return "held", record.updated_at
+    return "lapsed", record.lease_until
 
 
 def in_doubt(record: Record, now: float) -> bool:

@@ -25,7 +25,7 @@ class StoryLine(msgspec.Struct, frozen=True):
 
     at: float
     kind: str
-    """claimed, running, or how it ended: lapsed, released, held, failed, completed, or what somebody did."""
+    """claimed, running, how it ended (lapsed, released, held, interrupted, failed, completed), or an action."""
     text: str
     attempt: int
     who: str = ""
@@ -188,12 +188,16 @@ def _past(entry: HistoryEntry) -> Iterator[StoryLine]:
             entry.began, "claimed", f"attempt {entry.attempt} began by {who}", entry.attempt, entry.who
         )
     text = {
-        "lapsed": f"the lease of attempt {entry.attempt} ran out; {who} was not heard of again",
+        "lapsed": f"the lease of attempt {entry.attempt} expired; {who} did not report again",
+        "interrupted": f"attempt {entry.attempt} was still running and lost its claim to an operator",
         "held": f"attempt {entry.attempt} could not tell whether its effect happened",
         "released": f"attempt {entry.attempt} gave the key back{note}",
         "failed": f"attempt {entry.attempt} failed for good{note}",
         "completed": f"attempt {entry.attempt} completed",
         "dropped": f"{who} dropped the result{note}",
+        "completed by hand": f"completed by an operator, {who}{note}",
+        "released by hand": f"released by an operator, {who}{note}",
+        "failed by hand": f"failed by an operator, {who}{note}",
     }.get(entry.how, f"{entry.how} by {who}{note}")
     yield StoryLine(entry.ended, entry.how, text, entry.attempt, entry.who)
 
@@ -205,7 +209,7 @@ def _present(record: Record, now: float) -> Iterator[StoryLine]:
             text = f"the lease of attempt {number} runs for another {span(record.lease_until - now)}"
             yield StoryLine(now, "running", text, number, who)
         case Status.IN_PROGRESS:
-            text = f"the lease of attempt {number} ran out {span(now - record.lease_until)} ago"
+            text = f"the lease of attempt {number} expired {span(now - record.lease_until)} ago"
             yield StoryLine(record.lease_until, "lapsed", text, number, who)
         case Status.UNKNOWN:
             text = f"attempt {number} is held: nobody knows whether its effect happened"
