@@ -3,8 +3,12 @@
 import pytest
 
 from semel import MISSING, Replay, Status
-from semel.errors import ClaimLost, InvalidOption, TableMissing
+from semel.core.commands import Update, write
+from semel.core.drive import drive
+from semel.errors import ClaimLost, InvalidOption, RecordCorrupt, TableMissing
+from semel.model import RECORD_VERSION
 from semel.ops.model import Action, version_of
+from semel.tables import LEDGER
 
 KEY = "charge:order-7"
 
@@ -112,9 +116,28 @@ def test_what_is_done_is_not_undone(s, name):
 
 
 def test_a_key_that_nobody_knows(s):
-    assert act(s, "release").refused == "there is no record of this key"
-    assert act(s, "forget").refused == ""
+    for name in ("release", "complete", "fail", "drop", "forget"):
+        done = act(s, name)
+        assert (done.before, done.changed, done.refused) == (
+            "absent",
+            False,
+            "there is no record of this key",
+        )
     assert journal(s) == ()
+
+
+def test_a_record_that_cannot_be_read_is_forgotten_with_a_journal_entry(s):
+    s.ledger.complete(claim(s), "paid")
+    drive(write(Update(LEDGER, s.ledger.get(KEY).id, {"version": RECORD_VERSION + 1})), s.store)
+    with pytest.raises(RecordCorrupt):
+        act(s, "release")
+    assert act(s, "forget", seen="another version").refused
+    assert act(s, "forget", preview=True).changed
+    assert journal(s) == ()
+    done = act(s, "forget")
+    assert (done.before, done.after, done.changed) == ("unreadable", "absent", True)
+    assert [entry.body["action"] for entry in journal(s)] == ["forget"]
+    assert claim(s).attempt == 1
 
 
 def test_a_preview_changes_nothing(s):

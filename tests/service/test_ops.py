@@ -301,7 +301,18 @@ def test_an_action_is_done_and_told_to_the_journal_under_the_tokens_name(
     assert entry["before"]["status"] == "UNKNOWN"
 
 
-@pytest.mark.parametrize("name", ["release", "complete", "forget"])
+def test_a_record_that_was_forgotten_is_absent_when_the_action_is_sent_again(
+    get: Any, post: Any, s: Semel
+) -> None:
+    fail(s)
+    asked = wish(name="forget", seen=get("story", key=KEY).json()["version"])
+    assert post("actions", asked).json()["changed"] is True
+    again = post("actions", asked)
+    assert (again.status_code, problem_of(again)) == (404, "no-such-record")
+    assert len(get("journal").json()["entries"]) == 1
+
+
+@pytest.mark.parametrize("name", ["release", "complete"])
 def test_an_action_that_is_sent_again_is_done_once(get: Any, post: Any, s: Semel, name: str) -> None:
     fail(s)
     asked = wish(name=name, seen=get("story", key=KEY).json()["version"])

@@ -27,7 +27,7 @@ from semel.cli.common import (
 from semel.cli.filters import SearchOptions, check_scan
 from semel.cli.journal import for_programs
 from semel.cli.look import pages
-from semel.ops.model import Action, ActionName, Done, version_of
+from semel.ops.model import PAGE_SIZE, Action, ActionName, Done, version_of
 from semel.state.journal import Entry
 
 app: Final = typer.Typer(no_args_is_help=True, help="Put records right, and say why.")
@@ -46,6 +46,13 @@ class ActOptions(ByHandOptions, frozen=True, kw_only=True):
     everything: Annotated[
         bool, typer.Option("--all", help="All records that the other options find, in place of keys.")
     ] = False
+    seen: Annotated[
+        str,
+        typer.Option(
+            metavar="VERSION",
+            help="Only if the record still has this version, as `semel explain KEY --json` prints it.",
+        ),
+    ] = ""
 
 
 class CompleteOptions(ActOptions, frozen=True, kw_only=True):
@@ -79,7 +86,7 @@ class ActionOrder(msgspec.Struct, frozen=True, kw_only=True):
         try:
             return s.ops.perform(action, preview=preview)
         except errors.RecordCorrupt:
-            refused = "it cannot be read; semel ledger forget removes it for good"
+            refused = "it cannot be read; semel act forget removes it for good"
             return Done(key, self.name, "unreadable", "unreadable", False, refused)
 
 
@@ -155,7 +162,11 @@ app.command("erase")(subject.erase)
 @app.command()
 @on_a_store()
 def journal(
-    *, limit: LimitOption = 20, after: AfterOption = None, where: StoreOptions, as_json: JsonOption = False
+    *,
+    limit: LimitOption = PAGE_SIZE,
+    after: AfterOption = None,
+    where: StoreOptions,
+    as_json: JsonOption = False,
 ) -> None:
     """List what operators did, newest first: when, to what, who and why."""
     with connected(where) as s:
@@ -203,12 +214,14 @@ def _check(keys: list[str] | None, options: ActOptions, asked: SearchOptions) ->
         raise errors.UsageError(
             "keys are named, so nothing is searched for: leave out the other, or say --all"
         )
+    if options.seen and len(keys or []) != 1:
+        raise errors.UsageError("--seen is the version of one record: name one key")
     options.check_why()
 
 
 def _act_on_keys(s: semel.Semel, order: ActionOrder, keys: list[str]) -> None:
     done = ActionReport(order, total=len(set(keys)), preview=order.options.preview)
-    done.carry_out(s, dict.fromkeys(keys, ""))
+    done.carry_out(s, dict.fromkeys(keys, order.options.seen))
 
 
 def _act_in_bulk(s: semel.Semel, order: ActionOrder, asked: SearchOptions) -> None:
@@ -318,7 +331,7 @@ class ActionReport:
         if done.refused:
             return f"is not {self.participle}: {done.refused}"
         if not done.changed:
-            return "is not there" if self.order.name == "forget" else f"was {self.participle} before"
+            return f"was {self.participle} before"
         is_so = f"would be {self.participle}" if self._preview else f"is {self.participle}"
         return f"{'is' if self._preview else 'was'} {done.before}, and {is_so}"
 

@@ -19,6 +19,7 @@ from semel.cli.common import (
     print_more,
 )
 from semel.cli.filters import is_billed, looked_at
+from semel.ops.model import PAGE_SIZE
 from semel.ops.standing import CounterStates
 from semel.periods import PERIODS, PeriodName
 from semel.state.counters import Tally
@@ -57,7 +58,7 @@ def show(
 def list_counters(
     *,
     prefix: Annotated[str, typer.Option(metavar="TEXT", help="What the names begin with.")] = "",
-    limit: LimitOption = 20,
+    limit: LimitOption = PAGE_SIZE,
     after: AfterOption = None,
     where: StoreOptions,
     as_json: JsonOption = False,

@@ -1,6 +1,5 @@
 """Which records a command is about: the options of `semel ls`, which the actions in bulk have too."""
 
-import re
 import time
 from contextlib import suppress
 from typing import Annotated, TypeAlias
@@ -12,14 +11,10 @@ import semel
 from semel import errors
 from semel.cli import views
 from semel.cli.common import number
-from semel.cli.journal import moment
 from semel.cli.subject import person_named
 from semel.model import ScanCost
 from semel.ops.model import Search, SearchPage
-
-UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
-AGO = re.compile(r"(\d+(?:\.\d+)?) ?(s|m|min|h|d)")
-
+from semel.ops.times import parse_time
 
 ScanOption: TypeAlias = Annotated[
     bool,
@@ -135,13 +130,10 @@ def words_of_scan(cost: ScanCost) -> str:
 
 
 def when(option: str, text: str | None) -> float | None:
-    """The moment that an option names: in ISO 8601, or so long ago."""
+    """Parse the time that an option gives."""
     if text is None:
         return None
-    if ago := AGO.fullmatch(text.strip().removesuffix("ago").strip()):
-        return time.time() - float(ago[1]) * UNITS[ago[2]]
     try:
-        at = moment(option, text)
-    except errors.UsageError as error:
-        raise errors.UsageError(f"{error}; or so long ago, as 30min, 2h or 7d") from None
-    return None if at is None else at.timestamp()
+        return parse_time(text, time.time())
+    except errors.InvalidOption as error:
+        raise errors.UsageError(f"{option}: {error}") from None

@@ -34,6 +34,7 @@ from semel.cli.filters import when
 from semel.doors.inbox import Dead, DeadFilter, Inbox, Redriven, Survey, open_inbox
 from semel.doors.inbox.redriving import redrive as redriven
 from semel.model import ProgressCallback
+from semel.ops.model import PAGE_SIZE
 
 app: Final = typer.Typer(
     no_args_is_help=True, help="Show the messages that wait in an inbox, and redrive dead letters."
@@ -83,7 +84,7 @@ def list_waiting(
 def list_dead(
     name: InboxArgument,
     *,
-    limit: LimitOption = 20,
+    limit: LimitOption = PAGE_SIZE,
     queue: QueueOption = "",
     dead_letters: DeadLettersOption = "",
     where: StoreOptions,

@@ -1,11 +1,9 @@
 """`semel journal`: journal entries, sorted by time."""
 
-from datetime import datetime
 from typing import Annotated, Any, Final, TypeAlias
 
 import typer
 
-from semel import errors
 from semel.cli import views
 from semel.cli.common import (
     AfterOption,
@@ -17,14 +15,15 @@ from semel.cli.common import (
     print_json,
     print_more,
 )
+from semel.cli.filters import when
 from semel.state.journal import Entries, Entry
 
 app: Final = typer.Typer(no_args_is_help=True, help="Show journal entries, sorted by time.")
 
 Since: TypeAlias = Annotated[
-    str | None, typer.Option(metavar="ISO", help="The first time, such as 2026-10-25T08:00Z.")
+    str | None, typer.Option(metavar="WHEN", help="The first time: 2h ago, or 2026-10-25T08:00Z.")
 ]
-Until: TypeAlias = Annotated[str | None, typer.Option(metavar="ISO", help="The last time, inclusive.")]
+Until: TypeAlias = Annotated[str | None, typer.Option(metavar="WHEN", help="The last time, inclusive.")]
 Reverse: TypeAlias = Annotated[bool, typer.Option("--reverse", help="The latest first.")]
 
 
@@ -45,7 +44,7 @@ def list_entries(
 
     The latest five: semel journal list chat:42 --reverse --limit 5
     """
-    first, last = moment("--since", since), moment("--until", until)
+    first, last = when("--since", since), when("--until", until)
     with connected(where) as s:
         page = s.journal.list(owner, since=first, until=last, reverse=reverse, limit=limit, after=after)
     print_page(page, as_json, owners=False)
@@ -70,25 +69,10 @@ def by_actor(
 
     semel journal by assistant --since 2026-10-25T08:00Z
     """
-    first, last = moment("--since", since), moment("--until", until)
+    first, last = when("--since", since), when("--until", until)
     with connected(where) as s:
         page = s.journal.by_actor(actor, since=first, until=last, reverse=reverse, limit=limit, after=after)
     print_page(page, as_json, owners=True)
-
-
-def moment(option: str, text: str | None) -> datetime | None:
-    """The moment that an option names."""
-    if text is None:
-        return None
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        raise errors.UsageError(f"{option} {text} is no moment: write one as 2026-10-25T08:00Z") from None
-    if at.tzinfo is None:
-        raise errors.UsageError(
-            f"{option} {text} has no time zone: write {at.isoformat(timespec='minutes')}Z, or +02:00 for Z"
-        )
-    return at
 
 
 def print_page(page: Entries, as_json: bool, *, owners: bool) -> None:

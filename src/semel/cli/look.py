@@ -29,7 +29,7 @@ from semel.core.events import digest
 from semel.core.ledger import in_doubt
 from semel.core.records import is_running
 from semel.model import COUNTED, ProgressCallback, TableSize
-from semel.ops.model import Search, SearchPage, SortOrder, version_of
+from semel.ops.model import PAGE_SIZE, Search, SearchPage, SortOrder, version_of
 
 # How each way of a search is told.
 WAYS = {
@@ -51,7 +51,7 @@ def ls(
         bool, typer.Option("--newest", help="Newest first; of all records, see `semel provision --with`.")
     ] = False,
     oldest: Annotated[bool, typer.Option("--oldest", help="Oldest first.")] = False,
-    limit: LimitOption = 20,
+    limit: LimitOption = PAGE_SIZE,
     after: AfterOption = None,
     where: StoreOptions,
     as_json: JsonOption = False,
@@ -76,7 +76,7 @@ def ls(
         views.print_table(RECORDS, [_row(record, found.now) for record in found.records], cut=True)
     typer.echo(_way(found, whole=found.after is None and after is None))
     for key in found.unreadable:
-        typer.echo(f"{key} cannot be read; semel ledger forget removes it for good.")
+        typer.echo(f"{key} cannot be read; semel act forget removes it for good.")
     print_more(found.after)
     if not (found.records or found.after or after or asked.narrowed):
         typer.echo("Nothing is kept in this environment and scope: --app, --scope and --env name others.")

@@ -6,8 +6,7 @@ import msgspec
 from starlette.responses import Response
 
 from semel.connect import Semel
-from semel.core.spans import DAY
-from semel.dashboard.forms import days_in, name_of, result_in
+from semel.dashboard.forms import name_of, result_in, ttl_in
 from semel.dashboard.visits import Visit
 from semel.errors import InvalidOption
 from semel.ops.model import Action, ActionName, Done
@@ -65,7 +64,7 @@ def _action(visit: Visit, key: str, seen: str) -> Action:
         why=form.get("why", ""),
         result=result_in(form.get("result", "")) if name == "complete" else None,
         seen=seen,
-        ttl=days_in(form["days"]) * DAY if form.get("days", "").strip() else None,
+        ttl=ttl_in(form.get("days", "")),
     )
 
 

@@ -4,11 +4,11 @@ from typing import Any, Final
 
 import msgspec
 
+from semel.core.spans import DAY
 from semel.dashboard.visits import Visit
 from semel.errors import InvalidOption
+from semel.ops.model import LONGEST_TTL
 
-# Longer than anybody asks a ledger to remember.
-MOST_DAYS: Final = 3650
 # A moment in a form is one that a date can be written for.
 LAST_MOMENT: Final = 253_402_300_799.0
 
@@ -28,15 +28,18 @@ def result_in(text: str) -> Any:
         raise InvalidOption(f'the result is JSON, such as {{"id": 7}}, "text" or null: {error}') from error
 
 
-def days_in(text: str) -> float:
-    """A number of days for which a record is kept."""
+def ttl_in(text: str) -> float | None:
+    """How long a record is kept, from a number of days; None for the default of all actions."""
+    if not text.strip():
+        return None
     try:
-        days = float(text)
+        ttl = float(text) * DAY
     except ValueError:
-        days = 0.0
-    if not 0 < days <= MOST_DAYS:
-        raise InvalidOption(f"a record is kept for a number of days, at most {MOST_DAYS:,}, not {text!r}")
-    return days
+        ttl = 0.0
+    if not 0 < ttl <= LONGEST_TTL:
+        most = f"{LONGEST_TTL / DAY:,.0f}"
+        raise InvalidOption(f"a record is kept for a number of days, at most {most}, not {text!r}")
+    return ttl
 
 
 def moment_in(text: str) -> float:

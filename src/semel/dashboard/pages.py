@@ -1,27 +1,23 @@
 """The pages, each made of what the ledger's operators can ask."""
 
 import json
-from math import ceil
 from typing import Any, cast, get_args
 
 from starlette.responses import Response
 
 from semel.connect import Semel
 from semel.core.lifecycle import Status
-from semel.core.spans import DAY
 from semel.dashboard.charts import OUTCOMES, SPANS, drawn
 from semel.dashboard.figures import figures, with_counted
-from semel.dashboard.forms import MOST_DAYS, days_in, name_of, result_in
+from semel.dashboard.forms import name_of, result_in, ttl_in
 from semel.dashboard.inboxes import standing_in
 from semel.dashboard.searches import asked, search_of
 from semel.dashboard.timelines import timeline_of
 from semel.dashboard.views import LedgerView
 from semel.dashboard.visits import Visit
 from semel.errors import InvalidOption, NotProvisioned, UsageError
-from semel.model import MISSING, Record
-from semel.ops.model import Action, ActionName, Done, Search, SearchPage, SortOrder, version_of
-
-PAGE_SIZE = 50
+from semel.model import MISSING
+from semel.ops.model import PAGE_SIZE, Action, ActionName, Done, Search, SearchPage, SortOrder, version_of
 
 
 class Pages:
@@ -161,7 +157,6 @@ class Pages:
             result=result,
             has_result=result is not MISSING,
             typed=visit.form,
-            days=1 if seen is None else days_left(seen.record, seen.now),
         )
 
 
@@ -185,12 +180,5 @@ def _action(visit: Visit) -> Action:
         result=result_in(form.get("result", "")) if name == "complete" else None,
         seen=form.get("seen", ""),
         force="force" in form,
-        ttl=days_in(form.get("days", "1")) * DAY,
+        ttl=ttl_in(form.get("days", "")),
     )
-
-
-def days_left(record: Record, now: float) -> int:
-    """For how many days a record is to be kept that is acted on now: no fewer than it would have been."""
-    # Forgotten early, its effect would happen again; a doubt has no end of its own.
-    left = record.expires_at - now
-    return max(1, ceil(left / DAY)) if left < MOST_DAYS * DAY else 1

@@ -11,6 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from semel.core.events import digest
 from semel.core.records import is_running
+from semel.core.spans import DAY, SETTLED
 from semel.dashboard.figures import took
 from semel.ops.actions import STARTS
 from semel.ops.story import moment, span
@@ -53,7 +54,7 @@ def templates() -> Environment:
     env.filters |= {"visible": visible, "short": short, "moment": moment, "span": span, "query": urlencode}
     env.filters |= {"count": lambda number: f"{number:,}", "digest": digest, "pretty": pretty}
     env.globals |= {"version": assets_version(), "status_titles": STATUS_TITLES, "help": ACTION_HELP}
-    env.globals |= {"running": is_running, "starts": STARTS, "took": took}
+    env.globals |= {"running": is_running, "starts": STARTS, "took": took, "least_days": round(SETTLED / DAY)}
     return env
 
 

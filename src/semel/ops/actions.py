@@ -6,14 +6,27 @@ import msgspec
 
 from semel import errors
 from semel.core import lifecycle
-from semel.core.commands import NOW, AllOf, Delete, Equals, Found, Item, Steps, Time, Update
+from semel.core.commands import (
+    NOW,
+    PRESENT,
+    AllOf,
+    Delete,
+    Equals,
+    Found,
+    Get,
+    Item,
+    Steps,
+    Time,
+    Update,
+    read,
+)
 from semel.core.ledger import DROPPED, LedgerSteps, kept_for
 from semel.core.lifecycle import Move
 from semel.core.parts import Part, PartPlan, alone, commit
 from semel.core.records import is_running
 from semel.core.spans import DAY
 from semel.model import MISSING, Abandoned, Happened, NotHappened, ProgressCallback, Record, Settlement
-from semel.ops.model import Action, ActionName, Done, Erased, version_of
+from semel.ops.model import PAGE_SIZE, Action, ActionName, Done, Erased, version_of
 from semel.state.erasure import Erasure, ErasureSteps, as_written, joined
 from semel.state.journal import Entries, Entry, JournalSteps
 from semel.state.switches import Switch, SwitchSteps
@@ -39,7 +52,8 @@ DONE_AS: dict[ActionName, str] = {
     "fail": "failed by hand",
     "drop": "dropped",
 }
-ABSENT_STATUS = "absent"
+ABSENT_STATUS, UNREADABLE = "absent", "unreadable"
+NO_RECORD = "there is no record of this key"
 
 
 class ActionSteps:
@@ -56,21 +70,41 @@ class ActionSteps:
     def perform(self, action: Action, *, preview: bool = False) -> Steps[Done]:
         """Do it, or say why not; with `preview`, say what it would do."""
         check_named(action.by, action.why)
-        record = yield from self._ledger.get(action.key)
+        try:
+            record = yield from self._ledger.get(action.key)
+        except errors.RecordCorrupt:
+            if action.name != "forget":
+                raise
+            return (yield from self._forget_unreadable(action, preview=preview))
+        if record is None:
+            return Done(action.key, action.name, ABSENT_STATUS, ABSENT_STATUS, False, NO_RECORD)
         found: Found = yield Time()
-        before = ABSENT_STATUS if record is None else record.status.value
-        after = _target(action.name, before)
-        if record is None or _done_before(record, action):
-            refused = (
-                "" if record is not None or action.name == "forget" else "there is no record of this key"
-            )
+        before = record.status.value
+        refused = "" if (again := _done_before(record, action)) else _refusal(record, action, found.now)
+        if again or refused:
             return Done(action.key, action.name, before, before, False, refused)
-        if refused := _refusal(record, action, found.now):
-            return Done(action.key, action.name, before, before, False, refused)
-        if preview:
-            return Done(action.key, action.name, before, after, True)
-        done = Done(action.key, action.name, before, after, True)
-        return (yield from self._performed(record, action, found.now, done))
+        done = Done(action.key, action.name, before, _target(action.name), True)
+        return done if preview else (yield from self._performed(record, action, found.now, done))
+
+    def _forget_unreadable(self, action: Action, *, preview: bool) -> Steps[Done]:
+        """Forget a record that this version cannot read, unless it changes meanwhile."""
+        id = self._ledger.name(action.key)
+        found = yield from read(Get(LEDGER, id))
+        item = found.item or {}
+        unchanged = Equals("token", item["token"]) if isinstance(item.get("token"), str) else PRESENT
+        refused = CHANGED if action.seen or found.item is None else ""
+        if not refused and not preview:
+            lost = errors.ClaimLost(action.key, 0, "act on")
+            part = Part((Delete(LEDGER, id, unchanged),), lambda _: lost, lambda _: None)
+            about = self.noted(action.by, action.why, action.name, action.key, {"status": UNREADABLE})
+            try:
+                yield from commit([part, about], self._ledger.token())
+            except errors.ClaimLost:
+                refused = CHANGED
+            else:
+                yield from self._ledger.discard(item.get("result"), item.get("encoding"))
+        after = UNREADABLE if refused else ABSENT_STATUS
+        return Done(action.key, action.name, UNREADABLE, after, not refused, refused)
 
     def reveal(self, key: str, *, by: str, why: str) -> Steps[Any]:
         """The result of a key, once the journal has who looked at it; `MISSING` where there is none."""
@@ -133,7 +167,7 @@ class ActionSteps:
             whole = joined(whole, found)
         return Erased(tuple(subjects), tables, whole.running, whole.more, whole.skipped, preview)
 
-    def journal(self, *, limit: int = 50, after: str | None = None) -> Steps[Entries]:
+    def journal(self, *, limit: int = PAGE_SIZE, after: str | None = None) -> Steps[Entries]:
         """What operators did, newest first."""
         return self._journal.list(OPERATORS, reverse=True, limit=limit, after=after)
 
@@ -208,8 +242,8 @@ def _settlement(action: Action) -> Settlement:
     return NotHappened() if action.name == "release" else Abandoned(action.why)
 
 
-def _target(name: ActionName, before: str) -> str:
-    return ABSENT_STATUS if name == "forget" else STARTS[name].to.value if before != ABSENT_STATUS else before
+def _target(name: ActionName) -> str:
+    return ABSENT_STATUS if name == "forget" else STARTS[name].to.value
 
 
 def _done_before(record: Record, action: Action) -> bool:

@@ -6,7 +6,13 @@ import msgspec
 
 from semel.core.events import digest
 from semel.core.lifecycle import Status
+from semel.core.spans import DAY
 from semel.model import Record, ScanCost
+
+# How many entries a page has, unless the caller says otherwise.
+PAGE_SIZE = 50
+# No record is kept for longer than this when an operator says how long.
+LONGEST_TTL = 3650 * DAY
 
 # What somebody can do to a record. `release` lets the next call run; `complete` and `fail` end it; `drop`
 # lets the result go and keeps the fact; `forget` removes the record, so that the next call is the first.
@@ -113,7 +119,7 @@ class Done(msgspec.Struct, frozen=True):
     key: str
     name: ActionName
     before: str
-    """How the record stood: its status, or "absent"."""
+    """How the record stood: its status, "absent" or "unreadable"."""
     after: str
     changed: bool
     """False where this very action was done before, or was refused."""

@@ -11,7 +11,7 @@ from semel.core.keys import Key, key_of
 from semel.core.ledger import LedgerSteps, in_doubt
 from semel.core.policy import check_limit, check_word
 from semel.model import Listing, Record
-from semel.ops.model import Search, SearchPage, SortOrder, version_of
+from semel.ops.model import PAGE_SIZE, Search, SearchPage, SortOrder, version_of
 from semel.ops.rates import RateSteps
 from semel.ops.related import Related, RelatedSteps
 from semel.ops.story import Inspection, Story, completed, story_of, story_without_record
@@ -34,7 +34,9 @@ class QuestionSteps:
         self._related = RelatedSteps(ledger, journal, unordered=unordered)
         self._rates = RateSteps(ledger.prefix)
 
-    def search(self, search: Search, *, limit: int = 50, after: str | None = None) -> Steps[SearchPage]:
+    def search(
+        self, search: Search, *, limit: int = PAGE_SIZE, after: str | None = None
+    ) -> Steps[SearchPage]:
         """A page of the records that are asked for, by the way that reads the fewest others.
 
         A page ends after a bounded number of records was looked at, however few of them were wanted; the next

@@ -12,6 +12,7 @@ from semel.core.policy import check_limit
 from semel.core.spans import DAY, HOUR
 from semel.gate.rules import Cap
 from semel.ops.actions import OPERATORS
+from semel.ops.model import PAGE_SIZE
 from semel.ops.questions import EXAMINED
 from semel.ops.related import ACTION_PAGES, ACTIONS_PAGE
 from semel.periods import Day, Month, Period, Week
@@ -83,7 +84,7 @@ class StandingSteps:
         self._by_scan = unordered
 
     def counters(
-        self, prefix: str = "", *, limit: int = 50, after: str | None = None, caps: Sequence[Cap] = ()
+        self, prefix: str = "", *, limit: int = PAGE_SIZE, after: str | None = None, caps: Sequence[Cap] = ()
     ) -> Steps[CounterStates]:
         """A page of the counters whose names begin so, in each period that is remembered.
 

@@ -25,7 +25,7 @@ class StoryLine(msgspec.Struct, frozen=True):
 
     at: float
     kind: str
-    """claimed, running, how it ended (lapsed, released, held, interrupted, failed, completed), or an action."""
+    """claimed, running, an ending (lapsed, released, held, interrupted, failed, completed), or an action."""
     text: str
     attempt: int
     who: str = ""

@@ -11,8 +11,9 @@ import msgspec
 
 from semel.gate import Allowed
 from semel.model import Claimed, OnLapsed
+from semel.ops.model import LONGEST_TTL
 from semel.service.problems import problem_error
-from semel.service.v1.models import LONGEST_LEASE, LONGEST_TTL
+from semel.service.v1.models import LONGEST_LEASE
 from semel.state.counters import Charged
 
 T = TypeVar("T", bound=msgspec.Struct)

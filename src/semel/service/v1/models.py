@@ -15,15 +15,16 @@ from pydantic import (  # noqa: TID253 - the service is where it is needed
 )
 
 from semel.core.keys import MAX_INTEGER, MAX_KEY_BYTES
+from semel.core.spans import DAY, SETTLED
 from semel.model import MISSING, Record
+from semel.ops.model import LONGEST_TTL, PAGE_SIZE
 from semel.periods import PeriodName
 from semel.service.problems import moment
 from semel.service.tokens import AppQuery
 from semel.tables import FOREVER
 
-# Half a year, and ten: longer ones are somebody's mistake.
+# Half a year: a longer lease is a mistake.
 LONGEST_LEASE = 86_400 * 183
-LONGEST_TTL = 86_400 * 3650
 LONGEST_WAIT = 30
 MOST_KEYS = 1000
 # Of a page; and of what one request does to several records, so that it is done before anybody gives up.
@@ -515,7 +516,7 @@ class SearchQuery(SearchRequest, OpsQuery):
         description="Newest or oldest first. What failed or is in doubt has an order in every store; all "
         "records have one where the store was provisioned for it.",
     )
-    limit: PageLimit = 50
+    limit: PageLimit = PAGE_SIZE
     after: SearchCursor | None = None
     errors: Literal["type", "full"] = Field(
         default="type", description="Whether an error is told by its type alone; a message may be personal."
@@ -660,7 +661,7 @@ class CountersQuery(OpsQuery):
     """Which counters are wanted."""
 
     prefix: SearchWord = Field(default="", description="What their names begin with.")
-    limit: PageLimit = 50
+    limit: PageLimit = PAGE_SIZE
     after: PageCursor | None = None
 
 
@@ -713,7 +714,8 @@ class ActionTerms(RequestModel):
     force: bool = Field(default=False, description="Though somebody is at work on it at this moment.")
     ttl: Ttl | None = Field(
         default=None,
-        description="How long it is kept from then on; else as long as it had left, and 30 days at least.",
+        description="How long it is kept from then on; by default as long as it had left, and at least "
+        f"{SETTLED / DAY:.0f} days.",
     )
 
 
@@ -745,7 +747,7 @@ class DoneResponse(ResponseModel):
 
     key: str
     name: str
-    before: str = Field(description="How the record stood: its status, or `absent`.")
+    before: str = Field(description="How the record stood: its status, `absent` or `unreadable`.")
     after: str
     changed: bool = Field(description="False where this very action was done before, or was refused.")
     refused: str = Field(description="Why it was not done.")
@@ -792,7 +794,7 @@ class ErasedResponse(ResponseModel):
 class JournalQuery(OpsQuery):
     """A page of the operators' journal."""
 
-    limit: PageLimit = 50
+    limit: PageLimit = PAGE_SIZE
     after: PageCursor | None = None
 
 
@@ -873,7 +875,7 @@ class DeadLettersQuery(RequestModel):
 
     model_config: ClassVar[ConfigDict] = ConfigDict(strict=False)
 
-    limit: PageLimit = 50
+    limit: PageLimit = PAGE_SIZE
     bodies: bool = Field(
         default=False, description="What they say, which may be personal; takes the scope `ops:write`."
     )
