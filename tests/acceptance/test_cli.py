@@ -61,7 +61,7 @@ def test_help_teaches_where_to_begin(run):
     code, out, _ = run("--help")
     assert code == 0
     assert "semel demo" in out
-    assert "semel ledger list --url sqlite:///semel.db" in out
+    assert "semel ls --url sqlite:///semel.db" in out
 
 
 def test_version(run):
@@ -92,9 +92,9 @@ def completed(line, folder, shell="bash"):
     ("line", "offered"),
     [
         ("semel led", ["ledger"]),
-        ("semel ledger re", ["resolve", "reap"]),
-        ("semel ledger list --st", ["--status"]),
-        ("semel ledger list --app ", ["invoices", "quill", "support", "household", "probe"]),
+        ("semel ledger re", ["reap"]),
+        ("semel ls --st", ["--status"]),
+        ("semel ls --app ", ["invoices", "quill", "support", "household", "probe"]),
         ("semel inbox redrive inv", ["invoices"]),
         ("semel serve --app su", ["support"]),
         (
@@ -110,7 +110,7 @@ def test_a_shell_completes_commands_options_and_the_names_of_apps(tmp_path, line
 
 def test_a_shell_is_offered_apps_beside_settings_that_nobody_can_read(tmp_path):
     (tmp_path / "semel.toml").write_text("[apps")
-    assert completed("semel ledger list --app pro", tmp_path) == ["probe"]
+    assert completed("semel ls --app pro", tmp_path) == ["probe"]
 
 
 def test_a_shell_is_shown_what_would_be_installed_for_it():
@@ -133,23 +133,11 @@ def test_without_its_extra_it_says_what_to_install(module):
     assert done.stderr == f'semel: {module} is not installed: pip install "semel[cli]"\n'
 
 
-# list
+# ls
 
 
-def test_list_shows_every_record_and_what_came_of_it(run, ledger):
-    code, out, _ = run("ledger", "list")
-    assert code == 0
-    stories = {line.split()[0]: line for line in out.splitlines()[1:]}
-    assert '{"receipt": "R-1", "cents": 4200}' in stories["charge:1"]
-    assert stories["charge:none"].rstrip().endswith("null")
-    assert "ValueError: no such card" in stories["charge:2"]
-    assert "RELEASED" in stories["charge:3"]
-    assert "UNKNOWN" in stories["charge:4"]
-    assert "its lease runs for" in stories["charge:5"]
-
-
-def test_list_takes_a_status_in_any_case(run, ledger):
-    _, out, _ = run("ledger", "list", "--status", "unknown", "--json")
+def test_ls_takes_a_status_in_any_case(run, ledger):
+    _, out, _ = run("ls", "--status", "unknown", "--json")
     assert [record["key"] for record in json.loads(out)["records"]] == ["charge:4"]
 
 
@@ -159,164 +147,130 @@ def test_doubts_lists_what_waits_for_somebody_oldest_first(run, ledger, url):
         lapsed = s.ledger.claim("charge:6", on_lapsed="hold")
         assert isinstance(lapsed, semel.Claimed)
         s.ledger.lapse(lapsed)
-    code, out, _ = run("ledger", "doubts", "--json")
+    code, out, _ = run("ls", "--doubts", "--json")
     records = json.loads(out)["records"]
     assert (code, [record["key"] for record in records]) == (0, ["charge:4", "charge:6"])
     assert [record["expires_at"] for record in records] == [None, None]
-    assert "charge:6" in run("ledger", "doubts")[1]
-
-
-def test_list_goes_on_where_the_page_before_ended(run, ledger):
-    keys, words, after = [], ["ledger", "list", "--limit", "4", "--json"], ""
-    while after is not None:
-        page = json.loads(run(*words, *(["--after", after] if after else []))[1])
-        keys += [record["key"] for record in page["records"]]
-        after = page["after"]
-    assert sorted(keys) == ["charge:1", "charge:2", "charge:3", "charge:4", "charge:5", "charge:none"]
-
-
-def test_a_page_that_is_not_the_last_says_how_to_go_on(run, ledger):
-    _, out, _ = run("ledger", "list", "--limit", "4")
-    assert "--after" in out.splitlines()[-1]
-
-
-def test_a_long_result_is_cut_in_the_table_and_whole_in_show(run, ledger, url):
-    with semel.connect(url) as s:
-        s.ledger.complete(_claim(s, "long"), "x" * 1000)
-    assert "x" * 1000 not in run("ledger", "list")[1]
-    assert json.loads(run("ledger", "show", "long", "--json")[1])["result"] == "x" * 1000
+    assert "charge:6" in run("ls", "--doubts")[1]
 
 
 def test_a_record_that_cannot_be_read_is_named(run, ledger, url):
     with semel.connect(url) as s:
         drive(write(Update(LEDGER, s.ledger.get("charge:1").id, {"version": RECORD_VERSION + 1})), s.store)
-    page = json.loads(run("ledger", "list", "--json")[1])
+    page = json.loads(run("ls", "--json")[1])
     assert (len(page["records"]), page["unreadable"]) == (5, ["charge:1"])
-    assert "charge:1 cannot be read; semel ledger forget removes it for good." in run("ledger", "list")[1]
+    assert "charge:1 cannot be read; semel act forget removes it for good." in run("ls")[1]
 
 
-def test_list_sees_one_environment_and_scope(run, ledger):
-    code, out, _ = run("ledger", "list", "--scope", "another")
-    assert (code, out) == (0, "No records.\n")
-    code, _, err = run("ledger", "list", "--env", "prod")
+def test_ls_sees_one_environment(run, ledger):
+    code, _, err = run("ls", "--env", "prod")
     assert code == 1
     assert err.startswith("semel: this store belongs to environment 'dev'")
 
 
 def test_an_unknown_status_is_a_usage_error(run, ledger):
-    code, _, err = run("ledger", "list", "--status", "lost")
+    code, _, err = run("ls", "--status", "lost")
     assert (code, err.count("\n")) == (2, 1)
     assert err.startswith("semel: Invalid value for '--status'")
 
 
 # show
 
+REVEAL = ("--reveal", "--why", "ticket 12", "--by", "ann")
+
+
+def revealed(run, key):
+    code, out, err = run("show", key, *REVEAL, "--json")
+    assert code == 0, err
+    return json.loads(out)
+
+
+def journal(run):
+    entries = json.loads(run("act", "journal", "--json")[1])["entries"]
+    return [
+        (one["actor"], one["body"]["action"], one["body"]["about"], one["body"]["why"]) for one in entries
+    ]
+
 
 def test_show_gives_the_record_as_json(run, ledger):
-    code, out, _ = run("ledger", "show", "charge:1", "--json")
+    code, out, _ = run("show", "charge:1", "--json")
     record = json.loads(out)
     assert code == 0
     assert (record["key"], record["status"], record["attempt"]) == ("charge:1", "COMPLETED", 1)
-    assert record["result"] == {"receipt": "R-1", "cents": 4200}
     assert record["created_at"].endswith("+00:00")
     # Programs read these: a name that is here stays. A token is its holder's alone, and is not.
     moments = ["created_at", "updated_at", "lease_until", "expires_at"]
     names = ["key", "id", "status", "attempt", *moments, "fingerprint", "encoding", "subject", "details"]
-    assert list(record) == [*names, "result"]
-    listed = json.loads(run("ledger", "list", "--json")[1])
-    assert list(listed) == ["records", "unreadable", "after"]
-    assert record in listed["records"]
-    assert list(json.loads(run("ledger", "show", "charge:2", "--json")[1])) == [*names, "error"]
+    last = ["worker", "began_at", "digest", "version"]
+    assert list(record) == [*names, *last]
+    assert record in json.loads(run("ls", "--json")[1])["records"]
+    assert list(json.loads(run("show", "charge:2", "--json")[1])) == [*names, "error", *last]
 
 
-def test_show_tells_a_result_that_is_null_from_one_that_was_not_kept(run, ledger):
-    assert json.loads(run("ledger", "show", "charge:none", "--json")[1])["result"] is None
-    run("ledger", "drop-result", "charge:none")
-    assert "result" not in json.loads(run("ledger", "show", "charge:none", "--json")[1])
+def test_a_result_is_shown_only_with_a_reason_and_the_journal_has_who_saw_it(run, ledger):
+    assert "R-1" not in run("show", "charge:1")[1]
+    assert "The result is hidden" in run("show", "charge:1")[1]
+    assert journal(run) == []
+    assert revealed(run, "charge:1")["result"] == {"receipt": "R-1", "cents": 4200}
+    assert journal(run) == [("ann", "reveal", "charge:1", "ticket 12")]
+    assert '{"receipt": "R-1", "cents": 4200}' in run("show", "charge:1", *REVEAL)[1]
+
+
+@pytest.mark.parametrize(
+    "words", [("--reveal",), ("--reveal", "--why", " "), ("--why", "x"), ("--by", "ann")]
+)
+def test_nothing_is_revealed_without_a_reason_or_unasked(run, ledger, words):
+    code, out, err = run("show", "charge:1", *words)
+    assert (code, out) == (2, "")
+    assert "--why" in err
+    assert journal(run) == []
+
+
+def test_a_long_result_is_whole(run, ledger, url):
+    with semel.connect(url) as s:
+        s.ledger.complete(_claim(s, "long"), "x" * 1000)
+    assert revealed(run, "long")["result"] == "x" * 1000
+
+
+def test_a_result_that_is_null_is_told_from_one_that_was_not_kept(run, ledger):
+    assert revealed(run, "charge:none")["result"] is None
+    assert run("act", "drop", "charge:none", "--why", "x")[0] == 0
+    assert "result" not in revealed(run, "charge:none")
 
 
 def test_show_for_people(run, ledger):
-    code, out, _ = run("ledger", "show", "charge:2")
+    code, out, _ = run("show", "charge:2")
     assert code == 0
     assert "FAILED" in out
     assert "no such card" in out
 
 
 def test_an_absent_key_is_one_line_on_stderr(run, ledger):
-    code, out, err = run("ledger", "show", "charge:9")
-    assert (code, out) == (1, "")
-    assert err == "semel: there is no record of 'charge:9' in this environment and scope\n"
+    for words in ((), REVEAL):
+        code, out, err = run("show", "charge:9", *words)
+        assert (code, out) == (1, "")
+        assert err == "semel: there is no record of 'charge:9' in this environment and scope\n"
+    assert journal(run) == []
 
 
-# resolve
+# Changes by hand
 
 
-def test_resolve_what_happened(run, ledger):
-    code, out, _ = run("ledger", "resolve", "charge:4", "--happened", '{"receipt": "R-4"}')
-    assert (code, out) == (0, "charge:4 is COMPLETED.\n")
-    assert ledger.result(ledger.get("charge:4")) == {"receipt": "R-4"}
-
-
-def test_resolve_what_did_not_happen(run, ledger):
-    assert run("ledger", "resolve", "charge:4", "--not-happened")[:2] == (0, "charge:4 is RELEASED.\n")
-
-
-def test_resolve_what_is_given_up(run, ledger):
-    assert run("ledger", "resolve", "charge:4", "--abandon", "refunded by hand")[:2] == (
-        0,
-        "charge:4 is FAILED.\n",
-    )
-    assert ledger.get("charge:4").failure.message == "refunded by hand"
-
-
-def test_what_is_not_in_doubt_is_not_settled(run, ledger):
-    code, _, err = run("ledger", "resolve", "charge:1", "--not-happened")
-    assert code == 1
-    assert err.startswith("semel: 'charge:1' is COMPLETED")
-    assert ledger.get("charge:1").status is semel.Status.COMPLETED
-
-
-@pytest.mark.parametrize(
-    "words", [(), ("--not-happened", "--abandon", "no"), ("--happened", "1", "--not-happened")]
-)
-def test_resolve_wants_exactly_one_settlement(run, ledger, words):
-    code, _, err = run("ledger", "resolve", "charge:4", *words)
+@pytest.mark.parametrize("name", ["list", "doubts", "show", "resolve", "forget", "drop-result"])
+def test_no_command_changes_or_reveals_a_record_beside_the_audited_ones(run, ledger, name):
+    code, _, err = run("ledger", name, "charge:1")
     assert code == 2
-    assert err == "semel: say one of --happened JSON, --not-happened and --abandon REASON\n"
+    assert f"No such command '{name}'" in err
 
 
-def test_happened_wants_json(run, ledger):
-    code, _, err = run("ledger", "resolve", "charge:4", "--happened", "done")
+def test_complete_wants_json(run, ledger):
+    code, _, err = run("act", "complete", "charge:4", "--result", "done", "--why", "x")
     assert code == 2
-    assert err.startswith("semel: --happened takes JSON")
+    assert err.startswith("semel: --result takes JSON")
     assert ledger.get("charge:4").status is semel.Status.UNKNOWN
 
 
-# forget, drop-result, reap
-
-
-def test_forget_wants_a_yes(run, ledger):
-    code, _, err = run("ledger", "forget", "charge:1")
-    assert code == 2
-    assert "--yes" in err
-    assert ledger.get("charge:1") is not None
-
-
-def test_forget(run, ledger):
-    assert run("ledger", "forget", "charge:1", "--yes")[:2] == (0, "charge:1 is forgotten.\n")
-    assert ledger.get("charge:1") is None
-    assert run("ledger", "forget", "charge:1", "--yes")[0] == 1
-
-
-def test_drop_result_keeps_the_fact(run, ledger):
-    assert run("ledger", "drop-result", "charge:1")[0] == 0
-    assert ledger.get("charge:1").tombstone
-
-
-def test_drop_result_of_what_has_none(run, ledger):
-    code, _, err = run("ledger", "drop-result", "charge:2")
-    assert code == 1
-    assert err == "semel: 'charge:2' is FAILED; only what is COMPLETED has a result to drop\n"
+# reap
 
 
 @pytest.mark.seed("Q4")
@@ -347,7 +301,7 @@ def test_diagram_is_drawn_from_the_table_of_moves(run):
 
 def test_without_a_url_it_says_how_to_name_one(run, monkeypatch):
     monkeypatch.delenv("SEMEL_URL")
-    code, _, err = run("ledger", "list")
+    code, _, err = run("ls")
     assert (code, err) == (
         2,
         "semel: name the store: --url sqlite:///semel.db, or set SEMEL_URL, or stand beside its semel.toml\n",
@@ -355,10 +309,10 @@ def test_without_a_url_it_says_how_to_name_one(run, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "words", [("list",), ("show", "a"), ("forget", "a", "--yes"), ("drop-result", "a"), ("reap",)]
+    "words", [("ls",), ("show", "a"), ("act", "forget", "a", "--why", "x"), ("ledger", "reap")], ids=" ".join
 )
 def test_looking_for_a_file_does_not_make_one(run, tmp_path, words):
-    code, _, err = run("ledger", *words)
+    code, _, err = run(*words)
     assert (code, err) == (1, f"semel: there is no file {tmp_path / 'semel.db'}\n")
     assert list(tmp_path.iterdir()) == []
 
@@ -368,26 +322,26 @@ def test_a_database_without_a_ledger_is_left_as_it_is(run, tmp_path):
     connection.execute("CREATE TABLE theirs (name TEXT)")
     connection.close()
     before = (tmp_path / "semel.db").read_bytes()
-    code, _, err = run("ledger", "list")
+    code, _, err = run("ls")
     assert (code, err) == (1, f"semel: {tmp_path / 'semel.db'} holds no ledger\n")
     assert (tmp_path / "semel.db").read_bytes() == before
 
 
 def test_a_file_that_is_no_database(run, tmp_path):
     (tmp_path / "semel.db").write_text("Dear diary, today I learned about ledgers. " * 50)
-    code, _, err = run("ledger", "list")
+    code, _, err = run("ls")
     assert code == 1
     assert err.startswith(f"semel: {tmp_path / 'semel.db'} cannot be read")
     assert err.count("\n") == 1
 
 
 def test_a_url_that_names_no_store(run):
-    code, _, err = run("ledger", "list", "--url", "mongodb://here")
+    code, _, err = run("ls", "--url", "mongodb://here")
     assert code == 2
     assert err.startswith("semel: 'mongodb://here' names no store")
 
 
 def test_a_ledger_in_memory_cannot_be_looked_at(run):
-    code, _, err = run("ledger", "list", "--url", "memory:")
+    code, _, err = run("ls", "--url", "memory:")
     assert code == 2
     assert "gone with its process" in err

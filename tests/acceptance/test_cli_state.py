@@ -310,7 +310,7 @@ def test_a_document_that_ends_beyond_the_calendar_is_shown(run, read, s):
     assert run("document", "show", "c:1")[0] == 0
 
 
-@pytest.mark.parametrize("words", [("show",), ("delete", "--yes")])
+@pytest.mark.parametrize("words", [("show",), ("delete", "--why", "x", "--yes")])
 def test_an_absent_document_is_one_line(run, s, words):
     code, out, err = run("document", *words, "c:9")
     assert (code, out) == (1, "")
@@ -319,7 +319,7 @@ def test_an_absent_document_is_one_line(run, s, words):
 
 def test_delete_wants_a_yes(run, s):
     s.documents.put("c:1", {"team": "billing"})
-    code, _, err = run("document", "delete", "c:1")
+    code, _, err = run("document", "delete", "c:1", "--why", "x")
     assert code == 2
     assert one_line(err, told="say --yes")
     assert s.documents.get("c:1") is not None
@@ -328,7 +328,11 @@ def test_delete_wants_a_yes(run, s):
 def test_delete(run, s):
     s.documents.put("c:1", {"team": "billing"})
     s.documents.put("c:2", {"team": "billing"})
-    assert run("document", "delete", "c:1", "--yes")[:2] == (0, "c:1 is deleted.\n")
+    deleted = run("document", "delete", "c:1", "--why", "ticket 12", "--by", "ann", "--yes")
+    assert deleted[:2] == (0, "c:1 is deleted.\n")
+    [entry] = s.ops.journal().entries
+    assert (entry.actor, entry.body["action"], entry.body["about"]) == ("ann", "delete document", "c:1")
+    assert entry.body["why"] == "ticket 12"
     assert s.documents.get("c:1") is None
     assert s.documents.get("c:2") is not None
 
@@ -452,7 +456,7 @@ def test_a_shadow_says_that_it_would_have_allowed(run, read, s):
 
 def test_a_key_as_the_ledger_lists_it_leads_to_the_same_decision(read, s):
     s.gate(Cap("replies", 3)).decide("reply:1")
-    [record] = read("ledger", "list")["records"]
+    [record] = read("ls")["records"]
     assert read("gate", "show", record["key"]) == read("gate", "show", "reply:1")
 
 
@@ -668,8 +672,8 @@ def stashed(connect, url, tmp_path):
     "words",
     [
         (*ERASING, PERSON, "--yes"),
-        ("ledger", "drop-result", "letter:1"),
-        ("ledger", "forget", "letter:1", "--yes"),
+        ("act", "drop", "letter:1", "--why", "x"),
+        ("act", "forget", "letter:1", "--why", "x"),
     ],
 )
 def test_what_is_left_in_an_overflow_is_told_by_its_name(run, stashed, words):
@@ -735,7 +739,7 @@ LOOKING = [
     ("journal", "list", "chat:42"),
     ("journal", "by", "assistant"),
     ("document", "show", "c:1"),
-    ("document", "delete", "c:1", "--yes"),
+    ("document", "delete", "c:1", "--why", "x", "--yes"),
     ("document", "prune"),
     ("counter", "show", "replies:42"),
     ("gate", "show", "reply:1"),

@@ -103,7 +103,7 @@ def test_without_a_terminal_it_prints_plain_lines_and_leaves_the_ledger_where_as
     assert "11 of 11 promises kept" in done.stdout
     *shown, hint = done.stdout.splitlines()
     assert [line for line in shown if len(line) > 80] == []
-    assert hint.startswith("Look at it: semel ledger list --url sqlite:///")
+    assert hint.startswith("Look at it: semel ls --url sqlite:///")
     assert done.stderr == ""
     assert database.exists()
     assert not list(tmp_path.glob("semel-demo-*")), "the temporary folder is gone"

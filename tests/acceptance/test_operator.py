@@ -242,6 +242,9 @@ def test_the_emergency_stop_works_with_nothing_else_said(served: Desk) -> None:
     assert served.run("switch", "list", "--json").json["switches"][0]["on"] is True
 
 
+REVEAL = ("--reveal", "--why", "ticket 12")
+
+
 @two
 @pytest.mark.parametrize("app", APPS)
 def test_app_finds_its_ledger_and_what_is_encrypted_there(served: Desk, app: str) -> None:
@@ -252,9 +255,9 @@ def test_app_finds_its_ledger_and_what_is_encrypted_there(served: Desk, app: str
         record = mounted.s.ledger.get(paste.key)
         assert record is not None
         result = mounted.s.ledger.result(record)
-    shown = served.run("ledger", "show", paste.key, "--app", app, "--json").json
+    shown = served.run("show", paste.key, *REVEAL, "--app", app, "--json").json
     assert (shown["status"], shown["result"]) == ("COMPLETED", msgspec.to_builtins(result))
-    listed = served.run("ledger", "list", "--scan", "--app", app, "--json").json["records"]
+    listed = served.run("ls", "--scan", "--app", app, "--json").json["records"]
     assert paste.key in [one["key"] for one in listed]
 
 
@@ -266,14 +269,14 @@ def test_what_a_person_settles_is_settled_for_the_app(served: Desk) -> None:
             claim = quill.s.ledger.claim(key)
             assert isinstance(claim, semel.Claimed)
             quill.s.ledger.doubt(claim)
-        held = served.run("ledger", "list", "--scan", "--app", "quill", "--status", "UNKNOWN", "--json").json
+        held = served.run("ls", "--scan", "--app", "quill", "--status", "UNKNOWN", "--json").json
         assert [one["key"] for one in held["records"]] == ["ALOWARE:1", "ALOWARE:2"]
-        settled = served.run("ledger", "resolve", "ALOWARE:1", "--app", "quill", "--happened", '{"row": 1}')
-        assert settled.out == "ALOWARE:1 is COMPLETED.\n"
+        complete = ("act", "complete", "--result", '{"row": 1}', "--why", "the table has it")
+        assert served.run(*complete, "ALOWARE:1", "--app", "quill").code == 0
         again = quill.s.ledger.claim("ALOWARE:1")
         assert isinstance(again, semel.Replay)
         assert again.result == {"row": 1}
-        wrong = served.run("ledger", "resolve", "ALOWARE:2", "--happened", "1")
+        wrong = served.run(*complete, "ALOWARE:2")
         assert wrong.code == 1, "without --app it is looked for where the app has nothing"
 
 
@@ -295,7 +298,7 @@ def test_a_message_that_is_put_back_is_handled_and_not_dead_again(
         assert served.run("inbox", "list", "support", "--json").json["waiting"] == 1
         work_off(runtime)
         assert served.run("inbox", "dead", "support", "--json").json["dead"] == []
-        shown = served.run("ledger", "show", sent.key, "--app", "support", "--json").json
+        shown = served.run("show", sent.key, "--app", "support", "--json").json
         assert shown["status"] == "COMPLETED"
 
 
@@ -329,23 +332,23 @@ def test_options_win_over_the_environment_and_that_over_the_file(
 ) -> None:
     with served.runtime() as runtime:
         runtime.s.scoped("shop").ledger.mark_processed("order:1")
-    assert served.run("ledger", "list", "--scan", "--json").json["records"] == []
-    listed = served.run("ledger", "list", "--scan", "--scope", "shop", "--json").json["records"]
+    assert served.run("ls", "--scan", "--json").json["records"] == []
+    listed = served.run("ls", "--scan", "--scope", "shop", "--json").json["records"]
     assert [one["key"] for one in listed] == ["order:1"]
     monkeypatch.setenv("SEMEL_SCOPE", "shop")
-    assert len(served.run("ledger", "list", "--scan", "--json").json["records"]) == 1
-    assert served.run("ledger", "list", "--scan", "--app", "household", "--json").json["records"] == []
+    assert len(served.run("ls", "--scan", "--json").json["records"]) == 1
+    assert served.run("ls", "--scan", "--app", "household", "--json").json["records"] == []
     monkeypatch.setenv("SEMEL_ENV", "another")
-    assert served.run("ledger", "list", "--scan").code == 1
-    assert served.run("ledger", "list", "--scan", "--env", served.env).code == 0
+    assert served.run("ls", "--scan").code == 1
+    assert served.run("ls", "--scan", "--env", served.env).code == 0
     monkeypatch.setenv("SEMEL_URL", f"sqlite:///{served.folder}/nowhere.db")
-    assert "there is no file" in served.run("ledger", "list").err
-    assert served.run("ledger", "list", "--scan", "--env", served.env, "--url", served.url).code == 0
+    assert "there is no file" in served.run("ls").err
+    assert served.run("ls", "--scan", "--env", served.env, "--url", served.url).code == 0
 
 
 def test_an_app_that_is_not_there_is_told_with_those_that_are(local: Desk) -> None:
     local.run("provision")
-    said = local.run("ledger", "list", "--app", "suport")
+    said = local.run("ls", "--app", "suport")
     assert (said.code, said.err) == (2, "semel: there is no app 'suport' here: did you mean support?\n")
 
 
@@ -357,9 +360,9 @@ def test_looking_makes_no_key_and_a_program_without_encryption_reads_what_a_comm
         claim = s.ledger.claim("wire:1")
         assert isinstance(claim, semel.Claimed)
         s.ledger.doubt(claim)
-    assert local.run("ledger", "list").code == 0, "semel.db in this folder is what semel serve would open"
+    assert local.run("ls").code == 0, "semel.db in this folder is what semel serve would open"
     monkeypatch.setenv("SEMEL_SECRET", SECRET)
-    assert local.run("ledger", "resolve", "wire:1", "--happened", '"wired"').code == 0
+    assert local.run("act", "complete", "wire:1", "--result", '"wired"', "--why", "x").code == 0
     assert local.run("switch", "on", "sending", "--reason", "why not").code == 0
     with semel.connect("sqlite:///semel.db", secret=SECRET.encode()) as s:
         again = s.ledger.claim("wire:1")
@@ -372,8 +375,8 @@ def test_looking_makes_no_key_and_a_program_without_encryption_reads_what_a_comm
 def test_settings_are_read_from_another_file_too(local: Desk) -> None:
     assert local.run("provision").code == 0
     (local.folder / "semel.toml").rename(local.folder / "other.toml")
-    assert local.run("ledger", "list", "--config", "other.toml").code == 0
-    said = local.run("ledger", "list", "--config", "nowhere.toml")
+    assert local.run("ls", "--config", "other.toml").code == 0
+    said = local.run("ls", "--config", "nowhere.toml")
     assert (said.code, said.err) == (2, "semel: nowhere.toml cannot be read: No such file or directory\n")
 
 
@@ -402,9 +405,8 @@ def test_who_asks_to_be_forgotten_is_found_by_the_secret_of_the_service(local: D
 # Commands that messages name
 
 GROUPS = "|".join(sorted({name.split()[1] for name in COMMANDS}))
-SAID = re.compile(
-    rf"\bsemel ({GROUPS})(?: (list|show|resolve|forget|reap|dead|redrive|on|off|by)\b)?([^\n&\"'`(),;]*)"
-)
+VERBS = "list|show|complete|release|forget|reap|dead|redrive|on|off|by"
+SAID = re.compile(rf"\bsemel ({GROUPS})(?: ({VERBS})\b)?([^\n&\"'`(),;]*)")
 
 
 def texts() -> list[str]:

@@ -261,7 +261,7 @@ def test_the_page_shows_how_the_service_runs_on_each_store(
 def test_the_pages_have_commands_for_every_group() -> None:
     """Should the blocks be written otherwise one day, this notices that nothing is typed any more."""
     groups = {one.line.split()[1] for one in EVERY}
-    assert {"provision", "serve", "work", "switch", "ledger", "inbox", "act", "cost"} <= groups
+    assert {"provision", "serve", "work", "switch", "ls", "inbox", "act", "cost"} <= groups
 
 
 def test_every_address_of_the_dashboard_that_the_pages_name_is_there() -> None:

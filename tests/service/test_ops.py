@@ -431,7 +431,13 @@ def test_dead_letters_are_told_without_what_they_say_unless_that_is_asked_for(
     assert {one["error"] for one in told["letters"]} == {"ValueError: it is bad"}
     assert not any("body" in one for one in told["letters"])
     assert get("inboxes/echo/dead", "watcher", bodies="true").json()["scope"] == "ops:write"
-    shown = get("inboxes/echo/dead", bodies="true").json()["letters"]
+    for why in ({}, {"why": " "}):
+        assert problem_of(get("inboxes/echo/dead", bodies="true", **why)) == "invalid-request"
+    assert get("journal", app="echo").json()["entries"] == []
+    shown = get("inboxes/echo/dead", bodies="true", why="ticket 12").json()["letters"]
+    [entry] = get("journal", app="echo").json()["entries"]
+    assert (entry["by"], entry["action"], entry["why"]) == ("oncall", "reveal letters", "ticket 12")
+    assert entry["before"] == {"ids": dead}
     assert {one["key"]: one["body"] for one in shown} == {
         f"echo:{name}": {"name": name} for name in ("bad-1", "bad-2")
     }

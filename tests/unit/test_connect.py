@@ -182,7 +182,7 @@ def test_connect_opens_the_store_that_an_entry_point_names(installed: Path) -> N
 
 
 def test_the_command_line_opens_it_too(installed: Path) -> None:
-    command = [sys.executable, "-m", "semel", "ledger", "list", "--url", "mystore://somewhere", "--json"]
+    command = [sys.executable, "-m", "semel", "ls", "--url", "mystore://somewhere", "--json"]
     known = os.environ | {"PYTHONPATH": str(installed)}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=known, cwd=installed)
     assert done.returncode == 0, done.stderr

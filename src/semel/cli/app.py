@@ -35,6 +35,7 @@ app.add_typer(new.app, name="new")
 app.command("serve")(serve.serve)
 app.command("work")(serve.work)
 app.command("ls")(look.ls)
+app.command("show")(look.show)
 app.command("explain")(look.explain)
 app.command("stuck")(look.stuck)
 app.command("sizes")(look.sizes)
@@ -79,13 +80,13 @@ def semel(
 
     Then inspect a ledger of your own, by the URL of its store:
 
-    semel ledger list --url sqlite:///semel.db
+    semel ls --url sqlite:///semel.db
 
     The store is found as semel serve finds it: by semel.toml in this folder, by SEMEL_URL, by options.
 
     In a folder with the settings of a service, the name of the application is enough:
 
-    semel ledger list --app support --status UNKNOWN
+    semel ls --app support --status UNKNOWN
 
     What needs somebody, and how it came to be so: semel stuck, then semel explain KEY
 

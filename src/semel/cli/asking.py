@@ -3,7 +3,7 @@
 import getpass
 import sys
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import msgspec
 import typer
@@ -15,29 +15,31 @@ from semel.cli.common import JsonOption
 SHOWN = 20
 
 
+WhyOption: TypeAlias = Annotated[
+    str, typer.Option(metavar="TEXT", help="The reason, recorded in the operators' journal.")
+]
+ByOption: TypeAlias = Annotated[
+    str, typer.Option(metavar="NAME", help="The operator; your login name by default.")
+]
+
+
 class ByHandOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of what is done by hand: who wants it, why, and whether it is meant."""
 
-    why: Annotated[str, typer.Option(metavar="TEXT", help="The reason, for whoever looks back.")]
-    by: Annotated[str, typer.Option(metavar="NAME", help="Who wants it; your login name, unless said.")] = ""
+    why: WhyOption
+    by: ByOption = ""
     preview: Annotated[bool, typer.Option("--preview", help="Only say what it would do.")] = False
     yes: Annotated[bool, typer.Option("--yes", help="Yes: do not ask.")] = False
     as_json: JsonOption = False
 
     @property
     def who(self) -> str:
-        """Who wants it: as said, or whoever is logged in here."""
-        if self.by:
-            return self.by
-        try:
-            return getpass.getuser()
-        except (KeyError, OSError, ImportError):
-            raise errors.UsageError("nobody is logged in here by a name: say who you are with --by") from None
+        """Return the operator's name: as given, or the login name."""
+        return operator_name(self.by)
 
     def check_why(self) -> None:
-        """Refuse a reason that says nothing."""
-        if not self.why.strip():
-            raise errors.UsageError("--why is empty: say the reason, for whoever looks back")
+        """Refuse an empty reason."""
+        check_why(self.why)
 
     def confirm(self, would: str, show: Callable[[], None], question: str) -> None:
         """Show what would be done, and go on only with a yes; who cannot be asked has to say it before."""
@@ -51,3 +53,19 @@ class ByHandOptions(msgspec.Struct, frozen=True, kw_only=True):
         if not sure:
             typer.echo("Nothing was done.")
             raise typer.Exit(1)
+
+
+def operator_name(by: str) -> str:
+    """Return the operator's name: as given, or the login name."""
+    if by:
+        return by
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError, ImportError):
+        raise errors.UsageError("there is no login name here: name the operator with --by") from None
+
+
+def check_why(why: str) -> None:
+    """Refuse an empty reason."""
+    if not why.strip():
+        raise errors.UsageError("--why is empty: give the reason, which the operators' journal records")

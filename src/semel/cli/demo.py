@@ -116,7 +116,7 @@ def demo(
         typer.echo(json.dumps(msgspec.to_builtins(table), indent=2))
     print_promises(console, promises)
     if database is not None:
-        console.print(f"Look at it: semel ledger list --url sqlite:///{quote(str(database))}")
+        console.print(f"Look at it: semel ls --url sqlite:///{quote(str(database))}")
     raise typer.Exit(0 if kept else 1)
 
 

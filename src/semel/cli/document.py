@@ -6,6 +6,7 @@ import typer
 
 from semel import errors
 from semel.cli import views
+from semel.cli.asking import ByOption, WhyOption, check_why, operator_name
 from semel.cli.common import JsonOption, StoreOptions, absent, connected, number, on_a_store, print_json
 from semel.state.documents import Document
 
@@ -37,15 +38,21 @@ def show(key: DocumentKeyArgument, *, where: StoreOptions, as_json: JsonOption =
 def delete(
     key: DocumentKeyArgument,
     *,
+    why: WhyOption,
+    by: ByOption = "",
     yes: Annotated[bool, typer.Option("--yes", help="Confirm the deletion.")] = False,
     where: StoreOptions,
 ) -> None:
-    """Delete a document."""
+    """Delete a document. The operators' journal has who did it and why."""
+    check_why(why)
     if not yes:
         raise errors.UsageError(f"once {key!r} is deleted, nothing brings it back: say --yes")
     with connected(where) as s:
-        if not s.documents.delete(key):
+        if s.documents.get(key) is None:
             raise absent("document", key)
+        # Before the deletion: an entry too many does less harm than a deletion without one.
+        s.ops.note(operator_name(by), why, "delete document", key)
+        s.documents.delete(key)
     typer.echo(f"{key} is deleted.")
 
 

@@ -27,7 +27,7 @@ def show(
     semel gate show reply:42:7
     """
     with connected(where) as s:
-        # `ledger list` shows a decision by the key of its record.
+        # `semel ls` shows a decision by the key of its record.
         decision = s.gate().recorded(key.removesuffix(RECORD))
     if decision is None:
         raise absent("decision about", key)

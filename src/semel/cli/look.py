@@ -1,4 +1,4 @@
-"""`semel ls`, `explain`, `stuck` and `sizes`: what is there, why, what needs somebody, and how much it is."""
+"""`semel ls`, `show`, `explain`, `stuck` and `sizes`: which records there are, why, and how many."""
 
 import time
 from collections.abc import Iterator
@@ -11,6 +11,7 @@ from rich.text import Text
 import semel
 from semel import errors
 from semel.cli import views
+from semel.cli.asking import ByOption, WhyOption, check_why, operator_name
 from semel.cli.common import (
     AfterOption,
     JsonOption,
@@ -162,6 +163,54 @@ def explain(
         print_json(views.readable(story))
     else:
         typer.echo(str(story))
+
+
+@on_a_store()
+def show(
+    key: Annotated[str, typer.Argument(metavar="KEY", help="The key, as `ls` shows it.")],
+    *,
+    reveal: Annotated[bool, typer.Option("--reveal", help="Show the result too; needs --why.")] = False,
+    why: WhyOption = "",
+    by: ByOption = "",
+    where: StoreOptions,
+    as_json: JsonOption = False,
+) -> None:
+    """Show one record. Its result may be personal: it is shown only with a reason, which is recorded.
+
+    semel show charge:7 --reveal --why "ticket 12"
+    """
+    if reveal:
+        check_why(why)
+    elif why or by:
+        raise errors.UsageError("--why and --by go with --reveal: without it nothing is revealed")
+    with connected(where) as s:
+        record = s.ledger.get(key)
+        if record is None:
+            raise absent("record of", key)
+        shown = for_programs(record) | (_result(s, key, operator_name(by), why) if reveal else {})
+    if as_json:
+        print_json(shown)
+        return
+    views.print_pairs((name, _cell(name, value)) for name, value in shown.items() if _is_told(name, value))
+    if record.result is not None and not reveal:
+        typer.echo("The result is hidden: it may contain personal data. Show it with --reveal --why REASON.")
+
+
+def _result(s: semel.Semel, key: str, by: str, why: str) -> dict[str, Any]:
+    """The result, where there is one, since null is a result too; the journal has who asked for it."""
+    try:
+        result = s.ops.reveal(key, by=by, why=why)
+    except errors.ResultUnreadable as error:
+        return {"result_problem": error.reason}
+    return {} if result is semel.MISSING else {"result": result}
+
+
+def _is_told(name: str, value: Any) -> bool:
+    return value is not None or name == "result"
+
+
+def _cell(name: str, value: Any) -> str:
+    return value if isinstance(value, str) and name != "result" else views.compact(value)
 
 
 # What needs somebody

@@ -167,5 +167,5 @@ def _check_left(done: Erased) -> None:
         raise errors.SemelError(
             f"{number(len(done.running), 'key is', 'keys are')} being worked on and left alone: "
             f"{', '.join(done.running)}; run the same command again when that is over "
-            "(semel ledger show KEY tells)"
+            "(see semel show KEY)"
         )

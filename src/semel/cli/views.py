@@ -5,7 +5,6 @@ a pipe alike, and everything else gives way to them.
 """
 
 import json
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -23,7 +22,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from semel import MISSING, Ledger, Record, Status, errors
+from semel import Record, Status
 from semel.model import ProgressCallback
 from semel.tables import FOREVER
 
@@ -53,11 +52,6 @@ MOMENTS = frozenset(
 SPANS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
-def as_json(ledger: Ledger, record: Record) -> dict[str, Any]:
-    """A record for programs; `result` is there only if there is one, since null is a result too."""
-    return facts(record) | _result(ledger, record)
-
-
 def facts(record: Record) -> dict[str, Any]:
     """A record for programs, without its result, which may be personal."""
     view: dict[str, Any] = {"key": record.key, "id": record.id}
@@ -69,49 +63,6 @@ def facts(record: Record) -> dict[str, Any]:
     if failure := record.failure:
         view["error"] = {"type": failure.type, "message": failure.message}
     return view
-
-
-def record_row(ledger: Ledger, record: Record) -> TableRow:
-    """A record for looking over."""
-    status = Text(record.status.value, STYLES[record.status])
-    changed = f"{span(time.time() - record.updated_at)} ago"
-    return record.key, status, str(record.attempt), changed, story(ledger, record)
-
-
-RECORD = ("key", "status", "attempt", "changed", "what came of it")
-
-
-def record_pairs(ledger: Ledger, record: Record) -> Iterable[tuple[str, TableCell]]:
-    """One record in full."""
-    for name, value in as_json(ledger, record).items():
-        if value is not None or name == "result":
-            yield name, value if isinstance(value, str) and name != "result" else compact(value)
-
-
-def story(ledger: Ledger, record: Record) -> str:
-    """What came of a record so far, in a few words."""
-    match record.status:
-        case Status.IN_PROGRESS:
-            left = record.lease_until - time.time()
-            return f"its lease runs for {span(left)}" if left > 0 else f"its lease lapsed {span(-left)} ago"
-        case Status.UNKNOWN:
-            return "vanished: settle it with resolve"
-    if failure := record.failure:
-        return cut(f"{failure.type}: {failure.message}")
-    if record.status is Status.RELEASED:
-        return "given back: the next call runs"
-    view = _result(ledger, record)
-    if "result" in view:
-        return cut(compact(view["result"]))
-    return f"({view.get('result_problem') or (record.encoding or '').removeprefix('none:') or 'no result'})"
-
-
-def _result(ledger: Ledger, record: Record) -> dict[str, Any]:
-    try:
-        result = ledger.result(record)
-    except errors.SemelError as error:
-        return {"result_problem": getattr(error, "reason", str(error))}
-    return {} if result is MISSING else {"result": result}
 
 
 def compact(value: Any) -> str:

@@ -70,8 +70,8 @@ class Held(errors.SemelError):
 
     def __init__(self, key: str) -> None:
         super().__init__(
-            f"nobody knows whether the reply was sent: look into the chat, settle {key!r} with semel ledger "
-            "resolve --app household, and redrive the message"
+            f"it is unknown whether the reply was sent: check the chat, resolve {key!r} with semel act "
+            "complete or release --app household, and redrive the message"
         )
         self.key = key
 

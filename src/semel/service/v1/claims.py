@@ -119,7 +119,9 @@ def _response(outcome: Outcome, begun: float) -> models.ClaimedResponse | models
         case Mismatch():
             raise problem_error("payload-changed", "use another key, or send the payload of the first time")
         case Unknown():
-            detail = f"attempt {outcome.record.attempt} vanished; settle it with `semel ledger resolve`"
+            detail = (
+                f"the outcome of attempt {outcome.record.attempt} is unknown; resolve it with `semel act`"
+            )
             raise problem_error("outcome-unknown", detail, attempt=outcome.record.attempt)
 
 

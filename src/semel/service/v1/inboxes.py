@@ -56,10 +56,16 @@ def router(runtime: Runtime) -> APIRouter:
         app: AppPath, asked: Annotated[models.DeadLettersQuery, Query()], caller: InboxReader
     ) -> models.DeadLettersResponse:
         """Messages that nobody could handle, the oldest first."""
+        one = mounted_app(app)
         if asked.bodies:
             caller.require("ops:write")
-        found = await asyncio.to_thread(mounted_app(app).inbox.dead, asked.limit, bodies=asked.bodies)
-        return models.DeadLettersResponse(app=app, letters=[_letter(one) for one in found])
+            if not asked.why:
+                raise problem_error("invalid-request", "why: the journal records why bodies are revealed")
+        found = await asyncio.to_thread(one.inbox.dead, asked.limit, bodies=asked.bodies)
+        if asked.bodies:
+            about, ids = f"inbox {app}: {len(found)} dead letters", [letter.id for letter in found]
+            await one.s.aio.ops.note(caller.name, asked.why or "", "reveal letters", about, {"ids": ids})
+        return models.DeadLettersResponse(app=app, letters=[_letter(letter) for letter in found])
 
     @routes.post(
         "/{app}/redrive",

@@ -877,7 +877,11 @@ class DeadLettersQuery(RequestModel):
 
     limit: PageLimit = PAGE_SIZE
     bodies: bool = Field(
-        default=False, description="What they say, which may be personal; takes the scope `ops:write`."
+        default=False,
+        description="What they say, which may be personal; takes the scope `ops:write`, and `why`.",
+    )
+    why: Reason | None = Field(
+        default=None, description="With `bodies`: the reason, which the operators' journal records."
     )
 
 
