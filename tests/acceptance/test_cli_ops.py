@@ -212,7 +212,7 @@ def test_a_search_goes_through_all_keys_where_they_lie_in_no_order(crowded, type
     found = json.loads(typed("ls", "--prefix", "charge:19", "--json")[1])
     assert keys(found) == {"charge:19", *(f"charge:19{number}" for number in range(10))}
     assert "replies:7" in typed("counter", "list")[1]
-    assert typed("counter", "list", "--prefix", "nothing")[1] == "No counters.\n"
+    assert typed("counter", "list", "--prefix", "nothing")[1].startswith("No counters in environment ")
 
 
 @pytest.mark.usefixtures("crowded")
@@ -265,7 +265,7 @@ def test_pages_follow_each_other_to_the_end(read, run):
 
 @pytest.mark.usefixtures("s")
 def test_where_nothing_is_kept_other_scopes_are_pointed_to(run):
-    nothing = "Nothing is kept in this environment and scope"
+    nothing = "Nothing is kept in environment dev, scope another: --app, --scope and --env name others."
     assert nothing in run("ls", "--scope", "another")[1]
     assert nothing not in run("ls", "--scope", "another", "--prefix", "charge:")[1]
     assert nothing not in run("ls")[1]
@@ -373,7 +373,10 @@ def test_what_is_stuck_is_counted_beyond_what_is_shown(run, read):
 
 def test_nothing_is_stuck(run, url):
     semel.connect(url).close()
-    assert run("stuck")[:2] == (0, "Nothing is stuck. Looked at 0 keys.\n")
+    assert run("stuck")[:2] == (
+        0,
+        "Nothing is stuck. Looked at 0 keys in environment dev, no scope.\n",
+    )
 
 
 # Acting
@@ -614,7 +617,10 @@ def test_a_result_in_an_overflow_that_is_not_reached_is_named(url, run, tmp_path
 
 
 def test_nobody_has_done_anything(s, run):
-    assert run("act", "journal")[:2] == (0, "Nobody has done anything by hand.\n")
+    assert run("act", "journal")[:2] == (
+        0,
+        "No operator has changed anything in environment dev, no scope.\n",
+    )
 
 
 def test_what_was_done_is_listed_newest_first(s, run):
@@ -762,7 +768,7 @@ def test_the_rates_for_people(run):
 
 @pytest.mark.usefixtures("s")
 def test_where_no_process_tells_its_rates_that_is_said(run):
-    said = "No process has told of anything that it did in the last minute.\n"
+    said = "No process has reported anything for environment dev, no scope in the last minute.\n"
     assert run("top", "--minutes", "1")[:2] == (0, said)
 
 
@@ -787,7 +793,7 @@ def test_on_a_terminal_the_rates_are_drawn_until_somebody_stops_it(url):
         surroundings = os.environ | {"TERM": "xterm", "COLUMNS": "120"}
         with subprocess.Popen(words, stdin=far, stdout=far, stderr=far, env=surroundings) as process:
             shown = b""
-            while shown.count(b"No process has told") < 2:
+            while shown.count(b"No process has reported") < 2:
                 shown += terminal.read(65536)
             process.send_signal(signal.SIGINT)
             assert process.wait(60) == 0

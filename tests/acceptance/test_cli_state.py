@@ -19,6 +19,7 @@ from semel.cli.app import app
 from semel.gate import Allowed, Cap, Cooldown, KillSwitch, QuietHours, Shadow
 from semel.periods import Day
 from semel.state.erasure import erased_key
+from semel.state.mailbox import Message
 from semel.testing import FakeClock
 
 SECRET = "a secret of the tests, 32 bytes."
@@ -130,10 +131,46 @@ def test_the_list_of_switches_says_since_when_by_whom_and_why(run, read, s, cloc
         "wrong",
         "prices",
     ]
-    assert "never turned" in run("switch", "history", "nothing")[1]
+    code, out, err = run("switch", "history", "nothing")
+    assert (code, out) == (1, "")
+    assert one_line(err, told="those that were: lookups, sending")
+    assert run("switch", "history", "nothing", "--json")[:2] == (1, "")
     clock.advance(60)
     run("switch", "off", "sending")
     assert [turn["on"] for turn in read("switch", "history", "sending")["turns"]] == [False, True]
+
+
+@pytest.mark.parametrize("words", [("list",), ("dead",), ("redrive", "--all", "--why", "x", "--yes")])
+def test_an_inbox_that_is_not_there_is_told_with_those_that_are(run, s, words):
+    s.mailbox("orders").put([Message("m-1", "a")])
+    s.scoped("north").mailbox("mails").put([Message("m-1", "a")])
+    s.scoped("support").mailbox("support").put([Message("m-1", "a")])
+    for more in ((), ("--json",)):
+        code, out, err = run("inbox", words[0], "nosuch", *words[1:], *more)
+        assert (code, out) == (1, "")
+        assert one_line(err, told="there is no inbox 'nosuch' with messages in environment dev, no scope")
+        there = "orders, mails (--scope north), support (--app support)"
+        assert one_line(err, told=f"inboxes with messages: {there}")
+    assert run("inbox", words[0], "orders", *words[1:])[0] == 0
+    assert run("inbox", words[0], "mails", *words[1:], "--scope", "north")[0] == 0
+    assert s.ops.journal().entries == () or words[0] == "redrive"
+
+
+def test_an_inbox_of_the_settings_is_there_though_nothing_waits(run, s, tmp_path, monkeypatch):
+    (tmp_path / "semel.toml").write_text("[apps.support]\n")
+    monkeypatch.chdir(tmp_path)
+    assert run("inbox", "list", "support")[:2] == (0, "Nothing waits.\n")
+
+
+def test_a_switch_that_was_turned_from_another_scope_is_in_its_history(run, read, s):
+    s.scoped("support").ops.turn("sending", on=True, by="bob", why="wrong replies")
+    [turn] = read("switch", "history", "sending")["turns"]
+    assert (turn["by"], turn["why"]) == ("bob", "wrong replies")
+    run("switch", "off", "sending", "--reason", "mended")
+    assert [one["why"] for one in read("switch", "history", "sending")["turns"]] == [
+        "mended",
+        "wrong replies",
+    ]
 
 
 def test_counters_are_listed_with_the_ends_of_their_periods(run, read, s):
@@ -143,7 +180,7 @@ def test_counters_are_listed_with_the_ends_of_their_periods(run, read, s):
     assert (counter["counter"], counter["used"]) == ("replies:42", 3)
     assert counter["resets_at"] == "2026-07-02T00:00:00.000+00:00"
     assert "mails:7" in run("counter", "list")[1]
-    assert run("counter", "list", "--prefix", "nothing")[1] == "No counters.\n"
+    assert run("counter", "list", "--prefix", "nothing")[1] == "No counters in environment dev, no scope.\n"
 
 
 def test_without_switches_the_list_says_so(run, read, s):
@@ -257,9 +294,10 @@ def test_the_table_says_when_who_and_what(run, chat):
 
 
 def test_nobody_elses_entries_are_listed(run, chat):
-    assert run("journal", "list", "chat:42", "--scope", "tenant")[:2] == (0, "No entries.\n")
-    assert run("journal", "by", "assistant", "--scope", "tenant")[:2] == (0, "No entries.\n")
-    assert run("journal", "list", "chat:4")[:2] == (0, "No entries.\n")
+    code, out, _ = run("journal", "list", "chat:42", "--scope", "tenant")
+    assert (code, out) == (0, "No entries in environment dev, scope tenant.\n")
+    assert run("journal", "by", "assistant", "--scope", "tenant")[:2] == (code, out)
+    assert run("journal", "list", "chat:4")[:2] == (0, "No entries in environment dev, no scope.\n")
 
 
 @pytest.mark.parametrize("asked", ["list", "by"])

@@ -13,6 +13,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 import semel
+from semel.cli.common import StoreOptions, bound
 from semel.service.health import nothing
 from semel.stores.sqlite.address import SQLiteFile
 from tests.acceptance.desk import (
@@ -309,21 +310,68 @@ def broken(_message: object) -> None:
     raise Broken("planted")
 
 
-@pytest.mark.parametrize("desk", ["dynamodb"], indirect=True)
-def test_by_the_url_alone_the_inbox_of_an_app_is_not_taken_for_another(
-    served: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Put back past the app's own ledger, a message would come to nothing; and nobody would be told."""
+@pytest.fixture
+def by_url(served: Desk, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    """A shell that knows the store by SEMEL_URL alone, while the app support has a dead letter."""
+    served.settle(more="[inbox.support]\nmax_attempts = 1")
+    with served.serving() as (runtime, client), monkeypatch.context() as patch:
+        [support] = [one for one in runtime.apps if one.name == "support"]
+        patch.setattr(support.app, "handle", broken)
+        deliver(client, "support")
+        work_off(runtime)
     (served.folder / "semel.toml").unlink()
     monkeypatch.setenv("SEMEL_URL", served.url)
     monkeypatch.setenv("SEMEL_ENV", served.env)
-    said = served.run(*REDRIVE)
-    assert said.code == 2
+    return served
+
+
+@two
+@pytest.mark.parametrize("command", [("list",), ("dead",), ("dead", "--json"), REDRIVE[1:2] + REDRIVE[3:]])
+def test_by_the_url_alone_the_inbox_of_an_app_is_not_taken_for_another(
+    by_url: Desk, command: tuple[str, ...]
+) -> None:
+    """Put back past the app's own ledger, a message would come to nothing; and nobody would be told."""
+    words = ("inbox", command[0], "support", *command[1:])
+    said = by_url.run(*words)
+    assert (said.code, said.out) == (2, "")
     assert "say --app support" in said.err
-    for words in (("--app", "support"), ("--scope", "")):
-        assert (
-            served.run("inbox", "redrive", "support", "--all", "--why", "mended", "--yes", *words).code == 0
-        )
+    assert by_url.run(*words, "--app", "support").code == 0
+    elsewhere = by_url.run(*words, "--scope", "another")
+    assert elsewhere.code == 1
+    assert f"no inbox 'support' with messages in environment {by_url.env}, scope another" in elsewhere.err
+
+
+@two
+def test_by_the_url_alone_what_needs_an_operator_in_an_app_is_told(by_url: Desk) -> None:
+    said = by_url.run("stuck")
+    assert said.code == 1
+    assert f"Looked at 0 keys in environment {by_url.env}, no scope." in said.out
+    assert "0 unresolved records, 1 dead letter. Look with --app support." in said.err
+    told = by_url.run("stuck", "--json")
+    document = json.loads(told.out)
+    assert (told.code, document["env"], document["scope"]) == (1, by_url.env, "")
+    [found] = document["elsewhere"]
+    assert (found["look_with"], found["unresolved"], found["dead_letters"]) == ("--app support", 0, 1)
+    assert "Look with --app support" in by_url.run("ls", "--doubts").err
+    assert by_url.run("ls", "--doubts", "--json").json["elsewhere"] == [found]
+    of_app = by_url.run("stuck", "--app", "support")
+    assert (of_app.code, of_app.err) == (0, "")
+    assert "Inbox support has 1 dead letter: semel inbox dead support" in of_app.out
+    assert by_url.run("stuck", "--app", "support", "--json").json["dead_letters"] == {"support": 1}
+
+
+@two
+def test_by_the_url_alone_an_unresolved_record_of_an_app_is_told(by_url: Desk) -> None:
+    with bound(StoreOptions(app="quill", url=by_url.url, env=by_url.env)).open() as s:
+        claim = s.ledger.claim("ALOWARE:1")
+        assert isinstance(claim, semel.Claimed)
+        s.ledger.doubt(claim)
+    said = by_url.run("stuck")
+    assert said.code == 1
+    assert "1 unresolved record, 0 dead letters. Look with --app quill." in said.err
+    assert [one["key"] for one in by_url.run("stuck", "--app", "quill", "--json").json["stuck"]] == [
+        "ALOWARE:1"
+    ]
 
 
 @two

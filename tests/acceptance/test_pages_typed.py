@@ -22,6 +22,7 @@ from starlette.testclient import TestClient
 import semel
 from semel.connect import Semel
 from semel.dashboard import dashboard
+from semel.state.mailbox import Message
 from tests.acceptance import on_call
 from tests.acceptance.desk import SECRET, Desk, lasting, open_desk, own_dynamodb  # noqa: F401
 from tests.pages import blocks
@@ -56,6 +57,9 @@ FINDS = {
     # Nothing was restored here; tests/acceptance/test_backups.py does it.
     ("back-up-and-restore.md", "semel provision --check --url sqlite:///semel.db --env prod"),
     ("back-up-and-restore.md", 'semel provision --check --url "$DATABASE_URL" --env prod'),
+    # The applications have unresolved records, which it counts and does not list.
+    ("operate-from-a-terminal.md", "semel stuck --scan"),
+    ("operate-from-a-terminal.md", "semel stuck --json"),
 }
 
 
@@ -124,6 +128,7 @@ def put_there(desk: Desk) -> None:
         ):
             held(ledgers[app], key)
         held(house.s, "wire:o-3")
+        house.s.mailbox("chats").put([Message("m-1", {"text": "hello"})])
         house.s.documents.put("conversation:2", {"city": "Lund"}, subject="ann@example.com")
         house.s.journal.append("conversation:2", {"did": "answered"}, subject="ann@example.com")
         claim = house.s.ledger.claim("answer:m-1", subject="ann@example.com")

@@ -4,6 +4,7 @@ import asyncio
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from html import escape, unescape
+from urllib.parse import urlencode
 
 import pytest
 from fastapi import FastAPI
@@ -509,6 +510,20 @@ def test_a_key_tells_its_story_and_what_the_next_call_gets(s, clock, viewer):
     assert "TimeoutError: the bank was slow" in text
     assert "30 s later" in text
     assert "The next call with this key runs it" in text
+
+
+@pytest.mark.parametrize("typed", [f"  {KEY}", f"{KEY} ", f"\t{KEY}\n"])
+def test_a_key_that_was_pasted_with_space_around_it_is_found(s, viewer, typed):
+    failed(s)
+    answer = viewer.get(f"/key?{urlencode({'key': typed})}")
+    assert (answer.status_code, "ValueError" in answer.text) == (200, True)
+
+
+def test_a_key_that_has_space_around_it_is_found_too(s, viewer):
+    failed(s, f" {KEY} ")
+    completed(s)
+    answer = viewer.get(f"/key?{urlencode({'key': f' {KEY} '})}")
+    assert (answer.status_code, "ValueError" in answer.text) == (200, True)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 from semel import MISSING, Replay, Status
 from semel.core.commands import Update, write
 from semel.core.drive import drive
-from semel.errors import ClaimLost, InvalidOption, RecordCorrupt, TableMissing
+from semel.errors import ClaimLost, InvalidOption, RecordCorrupt, TableMissing, UsageError
 from semel.model import RECORD_VERSION
 from semel.ops.model import Action, version_of
 from semel.tables import LEDGER
@@ -216,3 +216,14 @@ def test_a_switch_is_turned_though_the_journal_is_not_there(s, monkeypatch):
     monkeypatch.setattr("semel.ops.actions.commit", missing)
     assert s.ops.turn("sending", on=True, by="ann", why="wrong prices").on
     assert s.switches.list()["sending"].reason == "wrong prices"
+
+
+def test_a_switch_is_in_the_journal_though_the_two_cannot_be_written_together(s, monkeypatch):
+    def refused(*_, **__):
+        raise UsageError("the keys are in different slots")
+
+    name = f"mail-{s.scope}"
+    monkeypatch.setattr("semel.ops.actions.commit", refused)
+    assert s.ops.turn(name, on=True, by="ann", why="wrong prices").on
+    assert [(entry.actor, entry.body["about"]) for entry in journal(s)] == [("ann", name)]
+    assert [turn.by for turn in s.ops.switch_history(name)] == ["ann"]

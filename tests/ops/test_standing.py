@@ -5,6 +5,7 @@ import pytest
 from semel.core.drive import Scanning
 from semel.gate import Cap
 from semel.periods import Day, Hour, Month, Week
+from semel.state.mailbox import Message
 
 PERIODS = [Hour("Asia/Kolkata"), Day("Europe/Stockholm"), Day("Pacific/Kiritimati"), Week(), Month()]
 
@@ -67,3 +68,32 @@ def test_a_switch_tells_who_turned_it_now_and_before(s, clock):
     s.switches.turn(name, on=True, reason="from a script")
     assert [one.by for one in s.ops.switch_history(name)] == ["", "bob", "ann"]
     assert len(s.ops.switch_history(name, limit=2)) == 2
+
+
+def test_a_switch_tells_of_turns_from_every_scope(s, clock):
+    name, other = f"sending-{s.scope}", s.scoped(f"{s.scope}-app")
+    for place, on, by in ((s, True, "ann"), (other, False, "bob"), (s, True, "eve")):
+        clock.advance(60)
+        place.ops.turn(name, on=on, by=by, why=f"{by} wants it")
+    told = [(one.on, one.by, one.why) for one in s.ops.switch_history(name)]
+    assert told == [
+        (True, "eve", "eve wants it"),
+        (False, "bob", "bob wants it"),
+        (True, "ann", "ann wants it"),
+    ]
+    assert other.ops.switch_history(name) == s.ops.switch_history(name)
+    assert [entry.actor for entry in other.ops.journal().entries] == ["bob"]
+    assert [entry.actor for entry in s.ops.journal().entries] == ["eve", "ann"]
+
+
+def test_inboxes_with_messages_are_told_in_every_scope_of_the_environment(s):
+    other = s.scoped(f"{s.scope}/100%")
+    for place, name in ((s, "mails"), (s, "orders"), (other, "mails")):
+        place.mailbox(name, shards=3).put([Message(f"m-{number}", "a") for number in range(5)])
+    scopes = (s.scope, other.scope)
+
+    def found(**options):
+        return [(one.scope, one.name) for one in s.ops.inboxes(**options) if one.scope in scopes]
+
+    assert sorted(found()) == sorted([(s.scope, "mails"), (s.scope, "orders"), (other.scope, "mails")])
+    assert len(s.ops.inboxes(limit=1)) == 1

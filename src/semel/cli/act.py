@@ -24,6 +24,7 @@ from semel.cli.common import (
     unreached,
     with_options,
 )
+from semel.cli.elsewhere import place_of
 from semel.cli.filters import SearchOptions, check_scan
 from semel.cli.journal import for_programs
 from semel.cli.look import pages
@@ -170,7 +171,7 @@ def journal(
 ) -> None:
     """List what operators did, newest first: when, to what, who and why."""
     with connected(where) as s:
-        page = s.ops.journal(limit=limit, after=after)
+        page, place = s.ops.journal(limit=limit, after=after), place_of(s)
     if as_json:
         print_json({"entries": [for_programs(entry) for entry in page.entries], "after": page.after})
         return
@@ -178,7 +179,7 @@ def journal(
         names = ("at", "about", "action", "by", "why")
         views.print_table(names, [_entry(entry) for entry in page.entries], whole=2)
     else:
-        typer.echo("Nobody has done anything by hand.")
+        typer.echo(f"No operator has changed anything in {place}.")
     print_more(page.after)
 
 

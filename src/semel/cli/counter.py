@@ -18,6 +18,7 @@ from semel.cli.common import (
     print_json,
     print_more,
 )
+from semel.cli.elsewhere import place_of
 from semel.cli.filters import is_billed, looked_at
 from semel.ops.model import PAGE_SIZE
 from semel.ops.standing import CounterStates
@@ -68,7 +69,7 @@ def list_counters(
     Caps are not stored; semel counter show tells what is left of one.
     """
     with connected(where) as s:
-        found = _found(s, prefix, limit, after)
+        found, place = _found(s, prefix, limit, after), place_of(s)
     if as_json:
         print_json({"counters": views.readable(found.counters), "after": found.after})
         return
@@ -79,8 +80,8 @@ def list_counters(
         ]
         views.print_table(("counter", "period", "used", "ends"), rows)
     else:
-        so_far = f" among the {looked_at(found.examined)} looked at so far"
-        typer.echo(f"No counters{so_far if found.after else ''}.")
+        so_far = f" among the {looked_at(found.examined)} looked at so far" if found.after else ""
+        typer.echo(f"No counters{so_far} in {place}.")
     print_more(found.after)
 
 

@@ -12,9 +12,7 @@ import typer
 
 import semel
 from semel import errors
-from semel.apps.configuration import Configuration, read, store_of
-from semel.apps.ledgers import in_dynamodb, ledger_at
-from semel.apps.registry import own_ledger
+from semel.apps.configuration import Configuration, read
 from semel.cli import views
 from semel.cli.asking import SHOWN, ByHandOptions
 from semel.cli.common import (
@@ -24,17 +22,20 @@ from semel.cli.common import (
     app_names,
     configuration_for,
     connected,
+    known_apps,
     number,
     on_a_store,
     print_json,
     sections,
     with_options,
 )
+from semel.cli.elsewhere import inboxes_in, ledger_option, place_of
 from semel.cli.filters import when
 from semel.doors.inbox import Dead, DeadFilter, Inbox, Redriven, Survey, open_inbox
 from semel.doors.inbox.redriving import redrive as redriven
 from semel.model import ProgressCallback
 from semel.ops.model import PAGE_SIZE
+from semel.ops.standing import InboxPlace
 
 app: Final = typer.Typer(
     no_args_is_help=True, help="Show the messages that wait in an inbox, and redrive dead letters."
@@ -242,6 +243,8 @@ def _opened(
         connected(where) as s,
         closing(open_inbox(s, name, queue=queue, dead_letters=dead_letters)) as inbox,
     ):
+        if not (queue or name == where.app):
+            _check_there(s, inbox, known_apps(configuration))
         yield s, inbox
 
 
@@ -249,16 +252,30 @@ def _of_its_app(name: str, where: StoreOptions, configuration: Configuration) ->
     """An inbox that has an app's name is the app's, where the settings have such an app."""
     if name in sections(configuration, "apps"):
         return msgspec.structs.replace(where, app=name)
-    url = store_of(configuration).url
-    if os.environ.get("SEMEL_SCOPE") or not in_dynamodb(url):
-        return where
-    ledger = own_ledger(name, {})
-    if ledger is not None and ledger_at(url).name != ledger.name:
-        # What was given up stays so in the app's own ledger, and a message that is put back comes to nothing.
+    if name in known_apps(configuration) and not os.environ.get("SEMEL_SCOPE"):
+        # Elsewhere than in the app's ledger nothing waits, and a message that is put back is never handled.
         raise errors.UsageError(
-            f"{name} has a ledger of its own in DynamoDB: say --app {name}; or --scope, for an inbox of yours"
+            f"{name} is an application, and these settings do not have it: say --app {name} for its inbox, "
+            "or --scope for an inbox of your own"
         )
     return where
+
+
+def _check_there(s: semel.Semel, inbox: Inbox, apps: list[str]) -> None:
+    """Refuse an inbox that holds nothing and that no setting names: its name may be mistyped."""
+    if inbox.count().number or inbox.count(dead=True).number:
+        return
+    there = inboxes_in(s)
+    if InboxPlace(s.scope, inbox.name) in there:
+        return
+    names = [
+        each.name if each.scope == s.scope else f"{each.name} ({ledger_option(each.scope, apps)})"
+        for each in there
+    ]
+    raise errors.SemelError(
+        f"there is no inbox {inbox.name!r} with messages in {place_of(s)}; "
+        f"inboxes with messages: {', '.join(names) or 'none'}"
+    )
 
 
 def _queues(name: str, configuration: Configuration) -> tuple[str, str]:

@@ -15,6 +15,7 @@ from semel.cli.common import (
     print_json,
     print_more,
 )
+from semel.cli.elsewhere import place_of
 from semel.cli.filters import when
 from semel.state.journal import Entries, Entry
 
@@ -47,7 +48,7 @@ def list_entries(
     first, last = when("--since", since), when("--until", until)
     with connected(where) as s:
         page = s.journal.list(owner, since=first, until=last, reverse=reverse, limit=limit, after=after)
-    print_page(page, as_json, owners=False)
+    print_page(page, as_json, place_of(s), owners=False)
 
 
 @app.command("by")
@@ -72,11 +73,11 @@ def by_actor(
     first, last = when("--since", since), when("--until", until)
     with connected(where) as s:
         page = s.journal.by_actor(actor, since=first, until=last, reverse=reverse, limit=limit, after=after)
-    print_page(page, as_json, owners=True)
+    print_page(page, as_json, place_of(s), owners=True)
 
 
-def print_page(page: Entries, as_json: bool, *, owners: bool) -> None:
-    """Print a page."""
+def print_page(page: Entries, as_json: bool, place: str, *, owners: bool) -> None:
+    """Print a page, or that the place has none."""
     if as_json:
         print_json({"entries": [for_programs(entry) for entry in page.entries], "after": page.after})
         return
@@ -84,7 +85,7 @@ def print_page(page: Entries, as_json: bool, *, owners: bool) -> None:
         names = ("at", "owner" if owners else "actor", "what")
         views.print_table(names, [_row(entry, owners) for entry in page.entries], whole=2)
     else:
-        typer.echo("No entries.")
+        typer.echo(f"No entries in {place}.")
     print_more(page.after)
 
 

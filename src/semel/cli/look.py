@@ -25,6 +25,7 @@ from semel.cli.common import (
     print_more,
     with_options,
 )
+from semel.cli.elsewhere import dead_letters_of, needs_operator, place_of, print_elsewhere
 from semel.cli.filters import SearchOptions, find, looked_at, words_of_scan
 from semel.core.events import digest
 from semel.core.ledger import in_doubt
@@ -69,9 +70,12 @@ def ls(
     """
     search = msgspec.structs.replace(asked.search, order=_order(newest, oldest))
     with connected(where) as s:
-        found = find(s, search, limit, after, scan=asked.scan)
+        found, place = find(s, search, limit, after, scan=asked.scan), place_of(s)
+        elsewhere = [] if found.records or found.after or after else needs_operator(where, s)
     if as_json:
-        print_json(_page(found))
+        print_json(
+            _page(found) | {"env": s.env, "scope": s.scope, "elsewhere": msgspec.to_builtins(elsewhere)}
+        )
         return
     if found.records:
         views.print_table(RECORDS, [_row(record, found.now) for record in found.records], cut=True)
@@ -80,7 +84,8 @@ def ls(
         typer.echo(f"{key} cannot be read; semel act forget removes it for good.")
     print_more(found.after)
     if not (found.records or found.after or after or asked.narrowed):
-        typer.echo("Nothing is kept in this environment and scope: --app, --scope and --env name others.")
+        typer.echo(f"Nothing is kept in {place}: --app, --scope and --env name others.")
+    print_elsewhere(elsewhere)
 
 
 def _order(newest: bool, oldest: bool) -> SortOrder | None:
@@ -239,22 +244,34 @@ def stuck(
 
     What is in doubt waits for a person. What lapsed runs again when its key is next called.
     For these all records that are IN_PROGRESS are looked at, on DynamoDB only with --scan.
+
+    Without --app and --scope, the exit code is 1 if other ledgers of the store have unresolved records or
+    dead letters, which are counted and not listed.
     """
     with connected(where) as s, views.progress("Looking", looked_at, 0) as on_progress:
         cost = s.ops.cost_of(RUNNING).whole
         billed = cost is not None and cost.billed and not scan
         found, examined, now = _all_stuck(s, on_progress, (DOUBTS,) if billed else (DOUBTS, RUNNING))
+        elsewhere, place = needs_operator(where, s), place_of(s)
+        dead = dead_letters_of(where, s)
     shown = found[:limit]
     if as_json:
         entries = [_for_scripts(each, now) for each in shown]
         lapsed = "not looked for" if billed else "looked for"
-        print_json({"stuck": entries, "of": len(found), "examined": examined, "lapsed": lapsed})
-        return
-    if shown:
-        views.print_table(STUCK, [_stuck_row(each, now) for each in shown], cut=True)
-    _print_stuck(found, limit, examined)
-    if cost is not None and billed:
-        typer.echo(f"Only doubts were looked for. With --scan, {words_of_scan(cost)}.")
+        about = {"dead_letters": dead, "env": s.env, "scope": s.scope}
+        about |= {"elsewhere": msgspec.to_builtins(elsewhere)}
+        print_json({"stuck": entries, "of": len(found), "examined": examined, "lapsed": lapsed} | about)
+    else:
+        if shown:
+            views.print_table(STUCK, [_stuck_row(each, now) for each in shown], cut=True)
+        _print_stuck(found, limit, f"Looked at {looked_at(examined)} in {place}.")
+        for inbox, count in dead.items():
+            typer.echo(f"Inbox {inbox} has {number(count, 'dead letter')}: semel inbox dead {inbox}")
+        if cost is not None and billed:
+            typer.echo(f"Only doubts were looked for. With --scan, {words_of_scan(cost)}.")
+        print_elsewhere(elsewhere)
+    if elsewhere:
+        raise typer.Exit(1)
 
 
 DOUBTS, RUNNING = Search(in_doubt=True), Search(status=semel.Status.IN_PROGRESS)
@@ -310,11 +327,11 @@ def _for_scripts(stuck: Stuck, now: float) -> dict[str, Any]:
     return about | for_programs(stuck.record)
 
 
-def _print_stuck(found: list[Stuck], limit: int, examined: int) -> None:
+def _print_stuck(found: list[Stuck], limit: int, looked: str) -> None:
     doubts = sum(each.why == "in doubt" for each in found)
     words = f"{doubts:,} in doubt, {len(found) - doubts:,} lapsed" if found else "Nothing is stuck"
     more = f"; the oldest {limit:,} are shown, --limit shows more" if len(found) > limit else ""
-    typer.echo(f"{words}{more}. Looked at {looked_at(examined)}.")
+    typer.echo(f"{words}{more}. {looked}")
     if doubts:
         typer.echo("Find out whether the effect happened, then settle it: semel explain KEY")
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Final, TypeAlias
 import typer
 from rich.text import Text
 
+from semel import errors
 from semel.cli import views
 from semel.cli.common import JsonOption, LimitOption, StoreOptions, connected, on_a_store, print_json
 from semel.ops.actions import NO_REASON
@@ -37,20 +38,23 @@ def list_switches(*, where: StoreOptions, as_json: JsonOption = False) -> None:
 
 
 @app.command()
-@on_a_store("app")
+@on_a_store("app", "scope")
 def history(
     name: SwitchArgument, *, limit: LimitOption = 20, where: StoreOptions, as_json: JsonOption = False
 ) -> None:
-    """Tell how a switch was turned, newest first: when, by whom, and why."""
+    """Show how a switch was turned, from every application, newest first: when, by whom, and why."""
     with connected(where) as s:
         turns = s.ops.switch_history(name, limit=limit)
+        if not turns:
+            known = ", ".join(sorted(s.switches.list())) or "none"
+            raise errors.SemelError(
+                f"no switch {name!r} was turned in environment {s.env}; those that were: {known}"
+            )
     if as_json:
         print_json({"turns": views.readable(turns)})
-    elif turns:
-        rows = [(views.moment(turn.at), _word(turn.on), turn.by, turn.why) for turn in turns]
-        views.print_table(("at", "turned", "by", "why"), rows)
-    else:
-        typer.echo(f"{name} was never turned, or nobody remembers it.")
+        return
+    rows = [(views.moment(turn.at), _word(turn.on), turn.by, turn.why) for turn in turns]
+    views.print_table(("at", "turned", "by", "why"), rows)
 
 
 @app.command("on")

@@ -12,6 +12,7 @@ import semel
 from semel import errors
 from semel.cli import views
 from semel.cli.common import JsonOption, StoreOptions, connected, on_a_store
+from semel.cli.elsewhere import place_of
 from semel.cli.look import pages, stuck_since, who_and_what
 from semel.core.locks import SignalSafeEvent
 from semel.ops.model import Search
@@ -48,6 +49,7 @@ def tail(
     """
     with connected(where) as s:
         follower = Follower(s)
+        typer.echo(f"Following {place_of(s)}.", err=True)
         try:
             while True:
                 _look(follower, as_json)

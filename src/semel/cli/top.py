@@ -13,6 +13,7 @@ import semel
 from semel import errors
 from semel.cli import views
 from semel.cli.common import JsonOption, StoreOptions, connected, number, on_a_store, print_json
+from semel.cli.elsewhere import place_of
 from semel.core.events import What
 from semel.core.locks import SignalSafeEvent
 from semel.ops.rates import BEGINS, DUPLICATES, EDGES, MINUTE, Rates, together
@@ -57,7 +58,7 @@ def top(
         if as_json:
             print_json(_for_programs(_read(s, minutes), minutes))
         elif once or not console.is_terminal:
-            for line in _lines(console, _read(s, minutes), minutes):
+            for line in _lines(console, _read(s, minutes), minutes, place_of(s)):
                 console.print(line, soft_wrap=True)
         else:
             _redraw(console, s, minutes, every)
@@ -76,7 +77,7 @@ def _redraw(console: Console, s: semel.Semel, minutes: int, every: float) -> Non
 def _screen(console: Console, s: semel.Semel, minutes: int) -> Text:
     """What is shown until the next look, which may find the store again if it is away."""
     try:
-        return Text("\n").join(_lines(console, _read(s, minutes), minutes))
+        return Text("\n").join(_lines(console, _read(s, minutes), minutes, place_of(s)))
     except errors.StoreError as error:
         return Text(f"semel: {error}")
 
@@ -124,11 +125,11 @@ def quantile(buckets: list[int], share: float) -> float | None:
 COLUMNS = ("function", "began", "done", "failed", "back", "doubt", "again", "half in", "95% in")
 
 
-def _lines(console: Console, rates: Rates, minutes: int) -> list[Text]:
+def _lines(console: Console, rates: Rates, minutes: int, place: str) -> list[Text]:
     span = "minute" if minutes == 1 else f"{minutes} minutes"
     rows = by_function(rates)
     if not rows:
-        return [Text(f"No process has told of anything that it did in the last {span}.")]
+        return [Text(f"No process has reported anything for {place} in the last {span}.")]
     began = rates.count(*BEGINS)
     head = f"{number(began, 'attempt')} began in the last {span}, {began / minutes:,.1f} a minute."
     table = views.table_lines(console, COLUMNS, [_row(row, rates) for row in rows])

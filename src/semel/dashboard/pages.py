@@ -15,7 +15,7 @@ from semel.dashboard.searches import asked, search_of
 from semel.dashboard.timelines import timeline_of
 from semel.dashboard.views import LedgerView
 from semel.dashboard.visits import Visit
-from semel.errors import InvalidOption, NotProvisioned, UsageError
+from semel.errors import InvalidKey, InvalidOption, NotProvisioned, UsageError
 from semel.model import MISSING
 from semel.ops.model import PAGE_SIZE, Action, ActionName, Done, Search, SearchPage, SortOrder, version_of
 
@@ -80,7 +80,7 @@ class Pages:
 
     async def key(self, visit: Visit) -> Response:
         """One key: its story, its record, and what can be done."""
-        return await self._key_page(visit, visit.query.get("key", ""))
+        return await self._key_page(visit, await self._typed(visit.query.get("key", "")))
 
     async def act(self, visit: Visit) -> Response:
         """Do to a record what an operator asks for."""
@@ -128,6 +128,16 @@ class Pages:
         return visit.page(
             "journal", entries=await self._ops.journal(limit=PAGE_SIZE, after=after), after=after
         )
+
+    async def _typed(self, text: str) -> str:
+        """A key that was typed or pasted: without the space around it, unless it is that of a record."""
+        key = text.strip()
+        if key == text:
+            return text
+        try:
+            return key if await self._s.aio.ledger.get(text) is None else text
+        except InvalidKey:
+            return key
 
     async def _switches_page(self, visit: Visit, status: int = 200, problem: str = "") -> Response:
         switches = sorted((await self._switches.list()).items())

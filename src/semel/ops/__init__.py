@@ -4,7 +4,7 @@ from semel.ops.facades import AsyncOps, Ops
 from semel.ops.model import Action, Done, Search, SearchCost, SearchPage, version_of
 from semel.ops.rates import RateKeeper, Rates
 from semel.ops.related import StoryAction, StoryDecision, StoryEntry, StoryMessage, StoryStep
-from semel.ops.standing import CounterState, CounterStates, SwitchTurn
+from semel.ops.standing import CounterState, CounterStates, InboxPlace, SwitchTurn
 from semel.ops.story import Story, StoryLine
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "CounterState",
     "CounterStates",
     "Done",
+    "InboxPlace",
     "Ops",
     "RateKeeper",
     "Rates",

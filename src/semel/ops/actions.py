@@ -1,5 +1,6 @@
 """What an operator does to a record: with a reason, on the record that was seen, and told to a journal."""
 
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -34,6 +35,8 @@ from semel.tables import LEDGER
 
 # Whose entries the operators' journal has.
 OPERATORS = "semel:operators"
+# Whose entries tell how switches were turned, from every scope of an environment.
+SWITCHES = "semel:switches"
 # What the journal has where nobody was asked why.
 NO_REASON = "no reason was given"
 # Long enough for whoever audits a year.
@@ -65,6 +68,7 @@ class ActionSteps:
         self._ledger = ledger
         self._journal = journal
         self._switches = switches
+        self._switch_journal = JournalSteps(switches.realm)
         self._erasure = erasure
 
     def perform(self, action: Action, *, preview: bool = False) -> Steps[Done]:
@@ -121,13 +125,21 @@ class ActionSteps:
         check_named(by, why)
         before = (yield from self._switches.read()).get(name)
         what = "turn on" if on else "turn off"
-        about = self.noted(by, why, what, name, None if before is None else {"on": before.on})
+        body = _entry(what, name, why, None if before is None else {"on": before.on})
+        # A switch is the whole environment's: its history is found from every scope.
+        entries = [
+            self._journal.append(OPERATORS, body, actor=by, ttl=JOURNAL_TTL),
+            self._switch_journal.append(SWITCHES, body, actor=by, ttl=JOURNAL_TTL),
+        ]
         plan = self._switches.turn(name, on=on, reason=why, by=by)
         try:
-            [document, _] = yield from commit([plan, about], self._ledger.token())
-        except (errors.TableMissing, errors.UsageError):
+            [document, *_] = yield from commit([plan, *entries], self._ledger.token())
+        except UNJOURNALLED:
             # A journal that is not there, or in another slot of a cluster, keeps nobody from stopping work.
             document = yield from alone(plan, self._ledger.token())
+            for entry in entries:
+                with suppress(*UNJOURNALLED):
+                    yield from alone(entry, self._ledger.token())
         return msgspec.convert(document.value[name], Switch)
 
     def erase(
@@ -173,8 +185,7 @@ class ActionSteps:
 
     def noted(self, by: str, why: str, what: str, about: str, before: Any = None) -> PartPlan[Entry]:
         """An entry of the operators' journal, as a part of what it tells of."""
-        body = {"action": what, "about": about, "why": why, "before": before}
-        return self._journal.append(OPERATORS, body, actor=by, ttl=JOURNAL_TTL)
+        return self._journal.append(OPERATORS, _entry(what, about, why, before), actor=by, ttl=JOURNAL_TTL)
 
     def note(self, by: str, why: str, what: str, about: str, before: Any = None) -> Steps[Entry]:
         """Write an entry of the operators' journal by itself, for what has no write to stand in."""
@@ -208,7 +219,12 @@ class ActionSteps:
         return Part((Update(LEDGER, record.id, change, seen),), lambda _: _lost(record), lambda _: None)
 
 
+UNJOURNALLED = (errors.TableMissing, errors.UsageError)
 CHANGED = "the record has changed since it was looked at: look again"
+
+
+def _entry(what: str, about: str, why: str, before: Any) -> dict[str, Any]:
+    return {"action": what, "about": about, "why": why, "before": before}
 
 
 def check_named(by: str, why: str) -> None:

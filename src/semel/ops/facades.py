@@ -68,6 +68,7 @@ class OpsMethods(Facade[OpsSteps]):
     explain: Final = Driven(OpsSteps.explain)
     look: Final = Driven(OpsSteps.look)
     counters: Final = Driven(OpsSteps.counters)
+    inboxes: Final = Driven(OpsSteps.inboxes)
     switch_history: Final = Driven(OpsSteps.switch_history)
     perform: Final = Driven(OpsSteps.perform)
     reveal: Final = Driven(OpsSteps.reveal)

@@ -1,17 +1,19 @@
-"""How counters and switches stand: what is used up and until when, and who turned what."""
+"""How counters, switches and inboxes stand: what is used up, who turned what, and where messages are."""
 
 import re
 from collections.abc import Sequence
 from datetime import datetime
+from urllib.parse import unquote
 
 import msgspec
 
 from semel.core.commands import Begins, Item, Page, Query, Steps, cursor
 from semel.core.keys import key_of
+from semel.core.keys import prefix as prefix_of
 from semel.core.policy import check_limit
 from semel.core.spans import DAY, HOUR
 from semel.gate.rules import Cap
-from semel.ops.actions import OPERATORS
+from semel.ops.actions import SWITCHES
 from semel.ops.model import PAGE_SIZE
 from semel.ops.questions import EXAMINED
 from semel.ops.related import ACTION_PAGES, ACTIONS_PAGE
@@ -19,10 +21,12 @@ from semel.periods import Day, Month, Period, Week
 from semel.state.counters import KEEP
 from semel.state.journal import Entry, JournalSteps
 from semel.state.switches import SwitchSteps
-from semel.tables import COUNTERS
+from semel.tables import COUNTERS, INBOX
 
 # The labels of periods begin with digits; charges and cooldowns beside them begin with a letter before "d".
 BEYOND_PERIODS, BEYOND_ALL = ":", "d"
+# Behind all lanes of an inbox.
+BEYOND_LANES = "~"
 # So many periods of one counter are told of, the latest ones.
 MOST_PERIODS = 20
 # No zone is further away from UTC than that, a change of its clocks included.
@@ -74,12 +78,19 @@ class SwitchTurn(msgspec.Struct, frozen=True):
     why: str
 
 
+class InboxPlace(msgspec.Struct, frozen=True, order=True):
+    """An inbox that holds messages, and its scope."""
+
+    scope: str
+    name: str
+
+
 class StandingSteps:
     """These questions, as generators of commands."""
 
     def __init__(self, journal: JournalSteps, switches: SwitchSteps, *, unordered: bool) -> None:
         self._realm = journal.realm
-        self._entries = journal
+        self._turns = JournalSteps(switches.realm)
         self._switches = switches
         self._by_scan = unordered
 
@@ -111,10 +122,30 @@ class StandingSteps:
             after = cursor(COUNTERS, {"counter": name, "entry": BEYOND_ALL})
         return CounterStates(tuple(_state(row, caps) for row in rows), after, False)
 
-    def switch_history(self, name: str, *, limit: int = 20) -> Steps[tuple[SwitchTurn, ...]]:
-        """How a switch was turned, newest first: what it tells itself, and what operators' entries tell.
+    def inboxes(self, *, limit: int = PAGE_SIZE) -> Steps[tuple[InboxPlace, ...]]:
+        """The inboxes that hold messages or dead letters, in all scopes of the environment.
 
-        The latest 600 entries of this scope's operators are looked at, in three requests at most.
+        One request is made for each; where keys lie in no order, some two thousand rows are read.
+        """
+        check_limit("limit", limit)
+        where = Begins(INBOX.partition, prefix_of(self._realm.env, "").removesuffix("/"))
+        if self._by_scan:
+            page: Page = yield Query(INBOX, where=where, limit=EXAMINED, most=EXAMINED, only=("expires_at",))
+            return tuple(sorted({_inbox(row) for row in page.items}))[:limit]
+        found: dict[InboxPlace, None] = {}
+        after: str | None = None
+        while len(found) < limit:
+            first: Page = yield Query(INBOX, where=where, limit=1, after=after, only=("expires_at",))
+            if not first.items:
+                break
+            found[_inbox(first.items[0])] = None
+            after = cursor(INBOX, {INBOX.partition: first.items[0][INBOX.partition], "entry": BEYOND_LANES})
+        return tuple(found)
+
+    def switch_history(self, name: str, *, limit: int = 20) -> Steps[tuple[SwitchTurn, ...]]:
+        """How a switch was turned, newest first: by what it says itself, and by operators from any scope.
+
+        The latest 600 turns of all switches are looked at, in three requests at most.
         """
         check_limit("limit", limit)
         switch = (yield from self._switches.read()).get(name)
@@ -123,7 +154,7 @@ class StandingSteps:
             turns.append(SwitchTurn(switch.since, switch.on, switch.by, switch.reason))
         after: str | None = None
         for _ in range(ACTION_PAGES):
-            page = yield from self._entries.list(OPERATORS, reverse=True, limit=ACTIONS_PAGE, after=after)
+            page = yield from self._turns.list(SWITCHES, reverse=True, limit=ACTIONS_PAGE, after=after)
             turns += [_turn(entry) for entry in page.entries if _turns(entry, name)]
             after = page.after
             if after is None or len(turns) > limit:
@@ -131,8 +162,14 @@ class StandingSteps:
         return tuple(_once(turns)[:limit])
 
 
+def _inbox(row: Item) -> InboxPlace:
+    _, scope, name = row[INBOX.partition].split("/", 2)
+    # A shard but the first has its number behind the name.
+    return InboxPlace(unquote(scope), name.partition(":")[0])
+
+
 def _turns(entry: Entry, name: str) -> bool:
-    return entry.body.get("about") == name and entry.body.get("action") in ("turn on", "turn off")
+    return entry.body.get("about") == name
 
 
 def _turn(entry: Entry) -> SwitchTurn:
