@@ -15,6 +15,7 @@ import pytest
 from semel.aws import pool as aws_pool
 from semel.core.commands import ABSENT, Get, Put
 from semel.errors import StoreClosed
+from semel.stores.postgres import pool as postgres_pool
 from semel.stores.redis import pool as redis_pool
 from semel.stores.redis.address import Node, parse
 from semel.stores.redis.protocol import RedisRequest, pack
@@ -24,6 +25,7 @@ from tests.places import open_place
 
 ITEM = {"body": {"n": 1}, "version": 1, "token": "t", "created_at": 0, "updated_at": 0, "expires_at": 1e11}
 GET = Get(DOCUMENTS, "one")
+MODULES = {"sqlite": sqlite_pool, "postgres": postgres_pool, "redis": redis_pool, "dynoxide": aws_pool}
 
 
 class Overtaken:
@@ -72,11 +74,11 @@ class Pool:
 
     def __init__(self, name: str, store: Any) -> None:
         self._name = name
-        self.module: Any = {"sqlite": sqlite_pool, "redis": redis_pool, "dynoxide": aws_pool}[name]
+        self.module: Any = MODULES[name]
         match name:
             case "sqlite":
                 self.own = store._readers
-            case "redis":
+            case "redis" | "postgres":
                 self.own = store._pool
             case _:
                 self.own = store._transport._pool
@@ -90,6 +92,10 @@ class Pool:
                 # As a thread does that has seen the pool open.
                 taken = [free.pop() for free in list(self.own._free.values()) if free]
                 until.callback(lambda: [one.close() for one in taken])
+            case "postgres":
+                session = self.own._take_idle()
+                if session is not None:
+                    until.callback(session.drop)
             case _:
                 connection = self.own._idle.take(self.own._route.monotonic())
                 if connection is not None:
@@ -97,14 +103,14 @@ class Pool:
 
     def idle(self) -> int:
         match self._name:
-            case "sqlite":
+            case "sqlite" | "postgres":
                 return len(self.own._idle)
             case "redis":
                 return sum(map(len, self.own._free.values()))
         return len(self.own._idle._connections)
 
 
-@pytest.fixture(params=["sqlite", "redis", "dynoxide"])
+@pytest.fixture(params=MODULES)
 def place(request, tmp_path):
     return open_place(request.param, request, tmp_path)
 

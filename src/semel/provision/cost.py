@@ -11,7 +11,19 @@ from typing import Any
 import msgspec
 
 from semel.core.codecs import Codec
-from semel.core.commands import Applied, Found, Get, Item, Put, Refused, Steps, Update, allowed, outcome
+from semel.core.commands import (
+    Applied,
+    Found,
+    Get,
+    Item,
+    Pause,
+    Put,
+    Refused,
+    Steps,
+    Update,
+    allowed,
+    outcome,
+)
 from semel.core.keys import fingerprint
 from semel.core.ledger import LedgerSteps
 from semel.core.realm import Realm
@@ -180,9 +192,12 @@ class Life:
         except StopIteration as end:
             return billed, end.value
 
-    def _answer(self, command: Any) -> Found | Applied | Refused:
+    def _answer(self, command: Any) -> Found | Applied | Refused | float:
         """What a store would say of the one item there is."""
         before = self._item
+        if isinstance(command, Pause):
+            self._billed = Units()
+            return NOW
         if isinstance(command, Get):
             self._billed = Units(reads=units(size(before), READ_BYTES))
             return Found(NOW, before)

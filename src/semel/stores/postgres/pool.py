@@ -92,18 +92,31 @@ class SessionPool(Generic[C]):
     def drop_all(self) -> None:
         """Close every session, whatever it is doing."""
         self.closed = True
-        for session in list(self._open):
+        while True:
+            try:
+                sessions = list(self._open)
+                break
+            except RuntimeError:  # another thread opened one meanwhile
+                continue
+        for session in sessions:
             self._drop(session)
 
     def _take_idle(self) -> PostgresSession[C] | None:
         """An idle session that still works; one that has broken meanwhile is closed, and nobody notices."""
-        while True:
-            try:
-                session = self._idle.pop()
-            except IndexError:
-                return None
+        while (session := self._pop_idle()) is not None:
             if session.usable():
                 return session
+            self._drop(session)
+        return None
+
+    def _pop_idle(self) -> PostgresSession[C] | None:
+        try:
+            return self._idle.pop()
+        except IndexError:  # there is none, or another thread took it
+            return None
+
+    def _drop_idle(self) -> None:
+        while (session := self._pop_idle()) is not None:
             self._drop(session)
 
     def _connected(self, connection: C, session: PostgresSession[C] | None = None) -> PostgresSession[C]:
@@ -121,10 +134,12 @@ class SessionPool(Generic[C]):
         return session
 
     def _put(self, session: PostgresSession[C]) -> None:
-        if session.idle() and not self.closed:
-            self._idle.append(session)
-        else:
+        if not session.idle():
             self._drop(session)
+            return
+        self._idle.append(session)
+        if self.closed:  # by another thread, which may have looked before the session was back
+            self._drop_idle()
 
     def _drop(self, session: PostgresSession[C]) -> None:
         session.drop()
@@ -173,8 +188,7 @@ class PostgresPool(SessionPool[psycopg.Connection[Any]]):
     def close(self) -> None:
         """Close idle sessions; the others are closed when they are given back."""
         self.closed = True
-        while self._idle:
-            self._drop(self._idle.pop())
+        self._drop_idle()
 
     def _connect(self) -> psycopg.Connection[Any]:
         self._check_open()
