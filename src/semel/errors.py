@@ -7,6 +7,7 @@ SemelError
 │   ├── InvalidPayload      a payload that has no canonical form
 │   ├── InvalidOption       a lease, a time zone, a rule or a policy that cannot work
 │   ├── MessageRefused      a message that no inbox can keep
+│   ├── LazyResult          a generator or awaitable in place of a result: its work has not run
 │   ├── Reentered           the same key again, from inside its own run
 │   ├── WriteUnderWay       a signal handler writes in the midst of a write that it has interrupted
 │   └── MissingExtra        an optional dependency is not installed
@@ -95,6 +96,15 @@ class InvalidOption(UsageError):
 
 class MessageRefused(UsageError):
     """A message that cannot be kept: it is too large, or holds what JSON has not."""
+
+
+class LazyResult(UsageError):
+    """A generator, awaitable or iterator in place of a result: its work has not run, so nothing is stored."""
+
+    def __init__(self, source: str, returned: str, remedy: str) -> None:
+        super().__init__(f"{source} returned {returned}, whose work has not run: {remedy}")
+        self.source = source
+        self.returned = returned
 
 
 class Reentered(UsageError):

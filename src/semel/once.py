@@ -16,6 +16,7 @@ from semel.core.drive import aadvance, advance
 from semel.core.events import lasting_name, name_of
 from semel.core.flow import Flow, FlowContext, Work
 from semel.core.keys import Key, check, compile_binder, compile_template, fingerprint, part, skeleton
+from semel.core.lazy import check_function
 from semel.core.ledger import LedgerSteps
 from semel.core.policy import Options, Policy, policy_of
 from semel.core.running import Run, current_run, subject_of_step
@@ -201,10 +202,10 @@ class Protected:
         context = context.about(name_of(function))
         self._flow = Flow(context, policy, decoder_for(Any))
         self._function = function
-        self.is_async: bool = inspect.iscoroutinefunction(function)
+        self.is_async: bool = any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))
         self.name: str = getattr(function, "__qualname__", repr(function))
         if inspect.iscoroutinefunction(policy.resolver) and not self.is_async:
-            raise errors.InvalidOption(f"{function.__qualname__} is no async function, and its resolver is")
+            raise errors.InvalidOption(f"{self.name} is no async function, and its resolver is")
         self._name = context.ledger.name
         self._prefix = context.ledger.prefix
         self._bind = compile_binder(function)
@@ -326,8 +327,7 @@ class Protected:
         returns = returns_of(self._function) if self._returns is MISSING else self._returns
         if returns is UNRESOLVED:
             raise errors.InvalidOption(
-                f"the return annotation of {self._function.__qualname__} names what does not exist: "
-                "pass returns=..."
+                f"the return annotation of {self.name} names what does not exist: pass returns=..."
             )
         self._flow.promise(decoder_for(returns))
         self._typed = True
@@ -525,16 +525,13 @@ async def _awaited(done: Awaitable[WorkResult]) -> Any:
 
 
 def _check_function(function: Any) -> None:
-    import inspect
-
     if isinstance(function, classmethod | staticmethod):
         raise errors.InvalidOption(
             f"put once() under @{type(function).__name__}, next to the function itself"
         )
     if not callable(function):
         raise errors.InvalidOption(f"once() protects functions, and {function!r} is none")
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise errors.InvalidOption(f"{function.__qualname__} yields many values; a result is kept as one")
+    check_function(function)
 
 
 def _printer(

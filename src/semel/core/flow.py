@@ -19,6 +19,7 @@ from semel.core.codecs import ANYTHING, PLAIN, Decoder
 from semel.core.commands import After, Call, Equals, Pause, Raised, Returned, Steps, Update, write
 from semel.core.drive import Glancing, Store, adrive, drive
 from semel.core.events import What
+from semel.core.lazy import refuse_lazy
 from semel.core.ledger import LedgerSteps
 from semel.core.policy import Policy
 from semel.core.records import ClaimTerms, failure_of
@@ -201,8 +202,18 @@ class Flow:
                 return settled
         if self._stopped(run):
             return (yield from self._settle(run, Raised(self._obstacle(run), begun=False)))
-        done: Returned | Raised = yield work.call(run, work.function)
+        done = yield from self._do(run, work, work.function)
         return (yield from self._settle(run, done))
+
+    def _do(self, run: Run, work: Work, function: Callable[..., Any] | None) -> Steps[Returned | Raised]:
+        """Do the work, or ask its resolver; a lazy result is an error, as its work has not run."""
+        done: Returned | Raised = yield work.call(run, function)
+        if isinstance(done, Returned) and not (run.kept or run.promised):
+            try:
+                refuse_lazy(done.value, self._task or f"the work on {run.key!r}")
+            except errors.LazyResult as error:
+                return Raised(error)
+        return done
 
     def _stopped(self, run: Run) -> bool:
         return run.lost or self._draining()
@@ -229,8 +240,8 @@ class Flow:
     def _run_open(self, id: str, work: Work, error: errors.StoreError) -> Steps[Returned | Raised]:
         """The store is down, and the caller said beforehand that the work matters more than doing it once."""
         self._ledger.events.warn(What.RAN_OPEN, id, detail=f"{type(error).__name__}: {error}")
-        done: Returned | Raised = yield work.call(Run(unprotected(id), 0, self.context.clock), work.function)
-        return done
+        run = Run(unprotected(id), 0, self.context.clock)
+        return (yield from self._do(run, work, work.function))
 
     def _answer(self, outcome: Outcome) -> Returned | Raised:
         """What a call gives that did not get to run."""
@@ -331,7 +342,7 @@ class Flow:
     def _resolve(self, run: Run, work: Work) -> Steps[Returned | Raised | None]:
         """Ask the other side what became of the attempt that vanished; None when it is to run now."""
         claim = run.claim
-        answered: Returned | Raised = yield work.call(run, self.policy.resolver)
+        answered = yield from self._do(run, work, self.policy.resolver)
         if isinstance(answered, Raised):
             # Nobody is wiser than before: the next claimant may ask again at once.
             yield from self._reported(self._ledger.lapse(claim), answered.error)
@@ -369,14 +380,7 @@ class Flow:
         """Do sync work as this attempt."""
         try:
             self.begin(run)
-            value = function(*args, **kwargs)
-            if hasattr(value, "__await__"):
-                # It has not run yet, and would be taken for done.
-                getattr(value, "close", int)()
-                raise errors.UsageError(
-                    f"{function!r} gave something to be awaited, and was not called as async work"
-                )
-            return value
+            return function(*args, **kwargs)
         finally:
             self.end(run)
 

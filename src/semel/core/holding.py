@@ -25,6 +25,7 @@ from semel.core.commands import (
     write,
 )
 from semel.core.events import What
+from semel.core.lazy import refuse_lazy
 from semel.core.lifecycle import Move
 from semel.core.parts import Part, PartPlan, PartRefusals, PartVerdict, part_of
 from semel.core.realm import Realm
@@ -130,6 +131,7 @@ class HolderSteps(RecordSteps):
         return self._move_many(moves, lifecycle.RELEASE, What.RELEASED)
 
     def _completion(self, claim: Claimed, result: Any) -> Item:
+        refuse_lazy(result, f"the work on {claim.key!r}")
         encoded = self.codec.encode(result, claim.id)
         if encoded.problem is not None:
             raise errors.UsageError(f"a result that many claims share has to fit each row: {encoded.problem}")
@@ -188,6 +190,7 @@ class HolderSteps(RecordSteps):
         beside: Item | None = None,
     ) -> Steps[Part[None]]:
         """What ends a claim with a result, which goes into the overflow where its row cannot hold it."""
+        refuse_lazy(result, f"the work on {claim.key!r}")
         encoded = self.codec.encode(result, claim.id, promised)
         if encoded.misfit:
             self.events.warn(What.RESULT_MISTYPED, claim.id, claim.attempt, f"{MISTYPED}: {encoded.misfit}")

@@ -47,7 +47,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     def _rule_for(self, error: BaseException) -> tuple[type | None, Keep]:
         for kind in type(error).__mro__:
             if word := self.on_error.get(kind):
-                return kind, word
+                # Work that never ran has not failed: a corrected function may still do it.
+                kept = word == "keep" and isinstance(error, errors.LazyResult)
+                return kind, "release" if kept else word
         return None, "release"
 
     def kind_of(self, kept_as: str) -> type[Exception] | None:

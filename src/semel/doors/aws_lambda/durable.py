@@ -15,7 +15,9 @@ import msgspec
 from semel import errors
 from semel.connect import Semel
 from semel.core.drive import drive
+from semel.core.events import name_of
 from semel.core.extras import require
+from semel.core.lazy import refuse_lazy
 from semel.core.ledger import LedgerSteps
 from semel.core.policy import OnError, Policy, policy_of
 from semel.core.records import failure_of
@@ -75,6 +77,7 @@ class DurableWork:
         claim = msgspec.convert(found["claim"], Claimed)
         try:
             result = self._handle(event, context)
+            refuse_lazy(result, name_of(self._handle))
         except self._unrecoverable:
             raise  # of this invocation, and not of the work: Lambda invokes again, or gives up
         except Exception as error:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, Unpack, cast
 from semel import errors
 from semel.connect import Semel
 from semel.core.events import Event as Happened
+from semel.core.lazy import check_function
 from semel.core.locks import SignalSafeLock
 from semel.core.policy import Options, policy_of
 from semel.core.spans import Seconds, seconds
@@ -224,6 +225,7 @@ class Lambda:
         """A handler as Lambda calls it, named like the function that it is made of."""
         from inspect import iscoroutinefunction
 
+        check_function(handle)
         if iscoroutinefunction(handle):
             raise errors.InvalidOption(
                 f"{handle.__qualname__} is async, and Lambda calls plain functions: use asyncio.run() in one"

@@ -15,6 +15,7 @@ from semel import errors
 from semel.connect import Semel
 from semel.core.commands import Raised
 from semel.core.events import What, name_of
+from semel.core.lazy import check_function
 from semel.core.policy import Options, Policy
 from semel.core.spans import DAY
 from semel.once import WorkResult
@@ -108,6 +109,7 @@ class Handler(Generic[M]):
         door: str,
         **options: Unpack[Options],
     ) -> None:
+        check_function(handle)
         self.s: Semel = s.through(door)
         self._handle = handle
         self._key = key

@@ -16,6 +16,7 @@ import msgspec
 from semel.connect import Semel
 from semel.core.drive import run_async, run_sync
 from semel.core.events import What, digest
+from semel.core.lazy import check_function
 from semel.core.policy import Options
 from semel.doors.http.problems import retry_after
 from semel.doors.queues.messages import DeliveryResult, Handler, Verdict
@@ -103,6 +104,7 @@ class Receiver:
         fingerprint: Callable[[Notice], Any] | None = None,
         **options: Unpack[Options],
     ) -> None:
+        check_function(handle)
         self.provider = provider
         self._reader = DeliveryReader(s.through("webhook"), provider, secrets)
         self._clock = s.clock
