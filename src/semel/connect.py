@@ -9,7 +9,7 @@ import msgspec
 from semel import errors
 from semel.core.clock import Clock
 from semel.core.codecs import COMPRESS_OVER, MAX_BYTES, Codec, Encryption, Overflow
-from semel.core.drive import Limiting, Reporting, Scanning, Store, StoreType, adrive, drive, leave
+from semel.core.drive import Limiting, Scanning, Store, StoreType, adrive, drive, leave
 from semel.core.events import Events, Listener
 from semel.core.facades import AsyncLedger, Ledger
 from semel.core.flow import FlowContext
@@ -233,6 +233,9 @@ class Shared(Concealed, msgspec.Struct, frozen=True):
 class Semel:
     """A ledger and what stands on it; its options are those of `connect`."""
 
+    _is_view = False
+    """Whether it is made from another, which the store belongs to."""
+
     def __init__(
         self,
         store: Store,
@@ -257,7 +260,6 @@ class Semel:
 
         clock = clock or Clock()
         events = _events(on_event, redact, clock, log_keys=log_keys)
-        cast("Reporting", store).on_error = events.within(scope).failed
         if overflow is not None:
             store.overflow = overflow
         self._open(
@@ -316,16 +318,17 @@ class Semel:
         return f"<Semel on {self.store!r}, env {self.env!r}, scope {self.scope!r}>"
 
     def scoped(self, scope: str) -> "Semel":
-        """This store for another tenant, whose keys are its own."""
-        other = object.__new__(Semel)
-        other._open(self._shared, scope)
-        return other
+        """Return a view of this store for another tenant; closing it leaves the store open."""
+        return self._view(self._shared, scope)
 
     def through(self, door: str) -> "Semel":
-        """This ledger for a door: its events say that what happens came in by it."""
+        """Return a view of this ledger for a door: its events name that door."""
+        return self._view(msgspec.structs.replace(self._shared, events=self.events.through(door)), self.scope)
+
+    def _view(self, shared: Shared, scope: str) -> "Semel":
         other = object.__new__(Semel)
-        shared = msgspec.structs.replace(self._shared, events=self.events.through(door))
-        other._open(shared, self.scope)
+        other._is_view = True
+        other._open(shared, scope)
         return other
 
     # The state that decides: imported when it is asked for, as many programs only ever ask for `once`.
@@ -405,7 +408,8 @@ class Semel:
 
         After a crash the same call goes on with what is left.
         """
-        return drive(self._eraser_steps.forget_subject(person, on_progress=on_progress), self.store)
+        steps = self._eraser_steps.forget_subject(person, on_progress=on_progress)
+        return drive(steps, self.store, self.events.failed)
 
     @functools.cached_property
     def _rules(self) -> "Rules":
@@ -462,7 +466,7 @@ class Semel:
 
         kept = self._shared.rates
         if not kept:
-            kept.append(RateKeeper(self.env, self.store, self.clock))
+            kept.append(RateKeeper(self.env, self.store, self.clock, self.events.failed))
         self.events.listen(kept[0])
         return kept[0]
 
@@ -475,7 +479,9 @@ class Semel:
         self._shared.stopping.set()
 
     def close(self) -> None:
-        """Let go of the store."""
+        """Close the store; a view leaves it open, for its parent and the parent's other views."""
+        if self._is_view:
+            return
         self.drain()
         for rates in self._shared.rates:
             rates.stop()
@@ -557,7 +563,7 @@ class AsyncSemel:
     ) -> "Erasure":
         """Drop everything kept about a person; what was done once is still known to be done."""
         steps = self._sync._eraser_steps.forget_subject(person, on_progress=on_progress)
-        return await adrive(steps, self._sync.store)
+        return await adrive(steps, self._sync.store, self._sync.events.failed)
 
     def scoped(self, scope: str) -> "AsyncSemel":
         """This store for another tenant, whose keys are its own."""
@@ -567,6 +573,8 @@ class AsyncSemel:
         """Let go of the store; writes under way are waited for, without holding up the loop."""
         import asyncio
 
+        if self._sync._is_view:
+            return
         await leave(self._sync.store)
         await asyncio.to_thread(self._sync.close)
 

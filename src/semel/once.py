@@ -413,7 +413,7 @@ class Running:
 
     def __enter__(self) -> Run:
         try:
-            self._run = self._begun(advance(self._started(), self._store))
+            self._run = self._begun(advance(self._started(), self._store, on_error=self._flow.on_error))
             self._flow.begin(self._run)
         except BaseException as error:
             self._torn(error)
@@ -423,7 +423,8 @@ class Running:
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         try:
             self._flow.end(self._run)
-            self._ended(advance(self._steps, self._store, reply=self._done(error)), error)
+            ended = advance(self._steps, self._store, reply=self._done(error), on_error=self._flow.on_error)
+            self._ended(ended, error)
         except BaseException as problem:
             self._torn(problem)
             raise
@@ -431,16 +432,17 @@ class Running:
     def _torn(self, error: BaseException) -> None:
         """Give back what was claimed, where an interruption came before the block, or after it."""
         if self._steps is not None and not isinstance(error, UNINTERRUPTED):
-            advance(self._steps, self._store, failed=error)
+            advance(self._steps, self._store, failed=error, on_error=self._flow.on_error)
 
     async def __aenter__(self) -> Run:
-        self._run = self._begun(await aadvance(self._started(), self._store))
+        self._run = self._begun(await aadvance(self._started(), self._store, on_error=self._flow.on_error))
         self._heartbeat = self._flow.abegin(self._run)
         return self._run
 
     async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         lost = self._flow.aend(self._run, self._heartbeat, error)
-        ended = await aadvance(self._steps, self._store, reply=self._done(lost or error))
+        reply = self._done(lost or error)
+        ended = await aadvance(self._steps, self._store, reply=reply, on_error=self._flow.on_error)
         if lost is not None:
             raise lost from error
         self._ended(ended, error)

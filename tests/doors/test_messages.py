@@ -293,7 +293,7 @@ def test_a_message_inside_its_own_handling_comes_again(s: semel.Semel) -> None:
 
 def test_async_work_handed_to_the_sync_way_is_refused_and_not_taken_for_done(s: semel.Semel) -> None:
     taken = handling(s, Work().later).take(ONE)
-    assert (taken.verdict, type(taken.error)) == (Verdict.FAILED, semel.UsageError)
+    assert (taken.verdict, type(taken.error)) == (Verdict.FAILED, semel.LazyResult)
 
 
 @pytest.mark.parametrize("after", [7, 2.5])

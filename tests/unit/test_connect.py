@@ -43,7 +43,6 @@ from semel.core.drive import (
     Leaving,
     Limiting,
     Reaping,
-    Reporting,
     adrive,
     checked,
     drive,
@@ -117,7 +116,7 @@ class Bare:
 
 def test_what_a_store_can_do_besides_is_seen_by_what_it_has(tmp_path: Path) -> None:
     bare = Bare()
-    assert not isinstance(bare, Leaving | Reaping | Joining | Glancing | Limiting | FileBacked | Reporting)
+    assert not isinstance(bare, Leaving | Reaping | Joining | Glancing | Limiting | FileBacked)
     sqlite = semel.connect(tmp_path / "ledger.db").store
     assert isinstance(sqlite, Reaping)
     assert isinstance(sqlite, Joining)
@@ -127,7 +126,6 @@ def test_what_a_store_can_do_besides_is_seen_by_what_it_has(tmp_path: Path) -> N
     dynamodb = semel.connect("dynamodb://eu-north-1").store
     assert isinstance(dynamodb, Limiting)
     assert isinstance(dynamodb, Leaving)
-    assert isinstance(dynamodb, Reporting)
 
 
 def test_a_store_without_any_of_it_works_and_says_what_it_lacks() -> None:

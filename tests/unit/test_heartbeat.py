@@ -738,7 +738,7 @@ def test_what_an_interrupted_call_has_left_delays_no_renewal() -> None:
 
     with holding(s, HEALTHY, lease=3) as healthy:
         for _ in range(3):
-            s._shared.heartbeats.rescue(hangs())
+            s._shared.heartbeats.rescue(hangs(), s.events.failed)
         assert renewals.wait_for(HEALTHY, 2)
         assert not any(run.lost for run in healthy)
         released.set()

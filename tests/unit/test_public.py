@@ -1,7 +1,10 @@
 """The public surface: what is exported, how stores are named, how errors travel."""
 
+import ast
+import builtins
 import inspect
 import pickle
+import re
 import subprocess
 import sys
 from importlib.metadata import version
@@ -190,3 +193,25 @@ def test_a_claim_a_record_and_a_run_tell_their_key_and_neither_token_nor_result(
     assert repr(claim) == "Claimed('dev//wire:1', attempt=1, lease=30)"
     record = s.ledger.get("charge:o-1")
     assert repr(record) == "Record('dev//charge:o-1', COMPLETED, attempt=1)"
+
+
+# Names that others gave: of AWS, AMQP, Python, and in examples.
+FOREIGN = {
+    *("DescribeTable", "PutItem", "Hits", "TakenOver", "BasicProperties", "Basic", "ForwardRef"),
+    *("OutboundPhoneCall", "OrderNotices"),
+}
+
+
+def test_a_class_that_a_docstring_names_exists() -> None:
+    known, named = set(dir(builtins)), set[tuple[str, str]]()
+    for path in Path(semel.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Name(id=name) | ast.Attribute(attr=name) | ast.alias(name=name):
+                    known.add(name.rpartition(".")[2])
+                case ast.ClassDef(name=name) | ast.FunctionDef(name=name):
+                    known.add(name)
+                case ast.Constant(value=str(text)):
+                    named |= {(path.name, name) for name in re.findall(r"`([A-Z]\w*[a-z]\w*)`", text)}
+    assert len(named) > 100
+    assert {each for each in named if each[1] not in known | FOREIGN} == set()

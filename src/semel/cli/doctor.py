@@ -147,7 +147,7 @@ def _reached(where: StoreOptions) -> Iterator[CheckResult]:
 
 
 def _ask(s: semel.Semel) -> Found:
-    return drive(read(Get(LEDGER, s.ledger.steps.name(KEY))), s.store)
+    return drive(read(Get(LEDGER, s.ledger.steps.name(KEY))), s.store, s.events.failed)
 
 
 def skew(there: float, before: float, after: float) -> CheckResult:

@@ -52,7 +52,10 @@ T = TypeVar("T")
 Outcomes: TypeAlias = list[Outcome]
 
 
-def no_rescue(_steps: Steps[None]) -> None:
+Rescue: TypeAlias = Callable[[Steps[None], Callable[[errors.StoreError, str], object]], None]
+
+
+def no_rescue(_steps: Steps[None], _on_error: object) -> None:
     """Leave the steps of an abandoned call undone: its lease ends by itself."""
 
 
@@ -95,7 +98,7 @@ class ClaimSteps(HolderSteps):
         *,
         clock: Any = None,
         clear_details: bool = False,
-        rescue: Callable[[Steps[None]], None] = no_rescue,
+        rescue: Rescue = no_rescue,
     ) -> None:
         super().__init__(realm, codec, clock=clock, clear_details=clear_details)
         self.rescue = rescue
@@ -198,7 +201,7 @@ class ClaimSteps(HolderSteps):
             raise
         except GeneratorExit:
             for one in pending:
-                self.rescue(one.withdrawn())
+                self.rescue(one.withdrawn(), self.events.failed)
             raise
         except BaseException:
             try:
@@ -206,7 +209,7 @@ class ClaimSteps(HolderSteps):
                     yield from one.withdrawn()
             except RecursionError:  # here it has no room, and another thread has a stack of its own
                 for one in pending:
-                    self.rescue(one.withdrawn())
+                    self.rescue(one.withdrawn(), self.events.failed)
                 raise
             raise
 

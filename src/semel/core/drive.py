@@ -87,14 +87,7 @@ class StoreType(Protocol):
 
 
 ErrorListener: TypeAlias = Callable[[StoreError, str], object]
-
-
-@runtime_checkable
-class Reporting(Protocol):
-    """A store with somebody to tell of its errors. Not a store's to have: `Semel` makes every store one."""
-
-    on_error: ErrorListener
-    """Called by the drivers with each error of the store's, and the key that it was about."""
+"""Called by the drivers with each error of the store's, and the key that it was about."""
 
 
 @runtime_checkable
@@ -300,9 +293,9 @@ async def run_async(steps: Generator[S, Any, T], answer: Callable[[S], Awaitable
         return result
 
 
-def drive(steps: Steps[T], store: Store) -> T:
+def drive(steps: Steps[T], store: Store, on_error: ErrorListener | None = None) -> T:
     """Run the steps to their end, and the caller's work with them."""
-    result: T = advance(steps, store, _attempt)
+    result: T = advance(steps, store, _attempt, on_error=on_error)
     return result
 
 
@@ -313,6 +306,7 @@ def advance(  # noqa: C901 - one case for each kind of command
     reply: Any = None,
     *,
     failed: BaseException | None = None,
+    on_error: ErrorListener | None = None,
 ) -> Any:
     """Run the steps to their end, or without `work` up to a `Call`, which is then what is returned.
 
@@ -328,7 +322,7 @@ def advance(  # noqa: C901 - one case for each kind of command
                 if failed is None:
                     command = steps.send(reply)
                 else:
-                    _report(store, command, failed)
+                    _report(on_error, command, failed)
                     command = steps.throw(failed)
                     failed = None
                 kind = type(command)
@@ -352,19 +346,24 @@ def advance(  # noqa: C901 - one case for each kind of command
             failed = error
 
 
-async def adrive(steps: Steps[T], store: Store) -> T:
+async def adrive(steps: Steps[T], store: Store, on_error: ErrorListener | None = None) -> T:
     """Run the steps to their end, and the caller's work with them.
 
     A cancellation waits for the command under way, since a write that is torn off may or may not have been
     made. It is delivered where nothing is half done: in place of the caller's work, during a wait, or at the
     end.
     """
-    result: T = await aadvance(steps, store, _aattempt)
+    result: T = await aadvance(steps, store, _aattempt, on_error=on_error)
     return result
 
 
 async def aadvance(  # noqa: C901 - one case for each kind of command
-    steps: Steps[Any], store: Store, work: Callable[[Call], Awaitable[Any]] | None = None, reply: Any = None
+    steps: Steps[Any],
+    store: Store,
+    work: Callable[[Call], Awaitable[Any]] | None = None,
+    reply: Any = None,
+    *,
+    on_error: ErrorListener | None = None,
 ) -> Any:
     """Run the steps to their end, or without `work` up to a `Call`, which is then what is returned."""
     cancelled: BaseException | None = None
@@ -388,7 +387,7 @@ async def aadvance(  # noqa: C901 - one case for each kind of command
                 if kind not in OUTSIDE:
                     checked(store, command, reply)
             except BaseException as error:  # noqa: BLE001 - the steps decide, whatever it is
-                _report(store, command, error)
+                _report(on_error, command, error)
                 command = steps.throw(error)
             else:
                 command = steps.send(reply)
@@ -398,10 +397,10 @@ async def aadvance(  # noqa: C901 - one case for each kind of command
         return end.value
 
 
-def _report(store: Store, command: Any, error: BaseException) -> None:
-    """Let whoever listens know that the store did not do as asked."""
-    if isinstance(error, StoreError) and isinstance(store, Reporting):
-        store.on_error(error, getattr(command, "key", ""))
+def _report(on_error: ErrorListener | None, command: Any, error: BaseException) -> None:
+    """Report an error of the store's to whoever drives."""
+    if isinstance(error, StoreError) and on_error is not None:
+        on_error(error, getattr(command, "key", ""))
 
 
 def _interrupt(kind: type, cancelled: BaseException) -> Raised:

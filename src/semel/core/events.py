@@ -90,7 +90,7 @@ class Events:
         self.shows_keys = False
         """Whether events tell keys beside their digests."""
         self.throttle: Callable[[str], int | None] | None = None
-        """Says of a cause how many warnings of it were left out, and None where one more is; see `Seldom`."""
+        """How many warnings of a cause were left out, or None to leave out this one; see `LogThrottle`."""
 
     def listen(self, listener: Listener) -> None:
         """Call this with every event from now on; once, however often it is said."""

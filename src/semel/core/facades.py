@@ -8,17 +8,29 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Coroutine
-from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, cast, overload
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, Self, TypeVar, cast, overload
 
 from semel.core.commands import Steps
-from semel.core.drive import Store, adrive, drive, joined
+from semel.core.drive import ErrorListener, Store, adrive, drive, joined
 from semel.core.ledger import LedgerSteps
+from semel.core.realm import Realm
 from semel.model import check_claim
 
 T = TypeVar("T")
 P = ParamSpec("P")
-S_co = TypeVar("S_co", covariant=True)
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class RealmSteps(Protocol):
+    """Rules, and the part of the store that they are about."""
+
+    @property
+    def realm(self) -> Realm:
+        """Whose events report errors of the store."""
+        ...
+
+
+S_co = TypeVar("S_co", bound=RealmSteps, covariant=True)
 
 
 class SyncFacade:
@@ -52,7 +64,7 @@ class Driven(Generic[P, T]):
 def _driven(method: Callable[..., Steps[Any]]) -> Callable[..., Any]:
     @functools.wraps(method)
     def run(self: Facade[Any], *args: Any, **kwargs: Any) -> Any:
-        return drive(method(self.steps, *args, **kwargs), self._store)
+        return drive(method(self.steps, *args, **kwargs), self._store, self._on_error)
 
     return run
 
@@ -60,7 +72,7 @@ def _driven(method: Callable[..., Steps[Any]]) -> Callable[..., Any]:
 def _adriven(method: Callable[..., Steps[Any]]) -> Callable[..., Any]:
     @functools.wraps(method)
     async def run(self: Facade[Any], *args: Any, **kwargs: Any) -> Any:
-        return await adrive(method(self.steps, *args, **kwargs), self._store)
+        return await adrive(method(self.steps, *args, **kwargs), self._store, self._on_error)
 
     return run
 
@@ -71,6 +83,7 @@ class Facade(Generic[S_co]):
     def __init__(self, steps: S_co, store: Store) -> None:
         self.steps = steps
         self._store = store
+        self._on_error: ErrorListener = steps.realm.events.failed
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

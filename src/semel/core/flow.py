@@ -17,7 +17,7 @@ from semel.core.claims import PendingClaim
 from semel.core.clock import Clock
 from semel.core.codecs import ANYTHING, PLAIN, Decoder
 from semel.core.commands import After, Call, Equals, Pause, Raised, Returned, Steps, Update, write
-from semel.core.drive import Glancing, Store, adrive, drive
+from semel.core.drive import ErrorListener, Glancing, Store, adrive, drive
 from semel.core.events import What
 from semel.core.lazy import refuse_lazy
 from semel.core.ledger import LedgerSteps
@@ -121,6 +121,7 @@ class Flow:
         self.promise(decoder)
         self._ledger = context.ledger
         self._task = context.ledger.events.name
+        self.on_error: ErrorListener = context.ledger.events.failed
         self._monotonic = context.clock.monotonic
         self._draining = context.draining
         self._heartbeats, self._beats = context.heartbeats, policy.heartbeat
@@ -142,7 +143,7 @@ class Flow:
     ) -> Returned | Raised:
         """Claim the key, do the work and keep what came of it; or give what came of it before."""
         work = Work(self.attempt, function, args, kwargs)
-        return drive(self.steps(id, fingerprint, work, subject), self.context.store)
+        return drive(self.steps(id, fingerprint, work, subject), self.context.store, self.on_error)
 
     async def arun(  # noqa: PLR0917
         self,
@@ -155,7 +156,7 @@ class Flow:
     ) -> Returned | Raised:
         """Claim the key, await the work and keep what came of it; or give what came of it before."""
         work = Work(self.aattempt, function, args, kwargs)
-        return await adrive(self.steps(id, fingerprint, work, subject), self.context.store)
+        return await adrive(self.steps(id, fingerprint, work, subject), self.context.store, self.on_error)
 
     def steps(
         self, id: str, fingerprint: str | None, work: Work, subject: str | None = None

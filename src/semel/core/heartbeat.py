@@ -17,12 +17,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, PriorityQueue
 from sys import is_finalizing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from semel import errors
 from semel.core.clock import Clock
 from semel.core.commands import Steps
-from semel.core.drive import Store, adrive, drive
+from semel.core.drive import ErrorListener, Store, adrive, drive
 from semel.core.events import What
 from semel.core.ledger import LedgerSteps
 from semel.core.locks import SignalSafeEvent, SignalSafeLock
@@ -67,6 +67,10 @@ QUEUED_SECONDS = 0.05
 HANGING_SECONDS = 1.0
 
 
+Unfinished: TypeAlias = tuple[Steps[None], ErrorListener]
+"""Steps of an interrupted caller, and who is told of the store's errors."""
+
+
 class Heartbeats:
     """The threads that renew the leases of sync work, and the timers of async work.
 
@@ -88,12 +92,12 @@ class Heartbeats:
 
     def _forget(self) -> None:
         self._live: dict[Run, LedgerSteps] = {}
-        self._left: deque[Steps[None]] = deque()
+        self._left: deque[Unfinished] = deque()
         self._lock = SignalSafeLock()
         self._wake = SignalSafeEvent()
         self._thread: threading.Thread | None = None
         # Jobs by the moment at which they are too late, and a number so that no two are compared further.
-        self._jobs: PriorityQueue[tuple[float, int, Run | Steps[None]]] = PriorityQueue()
+        self._jobs: PriorityQueue[tuple[float, int, Run | Unfinished]] = PriorityQueue()
         self._numbers = itertools.count()
         self._queued: set[Run] = set()
         self._workers: dict[threading.Thread, float | None] = {}
@@ -118,9 +122,9 @@ class Heartbeats:
         """Keep this lease of async work alive from now on, on the running event loop."""
         return TaskHeartbeat(run, ledger, self.loops.here())
 
-    def rescue(self, steps: Steps[None]) -> None:
+    def rescue(self, steps: Steps[None], on_error: ErrorListener) -> None:
         """Finish these steps of an interrupted caller; if no thread can, the lease ends by itself."""
-        self._left.append(steps)
+        self._left.append((steps, on_error))
         self._wake.set()
         if self._thread is None:
             self._begin()
@@ -227,7 +231,8 @@ class Heartbeats:
                 self._renew(job)
             else:
                 self._workers[me] = self._clock.monotonic() + HANGING_SECONDS
-                drive(job, self._store)
+                steps, on_error = job
+                drive(steps, self._store, on_error)
         self._workers[me] = None
         return True
 
@@ -237,7 +242,7 @@ class Heartbeats:
             return
         # Past its deadline there is one last try, since another worker need not have taken over.
         last = run.lost and self._live.pop(run, None) is not None
-        drive(beat(ledger, run, self._clock), self._store)
+        drive(beat(ledger, run, self._clock), self._store, ledger.events.failed)
         if run.lost:
             if last or self._live.pop(run, None) is not None:
                 ledger.events.warn(
@@ -368,7 +373,9 @@ class TaskHeartbeat:
             run.sending()
             # A task of its own: a renewal that hangs must keep neither the next one nor the deadline waiting.
             steps = beat(self._ledger, run, clock)
-            renewal = self._heartbeats.loop.create_task(adrive(steps, store), name="semel-renewal")
+            renewal = self._heartbeats.loop.create_task(
+                adrive(steps, store, self._ledger.events.failed), name="semel-renewal"
+            )
             self._renewals.add(renewal)
             renewal.add_done_callback(self._renewals.discard)
             await asyncio.wait({renewal}, timeout=min(run.due, run.deadline) - clock.monotonic())

@@ -6,7 +6,7 @@ from semel.core.commands import Steps
 from semel.core.drive import Measuring, Scanning, Store
 from semel.core.facades import AsyncFacade, Driven, Facade, SyncFacade
 from semel.core.ledger import LedgerSteps
-from semel.core.realm import Moment
+from semel.core.realm import Moment, Realm
 from semel.errors import NotPermitted, UsageError
 from semel.model import TableSize
 from semel.ops.actions import ActionSteps
@@ -32,6 +32,7 @@ class OpsSteps(QuestionSteps, StandingSteps, ActionSteps):
         *,
         unordered: bool = False,
     ) -> None:
+        self.realm: Realm = ledger.realm
         QuestionSteps.__init__(self, ledger, journal, unordered=unordered)
         StandingSteps.__init__(self, journal, switches, unordered=unordered)
         ActionSteps.__init__(self, ledger, journal, switches, erasure)

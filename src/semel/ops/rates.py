@@ -16,7 +16,7 @@ import msgspec
 
 from semel.core.clock import Clock
 from semel.core.commands import After, Page, Put, Query, Steps
-from semel.core.drive import Store, drive
+from semel.core.drive import ErrorListener, Store, drive
 from semel.core.events import Event, What
 from semel.core.forks import FORKING
 from semel.core.keys import prefix
@@ -304,9 +304,10 @@ class RateKeeper:
     The thread begins with the first event, in a forked child too, which has nothing of its parent's.
     """
 
-    def __init__(self, env: str, store: Store, clock: Clock) -> None:
+    def __init__(self, env: str, store: Store, clock: Clock, on_error: ErrorListener | None = None) -> None:
         self._env = env
         self._store = store
+        self._on_error = on_error
         self._clock = clock
         self._stop = SignalSafeEvent()
         self.reset_after_fork()
@@ -363,8 +364,8 @@ class RateKeeper:
             if not row.written:
                 try:
                     steps = RateSteps(prefix(self._env, scope)).keep(row.rates, width, row.name)
-                    drive(steps, self._store)
-                except StoreError:  # which the store has told by itself
+                    drive(steps, self._store, self._on_error)
+                except StoreError:  # which was reported
                     return
                 except Exception:
                     getLogger("semel").exception("rates could not be written")

@@ -79,7 +79,7 @@ class ReadinessCheck:
             raise ProblemError(later("unavailable", f"{type(error).__name__}: {error}")) from error
 
     async def _ask(self) -> None:
-        asked = [adrive(read(nothing(s, table)), s.store) for s, table in self._asks]
+        asked = [adrive(read(nothing(s, table)), s.store, s.events.failed) for s, table in self._asks]
         found = await asyncio.gather(*asked, return_exceptions=True)
         self._check(found)
         if self._url.startswith("sqlite:"):
@@ -132,7 +132,7 @@ class ReadinessCheck:
         s = self._runtime.s
         if s.clock.monotonic() - self._written >= TRY_SECONDS:
             trial = {"status": "COMPLETED", "expires_at": After(60)}
-            await adrive(write(Put(LEDGER, KEY, trial)), s.store)
+            await adrive(write(Put(LEDGER, KEY, trial)), s.store, s.events.failed)
             self._written = s.clock.monotonic()
 
 

@@ -213,7 +213,7 @@ class MailboxSteps:
         if ":" in name:
             raise errors.InvalidOption(f"an inbox is named by one word, not by {name!r}")
         self.ttl: float = seconds(ttl)
-        self._realm, self._ledger, self._codec = realm, ledger, codec
+        self.realm, self._ledger, self._codec = realm, ledger, codec
         self._name = realm.name(name)
         self._ids, self._last, self._lock = Ulids(), 0.0, SignalSafeLock()
         self.shards: ShardSteps = ShardSteps(realm, self._name, shards)
@@ -233,7 +233,7 @@ class MailboxSteps:
 
     def _put(self, message: Message, body: Body, now: float, shards: Shards) -> Put:
         at, id = self._named(now)
-        person = self._realm.subject_of(message.subject)
+        person = self.realm.subject_of(message.subject)
         item = _kept(message.key, message.group, body, person) | {"at": at, "expires_at": After(self.ttl)}
         return Put(INBOX, self._home(shards, message.lane, at), item, sort=f"{message.lane}.{id}")
 
@@ -523,8 +523,8 @@ class MailboxSteps:
         return isinstance(reply, Applied)
 
     def _error_text(self, letter: Letter, error: str) -> str:
-        text = self._realm.events.scrubbed(error, MAX_ERROR_TEXT)
-        return self._realm.sealing.text(text, *self._place(letter.key))
+        text = self.realm.events.scrubbed(error, MAX_ERROR_TEXT)
+        return self.realm.sealing.text(text, *self._place(letter.key))
 
     def _place(self, key: str) -> tuple[str, ...]:
         return INBOX.name, self._name, key, "error"
@@ -532,7 +532,7 @@ class MailboxSteps:
     def _letter(self, item: Item) -> Letter:
         """A letter, its error as it reads, or with why that cannot be read."""
         letter = _letter(item)
-        error = self._realm.sealing.opened_text(letter.error, *self._place(letter.key))
+        error = self.realm.sealing.opened_text(letter.error, *self._place(letter.key))
         return letter if error is letter.error else msgspec.structs.replace(letter, error=error)
 
     def open(self, letter: Letter) -> Message:

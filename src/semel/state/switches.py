@@ -100,7 +100,7 @@ class SwitchCache:
             if self._clock.monotonic() - self._asked > IDLE_SECONDS:
                 break
             try:
-                drive(look.read(), self._store)
+                drive(look.read(), self._store, look.realm.events.failed)
             except StoreClosed:
                 break
             except StoreError:

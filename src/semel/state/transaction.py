@@ -227,17 +227,18 @@ class Transaction(Parts):
     def __init__(self, rules: Rules, store: Store, within: Any = None) -> None:
         super().__init__(rules, joined=within is not None)
         self._store = store if within is None else joined(store, within)
+        self._on_error = rules.ledger.events.failed
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if error is None:
-            drive(self.gathered.commit(), self._store)
+            drive(self.gathered.commit(), self._store, self._on_error)
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if error is None:
-            await adrive(self.gathered.commit(), self._store)
+            await adrive(self.gathered.commit(), self._store, self._on_error)

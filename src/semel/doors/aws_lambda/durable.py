@@ -98,7 +98,7 @@ class DurableWork:
             on_lapsed=policy.on_lapsed,
             max_attempts=policy.max_attempts,
         )
-        return _found(drive(claiming, s.store))
+        return _found(drive(claiming, s.store, s.events.failed))
 
     def _complete(self, claim: Claimed, result: Any) -> dict[str, Any]:
         try:
@@ -111,7 +111,7 @@ class DurableWork:
         policy, ledger = self._policy, self._s.ledger
         try:
             if policy.doubts(error):
-                drive(ledger.steps.lapse(claim), self._s.store)
+                drive(ledger.steps.lapse(claim), self._s.store, self._s.events.failed)
             elif policy.is_final(error, claim.attempt):
                 ledger.fail(claim, failure_of(error, policy.kept_as(error) or ""))
             else:

@@ -50,11 +50,11 @@ class StoreInbox:
 
     def known(self, *messages: Message) -> int:
         """How many of these are in the inbox already, or have been taken from it and are remembered."""
-        return drive(self._known(messages), self._s.store)
+        return drive(self._known(messages), self._s.store, self._s.events.failed)
 
     async def aknown(self, *messages: Message) -> int:
         """How many of these are in the inbox already, or have been taken from it and are remembered."""
-        return await adrive(self._known(messages), self._s.store)
+        return await adrive(self._known(messages), self._s.store, self._s.events.failed)
 
     def _known(self, messages: Sequence[Message]) -> Steps[int]:
         count = 0

@@ -46,7 +46,9 @@ async def claim(asked: models.ClaimRequest, caller: LedgerWriter) -> Any:
     """
     begun = caller.s.clock.now()
     outcome = await adrive(
-        rules.claim(caller.s, asked.key, asked.token, _terms(asked, caller)), caller.s.store
+        rules.claim(caller.s, asked.key, asked.token, _terms(asked, caller)),
+        caller.s.store,
+        caller.s.events.failed,
     )
     response = _response(outcome, begun)
     if isinstance(response, models.ReplayResponse):
@@ -60,7 +62,9 @@ async def complete(asked: models.CompleteRequest, caller: LedgerWriter) -> model
     s = caller.s
     held, ledger = claim_of(asked.claim, s.ledger.steps.prefix), s.ledger.steps
     overflows = s.store.overflow is not None
-    kept = await adrive(rules.complete(ledger, held, asked.result, overflows=overflows), s.store)
+    kept = await adrive(
+        rules.complete(ledger, held, asked.result, overflows=overflows), s.store, s.events.failed
+    )
     return models.CompletedResponse(outcome="completed", kept=kept)
 
 

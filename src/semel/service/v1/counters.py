@@ -36,7 +36,7 @@ async def refund(asked: models.RefundRequest, caller: LedgerWriter) -> models.Re
     held = charge_of(asked.charge)
     refunded = await caller.s.aio.counters.refund(held)
     if not refunded:
-        await adrive(rules.check_charge(caller.s, held), caller.s.store)
+        await adrive(rules.check_charge(caller.s, held), caller.s.store, caller.s.events.failed)
     return models.RefundResponse(refunded=refunded)
 
 

@@ -26,10 +26,14 @@ async def check_and_set(asked: CheckRequest, caller: LedgerWriter) -> CheckRespo
         raise problem_error("invalid-request", "give either key or keys")
     if asked.keys is not None:
         return CheckResponse(
-            new=await adrive(steps.check_and_set_many(asked.keys, asked.ttl), caller.s.store)
+            new=await adrive(
+                steps.check_and_set_many(asked.keys, asked.ttl), caller.s.store, caller.s.events.failed
+            )
         )
     assert asked.key is not None  # noqa: S101 - for the type checker
-    return CheckResponse(new=await adrive(steps.check_and_set(asked.key, asked.ttl), caller.s.store))
+    return CheckResponse(
+        new=await adrive(steps.check_and_set(asked.key, asked.ttl), caller.s.store, caller.s.events.failed)
+    )
 
 
 @routes.post("/is-processed", operation_id="is_processed", responses=problems("key-malformed"))
