@@ -48,6 +48,7 @@ SemelError
 └── ShuttingDown            no new work is begun
 """
 
+from collections.abc import Callable
 from typing import Any
 
 
@@ -57,6 +58,15 @@ def words_of(error: BaseException | None) -> str:
         return str(error)
     except Exception as problem:  # noqa: BLE001 - it is somebody else's code, and may do anything
         return f"<it cannot say what is wrong: {type(problem).__name__}>"
+
+
+def fails_again(read: Callable[[], object]) -> bool:
+    """Whether reading a value raises a second time; if not, a signal handler raised, and not the value."""
+    try:
+        read()
+    except Exception:  # noqa: BLE001 - it is somebody else's code, and may do anything
+        return True
+    return False
 
 
 class SemelError(Exception):

@@ -20,7 +20,14 @@ from typing import Any, Final, Literal, NoReturn, Protocol, TypeAlias, get_args
 import msgspec
 
 from semel.core.signatures import annotations_of
-from semel.errors import InvalidOption, ResultNotKept, ResultUnreadable, UsageError
+from semel.errors import (
+    InvalidOption,
+    ResultNotKept,
+    ResultUnreadable,
+    UsageError,
+    fails_again,
+    words_of,
+)
 
 # A ledger's row should stay a row: what is larger belongs into an overflow store. A store whose rows hold
 # less (DynamoDB: 400 KB) asks for less.
@@ -250,9 +257,9 @@ class Codec:
         try:
             data = _json(value)
         except Exception as error:  # the effect has happened: whatever it is, say so
-            if _is_json(value):  # it was no fault of the value's, but came out of a signal handler
+            if not fails_again(lambda: _json(value)):
                 raise
-            return Encoded(not_kept("not-serialisable"), f"{type(error).__name__}: {error}")
+            return Encoded(not_kept("not-serialisable"), f"{type(error).__name__}: {words_of(error)}")
         misfit = "" if promised is None else _misfit(data, promised)
         return self.pack(data, identity, UNTYPED if misfit else PLAIN, misfit)
 
@@ -266,7 +273,7 @@ class Codec:
         try:
             return decoder.decode(data)
         except Exception as error:  # a class's own checks may raise anything
-            raise ResultUnreadable(identity, str(error) or type(error).__name__) from error
+            raise ResultUnreadable(identity, words_of(error) or type(error).__name__) from error
 
     def unpack(self, data: bytes, encoding: str, identity: str) -> bytes:
         """The JSON inside the bytes of a body, or of what an overflow store gave back."""
@@ -321,7 +328,7 @@ def _misfit(data: bytes, promised: Decoder) -> str:
         promised.decode(data)
     except Exception as error:  # noqa: BLE001 - a class's own checks may raise anything
         # The first line: those after it may show the value.
-        return str(error).partition("\n")[0] or type(error).__name__
+        return words_of(error).partition("\n")[0] or type(error).__name__
     return ""
 
 
@@ -376,14 +383,6 @@ def _json(value: Any) -> bytes:
     return data
 
 
-def _is_json(value: Any) -> bool:
-    try:
-        _json(value)
-    except Exception:  # noqa: BLE001 - a value may fail in any way
-        return False
-    return True
-
-
 _SCALARS: Final = frozenset({str, int, float, bool, type(None), msgspec.UnsetType})
 _BYTES: Final = (bytes, bytearray, memoryview)
 
@@ -417,11 +416,13 @@ def _check_each(values: Iterable[Any]) -> None:
 
 
 def check_details(details: dict[str, Any]) -> None:
-    """Refuse what work tells about itself where two names in it are one in JSON."""
+    """Refuse details that JSON cannot write, or in which two names are one in JSON."""
     try:
         check_names(details)
-    except ValueError as error:
-        raise UsageError(f"these details cannot be kept: {error}") from error
+    except Exception as error:
+        if not fails_again(lambda: check_names(details)):
+            raise
+        raise UsageError(f"these details cannot be kept: {words_of(error)}") from error
 
 
 def _refuse_merged(value: dict[Any, Any]) -> None:

@@ -24,7 +24,7 @@ from uuid import UUID
 import msgspec
 
 from semel.core.signatures import signature_of
-from semel.errors import InvalidKey, InvalidPayload, TemplateError
+from semel.errors import InvalidKey, InvalidPayload, TemplateError, fails_again, words_of
 
 if TYPE_CHECKING:
     from _hashlib import HASH
@@ -72,7 +72,7 @@ def part(value: Any) -> str:
     if type(value) is int:
         return _digits(value)
     if type(value) is not str:
-        value = _text_of(value)
+        value = _read_text(value)
     short = 0 < len(value) <= SURELY_FITS
     if short and value.isprintable() and ":" not in value and "%" not in value and ">" not in value:
         return value  # type: ignore[no-any-return]  # a str by now, which mypy does not follow through Any
@@ -142,6 +142,23 @@ def _checked(text: str, limit: int, what: str, error: type[InvalidKey] | type[Te
         raise error(f"{what} must not contain control characters: {_shown(text)}")
     if re.search("[\ud800-\udfff]", text):
         raise error(f"{what} must be valid Unicode, without lone surrogates: {_shown(text)}")
+    return text
+
+
+def _read_text(value: Any) -> str:
+    try:
+        text = _text_of(value)
+    except InvalidKey:
+        raise
+    except Exception as error:
+        if not fails_again(lambda: _text_of(value)):
+            raise
+        raise InvalidKey(
+            f"a value of type {type(value).__name__} cannot be part of a key: reading it raises "
+            f"{type(error).__name__}"
+        ) from error
+    if type(text) is not str:
+        raise InvalidKey(f"{_kind(value)} cannot be part of a key: its text is {_kind(text)}")
     return text
 
 
@@ -254,11 +271,11 @@ def compile_template(template: str, signature: "Signature") -> Callable[[Mapping
             raise InvalidKey(f"{{{fields[place].text}}} of {template!r}: {error}") from None
 
     def missing(place: int, error: Exception) -> TemplateError:
-        return TemplateError(
-            f"{{{fields[place].text}}} of {template!r} was not found: {type(error).__name__}: {error}"
-        )
+        absent = isinstance(error, AttributeError | LookupError | TypeError)
+        problem = f"{'was not found' if absent else 'cannot be read'}: {type(error).__name__}"
+        return TemplateError(f"{{{fields[place].text}}} of {template!r} {problem}: {words_of(error)}")
 
-    scope: dict[str, Any] = {"escape": escape, "missing": missing, "check": check}
+    scope: dict[str, Any] = {"escape": escape, "missing": missing, "check": check, "fails_again": fails_again}
     exec(_compiled(_render_source(pieces)), scope)  # noqa: S102  # every text goes in by repr
     render: Callable[[Mapping[str, Any]], str] = scope["render"]
     return render
@@ -293,7 +310,8 @@ def _field_lines(field: _Field, value: str, place: int) -> list[str]:
     if field.may_miss():
         lines[0] = f" try:{lines[0]}"
         lines += [
-            " except (AttributeError, LookupError, TypeError) as error:",
+            " except Exception as error:",
+            f"  if not fails_again(lambda: {field.source()}): raise",
             f"  raise missing({place}, error) from error",
         ]
     # The fast half of part(), written in line.
@@ -480,6 +498,21 @@ _Path = tuple[str | int, ...]
 
 def _builtin(value: Any, path: _Path) -> Any:
     # A payload in JSON's own types, copied; what has no canonical form is refused here, with its place.
+    try:
+        return _copied(value, path)
+    except (InvalidPayload, RecursionError):
+        raise
+    except Exception as error:
+        if not fails_again(lambda: _copied(value, path)):
+            raise
+        problem = (
+            f"is of type {type(value).__name__}, and reading it raises {type(error).__name__}: name the "
+            "parameters that make up the payload with fingerprint=(...)"
+        )
+        raise InvalidPayload(f"{_place(path)} {problem}") from error
+
+
+def _copied(value: Any, path: _Path) -> Any:
     if value is None or type(value) is bool:
         return value
     if isinstance(value, dict):
@@ -562,5 +595,8 @@ def _number(number: float, path: _Path) -> int | float:
 
 
 def _refuse(problem: str, path: _Path) -> NoReturn:
-    place = "payload" + "".join([f"[{_shown(step) if isinstance(step, str) else step}]" for step in path])
-    raise InvalidPayload(f"{place} {problem}")
+    raise InvalidPayload(f"{_place(path)} {problem}")
+
+
+def _place(path: _Path) -> str:
+    return "payload" + "".join([f"[{_shown(step) if isinstance(step, str) else step}]" for step in path])

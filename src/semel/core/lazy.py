@@ -53,14 +53,14 @@ def refuse_lazy(value: Any, source: str) -> None:
 
 def _describe(value: Any) -> tuple[str, str] | None:
     """What a lazy value is, and what to return instead; None for any other value."""
-    kind = type(value)
-    if isinstance(value, Generator):
+    kind = type(value)  # and not __class__, which a proxy may have to look up
+    if issubclass(kind, Generator):
         return "a generator", LIST
-    if isinstance(value, AsyncGenerator):
+    if issubclass(kind, AsyncGenerator):
         return "an async generator", "return [item async for item in it]"
     if hasattr(kind, "__await__"):
         return f"an awaitable ({kind.__name__})", "await it in an async function, and return the value"
-    if isinstance(value, _MANAGERS):
+    if issubclass(kind, _MANAGERS):
         return "a context manager", "enter it in the function, and return a value"
     if kind.__module__ in _LAZY_MODULES and hasattr(kind, "__next__"):
         return f"an iterator ({kind.__name__})", LIST

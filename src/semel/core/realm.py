@@ -15,7 +15,7 @@ from semel.core.keys import Key, check, prefix
 from semel.core.sealing import Sealing
 from semel.core.secrecy import Concealed
 from semel.core.tokens import random_token
-from semel.errors import InvalidOption, UsageError
+from semel.errors import InvalidOption, UsageError, fails_again, words_of
 
 if TYPE_CHECKING:
     from semel.redact import Redactor
@@ -123,14 +123,20 @@ def plain(name: str, value: Any, *, typed: bool = False) -> Any:
         _check(name, value)
         return value
     try:
-        check_names(value)
-        made = msgspec.to_builtins(
-            value, builtin_types=() if typed else BYTES, str_keys=True, order="deterministic"
-        )
-    except (TypeError, ValueError, RecursionError) as error:
-        raise UsageError(f"{name!r} cannot be kept: {error}") from error
+        made = _builtins(value, typed)
+    except Exception as error:
+        if not fails_again(lambda: _builtins(value, typed)):
+            raise
+        raise UsageError(f"{name!r} cannot be kept: {words_of(error)}") from error
     _check(name, made)
     return made
+
+
+def _builtins(value: Any, typed: bool) -> Any:
+    check_names(value)
+    return msgspec.to_builtins(
+        value, builtin_types=() if typed else BYTES, str_keys=True, order="deterministic"
+    )
 
 
 def _check(name: str, value: Any) -> None:
