@@ -16,6 +16,7 @@ from semel.core.flow import FlowContext
 from semel.core.keys import fingerprint
 from semel.core.ledger import LedgerSteps
 from semel.core.realm import Realm
+from semel.core.runtime import check_interpreter, running_loop
 from semel.core.sealing import Sealing
 from semel.core.secrecy import Concealed, masked
 from semel.core.spans import DAY, Seconds, seconds
@@ -95,6 +96,7 @@ def connect(
     """
     if store is not None and url is not None:
         raise errors.InvalidOption("connect takes a store's URL or a store, not both")
+    check_interpreter()  # before a store starts a thread
     clock = clock or Clock()
     return Semel(
         open_store(_url_of(url), env=env, clock=clock) if store is None else store,
@@ -258,6 +260,7 @@ class Semel:
         from semel.core.heartbeat import Heartbeats
         from semel.core.locks import SignalSafeEvent
 
+        check_interpreter()
         clock = clock or Clock()
         events = _events(on_event, redact, clock, log_keys=log_keys)
         if overflow is not None:
@@ -575,6 +578,7 @@ class AsyncSemel:
 
         if self._sync._is_view:
             return
+        running_loop()
         await leave(self._sync.store)
         await asyncio.to_thread(self._sync.close)
 

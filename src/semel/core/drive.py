@@ -37,6 +37,7 @@ from semel.core.commands import (
     Watch,
     allowed,
 )
+from semel.core.runtime import running_loop
 from semel.errors import StoreError, UsageError, WrongReply
 from semel.model import ScanCost, TableSize
 from semel.tables import Table
@@ -366,6 +367,7 @@ async def aadvance(  # noqa: C901 - one case for each kind of command
     on_error: ErrorListener | None = None,
 ) -> Any:
     """Run the steps to their end, or without `work` up to a `Call`, which is then what is returned."""
+    running_loop()  # before anything is claimed
     cancelled: BaseException | None = None
     try:
         command: Any = steps.send(reply)

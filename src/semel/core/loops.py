@@ -4,6 +4,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from semel.core.runtime import running_loop
+
 if TYPE_CHECKING:
     import asyncio
 
@@ -26,9 +28,7 @@ class PerLoop(Generic[T]):
 
     def here(self) -> T:
         """The running loop's."""
-        import asyncio
-
-        loop = asyncio.get_running_loop()
+        loop = running_loop()
         try:
             return self._made[loop]
         except KeyError:
@@ -38,9 +38,7 @@ class PerLoop(Generic[T]):
 
     async def leave(self) -> None:
         """Close the running loop's, if it has one."""
-        from asyncio import get_running_loop
-
-        made = self._made.pop(get_running_loop(), None)
+        made = self._made.pop(running_loop(), None)
         if made is not None:
             await self._close(made)
 
