@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         Mailbox,
         Switches,
     )
+    from semel.state.mailbox import LatestMoment
     from semel.state.switches import SwitchCache, SwitchSteps
     from semel.state.transaction import Rules, Transaction
 
@@ -230,6 +231,8 @@ class Shared(Concealed, msgspec.Struct, frozen=True):
     worker: str
     rates: "list[RateKeeper]"
     """What counts the rates of all scopes, once that is asked for."""
+    latest: "dict[str, LatestMoment]"
+    """When each mailbox was last written to, by its qualified name."""
 
 
 class Semel:
@@ -280,6 +283,7 @@ class Semel:
                 [],
                 worker,
                 [],
+                {},
             ),
             scope,
         )
@@ -378,11 +382,13 @@ class Semel:
     def mailbox(self, name: str, *, ttl: Seconds | None = None, shards: int = 1) -> "Mailbox":
         """Messages that wait under this name, for `ttl` at most: 14 days; in so many shards or more."""
         from semel.state.facades import Mailbox
-        from semel.state.mailbox import TTL, MailboxSteps
+        from semel.state.mailbox import TTL, LatestMoment, MailboxSteps
 
         span = TTL if ttl is None else ttl
+        # One for all objects of a name: the order of messages does not depend on who puts them in.
+        latest = self._shared.latest.setdefault(self._realm.name(name), LatestMoment())
         steps = MailboxSteps(
-            self._realm, self.ledger.steps, self._shared.codec, name, ttl=span, shards=shards
+            self._realm, self.ledger.steps, self._shared.codec, name, ttl=span, shards=shards, latest=latest
         )
         return Mailbox(steps, self.store)
 

@@ -1,5 +1,6 @@
 """Ids that sort by the time of their event, and within a millisecond as they were made."""
 
+import os
 import threading
 
 import pytest
@@ -10,6 +11,8 @@ from ulid import ULID
 import semel
 from semel.core import ulids
 from semel.core.ulids import REMEMBERED, Ulids, first, last, milliseconds
+from semel.doors.inbox import Message, open_inbox
+from semel.testing import FakeClock
 
 NOW = 1_700_000_000.123
 
@@ -47,6 +50,47 @@ def test_threads_that_make_ids_at_once_make_different_ones():
     for thread in threads:
         thread.join()
     assert len(set(made)) == 4000
+
+
+def test_the_order_of_messages_does_not_depend_on_the_object_that_puts_them_in():
+    clock = FakeClock()
+    with semel.connect("memory:", clock=clock) as s, s.scoped("tenant") as tenant:
+        for one in (s, tenant):
+            boxes = [one.mailbox("jobs"), one.through("door").mailbox("jobs")]
+            inbox = open_inbox(one, "jobs")
+            for number in range(60):
+                message = Message(f"m{number}", number, group="g")
+                inbox.put(message) if number % 3 == 2 else boxes[number % 3].put([message])
+                if number == 30:
+                    clock.jump(-60)  # what comes later stays later
+            found = one.mailbox("jobs").letters(message.lane, 100).letters
+            assert [letter.key for letter in found] == [f"m{number}" for number in range(60)]
+
+
+def test_the_order_of_entries_does_not_depend_on_the_object_that_appends_them():
+    with semel.connect("memory:") as s:
+        journals = [s.journal, s.scoped(s.scope).journal, s.through("door").journal]
+        for number in range(60):
+            journals[number % 3].append("chat", {"n": number}, at=NOW)
+        entries = s.journal.list("chat", limit=100).entries
+    assert [entry.body["n"] for entry in entries] == list(range(60))
+
+
+@pytest.mark.situation(35)
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_makes_other_ids_than_its_parent():
+    maker = Ulids()
+    maker.make(NOW)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        os.write(writing, maker.make(NOW).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(reading, 26).decode() != maker.make(NOW)
+    os.close(reading)
+    os.close(writing)
 
 
 def test_two_makers_make_different_ids():

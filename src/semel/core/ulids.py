@@ -2,7 +2,9 @@
 
 import os
 from collections import OrderedDict
+from typing import Final
 
+from semel.core.forks import FORKING
 from semel.core.locks import SignalSafeLock
 
 RANDOM_BITS = 80
@@ -16,9 +18,14 @@ REMEMBERED = 4096
 
 
 class Ulids:
-    """Makes ids. Two for the same millisecond are in order if the same process makes them."""
+    """Makes ids. Two for the same millisecond are in order if the same object makes them."""
 
     def __init__(self) -> None:
+        self.reset_after_fork()
+        FORKING.add(self)
+
+    def reset_after_fork(self) -> None:
+        """Have made nothing: a child that counted on would make the ids that its parent makes."""
         self._lock = SignalSafeLock()
         self._last: OrderedDict[int, int] = OrderedDict()
 
@@ -33,6 +40,10 @@ class Ulids:
             if len(self._last) > REMEMBERED:
                 self._last.popitem(last=False)
         return text(moment, number)
+
+
+ULIDS: Final = Ulids()
+"""The one source of a process: its ids are in order, whichever mailbox or journal they are for."""
 
 
 def milliseconds(at: float) -> int:

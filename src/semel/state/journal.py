@@ -29,7 +29,7 @@ from semel.core.parts import Part, PartPlan, PartRefusals, PartVerdict, TimedPla
 from semel.core.policy import check_limit
 from semel.core.realm import Moment, Realm, copied, moment_of, plain
 from semel.core.spans import DAY, Seconds, seconds
-from semel.core.ulids import Ulids
+from semel.core.ulids import ULIDS, Ulids
 from semel.tables import JOURNAL, Table
 from semel.tables.seeds import ACTIVITIES, MESSAGES, SUPPORT_AUDIT
 
@@ -121,12 +121,12 @@ class Entries(msgspec.Struct, frozen=True):
 class JournalSteps:
     """The rules of the journal, as generators of commands."""
 
-    def __init__(self, realm: Realm, book: Book = OWN, ids: Ulids | None = None) -> None:
+    def __init__(self, realm: Realm, book: Book = OWN, ids: Ulids = ULIDS) -> None:
         self.realm = realm
         self._book = book
         self._table = book.table
         self._marked = "token" in book.table.attributes
-        self._ids = ids or Ulids()
+        self._ids = ids
         # Other tables have owners, who read them.
         self._sealing = realm.sealing if book is OWN else None
 

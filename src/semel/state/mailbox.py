@@ -44,13 +44,14 @@ from semel.core.commands import (
     write,
     write_each,
 )
+from semel.core.forks import FORKING
 from semel.core.keys import check
 from semel.core.ledger import LedgerSteps
 from semel.core.lifecycle import Status
 from semel.core.locks import SignalSafeLock
 from semel.core.realm import Realm, SubjectHash
 from semel.core.spans import DAY, Seconds, seconds
-from semel.core.ulids import Ulids
+from semel.core.ulids import ULIDS
 from semel.state.shards import ALONE, BEYOND, DEAD, GROUP, Shards, ShardSteps
 from semel.tables import INBOX
 
@@ -196,6 +197,25 @@ def is_shared(lane: str) -> bool:
     return lane.startswith(GROUP)
 
 
+class LatestMoment:
+    """When a process last accepted a letter for a mailbox, by the store's clock."""
+
+    def __init__(self) -> None:
+        self._moment = 0.0
+        self.reset_after_fork()
+        FORKING.add(self)
+
+    def reset_after_fork(self) -> None:
+        """Have a lock that no thread of the parent holds."""
+        self._lock = SignalSafeLock()
+
+    def at_least(self, now: float) -> float:
+        """Return this moment, or the latest one if the clock was set back since."""
+        with self._lock:
+            self._moment = max(self._moment, now)
+            return self._moment
+
+
 class MailboxSteps:
     """The rules of one mailbox, as generators of commands."""
 
@@ -208,6 +228,7 @@ class MailboxSteps:
         *,
         ttl: Seconds = TTL,
         shards: int = 1,
+        latest: LatestMoment | None = None,
     ) -> None:
         check(name)
         if ":" in name:
@@ -215,7 +236,7 @@ class MailboxSteps:
         self.ttl: float = seconds(ttl)
         self.realm, self._ledger, self._codec = realm, ledger, codec
         self._name = realm.name(name)
-        self._ids, self._last, self._lock = Ulids(), 0.0, SignalSafeLock()
+        self._latest = latest or LatestMoment()
         self.shards: ShardSteps = ShardSteps(realm, self._name, shards)
 
     # Accepting
@@ -232,16 +253,10 @@ class MailboxSteps:
                 yield from write_each(Batch(tuple(puts)))
 
     def _put(self, message: Message, body: Body, now: float, shards: Shards) -> Put:
-        at, id = self._named(now)
+        at = self._latest.at_least(now)
         person = self.realm.subject_of(message.subject)
         item = _kept(message.key, message.group, body, person) | {"at": at, "expires_at": After(self.ttl)}
-        return Put(INBOX, self._home(shards, message.lane, at), item, sort=f"{message.lane}.{id}")
-
-    def _named(self, now: float) -> tuple[float, str]:
-        """A moment that is not before the last one here, though the clock be set back; and an id from it."""
-        with self._lock:
-            self._last = max(self._last, now)
-            return self._last, self._ids.make(self._last)
+        return Put(INBOX, self._home(shards, message.lane, at), item, sort=f"{message.lane}.{ULIDS.make(at)}")
 
     def sealed(self, message: Message) -> Body:
         """What a message says, as it is kept: encrypted where the ledger encrypts."""
