@@ -515,7 +515,7 @@ def _ledger(site: Site) -> Any:
 
 def _waiting(site: Site) -> int:
     with _ledger(site) as s:
-        inbox = open_inbox(s, "support")
+        inbox = open_inbox(s, "support", shared=True)
         counted = inbox.count()
         total = counted.number
         while counted.after is not None:
@@ -526,7 +526,7 @@ def _waiting(site: Site) -> int:
 
 def _until_empty(site: Site) -> None:
     with _ledger(site) as s:
-        inbox = open_inbox(s, "support")
+        inbox = open_inbox(s, "support", shared=True)
         while inbox.waiting():
             time.sleep(0.2)
 
@@ -536,7 +536,7 @@ def _count(site: Site, unique: list[int], done: Held) -> None:
     expected = {":".join(("evt", "rp", *message(number))) for number in unique}
     with _ledger(site) as s:
         done.completed, done.otherwise = _events(s, expected)
-        done.dead = len(open_inbox(s, "support").dead())
+        done.dead = len(open_inbox(s, "support", shared=True).dead())
         done.actions, done.actions_twice, done.actions_missing = _actions(s, unique)
 
 

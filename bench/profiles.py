@@ -272,7 +272,7 @@ def messages() -> Iterator[Call]:
     """Messages to support that wait in the inbox, each handled to the end, a conversation at a time."""
     secret = b"a secret for a benchmark, and for nothing else"
     with bare.disk_folder() as folder, semel.connect(f"sqlite:///{folder / 's.db'}", secret=secret) as s:
-        inbox = open_inbox(s, "support")
+        inbox = open_inbox(s, "support", shared=True)
         app = Support(s, inbox, Settings())
         for number in range(CONVERSATIONS):
             inbox.put(*(message_of(s, number * MESSAGES + each) for each in range(MESSAGES)))

@@ -58,7 +58,7 @@ class Desk:
 
     def __init__(self, settings: Settings) -> None:
         self.s = semel.connect("memory:")
-        self.inbox: Inbox = open_inbox(self.s, "notices")
+        self.inbox: Inbox = open_inbox(self.s, "notices", shared=True)
         self.app = Notices(self.s, self.inbox, settings)
 
     def deliver(self, number: str, *, event: str = "order.paid", secret: str = SECRET) -> WebhookResponse:

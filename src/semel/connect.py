@@ -379,8 +379,13 @@ class Semel:
         )
         return Ops(steps, self.store)
 
-    def mailbox(self, name: str, *, ttl: Seconds | None = None, shards: int = 1) -> "Mailbox":
-        """Messages that wait under this name, for `ttl` at most: 14 days; in so many shards or more."""
+    def mailbox(
+        self, name: str, *, ttl: Seconds | None = None, shards: int = 1, shared: bool = False
+    ) -> "Mailbox":
+        """Messages that wait under this name, for `ttl` at most: 14 days; in so many shards or more.
+
+        `shared` says that the key of a message is a key of the ledger as it is.
+        """
         from semel.state.facades import Mailbox
         from semel.state.mailbox import TTL, LatestMoment, MailboxSteps
 
@@ -388,7 +393,14 @@ class Semel:
         # One for all objects of a name: the order of messages does not depend on who puts them in.
         latest = self._shared.latest.setdefault(self._realm.name(name), LatestMoment())
         steps = MailboxSteps(
-            self._realm, self.ledger.steps, self._shared.codec, name, ttl=span, shards=shards, latest=latest
+            self._realm,
+            self.ledger.steps,
+            self._shared.codec,
+            name,
+            ttl=span,
+            shards=shards,
+            shared=shared,
+            latest=latest,
         )
         return Mailbox(steps, self.store)
 
@@ -551,11 +563,14 @@ class AsyncSemel:
 
         return AsyncOps(self._sync.ops.steps, self._sync.store)
 
-    def mailbox(self, name: str, *, ttl: Seconds | None = None, shards: int = 1) -> "AsyncMailbox":
+    def mailbox(
+        self, name: str, *, ttl: Seconds | None = None, shards: int = 1, shared: bool = False
+    ) -> "AsyncMailbox":
         """Messages that wait under this name; in so many shards or more."""
         from semel.state.facades import AsyncMailbox
 
-        return AsyncMailbox(self._sync.mailbox(name, ttl=ttl, shards=shards).steps, self._sync.store)
+        steps = self._sync.mailbox(name, ttl=ttl, shards=shards, shared=shared).steps
+        return AsyncMailbox(steps, self._sync.store)
 
     def gate(self, *rules: "Rule", ttl: Seconds = DAY, trace: str | None = None) -> "AsyncGate":
         """A gate that weighs these rules."""

@@ -15,7 +15,16 @@ from semel.core.commands import Call, Raised, Returned, Steps
 from semel.core.drive import aadvance, advance
 from semel.core.events import lasting_name, name_of
 from semel.core.flow import Flow, FlowContext, Work
-from semel.core.keys import Key, check, compile_binder, compile_template, fingerprint, part, skeleton
+from semel.core.keys import (
+    Key,
+    check,
+    compile_binder,
+    compile_template,
+    fingerprint,
+    part,
+    refuse_message_key,
+    skeleton,
+)
 from semel.core.lazy import check_function
 from semel.core.ledger import LedgerSteps
 from semel.core.policy import Options, Policy, policy_of
@@ -263,7 +272,7 @@ class Protected:
         if not self._typed:
             self._learn_type()
         flow = self._flow
-        id = self._name(_shown(key, flow.policy, flow.context.ledger))
+        id = self._name(_shown(refuse_message_key(key), flow.policy, flow.context.ledger))
         # Asked by the key itself: one that is hidden does not tell whose step it is.
         subject = self._person(args, kwargs) or subject_of_step(self._name(key))
         fingerprint = self._print(self._bind(*args, **kwargs))
@@ -303,7 +312,7 @@ class Protected:
         if self._render is not None:
             id = self._prefix + self._render(bound)  # a template's keys are checked as they are made
         elif self._key_maker is not None:
-            id = self._name(self._key_maker(*args, **kwargs))
+            id = self._name(refuse_message_key(self._key_maker(*args, **kwargs)))
         else:
             id = self._by_arguments(bound)
         if self._hidden:

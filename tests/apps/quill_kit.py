@@ -106,6 +106,9 @@ class Box:
     async def aput(self, *messages: Message) -> None:
         self.put(*messages)
 
+    def record_key(self, key: str) -> str:
+        return key
+
     def others(self, message: Message, *, seconds: float = 60.0) -> Iterator[list[WaitingMessage]]:
         yield []
 

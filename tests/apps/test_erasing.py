@@ -86,7 +86,7 @@ class Runs:
 @pytest.fixture
 def support(ledger: Callable[[str], semel.Semel]) -> Iterator[Runs]:
     with ledger("support") as s:
-        inbox = open_inbox(s, "support")
+        inbox = open_inbox(s, "support", shared=True)
         settings = SupportSettings(webhook_token="hook-token-of-the-tests", excerpt=True)
         with closing(Support(s, inbox, settings)) as app:
             yield Runs(s, app, inbox)
@@ -149,7 +149,7 @@ def test_a_customer_is_known_by_phone_by_id_or_by_the_conversation(support: Runs
 @pytest.fixture
 def household(ledger: Callable[[str], semel.Semel]) -> Iterator[Runs]:
     with ledger("household") as s:
-        inbox = open_inbox(s, "household")
+        inbox = open_inbox(s, "household", shared=True)
         hours: Any = awake()
         settings = HouseholdSettings(secret_token="nobody-else-knows", **hours)
         with closing(Household(s, inbox, settings)) as app:
@@ -209,7 +209,7 @@ class Down:
 @pytest.fixture
 def quill(ledger: Callable[[str], semel.Semel], tmp_path: Any) -> Iterator[Runs]:
     with ledger("quill") as s:
-        inbox = open_inbox(s, "quill")
+        inbox = open_inbox(s, "quill", shared=True)
         settings = QuillSettings(aloware_token=TOKEN, star=str(tmp_path / "quill.db"))
         with closing(Quill(s, inbox, settings)) as app:
             yield Runs(s, app, inbox)
@@ -267,7 +267,7 @@ def test_the_probe_names_nobody(ledger: Callable[[str], semel.Semel]) -> None:
 
 def test_without_a_secret_nobody_is_named_and_everything_works(clock: FakeClock) -> None:
     with semel.connect("memory:", clock=clock) as s:
-        inbox = open_inbox(s, "household")
+        inbox = open_inbox(s, "household", shared=True)
         hours: Any = awake()
         settings = HouseholdSettings(secret_token="nobody-else-knows", **hours)
         with closing(Household(s, inbox, settings)) as app:

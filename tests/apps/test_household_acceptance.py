@@ -73,7 +73,7 @@ class House:
 
     def dead(self) -> set[str]:
         """What is laid aside for a person to settle."""
-        with closing(open_inbox(self.s, "household", **self.queues)) as inbox:
+        with closing(open_inbox(self.s, "household", **self.queues, shared=True)) as inbox:
             return {letter.key for letter in inbox.dead()}
 
     def outcome(self, key: str) -> dict[str, Any]:

@@ -632,7 +632,7 @@ def test_a_ledger_that_forgets_too_early_is_refused(s: semel.Semel, tmp_path: Pa
         assert refused.hooks
     quill = Quill(s, Box(), Settings(aloware_token=TOKEN, **settings))
     assert quill.hooks
-    open_inbox(s, "quill").worker(quill.handle, **quill.worker_options)
+    open_inbox(s, "quill", shared=True).worker(quill.handle, **quill.worker_options)
     quill.close()
 
 

@@ -48,7 +48,7 @@ class Process:
 
     def __init__(self, s: semel.Semel, clock: FakeClock, sink: Any = None, **more: Any) -> None:
         self.s, self.clock = s, clock
-        self.inbox = StoreInbox(s, "quill")
+        self.inbox = StoreInbox(s, "quill", shared=True)
         chosen = {"aloware_token": TOKEN, "hubspot_secret": SECRET, **more}
         self.app = Quill(s, self.inbox, Settings(**chosen))
         if sink is not None:

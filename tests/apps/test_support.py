@@ -44,6 +44,9 @@ class Letters:
     def __init__(self) -> None:
         self.messages: list[Message] = []
 
+    def record_key(self, key: str) -> str:
+        return key
+
     def put(self, *messages: Message) -> None:
         self.messages += messages
 
@@ -873,7 +876,7 @@ def test_a_conversation_is_handled_in_order_by_several_workers_without_a_queue(t
     left, lock, done = 3 * 8, threading.Lock(), threading.Event()
     url = f"sqlite:///{tmp_path / 'semel.db'}"
     with semel.connect(url, secret=b"of the tests") as s:
-        inbox = open_inbox(s, "support")
+        inbox = open_inbox(s, "support", shared=True)
         app = Support(s, inbox, Settings(webhook_token=TOKEN))
 
         def handle(message: Message) -> Any:

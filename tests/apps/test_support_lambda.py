@@ -223,7 +223,7 @@ def test_a_message_that_is_failed_for_good_goes_to_the_dead_letters_and_holds_up
     assert functions.records() == []
     assert functions.richpanel.assigned == [("c-1", "support")]
     s = semel.connect(os.environ["SEMEL_URL"], env=functions.place.env)
-    inbox = open_inbox(s, "support", queue=os.environ[QUEUE], dead_letters=os.environ[DEAD])
+    inbox = open_inbox(s, "support", queue=os.environ[QUEUE], dead_letters=os.environ[DEAD], shared=True)
     with s, closing(inbox):
         (dead,) = inbox.dead()
         assert (dead.key, dead.group) == ("evt:rp:c-1:m-1", "c-1")

@@ -597,10 +597,10 @@ def test_messages_go_and_come_encrypted_between_those_who_trust_each_other(
 @pytest.mark.parametrize(
     ("id", "key"),
     [
-        ("o:1", "amqp:orders:o%3A1"),
-        (7, "amqp:orders:7"),
-        (b"\x01\xff", "amqp:orders:01ff"),
-        (UUID(int=1), "amqp:orders:00000000-0000-0000-0000-000000000001"),
+        ("o:1", "amqp::orders:o%3A1"),
+        (7, "amqp::orders:7"),
+        (b"\x01\xff", "amqp::orders:01ff"),
+        (UUID(int=1), "amqp::orders:00000000-0000-0000-0000-000000000001"),
     ],
 )
 def test_a_message_id_of_any_type_makes_a_key(id, key) -> None:

@@ -901,7 +901,7 @@ def test_a_function_is_set_up_from_its_environment(dynoxide, request, tmp_path, 
     import boto3
 
     client = boto3.client("dynamodb", endpoint_url=dynoxide, region_name="us-east-1")
-    item = client.get_item(TableName=table, Key={"idempotency_key": {"S": "eventbridge:orders:e-1"}})["Item"]
+    item = client.get_item(TableName=table, Key={"idempotency_key": {"S": "eventbridge::orders:e-1"}})["Item"]
     client.close()
     assert int(item["expiry_time"]["N"]) > int(item["created_at"]["N"])
     on.s.close()

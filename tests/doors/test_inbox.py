@@ -165,7 +165,7 @@ def test_waiting_for_its_turn_is_no_attempt(desk):
         [letter, _] = desk.letters(first)
         assert (letter.attempts, letter.error) == (0, "Later: the bank is closed; again in 20.0 s")
         assert letter.not_before == pytest.approx(desk.clock.now() + 20)
-        assert desk.s.ledger.get("a0").attempt == 0
+        assert desk.s.ledger.get(desk.inbox.record_key("a0")).attempt == 0
         desk.clock.advance(20.1)
     sweep(worker, desk.clock)
     assert (diary.of("a"), diary.of("b")) == (["a0"] * 5 + ["a1"], ["b0"])
@@ -364,7 +364,7 @@ def test_a_key_made_of_parts_is_a_key(office):
     diary = Diary()
     sweep(office.worker(diary), office.clock)
     assert diary.keys == ["evt:a%3Ab"]
-    assert office.s.ledger.is_processed("evt:a%3Ab")
+    assert office.s.ledger.is_processed(office.inbox.record_key("evt:a%3Ab"))
 
 
 def test_messages_of_one_group_are_written_one_after_the_other_and_others_at_once(office):
@@ -435,7 +435,7 @@ def test_a_message_is_gone_when_its_time_is_over(office):
 def test_what_is_done_is_remembered_for_as_long_as_a_message_can_wait(office):
     office.put(Message("x", 0))
     sweep(office.worker(Diary()), office.clock)
-    assert office.s.ledger.get("x").expires_at >= office.clock.now() + TTL
+    assert office.s.ledger.get(office.inbox.record_key("x")).expires_at >= office.clock.now() + TTL
     with pytest.raises(errors.InvalidOption, match="shorter than horizon"):
         office.worker(Diary(), ttl=DAY)
 
@@ -466,7 +466,7 @@ def test_a_message_that_cannot_be_read_any_more_is_put_aside_at_once_and_holds_n
         "MessageUnreadable: message 'a0' cannot be read (it is encrypted with the key"
     )
     assert [one.body for one in new.dead(bodies=True)] == [msgspec.UNSET]
-    assert office.s.ledger.get("a0") is None, "it was never begun"
+    assert office.s.ledger.get(office.inbox.record_key("a0")) is None, "it was never begun"
     assert new.redrive() == 1
     sweep(old.worker(diary), office.clock)
     assert diary.keys == ["a1", "a0"]
@@ -532,18 +532,18 @@ def test_nobody_stands_still_for_longer_than_a_minute(office):
 def test_what_is_in_doubt_waits_for_a_person_and_then_goes_on(office):
     """The attempt before vanished, and the policy is to hold: the group waits until somebody settles it."""
     office.put(*conversation("a", 0, 1))
-    office.s.ledger.claim("a0", lease=1, ttl=TTL)
+    office.s.ledger.claim(office.inbox.record_key("a0"), lease=1, ttl=TTL)
     office.clock.advance(2)
     diary = Diary()
     worker = office.worker(diary, on_lapsed="hold")
     sweep(worker, office.clock)
-    assert office.s.ledger.get("a0").status is semel.Status.UNKNOWN
+    assert office.s.ledger.get(office.inbox.record_key("a0")).status is semel.Status.UNKNOWN
     office.clock.advance(HELD_SECONDS - 1)
     assert not worker.lanes.wake(office.clock.monotonic()), "nobody is in that much of a hurry"
     office.clock.advance(1)
     sweep(worker, office.clock)
     assert diary.keys == []
-    office.s.ledger.resolve("a0", semel.Happened("sent"), ttl=TTL)
+    office.s.ledger.resolve(office.inbox.record_key("a0"), semel.Happened("sent"), ttl=TTL)
     office.clock.advance(HELD_SECONDS)
     sweep(worker, office.clock)
     assert diary.keys == ["a1"]
@@ -552,7 +552,7 @@ def test_what_is_in_doubt_waits_for_a_person_and_then_goes_on(office):
 def test_what_waits_for_a_person_is_looked_at_the_less_often_the_longer_it_has(office):
     """Thousands that nobody has settled do not keep a worker from the rest."""
     office.put(Message("m", 1))
-    office.s.ledger.doubt(office.s.ledger.claim("m", ttl=TTL))
+    office.s.ledger.doubt(office.s.ledger.claim(office.inbox.record_key("m"), ttl=TTL))
     office.clock.advance(1000)
     worker = office.worker(nobody, on_lapsed="hold")
     sweep(worker, office.clock)
@@ -579,7 +579,7 @@ def test_a_message_that_cannot_be_read_is_not_among_what_else_waits(office):
 
 def test_what_somebody_else_has_claimed_is_left_alone_until_his_lease_is_over(office):
     office.put(*conversation("a", 0, 1))
-    office.s.ledger.claim("a0", lease=20, ttl=TTL)
+    office.s.ledger.claim(office.inbox.record_key("a0"), lease=20, ttl=TTL)
     diary = Diary()
     worker = office.worker(diary)
     for _ in range(20):
@@ -595,7 +595,7 @@ def test_what_vanished_as_often_as_the_limit_allows_is_put_aside(office):
     """A message that kills whoever handles it."""
     office.put(*conversation("a", 0, 1))
     for _ in range(3):
-        office.s.ledger.claim("a0", lease=1, ttl=TTL)
+        office.s.ledger.claim(office.inbox.record_key("a0"), lease=1, ttl=TTL)
         office.clock.advance(2)
     diary = Diary()
     sweep(office.worker(diary, max_attempts=3), office.clock)

@@ -204,7 +204,7 @@ def test_a_number_is_raised_by_whoever_names_a_higher_one_and_holds_for_all(offi
 
 
 def test_of_two_who_raise_it_at_once_neither_undoes_the_other(office):
-    realm = office.box.steps._realm
+    realm = office.box.steps.realm
     made = [
         MailboxSteps(realm, office.s.ledger.steps, office.s.ledger.steps.codec, "in", shards=shards)
         for shards in (3, 8, 5)

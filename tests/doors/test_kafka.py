@@ -308,7 +308,7 @@ def test_every_clients_message_has_the_same_place_and_key(s):
     taking = handler(s, handled.append, group="g", cluster="c")
     assert [taking.take(one).verdict for one in (record, message_at(7))] == [Verdict.DONE, Verdict.DUPLICATE]
     assert handled == [record]
-    assert s.ledger.is_processed("kafka:g:c:orders:2:7:5")
+    assert s.ledger.is_processed("kafka::g:c:orders:2:7:5")
 
 
 def test_another_place_group_cluster_or_time_is_another_message(s):

@@ -54,7 +54,7 @@ def test_a_message_is_handled_once_and_acknowledged(
     [message] = seen
     assert (message.json(), message.attributes, message.id) == ({"order": 7}, {"source": "shop"}, number)
     assert (message.subscription, message.deliveries) == (NAME, 1)
-    assert s.ledger.is_processed(f"pubsub:{NAME}:{number}")
+    assert s.ledger.is_processed(f"pubsub::{NAME}:{number}")
 
 
 def test_a_message_whose_acknowledgement_was_lost_is_delivered_again_and_not_handled_again(

@@ -87,7 +87,7 @@ def test_a_pushed_message_is_handled_once_and_both_deliveries_are_acknowledged(s
     assert (message.ordering_key, message.deliveries, message.subscription) == ("ada", 5, NAME)
     assert message.published == datetime(2026, 2, 26, 19, 13, 55, 749000, UTC)
     # The same key as when it is pulled: a subscription may change from one to the other.
-    assert s.ledger.is_processed(f"pubsub:{NAME}:1")
+    assert s.ledger.is_processed(f"pubsub::{NAME}:1")
 
 
 def test_an_unwrapped_message_has_its_name_and_its_attributes_in_the_headers(s: semel.Semel) -> None:
@@ -122,7 +122,7 @@ def test_what_fails_is_not_acknowledged_and_comes_again(s: semel.Semel) -> None:
 
 
 def test_what_is_being_handled_elsewhere_is_not_acknowledged(s: semel.Semel) -> None:
-    assert isinstance(s.ledger.claim(f"pubsub:{NAME}:1"), semel.Claimed)
+    assert isinstance(s.ledger.claim(f"pubsub::{NAME}:1"), semel.Claimed)
     answer = PushReceiver(s, never, token=None).receive({}, envelope())
     assert answer.status == 503
     assert int(answer.headers["Retry-After"]) > 0

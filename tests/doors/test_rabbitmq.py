@@ -15,6 +15,7 @@ import pytest
 
 import semel
 from semel.core.events import What
+from semel.core.keys import own_key
 from semel.doors.aio_pika import callback
 from semel.doors.rabbitmq import Consumer
 from semel.errors import AddressRefused, BrokerUnavailable
@@ -204,7 +205,7 @@ def test_what_cannot_be_mended_goes_to_the_dead_letters(queue, s, consuming):
 @WAYS
 def test_a_busy_message_is_given_back(queue, s, events, consuming):
     handled: list[object] = []
-    claim = s.ledger.claim(semel.Key("rabbitmq", queue.name, "o-1"), lease=0.001)
+    claim = s.ledger.claim(own_key("rabbitmq", queue.name, "o-1"), lease=0.001)
     queue.send("o-1")
     with consuming(s, queue, handled.append):
         assert until(lambda: len(handled) == 1)

@@ -20,6 +20,7 @@ from semel import errors
 from semel.aws.errors import ServiceError
 from semel.aws.sqs import MAX_BYTES, Queue, batches, translated
 from semel.core.events import Events
+from semel.core.keys import own_key
 from semel.doors.queues.consuming import Consuming, Handling
 from semel.doors.queues.dispatcher import Dispatcher, DispatchSettings, InFlight, Requeue
 from semel.doors.queues.messages import DeliveryResult, Verdict
@@ -288,7 +289,7 @@ def test_a_message_that_was_lost_to_somebody_else_is_still_handled_once(s, queue
 def test_a_message_that_somebody_else_works_on_stays_away_until_that_lease_is_over(s, queue_of):
     queue = queue_of(fifo=False)
     id = queue.send("x")
-    s.ledger.claim(semel.Key(queue.name, id), lease=50, ttl=semel.DAY * 4)
+    s.ledger.claim(own_key("sqs", queue.name, id), lease=50, ttl=semel.DAY * 4)
     consumer = Consumer(s, queue, lambda _: pytest.fail("it is not ours"), poll=1)
     queue.asked.clear()
     running = threading.Thread(target=consumer.run)
@@ -443,7 +444,7 @@ def test_control_c_finishes_what_runs_and_ends_the_run(s, queue_of):
     diary = Diary(0, lambda _: pthread_kill(threading.main_thread().ident or 0, SIGINT))
     with pytest.raises(KeyboardInterrupt):
         diary.run(s, queue)
-    assert s.ledger.get(semel.Key(queue.name, "0")).status is semel.Status.COMPLETED
+    assert s.ledger.get(own_key("sqs", queue.name, "0")).status is semel.Status.COMPLETED
     assert sum(counts(queue)) == 2 - len(diary.messages)
 
 
@@ -466,7 +467,7 @@ def test_the_ledger_remembers_for_as_long_as_the_queue_does(s, queue_of):
     queue = queue_of(MessageRetentionPeriod=retention)
     queue.send("x", group="g", dedup="x-1")
     Diary(1).run(s, queue)
-    record = s.ledger.get(semel.Key(queue.name, "x-1"))
+    record = s.ledger.get(own_key("sqs", queue.name, "x-1"))
     assert record.expires_at - record.created_at >= retention
     with pytest.raises(semel.InvalidOption, match=f"shorter than horizon \\({retention} s\\)"):
         Diary(1).run(s, queue, ttl=retention - 1)
@@ -800,17 +801,17 @@ def test_an_interrupted_worker_ends_and_says_why():
 
 def test_the_usual_key_is_the_senders_name_or_else_the_queues():
     plain = message("m")
-    assert usual_key(plain) == "q:m"
+    assert usual_key(plain) == "sqs::q:m"
     named = message("m", "g", dedup="order:7")
-    assert usual_key(named) == "q:order%3A7"
-    assert usual_key(named, by_group=True) == "q:g:order%3A7"
+    assert usual_key(named) == "sqs::q:order%3A7"
+    assert usual_key(named, by_group=True) == "sqs::q:g:order%3A7"
 
 
 def test_equal_bodies_on_two_days_are_two_messages():
     """Where SQS makes the name of the body, equal bodies would be one for ever."""
     hashed = "62c66a7a5dd70c3146618063c344e531e6d4b59e379808443ce962b3abd63c5a"
-    assert usual_key(message("m", dedup=hashed)) == "q:m"
-    assert usual_key(message("other", dedup=hashed)) == f"q:{hashed}"
+    assert usual_key(message("m", dedup=hashed)) == "sqs::q:m"
+    assert usual_key(message("other", dedup=hashed)) == f"sqs::q:{hashed}"
 
 
 def test_a_dead_letter_says_as_much_as_there_is_room_for():

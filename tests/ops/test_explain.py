@@ -297,7 +297,7 @@ def test_where_steps_would_take_a_scan_the_story_says_so(s, house):
 
 
 def test_a_dead_letter_and_what_became_of_it_are_told(s):
-    box = s.mailbox("orders")
+    box = s.mailbox("orders", shared=True)
     box.put([Message(KEY, {"order": 7}, group="g"), Message("another", 1)])
     s.ledger.fail(claim(s), ValueError("no such account"))
     [waiting] = s.ops.explain(KEY, inboxes=["orders"]).messages

@@ -393,10 +393,10 @@ def test_a_dead_letter_that_was_never_tried_leaves_a_line_too(heard: pytest.LogC
     """One that failed for good and was delivered again, and one that cannot be read."""
     store, sealed = MemoryStore(), Encryption({"a": b"k" * 32}, active="a")
     with semel.Semel(store) as s, semel.Semel(store, codec=Codec(encryption=sealed)) as other:
-        claim = s.ledger.claim("order:1")
+        inbox = open_inbox(s, "orders")
+        claim = s.ledger.claim(inbox.record_key("order:1"))
         assert isinstance(claim, semel.Claimed)
         s.ledger.fail(claim, Declined("no"))
-        inbox = open_inbox(s, "orders")
         inbox.put(Message("order:1", {}))
         open_inbox(other, "orders").put(Message("order:2", {}))
         worker = inbox.worker(lambda _: None)

@@ -15,6 +15,7 @@ from semel.core.policy import Options
 from semel.doors.http.problems import ProblemTypes
 from semel.doors.inbox import Inbox, Message
 from semel.doors.webhooks import Headers, WebhookResponse
+from semel.errors import InvalidOption
 from semel.ops.blocks import AppPage
 from semel.tables import Table
 
@@ -107,6 +108,12 @@ def facts_of(kind: type) -> AppFacts:
     """What a class says."""
     declared = {name: getattr(kind, name) for name in AppFacts.__struct_fields__ if hasattr(kind, name)}
     return msgspec.convert(declared, AppFacts)
+
+
+def check_shared(inbox: Inbox) -> None:
+    """Refuse an inbox whose messages have other keys in the ledger than the application's table does."""
+    if inbox.record_key("key") != "key":
+        raise InvalidOption(f"open the inbox of {inbox.name} with shared=True: its records have fixed keys")
 
 
 def worker_options(app: Any) -> Options:

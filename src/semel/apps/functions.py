@@ -118,7 +118,7 @@ class Functions:
         queue = self._setting("QUEUE")
         if not queue:
             raise InvalidOption(f"set {self._variable('QUEUE')} to the URL of a FIFO queue of SQS")
-        return SQSInbox(self._on.s, self._name, queue)
+        return SQSInbox(self._on.s, self._name, queue, shared=True)
 
     @functools.cached_property
     def _dead(self) -> Queue | None:
@@ -148,7 +148,7 @@ class Functions:
         # What is failed for good would hold up those behind it until the queue itself gives it up.
         dead = None if self._dead is None else functools.partial(_send_dead_letter, self._dead)
         protect = self._on.sqs(
-            key=lambda record: inbox.unwrapped(record["body"]).key,
+            key=lambda record: inbox.record_key(inbox.unwrapped(record["body"]).key),
             person=lambda record: inbox.unwrapped(record["body"]).subject,
             dead=dead,
             **options,

@@ -241,7 +241,9 @@ def _opened(
         queue, dead_letters = _queues(name, configuration)
     with (
         connected(where) as s,
-        closing(open_inbox(s, name, queue=queue, dead_letters=dead_letters)) as inbox,
+        closing(
+            open_inbox(s, name, queue=queue, dead_letters=dead_letters, shared=where.app is not None)
+        ) as inbox,
     ):
         if not (queue or name == where.app):
             _check_there(s, inbox, known_apps(configuration))

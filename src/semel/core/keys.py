@@ -4,7 +4,8 @@ A key is parts joined by ":", each part escaped, so that no two lists of parts s
 
     Key("charge", "o:1")  ->  "charge:o%3A1"
 
-After a ">" comes a step inside the work on a key, such as "evt:1>reply"; in parts it is escaped too.
+After a ">" comes a step inside the work on a key, such as "evt:1>reply"; in parts it is escaped too. A "::"
+stands only in keys that semel makes for messages, such as "inbox::jobs:evt:1": no part is empty.
 
 A fingerprint is the SHA-256 of a payload's canonical JSON (RFC 8785), or its HMAC under a secret.
 """
@@ -90,6 +91,32 @@ def check(key: str) -> str:
     if not key:
         raise InvalidKey("a key, or a part of one, must not be empty: it would name nothing")
     return _checked(str.__str__(key), MAX_KEY_BYTES, "a key", InvalidKey)
+
+
+def own_key(kind: str, *parts: Any) -> str:
+    """The key of a message of this kind: no `Key` and no template makes the same."""
+    return check(f"{kind}::{Key(*parts)}")
+
+
+def message_key(inbox: str, key: str) -> str:
+    """The key under which the ledger knows a message of an inbox."""
+    return check(f"{_of_inbox(inbox)}{check(key)}")
+
+
+def key_in_inbox(inbox: str, key: str) -> str:
+    """The key of the message that a key of the ledger, or one of its steps, is about."""
+    return key.removeprefix(_of_inbox(inbox)).partition(">")[0]
+
+
+def refuse_message_key(key: str) -> str:
+    """Refuse a key that is a message's; one of its steps is work like any other."""
+    if isinstance(key, str) and key.startswith("inbox::") and ">" not in key:
+        raise InvalidKey(f"{_shown(key)} is the key of a message in an inbox: give this work another key")
+    return key
+
+
+def _of_inbox(name: str) -> str:
+    return f"inbox::{part(name)}:"
 
 
 def step_of(key: str, *parts: Any) -> str:
@@ -326,6 +353,10 @@ def _pieces(template: str, signature: "Signature") -> list["str | _Field"]:
     pieces: list[str | _Field] = []
     between = ":"
     for literal, name in _parsed(template):
+        if "::" in literal:
+            raise TemplateError(
+                f"{template!r} has an empty part, as only keys of messages have: remove a ':'"
+            )
         between += literal
         if literal:
             pieces.append(literal)

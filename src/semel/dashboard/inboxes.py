@@ -65,6 +65,7 @@ class InboxPages:
             name=name,
             which=preview.narrowed(which),
             letters=preview.letters,
+            record_key=inbox.record_key,
             errors=_errors(preview.letters),
             now=self._s.clock.now(),
         )
@@ -134,6 +135,7 @@ class InboxPages:
             look=standing,
             errors=_errors(letters),
             letters=chosen[:SHOWN],
+            record_key=inbox.record_key,
             more=len(chosen) > SHOWN or len(letters) >= most,
             problem=problem,
             done=done,

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from semel import errors
 from semel.core.extras import require
-from semel.core.keys import Key
+from semel.core.keys import own_key
 from semel.doors.tasks import FINAL, TaskQueue
 
 __all__ = ["FINAL", "once", "task_id"]
@@ -23,7 +23,7 @@ def task_id(*_: Any, **__: Any) -> str:
     task = celery.current_task
     if not task or not task.request.id:
         raise errors.InvalidKey("no task of Celery's is running here, so there is no task id: send the task")
-    return Key("celery", task.request.id)
+    return own_key("celery", task.request.id)
 
 
 def _retry(error: Exception, seconds: float) -> Exception:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from semel import errors
 from semel.core.extras import require
-from semel.core.keys import Key
+from semel.core.keys import own_key
 from semel.doors.tasks import FINAL, TaskQueue
 
 __all__ = ["FINAL", "message_id", "once"]
@@ -26,7 +26,7 @@ def message_id(*_: Any, **__: Any) -> str:
         raise errors.InvalidKey(
             "no message is known here: send one, and give the broker the middleware CurrentMessage()"
         )
-    return Key("dramatiq", message.message_id)
+    return own_key("dramatiq", message.message_id)
 
 
 def _retry(error: Exception, seconds: float) -> Exception:

@@ -18,7 +18,7 @@ from semel.connect import Semel
 from semel.core.clock import Clock
 from semel.core.events import What
 from semel.core.extras import require
-from semel.core.keys import Key, step_of
+from semel.core.keys import own_key, step_of
 from semel.core.policy import Options
 from semel.core.spans import DAY, seconds
 from semel.doors.queues.backoff import doubling
@@ -109,8 +109,8 @@ def handler(
 
     def named(message: AnyMessage) -> str:
         if key is not None:
-            return Key("kafka", group, key(message))
-        return Key("kafka", group, cluster, *position_of(message))
+            return own_key("kafka", group, key(message))
+        return own_key("kafka", group, cluster, *position_of(message))
 
     options["horizon"] = max(seconds(options.get("horizon", RETENTION)), s.ledger.steps.horizon)
     return Handler(s, handle, key=named, fingerprint=fingerprint, door="kafka", **options)
@@ -293,7 +293,7 @@ class Consumer:
         if letters is None:
             why = f"is dead ({kind}), is not skipped, and stays until it is handled: give dead_letters="
             return DeliveryResult(Verdict.FAILED, error=errors.Refused(str(position), why))
-        key = Key("kafka", self._config["group.id"], self._cluster, *position)
+        key = own_key("kafka", self._config["group.id"], self._cluster, *position)
         burial = Handler[Any](
             self._s,
             lambda message: letters(message, taken),

@@ -7,7 +7,7 @@ import msgspec
 
 from semel import errors
 from semel.core.commands import Page, Query, Steps
-from semel.core.keys import is_step_of, key_of
+from semel.core.keys import is_step_of, key_in_inbox, key_of
 from semel.core.ledger import LedgerSteps
 from semel.core.lifecycle import Status
 from semel.gate.steps import RECORD, Allowed, GateDecision
@@ -120,7 +120,7 @@ class RelatedSteps:
                 decisions.append((yield from self._decision(each)))  # noqa: PERF401 - no comprehension can yield from
         messages: list[StoryMessage] = []
         for name in inboxes:
-            messages += yield from _if_there(self._message(name, key.partition(">")[0]), ())
+            messages += yield from _if_there(self._message(name, key_in_inbox(name, key)), ())
         return Related(
             tuple(sorted(decisions, key=lambda one: one.at)),
             tuple(_steps(linked)),

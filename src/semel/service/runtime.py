@@ -124,7 +124,12 @@ class Runtime:
     def _inbox(self, s: Semel, name: str, chosen: InboxSection) -> Any:
         try:
             return open_inbox(
-                s, name, queue=chosen.queue, dead_letters=chosen.dead_letters, shards=chosen.shards
+                s,
+                name,
+                queue=chosen.queue,
+                dead_letters=chosen.dead_letters,
+                shards=chosen.shards,
+                shared=True,  # all keys of its ledger are the application's
             )
         except errors.UsageError as error:
             raise self.configuration.wrong(

@@ -3,7 +3,8 @@
 They wait in lanes. A group has a lane, in which its messages stand in the order of their ids, and these are
 made from the store's time; a message of no group has a lane of its own, which it shares with its duplicates.
 Whoever handles messages of a group enters its lane first, and nobody else is in it meanwhile. That each is
-handled once is the ledger's business, under the message's key; taking one away twice is no error.
+handled once is the ledger's business, under a key made of the mailbox's name and the message's key; taking
+one away twice is no error.
 
 Lanes are spread over shards, as `shards` says: each shard is a partition of the store.
 """
@@ -45,7 +46,7 @@ from semel.core.commands import (
     write_each,
 )
 from semel.core.forks import FORKING
-from semel.core.keys import check
+from semel.core.keys import check, message_key
 from semel.core.ledger import LedgerSteps
 from semel.core.lifecycle import Status
 from semel.core.locks import SignalSafeLock
@@ -228,6 +229,7 @@ class MailboxSteps:
         *,
         ttl: Seconds = TTL,
         shards: int = 1,
+        shared: bool = False,
         latest: LatestMoment | None = None,
     ) -> None:
         check(name)
@@ -236,8 +238,13 @@ class MailboxSteps:
         self.ttl: float = seconds(ttl)
         self.realm, self._ledger, self._codec = realm, ledger, codec
         self._name = realm.name(name)
+        self._inbox = None if shared else name
         self._latest = latest or LatestMoment()
         self.shards: ShardSteps = ShardSteps(realm, self._name, shards)
+
+    def record_key(self, key: str) -> str:
+        """The key under which the ledger knows a message."""
+        return check(key) if self._inbox is None else message_key(self._inbox, key)
 
     # Accepting
 
@@ -260,6 +267,7 @@ class MailboxSteps:
 
     def sealed(self, message: Message) -> Body:
         """What a message says, as it is kept: encrypted where the ledger encrypts."""
+        self.record_key(message.key)  # which may be too long
         encoded = self._codec.encode(message.body, self._identity(message.key))
         if encoded.problem is not None:
             raise errors.MessageRefused(f"message {message.key!r} cannot be kept: {encoded.problem}")
@@ -520,9 +528,10 @@ class MailboxSteps:
 
     def forget(self, key: str) -> Steps[None]:
         """Let a message that was given up be handled again."""
-        record = yield from self._ledger.get(key)
+        name = self.record_key(key)
+        record = yield from self._ledger.get(name)
         if record is not None and record.status is Status.FAILED:
-            yield from self._ledger.forget(key)
+            yield from self._ledger.forget(name)
 
     def _move(self, letter: Letter, start: str, to: str, more: Item) -> Steps[bool]:
         kept = _kept(letter.key, letter.group, letter.body, letter.subject)

@@ -16,6 +16,7 @@ import msgspec
 
 import semel
 from semel import errors
+from semel.apps.application import check_shared
 from semel.apps.client import RequestRefused
 from semel.apps.household.classify import Classification
 from semel.apps.household.settings import Settings, check_token, checked
@@ -90,6 +91,7 @@ class Household:
     ledger_table = LEDGER
 
     def __init__(self, s: Semel, inbox: Inbox, settings: Settings) -> None:
+        check_shared(inbox)
         self.s: Semel = s
         self._inbox = inbox
         self.settings: Settings = checked(settings)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import msgspec
 
+from semel.apps.application import check_shared
 from semel.apps.client import AnswerLost, RequestRefused
 from semel.apps.persons import person
 from semel.apps.quill.backlog import LATER, Backlog, FactTerms, PendingFact, batches, pending_in
@@ -137,6 +138,7 @@ class Quill:
 
     def __init__(self, s: Semel, inbox: Inbox, settings: Settings) -> None:
         self.settings: Settings = checked(settings)
+        check_shared(inbox)
         self._s = s.through("quill")
         self.inbox: Inbox = inbox
         self._zone, self._report = zone_of(settings.zone), report_of(settings)

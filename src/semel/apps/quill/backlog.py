@@ -103,7 +103,7 @@ class BacklogBatch:
         chosen: dict[str, list[WaitingMessage]] = {}
         rest: list[WaitingMessage] = []
         for other in others:
-            key = other.message.key
+            key = self._inbox.record_key(other.message.key)
             if key in chosen:
                 chosen[key].append(other)
             elif key not in self.keys and len(chosen) < room and self._fits(other.message, table):
@@ -161,7 +161,7 @@ class Backlog:
         """Claim what else waits for the same table, as much as may go with this message."""
         begun = self._s.clock.monotonic()
         batch = BacklogBatch(self._s, self._inbox, terms, begun + terms.lease)
-        batch.keys.add(message.key)
+        batch.keys.add(self._inbox.record_key(message.key))
         if self._size == 1:
             return batch
         # Whatever the matter is, no claim is to be left behind: it goes with what was claimed so far.

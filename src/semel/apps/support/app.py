@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from semel import errors
+from semel.apps.application import check_shared
 from semel.apps.client import RequestRefused
 from semel.apps.settings import naming
 from semel.apps.support.acting import ActionRunner, Audit, audit_entry, customer_of, event_details
@@ -77,6 +78,7 @@ class Support:
 
     def __init__(self, s: Semel, inbox: Inbox, settings: Settings) -> None:
         check(settings)
+        check_shared(inbox)
         self.s: Semel = s
         self._inbox = inbox
         self.settings: Settings = settings

@@ -10,7 +10,7 @@ from uuid import UUID
 from semel import errors
 from semel.connect import Semel
 from semel.core.clock import Clock
-from semel.core.keys import Key
+from semel.core.keys import own_key
 from semel.core.policy import Options
 from semel.doors.amqp1.endpoint import endpoint_of
 from semel.doors.amqp1.receiver import AmqpReceiver
@@ -27,7 +27,7 @@ def by_message_id(address: str, message: Any) -> str:
         raise errors.InvalidKey("the message has no message-id: have its sender give it one, or pass key=")
     if isinstance(found, bytes | memoryview):
         found = found.hex()
-    return Key("amqp", address, str(found) if isinstance(found, UUID) else found)
+    return own_key("amqp", address, str(found) if isinstance(found, UUID) else found)
 
 
 def group_id(message: Any) -> str | None:

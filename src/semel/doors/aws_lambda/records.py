@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
-from semel.core.keys import Key
+from semel.core.keys import own_key
 from semel.core.spans import DAY
 from semel.doors.queues.messages import DeliveryResult, Verdict
 from semel.doors.queues.sqs_names import sqs_key
@@ -58,7 +58,7 @@ def stored(record: LambdaRecord) -> str:
     which = sha256(name.encode()).hexdigest()
     # Only what creates or removes an object is numbered.
     order = about.get("sequencer") or record["eventTime"]
-    return Key("s3", function_name(), record["eventName"], which, order)
+    return own_key("s3", function_name(), record["eventName"], which, order)
 
 
 SQS: Final = RecordSource(
@@ -71,7 +71,7 @@ SQS: Final = RecordSource(
 # A batch is always of one shard.
 KINESIS: Final = RecordSource(
     door="kinesis",
-    key=lambda record: Key("kinesis", function_name(), record["eventSourceARN"], record["eventID"]),
+    key=lambda record: own_key("kinesis", function_name(), record["eventSourceARN"], record["eventID"]),
     id=lambda record: record["kinesis"]["sequenceNumber"],
     group=lambda _: "shard",
     checkpoint=True,
@@ -79,7 +79,7 @@ KINESIS: Final = RecordSource(
 )
 DYNAMODB: Final = RecordSource(
     door="dynamodb",
-    key=lambda record: Key("dynamodb", function_name(), record["eventID"]),
+    key=lambda record: own_key("dynamodb", function_name(), record["eventID"]),
     id=lambda record: record["dynamodb"]["SequenceNumber"],
     group=lambda _: "shard",
     checkpoint=True,
@@ -88,7 +88,7 @@ DYNAMODB: Final = RecordSource(
 # SNS tries for 23 days to hand a message over to Lambda.
 SNS: Final = RecordSource(
     door="sns",
-    key=lambda record: Key("sns", function_name(), record["Sns"]["MessageId"]),
+    key=lambda record: own_key("sns", function_name(), record["Sns"]["MessageId"]),
     id=lambda record: record["Sns"]["MessageId"],
     horizon=23 * DAY + ASYNC,
 )
@@ -101,7 +101,7 @@ S3: Final = RecordSource(
 # A bus tries for a day to hand an event over to Lambda.
 EVENTBRIDGE: Final = RecordSource(
     door="eventbridge",
-    key=lambda event: Key("eventbridge", function_name(), event["id"]),
+    key=lambda event: own_key("eventbridge", function_name(), event["id"]),
     id=lambda event: event["id"],
     horizon=DAY + ASYNC,
 )

@@ -51,6 +51,10 @@ class Inbox(Protocol):
 
     name: str
 
+    def record_key(self, key: str) -> str:
+        """The key under which the ledger knows the message that has this key."""
+        ...
+
     def put(self, *messages: Message) -> None:
         """Accept messages: once it returns they are safe."""
         ...
@@ -78,9 +82,9 @@ class Inbox(Protocol):
     def others(self, message: Message, *, seconds: float = 60.0) -> Iterator[list[WaitingMessage]]:
         """What else waits while this message is handled, has no group, and may be begun now; in parts.
 
-        For a handler that can do many as easily as one: it claims their keys (`ledger.claim_many`), does what
-        it has claimed, completes it, and says here what became of each, by `settle` or `give_back`. Nobody
-        else is given them for so many seconds, where a queue can promise that.
+        For a handler that can do many as easily as one: it claims their keys in the ledger (`record_key`,
+        `ledger.claim_many`), does what it has claimed, completes it, and says here what became of each, by
+        `settle` or `give_back`. Nobody else is given them for so many seconds, where a queue promises that.
         """
         ...
 
@@ -126,17 +130,26 @@ class Inbox(Protocol):
         ...
 
 
-def open_inbox(s: Semel, name: str, *, queue: str = "", dead_letters: str = "", shards: int = 1) -> Inbox:
+def open_inbox(
+    s: Semel,
+    name: str,
+    *,
+    queue: str = "",
+    dead_letters: str = "",
+    shards: int = 1,
+    shared: bool = False,
+) -> Inbox:
     """The inbox of a name: on the store, or on a FIFO queue of SQS where the URL of one is given.
 
-    On the store it has so many shards or more: once raised, the number holds for every process.
+    On the store it has so many shards or more: once raised, the number holds for every process. `shared` says
+    that the key of a message is a key of the ledger as it is: work under the same key counts as its handling.
     """
     if not queue:
-        return StoreInbox(s, name, shards=shards)
+        return StoreInbox(s, name, shards=shards, shared=shared)
     if shards != 1:
         raise InvalidOption(
             "an inbox on SQS has no shards, as a queue has them of its own: leave the number out"
         )
     from semel.doors.inbox.sqs import SQSInbox
 
-    return SQSInbox(s, name, queue, dead_letters)
+    return SQSInbox(s, name, queue, dead_letters, shared=shared)

@@ -87,18 +87,18 @@ def redrive(
     check_named(by, why)
     if not preview:
         # Before it is done: a trace of what was then not there does less harm than none of what was done.
-        s.ops.note(by, why, "redrive", f"inbox {inbox.name}: {which.words}", _named(s, inbox.name, which.id))
+        s.ops.note(by, why, "redrive", f"inbox {inbox.name}: {which.words}", _named(s, inbox, which.id))
     done = inbox.redrive_where(which, preview=preview, on_progress=on_progress)
     if which.id and not done.letters:
         raise no_letter(inbox.name, which.id)
     return done
 
 
-def _named(s: Semel, inbox: str, id: str) -> dict[str, str] | None:
+def _named(s: Semel, inbox: "Inbox", id: str) -> dict[str, str] | None:
     """The key of the one letter that is meant, where it is in the store: the story of the key tells of it."""
     with suppress(StoreError):
-        letter = s.mailbox(inbox).dead_letter(id) if id else None
-        return None if letter is None else {"key": letter.key}
+        letter = s.mailbox(inbox.name).dead_letter(id) if id else None
+        return None if letter is None else {"key": inbox.record_key(letter.key)}
     return None
 
 

@@ -59,14 +59,20 @@ class Envelope(msgspec.Struct, frozen=True, omit_defaults=True):
 class SQSInbox:
     """Messages that wait in a FIFO queue, for consumers of any process or for Lambda functions."""
 
-    def __init__(self, s: Semel, name: str, queue: str, dead_letters: str = "") -> None:
+    def __init__(
+        self, s: Semel, name: str, queue: str, dead_letters: str = "", *, shared: bool = False
+    ) -> None:
         self.name = name
         self._s = s
-        self._box = s.mailbox(name)
+        self._box = s.mailbox(name, shared=shared)
         self._queue = Queue(queue)
         if not self._queue.fifo:
             raise errors.InvalidOption(f"{queue} keeps no order: an inbox takes a queue that ends in .fifo")
         self._dead = Queue(dead_letters) if dead_letters else None
+
+    def record_key(self, key: str) -> str:
+        """The key under which the ledger knows a message."""
+        return self._box.steps.record_key(key)
 
     def put(self, *messages: Message) -> None:
         """Accept messages: once it returns they are safe."""
@@ -135,7 +141,7 @@ class SQSInbox:
             self._queue,
             lambda delivery: self.handled(handle, delivery.body, delivery.deliveries),
             # Opened whole, so that one that cannot be read is dead at once, and holds nobody up.
-            key=lambda delivery: self.opened(delivery).key,
+            key=lambda delivery: self.record_key(self.opened(delivery).key),
             person=lambda delivery: self.opened(delivery).subject,
             dead_letters=self._dead,
             workers=workers,
@@ -214,7 +220,7 @@ class SQSInbox:
         error = str(why.value) if why is not None else ""
         if envelope is None:
             return Dead(one.id, "", one.group, 0, error or "it is no message of an inbox", one.sent_at or 0.0)
-        record = self._s.ledger.get(envelope.key)
+        record = self._s.ledger.get(self.record_key(envelope.key))
         if record is not None and record.failure is not None:
             error = f"{record.failure.type}: {record.failure.message}"
         attempts = 0 if record is None else record.attempt

@@ -30,13 +30,19 @@ TOGETHER = 1000
 class StoreInbox:
     """Messages that wait in the store, for workers of any process."""
 
-    def __init__(self, s: Semel, name: str, *, ttl: Seconds | None = None, shards: int = 1) -> None:
+    def __init__(
+        self, s: Semel, name: str, *, ttl: Seconds | None = None, shards: int = 1, shared: bool = False
+    ) -> None:
         self.name = name
         self._s = s
-        self._box = s.mailbox(name, ttl=ttl, shards=shards)
+        self._box = s.mailbox(name, ttl=ttl, shards=shards, shared=shared)
         # One set of steps: what is put in by threads and by tasks is in one order.
         self._abox = AsyncMailbox(self._box.steps, s.store)
         self._notifier = LaneNotifier()
+
+    def record_key(self, key: str) -> str:
+        """The key under which the ledger knows a message."""
+        return self._box.steps.record_key(key)
 
     def put(self, *messages: Message) -> None:
         """Accept messages: once it returns they are safe."""
@@ -67,7 +73,7 @@ class StoreInbox:
             message = checked(message)
         except InvalidKey:
             return False  # no inbox takes it, so none has had it
-        record = yield from self._s.ledger.steps.get(message.key)
+        record = yield from self._s.ledger.steps.get(self.record_key(message.key))
         after: str | None = None
         while record is None:
             page = yield from self._box.steps.letters(message.lane, after=after)

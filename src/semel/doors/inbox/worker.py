@@ -143,7 +143,7 @@ class Worker:
         self._handler: Handler[Message] = Handler(
             s,
             handle,
-            key=lambda message: message.key,
+            key=lambda message: box.steps.record_key(message.key),
             person=lambda message: message.subject,
             door="inbox",
             **options,
@@ -353,7 +353,8 @@ class Worker:
         """Tell of a dead letter that was never tried: of one that was, its attempt has told already."""
         if isinstance(taken.error, UNBEGUN):
             detail = f"a message is put aside: {type(taken.error).__name__}"
-            self._events.warn(What.REFUSED, self._handler.s.ledger.steps.name(letter.key), detail=detail)
+            key = self._box.steps.record_key(letter.key)
+            self._events.warn(What.REFUSED, self._handler.s.ledger.steps.name(key), detail=detail)
 
     def _take(self, letter: Letter) -> DeliveryResult:
         try:

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import msgspec
 
-from semel.core.keys import Key
+from semel.core.keys import own_key
 from semel.core.policy import Options
 from semel.core.spans import DAY, seconds
 from semel.errors import InvalidKey
@@ -38,7 +38,7 @@ def by_message_id(message: Message) -> str:
     """The usual key: the subscription, and the message's id."""
     if not message.id or not message.subscription:
         raise InvalidKey("the message has no id, or no subscription: have Pub/Sub send both, or pass key=")
-    return Key("pubsub", message.subscription, message.id)
+    return own_key("pubsub", message.subscription, message.id)
 
 
 def remembered(options: Options, horizon: float) -> Options:

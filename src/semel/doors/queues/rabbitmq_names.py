@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from semel.core.keys import Key
+from semel.core.keys import own_key
 from semel.errors import InvalidKey
 
 # RabbitMQ counts a message's failed deliveries in this header, in quorum queues.
@@ -14,7 +14,7 @@ def key_of(queue: str, message_id: str | None) -> str:
     """The usual key of a message: its queue, and its `message_id`."""
     if not message_id:
         raise InvalidKey("the message has no message_id: have its sender give it one, or pass key=")
-    return Key("rabbitmq", queue, message_id)
+    return own_key("rabbitmq", queue, message_id)
 
 
 def deliveries_of(headers: Mapping[str, Any], redelivered: bool | None) -> int:

@@ -1,6 +1,6 @@
 """What a message of SQS is called, wherever it is received: by a consumer, or in a Lambda function."""
 
-from semel.core.keys import Key
+from semel.core.keys import own_key
 
 
 def sqs_key(queue: str, id: str, body: str, dedup: str | None, group: str | None) -> str:
@@ -9,8 +9,8 @@ def sqs_key(queue: str, id: str, body: str, dedup: str | None, group: str | None
     A hash of the body names what is said, and not that it is said: an equal message a day later is another.
     """
     if dedup is None or dedup == _hash(body):
-        return Key(queue, id)
-    return Key(queue, dedup) if group is None else Key(queue, group, dedup)
+        return own_key("sqs", queue, id)
+    return own_key("sqs", queue, dedup) if group is None else own_key("sqs", queue, group, dedup)
 
 
 def _hash(body: str) -> str:
