@@ -114,7 +114,6 @@ def released(s: semel.Semel, key: str = "k") -> bool:
         Yields().manager,
         functools.partial(Yields()),
     ],
-    ids=repr,
 )
 def test_a_function_whose_calls_run_nothing_is_refused_when_it_is_decorated(
     s: semel.Semel, function: Callable[..., Any]
