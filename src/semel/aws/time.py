@@ -31,7 +31,7 @@ DATE = re.compile(
 )
 
 
-class Estimate(NamedTuple):
+class OffsetEstimate(NamedTuple):
     """Between which two figures lies what the monotonic clock has to be given to reach the server's time."""
 
     lowest: float
@@ -39,19 +39,19 @@ class Estimate(NamedTuple):
     known_at: float
     answers: int = 1
 
-    def aged(self, moment: float) -> "Estimate":
+    def aged(self, moment: float) -> "OffsetEstimate":
         """What is left of it at a later moment: the clocks drift apart."""
         drift = DRIFT * max(0.0, moment - self.known_at)
         return self._replace(lowest=self.lowest - drift, highest=self.highest + drift)
 
-    def agrees(self, other: "Estimate") -> bool:
+    def agrees(self, other: "OffsetEstimate") -> bool:
         """Whether both can be right."""
         return self.lowest <= other.highest and other.lowest <= self.highest
 
-    def narrowed(self, answer: "Estimate") -> "Estimate":
+    def narrowed(self, answer: "OffsetEstimate") -> "OffsetEstimate":
         """What is known if both are right."""
         lowest, highest = max(self.lowest, answer.lowest), min(self.highest, answer.highest)
-        return Estimate(lowest, highest, answer.known_at, self.answers + 1)
+        return OffsetEstimate(lowest, highest, answer.known_at, self.answers + 1)
 
 
 class ServiceTime:
@@ -70,7 +70,7 @@ class ServiceTime:
         self._machine = clock if clock.imposed() is None else Clock()
         # What is known, and what answers have said since that contradicts it, the latest last; replaced as
         # one, since threads share them.
-        self._estimates: tuple[Estimate | None, tuple[Estimate, ...]] = (None, ())
+        self._estimates: tuple[OffsetEstimate | None, tuple[OffsetEstimate, ...]] = (None, ())
         self._read: tuple[str, float | None] = ("", None)
 
     @property
@@ -125,7 +125,7 @@ class ServiceTime:
         moment = self._parse(date) if date else None
         if moment is None:
             return
-        answer = Estimate(moment - SLACK - received, moment + RESOLUTION + SLACK - sent, received)
+        answer = OffsetEstimate(moment - SLACK - received, moment + RESOLUTION + SLACK - sent, received)
         known, rivals = self._estimates
         before = self._own(received) if known is None else known.aged(received)
         if before.agrees(answer):
@@ -140,12 +140,12 @@ class ServiceTime:
         confirmed = answer.answers >= AGREEING
         self._estimates = (answer, ()) if confirmed else (known, (*rivals[-MOST_RIVALS:], answer))
 
-    def _own(self, elapsed: float) -> Estimate:
+    def _own(self, elapsed: float) -> OffsetEstimate:
         """What the machine's own clock says."""
         apart = self._machine.now() - self._machine.monotonic()
-        return Estimate(apart - UNKNOWN, apart + UNKNOWN, elapsed)
+        return OffsetEstimate(apart - UNKNOWN, apart + UNKNOWN, elapsed)
 
-    def _guess(self, estimate: Estimate | None) -> float:
+    def _guess(self, estimate: OffsetEstimate | None) -> float:
         local = self._machine.now()
         if estimate is None:
             return local
