@@ -236,7 +236,8 @@ class MailboxSteps:
         if ":" in name:
             raise errors.InvalidOption(f"an inbox is named by one word, not by {name!r}")
         self.ttl: float = seconds(ttl)
-        self.realm, self._ledger, self._codec = realm, ledger, codec
+        self.realm: Realm = realm
+        self._ledger, self._codec = ledger, codec
         self._name = realm.name(name)
         self._inbox = None if shared else name
         self._latest = latest or LatestMoment()

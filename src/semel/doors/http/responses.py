@@ -178,7 +178,9 @@ class RetryRequested(errors.Later):
 
     def __init__(self, status: int) -> None:
         errors.SemelError.__init__(self, f"the handler answered {status}")
-        self.status, self.retry_after, self.everyone = status, 0.0, False
+        self.status: int = status
+        self.retry_after: float = 0.0
+        self.everyone: bool = False
 
 
 class NotKept(errors.SemelError):
