@@ -20,7 +20,7 @@ from bench import bare, charge, new_order
 from bench.servers import ENV, provision, servers, stores, url_of
 from bench.timing import Bar, Listing, Ratio, Table, compare, conclude, tabulate
 from semel.core.commands import Batch, Put
-from semel.core.records import ClaimTerms, opening
+from semel.core.ledger import ClaimTerms, opening
 from semel.core.spans import DAY, LEASE
 from semel.tables import LEDGER
 

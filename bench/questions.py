@@ -26,8 +26,8 @@ from bench.servers import ENVIRONMENT, provision
 from bench.timing import Bar, Ratio, Row, Table, compare, conclude
 from semel.core.commands import Batch, Item, Put
 from semel.core.events import digest
+from semel.core.ledger import ClaimTerms, opening
 from semel.core.lifecycle import Status
-from semel.core.records import ClaimTerms, opening
 from semel.core.spans import DAY
 from semel.ops import Search
 from semel.ops.questions import EXAMINED

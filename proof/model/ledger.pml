@@ -369,7 +369,7 @@ inline tidy()
 	|| what == EXHAUST && fits(s) && status == RELEASED)
 #define may_withdraw(what, t, s, bid) (what == WITHDRAW && (may_open(bid, s) || fits(t) && RUNNING))
 
-/* as commands.allowed, commands.outcome, records.opening, records.moved_on: a write is made if its condition holds. */
+/* as commands.allowed, commands.outcome, ledger.opening, ledger.moved_on: a write is made if its condition holds. */
 inline write(what, its, found, bid)
 {
 	made = (may_open(what, found) || may_end(what, its) || may_go_on(what, its) || may_give_up(what, found)
@@ -410,14 +410,14 @@ inline leave(me)
 	draw_token(me)
 }
 
-/* as Flow._steps, ClaimSteps.claim_on: a call begins; its deadline is counted from here. */
+/* as Flow._steps, LedgerSteps.claim_on: a call begins; its deadline is counted from here. */
 inline call(me)
 {
 	printf("worker %d calls\n", me);
 	w[me].move = CLAIM; w[me].since = 0
 }
 
-/* as ClaimSteps._claimed, ClaimSteps._give_up: a claimant's write arrives; `made` says whether the claim is its own. */
+/* as LedgerSteps._claimed, LedgerSteps._give_up: a claimant's write arrives; `made` says whether the claim is its own. */
 inline claim(me)
 {
 	write(w[me].move, TOKEN(me), w[me].seen, NOTHING);
@@ -437,7 +437,7 @@ inline claim(me)
 	fi
 }
 
-/* as claims.next_move, ClaimSteps._outcome: what a claimant does about the record in its way, or is told of it. */
+/* as ledger.next_move, LedgerSteps._outcome: what a claimant does about the record in its way, or is told of it. */
 inline next_move(me)
 {
 	if
@@ -498,7 +498,7 @@ inline begin(me)
 	fi
 }
 
-/* as HolderSteps.renew, heartbeat.beat: a renewal arrives. */
+/* as LedgerSteps.renew, heartbeat.beat: a renewal arrives. */
 inline renew(me)
 {
 	write(RENEW, TOKEN(me), NONE, NOTHING);
@@ -540,7 +540,7 @@ inline end_work(me, what)
 #define ENDS(what) (what == COMPLETE -> COMPLETED : (what == FAIL -> FAILED : (what == RELEASE -> RELEASED : \
 	(what == DOUBT -> UNKNOWN : IN_PROGRESS))))
 
-/* as HolderSteps.ended, HolderSteps._send_while_held, HolderSteps._judge, records.was_made: the holder's last write arrives. */
+/* as LedgerSteps.end, LedgerSteps._send_while_held, LedgerSteps._judge, ledger.was_made: the holder's last write arrives. */
 inline conclude(me)
 {
 	write(w[me].move, TOKEN(me), NONE, NOTHING);

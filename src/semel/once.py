@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeAlias, Typ
 import msgspec
 
 from semel import errors
-from semel.core.claims import UNINTERRUPTED
 from semel.core.codecs import UNRESOLVED, decoder_for, returns_of
 from semel.core.commands import Call, Raised, Returned, Steps
 from semel.core.drive import aadvance, advance
@@ -26,7 +25,7 @@ from semel.core.keys import (
     skeleton,
 )
 from semel.core.lazy import check_function
-from semel.core.ledger import LedgerSteps
+from semel.core.ledger import UNINTERRUPTED, LedgerSteps
 from semel.core.policy import Options, Policy, policy_of
 from semel.core.running import Run, current_run, subject_of_step
 from semel.core.signatures import signature_of

@@ -13,7 +13,7 @@ from semel.connect import open_store
 from semel.core.clock import Clock
 from semel.core.codecs import Codec
 from semel.core.commands import Batch, Delete, Get, Put, Update
-from semel.core.records import ClaimTerms, opening
+from semel.core.ledger import ClaimTerms, opening
 from semel.errors import FailedBefore, ResultNotKept, TableMissing, UsageError
 from semel.model import MISSING, Busy, Failed, Happened, Mismatch, Replay
 from semel.provision.builders import ProvisionTarget as Site

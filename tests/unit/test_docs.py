@@ -661,7 +661,7 @@ def test_the_way_through_the_source_leads_past_what_it_names() -> None:
     """Each station of the main path is a file, and what the text says of it stands in that file."""
     way = text_of("explanation/architecture.md").split("## The main path in ten minutes")[1].split("\n## ")[0]
     stations = re.findall(r"^\d\. \[`(.+?)`\]\(.+?\):(.*?)(?=^\d\. |^\n)", way, re.DOTALL | re.MULTILINE)
-    assert len(stations) == 7
+    assert len(stations) == 6
     for file, told in stations:
         assert words(" ".join(code(told))) <= words(sources()[ROOT / "src" / "semel" / file]), file
 

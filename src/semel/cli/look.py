@@ -28,8 +28,7 @@ from semel.cli.common import (
 from semel.cli.elsewhere import dead_letters_of, needs_operator, place_of, print_elsewhere
 from semel.cli.filters import SearchOptions, find, looked_at, words_of_scan
 from semel.core.events import digest
-from semel.core.ledger import in_doubt
-from semel.core.records import is_running
+from semel.core.ledger import in_doubt, is_running
 from semel.model import COUNTED, ProgressCallback, TableSize
 from semel.ops.model import PAGE_SIZE, Search, SearchPage, SortOrder, version_of
 

@@ -13,16 +13,14 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import msgspec
 
 from semel import errors
-from semel.core.claims import PendingClaim
 from semel.core.clock import Clock
 from semel.core.codecs import ANYTHING, PLAIN, Decoder
 from semel.core.commands import After, Call, Equals, Pause, Raised, Returned, Steps, Update, write
 from semel.core.drive import ErrorListener, Glancing, Store, adrive, drive
 from semel.core.events import What
 from semel.core.lazy import refuse_lazy
-from semel.core.ledger import LedgerSteps
+from semel.core.ledger import ClaimTerms, LedgerSteps, PendingClaim, failure_of
 from semel.core.policy import Policy
-from semel.core.records import ClaimTerms, failure_of
 from semel.core.running import (
     CURRENT,
     Run,
@@ -307,8 +305,8 @@ class Flow:
 
     def _completed(self, run: Run, result: Any) -> Steps[None]:
         """Keep the result, and hold it against what the function promises to give."""
-        plan = self._ledger.completing(run.claim, result, run.details, self.promised)
-        return self._ledger.ended(run.claim, plan, run.deadline)
+        ending = yield from self._ledger.completion(run.claim, result, run.details, self.promised)
+        yield from self._ledger.end(run.claim, ending, run.deadline)
 
     def _reported(self, steps: Steps[None], error: BaseException) -> Steps[None]:
         """Tell the ledger of an error; that it cannot be told matters less than the error itself."""
@@ -326,19 +324,19 @@ class Flow:
         ledger, claim, error = self._ledger, run.claim, done.error
         self.end(run)  # once more: it may have been interrupted there
         if not done.begun and not claim.lapsed:
-            plan = ledger.releasing(claim, counted=False)
+            ending = ledger.releasing(claim, counted=False)
         elif _deferred(done):
-            plan = ledger.releasing(claim, error, counted=False)
+            ending = ledger.releasing(claim, error, counted=False)
         elif not done.begun or self._doubtful(claim, error):
             # Whether it happened, or an earlier attempt of it did, is in doubt.
             run.interrupted = True
             return (yield from ledger.lapse(claim))
         elif final:
             failure = failure_of(error, self.policy.kept_as(error) or "")
-            plan = ledger.failing(claim, failure, run.details)
+            ending = ledger.failure(claim, failure, run.details)
         else:
-            plan = ledger.releasing(claim, error)
-        yield from ledger.ended(claim, plan, run.deadline)
+            ending = ledger.releasing(claim, error)
+        yield from ledger.end(claim, ending, run.deadline)
 
     def _resolve(self, run: Run, work: Work) -> Steps[Returned | Raised | None]:
         """Ask the other side what became of the attempt that vanished; None when it is to run now."""

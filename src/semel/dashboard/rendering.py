@@ -10,7 +10,7 @@ import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from semel.core.events import digest
-from semel.core.records import is_running
+from semel.core.ledger import is_running
 from semel.core.spans import DAY, SETTLED
 from semel.dashboard.figures import took
 from semel.ops.actions import STARTS

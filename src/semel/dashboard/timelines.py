@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from semel.core.records import BY_HAND
+from semel.core.ledger import BY_HAND
 from semel.ops.story import Story, StoryLine, span
 
 ROW_HEIGHT: Final = 38

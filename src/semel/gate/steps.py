@@ -24,9 +24,9 @@ from semel.core.commands import (
 )
 from semel.core.events import What
 from semel.core.keys import Key, check, fingerprint
+from semel.core.ledger import ClaimTerms, opening
 from semel.core.parts import Part, PartRefusals, PartVerdict, commit, nothing
 from semel.core.realm import Moment, Realm, moment_of
-from semel.core.records import ClaimTerms, opening
 from semel.core.spans import DAY, Seconds, lasting
 from semel.gate.rules import (
     RULES,

@@ -21,10 +21,9 @@ from semel.core.commands import (
     Update,
     read,
 )
-from semel.core.ledger import DROPPED, LedgerSteps, kept_for
+from semel.core.ledger import DROPPED, LedgerSteps, is_running, kept_for
 from semel.core.lifecycle import Move
 from semel.core.parts import Part, PartPlan, alone, commit
-from semel.core.records import is_running
 from semel.core.spans import DAY
 from semel.model import MISSING, Abandoned, Happened, NotHappened, ProgressCallback, Record, Settlement
 from semel.ops.model import PAGE_SIZE, Action, ActionName, Done, Erased, version_of

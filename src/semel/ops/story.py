@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from semel.core.ledger import BY_HAND, is_running
 from semel.core.lifecycle import Status
-from semel.core.records import BY_HAND, is_running
 from semel.model import HistoryEntry, Record
 from semel.ops.model import version_of
 from semel.ops.related import (

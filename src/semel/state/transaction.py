@@ -9,7 +9,7 @@ from semel import errors
 from semel.core.commands import Steps
 from semel.core.drive import Store, adrive, drive, joined
 from semel.core.ledger import LedgerSteps
-from semel.core.parts import PartPlan, built_once, commit
+from semel.core.parts import PartPlan, commit
 from semel.core.running import CURRENT, Run
 from semel.model import Claimed, Failure, check_claim
 from semel.state.counters import CounterSteps
@@ -140,18 +140,20 @@ class GatheredLedger(Gathering[LedgerSteps]):
         Given the run of a function of `once`, the function is thereby done: what it returns is this result.
         """
         details = claim.details if isinstance(claim, Run) else None
-        plan = built_once(self._of(claim).completing(_claim(claim), result, details))
+        plan = self._of(claim).completion_part(_claim(claim), result, details)
         return self._gathered.complete(claim, result, plan)
 
     def fail(self, claim: Claimed, error: BaseException | Failure) -> Pending[None]:
         """It failed, and is to stay failed."""
         check_claim(claim)
-        return self._gathered.end(claim, self._of(claim).failing(claim, error))
+        ledger = self._of(claim)
+        return self._gathered.end(claim, ledger.part(claim, ledger.failure(claim, error)))
 
     def release(self, claim: Claimed, error: BaseException | Failure | None = None) -> Pending[None]:
         """It did not happen; let the next attempt run."""
         check_claim(claim)
-        return self._gathered.end(claim, self._of(claim).releasing(claim, error))
+        ledger = self._of(claim)
+        return self._gathered.end(claim, ledger.part(claim, ledger.releasing(claim, error)))
 
     def _of(self, holder: Claimed | Run) -> LedgerSteps:
         """The rules whose events name the function that has this claim."""

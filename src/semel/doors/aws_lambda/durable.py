@@ -18,9 +18,8 @@ from semel.core.drive import drive
 from semel.core.events import name_of
 from semel.core.extras import require
 from semel.core.lazy import refuse_lazy
-from semel.core.ledger import LedgerSteps
+from semel.core.ledger import LedgerSteps, failure_of
 from semel.core.policy import OnError, Policy, policy_of
-from semel.core.records import failure_of
 from semel.core.spans import Seconds, seconds
 from semel.core.tokens import random_token
 from semel.doors.aws_lambda.records import DYNAMODB, KINESIS, SQS, LambdaRecord
