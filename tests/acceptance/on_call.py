@@ -8,7 +8,7 @@ import pytest
 
 import semel
 from semel import Claimed, Ledger
-from semel.core import records
+from semel.core import ledger
 from semel.doors.inbox import Message
 from semel.ops.model import Action
 from semel.service.runtime import Runtime
@@ -46,12 +46,12 @@ def prepare(desk: Desk, page: str, patch: pytest.MonkeyPatch) -> None:
 
 def happen(house: Runtime, clock: FakeClock, patch: pytest.MonkeyPatch) -> None:
     """What two workers did: the first vanished, and the second took over some of its work."""
-    patch.setattr(records, "worker_name", lambda _, task: f"web-1:4711 {task}")
+    patch.setattr(ledger, "worker_name", lambda _, task: f"web-1:4711 {task}")
     claimed(house, "answer:m-7", "desk.answer", subject=PERSON)
     claimed(house, "charge:o-17", "shop.charge", on_lapsed="hold")
     claimed(house, "import:2026-10-25", "shop.load")
     clock.advance(62)
-    patch.setattr(records, "worker_name", lambda _, task: f"web-2:4712 {task}")
+    patch.setattr(ledger, "worker_name", lambda _, task: f"web-2:4712 {task}")
     for message in ("m-7", "m-8"):
         claim = claimed(house, f"answer:{message}", "desk.answer", subject=PERSON)
         clock.advance(1)
