@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 import threading
-import uuid
 from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
@@ -67,21 +66,6 @@ from tests.servers.running import until
 WORKER = Path(__file__).with_name("postgres_worker.py")
 LONG = 10_000.0
 SECRET = "correct-horse"
-
-
-@pytest.fixture
-def admin(postgres):
-    """A connection that sees everything."""
-    with psycopg.connect(postgres, autocommit=True) as connection:
-        yield connection
-
-
-@pytest.fixture
-def name(admin):
-    """A name for a schema of the test's own."""
-    name = f"t{uuid.uuid4().hex[:12]}"
-    yield name
-    servers.drop(admin, name)
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-import uuid
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
@@ -19,7 +18,6 @@ from semel.core.lifecycle import Status
 from semel.core.locks import Waiter
 from semel.stores.postgres import PostgresStore, migrate
 from semel.testing.conformance import TABLES, THINGS
-from tests.servers import postgres as servers
 from tests.servers.absence import served
 from tests.servers.pgbouncer import pgbouncer
 from tests.servers.postgres import standby
@@ -27,20 +25,6 @@ from tests.servers.running import until
 
 LONG = {"gone_at": After(10_000)}
 NUMBERS = count(1)
-
-
-@pytest.fixture
-def admin(postgres):
-    with psycopg.connect(postgres, autocommit=True) as connection:
-        yield connection
-
-
-@pytest.fixture
-def name(admin):
-    """A name for a schema of the test's own."""
-    name = f"t{uuid.uuid4().hex[:12]}"
-    yield name
-    servers.drop(admin, name)
 
 
 @pytest.fixture
