@@ -8,10 +8,9 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from semel.apps.alarms import TemplateBlock, ledger_alarms
 from semel.core.events import What
-from semel.provision import cloudformation
-from semel.provision.alarms import TemplateBlock, ledger_alarms
-from semel.provision.cloudformation import VERSION
+from semel.provision.formats import VERSION, yaml
 from semel.telemetry import families
 from semel.telemetry.families import MetricFamily
 from semel.telemetry.thresholds import DUPLICATES, FEW, MOST_DUPLICATES, OFTEN, ONCE, PERIOD
@@ -37,7 +36,7 @@ def files() -> dict[str, str]:
 
 
 def _yaml(document: Any, about: str) -> str:
-    return HEADER.format(about=about) + cloudformation.yaml(document)
+    return HEADER.format(about=about) + yaml(document)
 
 
 # Prometheus

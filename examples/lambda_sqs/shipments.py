@@ -4,8 +4,8 @@ import json
 from typing import Any
 
 import semel
+from semel.apps.deployment import Deployment, DeploymentQueue, Function
 from semel.doors.aws_lambda import Lambda, from_environment
-from semel.provision.deployment import Deployment, DeploymentQueue, Function
 from semel.tables import JOURNAL, LEDGER
 
 # The store is opened by the first event: importing this makes no connection.

@@ -4,7 +4,7 @@ import sys
 
 from shipments import DEPLOYMENT
 
-from semel.provision import stack
+from semel.apps import stack
 
 if __name__ == "__main__":
     sys.stdout.write(stack.text([DEPLOYMENT], "prod"))

@@ -8,8 +8,8 @@ import pytest
 import shipments
 
 import semel
+from semel.apps import stack
 from semel.doors.aws_lambda import Lambda
-from semel.provision import stack
 from semel.provision.builders import ProvisionTarget, opened
 
 

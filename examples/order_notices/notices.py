@@ -11,12 +11,12 @@ import httpx
 import msgspec
 
 import semel
+from semel.apps.deployment import Deployment, DeploymentQueue, Function, secrets_of, settings_of
 from semel.apps.functions import Functions
 from semel.apps.settings import check_address, wrong
 from semel.doors.inbox import Inbox, Message
 from semel.doors.webhooks import Ingress, Notice, PlainHmac, Provider
 from semel.ops.blocks import AppPage, Cell, KeyLink, PageBlock, TableBlock, TimeCell
-from semel.provision.deployment import Deployment, DeploymentQueue, Function, secrets_of, settings_of
 from semel.state.journal import Entry
 from semel.tables import DOCUMENTS, JOURNAL, LEDGER
 

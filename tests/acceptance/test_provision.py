@@ -21,8 +21,7 @@ from semel.core.drive import drive
 from semel.core.ledger import LedgerSteps
 from semel.core.realm import Realm
 from semel.errors import WrongEnvironment, WrongSchema
-from semel.provision import KNOWN, OWN, cloudformation, dynamodb, iam, sam, shape, terraform
-from semel.provision import cdk as cdk_text
+from semel.provision import KNOWN, OWN, dynamodb, formats, iam, shape
 from semel.provision.cost import NOW, Life, Workload, estimate, value_size
 from semel.stores.dynamodb import DynamoDBStore
 from semel.stores.dynamodb.layout import title
@@ -183,7 +182,7 @@ def test_a_url_that_names_a_table_says_which_one_is_the_ledger(run, url, env, wi
 def test_a_table_made_from_the_template_is_the_one_that_provisioning_makes(wire, table, env):
     """The template's properties are sent as CloudFormation would send them."""
     table = own(table, env)
-    properties = cloudformation.properties(table, env)
+    properties = shape.description(table, env)
     ttl = properties.pop("TimeToLiveSpecification", None)
     recovery = properties.pop("PointInTimeRecoverySpecification", None)
     name = {"TableName": properties["TableName"]}
@@ -223,7 +222,7 @@ def test_the_template_is_deployed_and_provisioning_does_what_no_template_can(clo
     keys = {"aws_access_key_id": "any", "aws_secret_access_key": "thing"}
     client = boto3.client("cloudformation", endpoint_url=cloud, region_name="eu-west-1", **keys)
     with closing(client):
-        body = cloudformation.text(KNOWN.values(), "prod")
+        body = formats.cloudformation(KNOWN.values(), "prod")
         client.create_stack(StackName="semel", TemplateBody=body, Capabilities=["CAPABILITY_IAM"])
 
         def status():
@@ -378,18 +377,15 @@ def test_credentials_that_nobody_knows_are_one_line_that_says_what_to_do(run, mo
 # Printing
 
 
-@pytest.mark.parametrize(
-    ("word", "module"),
-    [("cloudformation", cloudformation), ("sam", sam), ("terraform", terraform), ("cdk", cdk_text)],
-)
-def test_a_text_is_printed_without_a_store(run, word, module):
-    assert run("provision", "--print", word, "--env", "prod") == (0, module.text(OWN, "prod"), "")
+@pytest.mark.parametrize("word", formats.TEXTS)
+def test_a_text_is_printed_without_a_store(run, word):
+    assert run("provision", "--print", word, "--env", "prod") == (0, formats.TEXTS[word](OWN, "prod"), "")
 
 
 def test_a_text_of_chosen_tables(run):
     words = ("--table", "household-activities", "--table", "household-messages")
     code, out, _ = run("provision", "--print", "terraform", "--env", "prod", *words)
-    assert (code, out) == (0, terraform.text((ACTIVITIES, MESSAGES), "prod"))
+    assert (code, out) == (0, formats.terraform((ACTIVITIES, MESSAGES), "prod"))
 
 
 @pytest.mark.parametrize("role", list(iam.Role))

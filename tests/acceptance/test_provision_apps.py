@@ -26,7 +26,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from semel.apps import registry, settings
+from semel.apps import registry, settings, stack
+from semel.apps.deployment import Deployment, Function, Secret
 from semel.apps.household import app as household_app
 from semel.apps.registry import APPS as PLACES
 from semel.apps.registry import find
@@ -36,8 +37,7 @@ from semel.aws.sqs import Queue
 from semel.aws.wire import Wire
 from semel.core.clock import Clock
 from semel.core.keys import Key, prefix
-from semel.provision import cloudformation, dynamodb, stack
-from semel.provision.deployment import Deployment, Function, Secret
+from semel.provision import dynamodb, formats
 from semel.stores.dynamodb.layout import title
 from semel.tables import DOCUMENTS, Table
 from tests.apps import household_kit, quill_kit
@@ -153,7 +153,7 @@ def test_sam_makes_functions_apis_and_event_sources_of_it(apps: tuple[str, ...])
 def test_its_tables_are_the_ones_that_provisioning_makes(app: str) -> None:
     resources = template(app)["Resources"]
     for table in deployment(app).tables:
-        assert resources[cloudformation.logical(table)] == cloudformation.resource(table, "prod")
+        assert resources[formats.logical(table)] == formats.resource(table, "prod")
 
 
 @pytest.mark.parametrize("app", APPS)
@@ -204,7 +204,7 @@ def test_there_is_an_alarm_for_what_somebody_has_to_look_at(app: str) -> None:
             "Throttles",
         }
     for table in told.tables:
-        about = json.dumps({"TableName": {"Ref": cloudformation.logical(table)}})
+        about = json.dumps({"TableName": {"Ref": formats.logical(table)}})
         assert {name for _, name, on in watched if on == about} == {
             "ReadThrottleEvents",
             "WriteThrottleEvents",
@@ -334,7 +334,7 @@ def test_an_app_brings_its_own_tables(typed: Callable[..., Any]) -> None:
     assert code == 2
     assert "leave out --table, or --app" in err
     code, out, _ = typed("provision", "--app", "probe", "--print", "cloudformation", "--env", "prod")
-    assert (code, out) == (0, cloudformation.text(deployment("probe").tables, "prod"))
+    assert (code, out) == (0, formats.cloudformation(deployment("probe").tables, "prod"))
 
 
 @pytest.mark.parametrize(
@@ -583,7 +583,7 @@ class Stack:
         return {(action, one["Resource"]["Fn::GetAtt"][0]) for one in found for action in one["Action"]}
 
     def _logical(self, name: str) -> str:
-        titles = {title(table, self.env): cloudformation.logical(table) for table in self.told.tables}
+        titles = {title(table, self.env): formats.logical(table) for table in self.told.tables}
         if self.queue is not None:
             titles[self.queue.name] = f"{self.app.capitalize()}Queue"
             titles[self.dead.name] = f"{self.app.capitalize()}DeadLetters"

@@ -13,6 +13,7 @@ import pytest
 
 import semel
 from semel.apps import functions as on_lambda
+from semel.apps import stack
 from semel.apps.configuration import gather
 from semel.apps.quill.settings import store_url
 from semel.apps.registry import APPS, deployment
@@ -21,8 +22,8 @@ from semel.aws.credentials import Credentials
 from semel.aws.wire import Wire
 from semel.cli import main
 from semel.errors import InvalidOption
-from semel.provision import iam, stack
-from semel.provision.cloudformation import logical
+from semel.provision import iam
+from semel.provision.formats import logical
 from semel.service.runtime import Runtime
 from semel.stores.dynamodb.address import parse, with_titles
 from semel.stores.dynamodb.layout import title

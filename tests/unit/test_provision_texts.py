@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from semel.errors import InvalidOption
-from semel.provision import KNOWN, OWN, cdk, cloudformation, iam, named, sam, shape, terraform
+from semel.provision import KNOWN, OWN, formats, iam, named, shape
+from semel.provision.formats import cdk, cloudformation, sam, sam_template, template, terraform
 from semel.provision.iam import Role
 from semel.stores.dynamodb.layout import title
 from semel.tables import LEDGER, Index, Kind, Table
@@ -60,10 +61,11 @@ def test_an_unknown_name_is_refused_with_the_known_ones():
         named(["ledgers"])
 
 
-@pytest.mark.parametrize("module", [cloudformation, sam, terraform, cdk], ids=lambda module: module.__name__)
-def test_a_text_is_the_same_every_time_and_ends_with_one_line_break(module):
-    first = module.text(EVERY, "prod")
-    assert module.text(iter(EVERY), "prod") == first
+@pytest.mark.parametrize("name", formats.TEXTS)
+def test_a_text_is_the_same_every_time_and_ends_with_one_line_break(name):
+    text = formats.TEXTS[name]
+    first = text(EVERY, "prod")
+    assert text(iter(EVERY), "prod") == first
     assert first.endswith("\n")
     assert not first.endswith("\n\n")
 
@@ -80,21 +82,21 @@ def lint(text: str) -> list[str]:
 
 
 def test_cfn_lint_would_say_what_is_wrong():
-    broken = cloudformation.text((LEDGER,), "prod").replace("KeyType: HASH", "KeyType: HASHED")
+    broken = cloudformation((LEDGER,), "prod").replace("KeyType: HASH", "KeyType: HASHED")
     assert any("HASHED" in said for said in lint(broken))
 
 
 @pytest.mark.seed("A5")
 @pytest.mark.seed("H9")
 @pytest.mark.parametrize("tables", SETS)
-@pytest.mark.parametrize("module", [cloudformation, sam], ids=["cloudformation", "sam"])
-def test_cfn_lint_has_nothing_to_say_of_the_templates(module, tables):
-    assert lint(module.text(tables, "prod")) == []
+@pytest.mark.parametrize("text", [cloudformation, sam], ids=["cloudformation", "sam"])
+def test_cfn_lint_has_nothing_to_say_of_the_templates(text, tables):
+    assert lint(text(tables, "prod")) == []
 
 
 @pytest.mark.seed("A5")
 def test_the_template_of_the_idempotency_service_has_what_its_seed_writes_out():
-    resource = cloudformation.template((ALCHEMISER,), "prod")["Resources"]["AlchemiserTable"]
+    resource = template((ALCHEMISER,), "prod")["Resources"]["AlchemiserTable"]
     assert resource["Type"] == "AWS::DynamoDB::Table"
     assert resource["Properties"] == {
         "TableName": "alchemiser-idempotency-keys",
@@ -108,7 +110,7 @@ def test_the_template_of_the_idempotency_service_has_what_its_seed_writes_out():
 
 @pytest.mark.seed("A5")
 def test_the_template_has_a_policy_to_create_read_update_and_delete():
-    policy = cloudformation.template((ALCHEMISER,), "prod")["Resources"]["WorkerPolicy"]
+    policy = template((ALCHEMISER,), "prod")["Resources"]["WorkerPolicy"]
     [statement] = policy["Properties"]["PolicyDocument"]["Statement"]
     actions = {action.removeprefix("dynamodb:") for action in statement["Action"]}
     assert actions == {"PutItem", "GetItem", "UpdateItem", "DeleteItem"}
@@ -117,22 +119,22 @@ def test_the_template_has_a_policy_to_create_read_update_and_delete():
 
 @pytest.mark.seed("M6")
 def test_the_template_of_the_probe_pays_by_request_and_expires_by_ttl():
-    properties = cloudformation.properties(PROBE, "prod")
+    properties = shape.description(PROBE, "prod")
     assert properties["BillingMode"] == "PAY_PER_REQUEST"
     assert properties["TimeToLiveSpecification"] == {"Enabled": True, "AttributeName": "ttl"}
     assert "GlobalSecondaryIndexes" not in properties
 
 
 def test_a_table_stays_when_its_stack_goes():
-    for name, resource in cloudformation.template(EVERY, "prod")["Resources"].items():
+    for name, resource in template(EVERY, "prod")["Resources"].items():
         if resource["Type"] == "AWS::DynamoDB::Table":
             assert (resource["DeletionPolicy"], resource["UpdateReplacePolicy"]) == ("Retain", "Retain"), name
 
 
 def test_the_yaml_is_the_template():
     yaml = importlib.import_module("yaml")
-    assert yaml.safe_load(cloudformation.text(EVERY, "prod")) == cloudformation.template(EVERY, "prod")
-    assert yaml.safe_load(sam.text(EVERY, "prod")) == sam.template(EVERY, "prod")
+    assert yaml.safe_load(cloudformation(EVERY, "prod")) == template(EVERY, "prod")
+    assert yaml.safe_load(sam(EVERY, "prod")) == sam_template(EVERY, "prod")
 
 
 def translated(template: dict) -> dict:
@@ -148,15 +150,15 @@ def translated(template: dict) -> dict:
 
 @pytest.mark.seed("A5")
 def test_sam_translates_into_the_same_tables():
-    made = translated(sam.template(EVERY, "prod"))
-    expected = cloudformation.template(EVERY, "prod")
+    made = translated(sam_template(EVERY, "prod"))
+    expected = template(EVERY, "prod")
     assert made["Resources"] == expected["Resources"]
 
 
 @pytest.mark.seed("A5")
 def test_a_function_added_to_the_sam_template_knows_store_environment_and_tables():
-    template = sam.template((ALCHEMISER, QUILL), "prod")
-    template["Resources"]["Handler"] = {
+    found = sam_template((ALCHEMISER, QUILL), "prod")
+    found["Resources"]["Handler"] = {
         "Type": "AWS::Serverless::Function",
         "Properties": {
             "Runtime": "python3.13",
@@ -165,7 +167,7 @@ def test_a_function_added_to_the_sam_template_knows_store_environment_and_tables
             "Policies": [{"Ref": "WorkerPolicy"}],
         },
     }
-    made = translated(template)["Resources"]
+    made = translated(found)["Resources"]
     assert made["Handler"]["Properties"]["Environment"]["Variables"] == {
         "SEMEL_URL": {"Fn::Sub": "dynamodb://${AWS::Region}"},
         "SEMEL_ENV": "prod",
@@ -238,10 +240,10 @@ def units(block: dict) -> dict:
 @pytest.mark.seed("H9")
 @pytest.mark.parametrize("tables", SETS)
 def test_terraform_makes_the_same_tables(tables):
-    made = resources(terraform.text(tables, "prod"), "aws_dynamodb_table")
+    made = resources(terraform(tables, "prod"), "aws_dynamodb_table")
     assert len(made) == len(tables)
     for table in tables:
-        found = made[terraform.local(table)]
+        found = made[formats.local(table)]
         assert as_request(found) == shape.create_request(table, "prod")
         assert found.get("ttl") == ([{"attribute_name": table.ttl, "enabled": True}] if table.ttl else None)
         recovery = [{"enabled": True}] if table.recoverable else None
@@ -251,13 +253,13 @@ def test_terraform_makes_the_same_tables(tables):
 
 @pytest.mark.seed("H9")
 def test_terraform_has_the_policy_of_the_worker():
-    text = terraform.text(HOUSEHOLD, "prod")
+    text = terraform(HOUSEHOLD, "prod")
     [data] = parsed(text)["data"]
     statements = data["aws_iam_policy_document"]["semel_worker"]["statement"]
     expected = iam.policy(HOUSEHOLD, "prod", Role.WORKER)["Statement"]
     assert [each["actions"] for each in statements] == [each["Action"] for each in expected]
     assert statements[0]["resources"] == [
-        f"${{aws_dynamodb_table.{terraform.local(table)}.arn}}" for table in HOUSEHOLD
+        f"${{aws_dynamodb_table.{formats.local(table)}.arn}}" for table in HOUSEHOLD
     ]
     assert statements[1]["resources"] == [
         "${aws_dynamodb_table.household_activities.arn}/index/userId-timestamp-index"
@@ -268,7 +270,7 @@ def test_terraform_has_the_policy_of_the_worker():
 @pytest.mark.skipif(shutil.which("terraform") is None, reason="terraform is not installed")
 @pytest.mark.parametrize("tables", SETS)
 def test_terraform_fmt_would_change_nothing(tables):
-    text = terraform.text(tables, "prod")
+    text = terraform(tables, "prod")
     done = subprocess.run(["terraform", "fmt", "-"], input=text, capture_output=True, text=True, check=True)
     assert done.stdout == text
 
@@ -289,12 +291,12 @@ def calls(text: str) -> list[tuple[str, list, dict]]:
 @pytest.mark.seed("H9")
 @pytest.mark.parametrize("tables", SETS)
 def test_the_cdk_stack_compiles_and_makes_every_table_with_its_keys_and_ttl(tables):
-    text = cdk.text(tables, "prod")
+    text = cdk(tables, "prod")
     compile(text, "stack.py", "exec")
     made = {ast.literal_eval(args[1]): kw for name, args, kw in calls(text) if name == "dynamodb.Table"}
-    assert made.keys() == {cloudformation.logical(table) for table in tables}
+    assert made.keys() == {formats.logical(table) for table in tables}
     for table in tables:
-        found = made[cloudformation.logical(table)]
+        found = made[formats.logical(table)]
         assert ast.literal_eval(found["table_name"]) == title(table, "prod")
         assert f"name={table.partition!r}" in found["partition_key"]
         assert ("sort_key" in found) is (table.sort is not None)
@@ -306,7 +308,7 @@ def test_the_cdk_stack_compiles_and_makes_every_table_with_its_keys_and_ttl(tabl
 @pytest.mark.seed("H9")
 @pytest.mark.parametrize("tables", SETS)
 def test_the_cdk_stack_adds_every_index_with_its_keys_and_what_it_carries(tables):
-    text = cdk.text(tables, "prod")
+    text = cdk(tables, "prod")
     made = [kw for name, _, kw in calls(text) if name.endswith(".add_global_secondary_index")]
     expected = [shape.index(table, index) for table in tables for index in table.indexes]
     assert len(made) == len(expected)
@@ -322,7 +324,7 @@ def test_the_cdk_stack_adds_every_index_with_its_keys_and_what_it_carries(tables
 
 
 def test_the_cdk_stack_is_written_as_ruff_would_write_it():
-    text = cdk.text(EVERY, "prod")
+    text = cdk(EVERY, "prod")
     for words in (["format", "--diff"], ["check", "--select", "E,F,I,N,RUF,UP"]):
         command = [sys.executable, "-m", "ruff", *words, "--isolated", "--line-length", "110", "-"]
         done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
@@ -337,7 +339,7 @@ def test_the_cdk_synthesizes_the_same_tables(tables, tmp_path, monkeypatch):
     """aws-cdk-lib runs in Node, and is large: `make slow` installs it."""
     aws_cdk = importlib.import_module("aws_cdk")
     assertions = importlib.import_module("aws_cdk.assertions")
-    (tmp_path / "semel_stack.py").write_text(cdk.text(tables, "prod"))
+    (tmp_path / "semel_stack.py").write_text(cdk(tables, "prod"))
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "semel_stack", raising=False)
     stack = importlib.import_module("semel_stack").SemelTables(aws_cdk.App(), "Tables")
@@ -348,7 +350,7 @@ def test_the_cdk_synthesizes_the_same_tables(tables, tmp_path, monkeypatch):
         if each["Type"] == "AWS::DynamoDB::Table"
     }
     for table in tables:
-        expected = cloudformation.properties(table, "prod")
+        expected = shape.description(table, "prod")
         if table.capacity is not None:
             del expected["BillingMode"]  # which is what the CDK leaves unsaid
         assert found[expected["TableName"]] == expected

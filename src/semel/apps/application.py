@@ -22,7 +22,7 @@ from semel.tables import Table
 if TYPE_CHECKING:
     from fastapi import APIRouter
 
-    from semel.provision.deployment import Deployment
+    from semel.apps.deployment import Deployment
 
 S_contra = TypeVar("S_contra", bound=msgspec.Struct, contravariant=True)
 

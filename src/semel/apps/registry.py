@@ -17,7 +17,7 @@ from semel.ops.blocks import AppPage
 from semel.tables import Table
 
 if TYPE_CHECKING:
-    from semel.provision.deployment import Deployment
+    from semel.apps.deployment import Deployment
 
 # Where semel's own are, unless a setting says otherwise.
 APPS: Final[dict[str, str]] = {

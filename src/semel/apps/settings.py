@@ -77,14 +77,18 @@ def from_environment(kind: type[S], app: str, environ: Mapping[str, str]) -> S:
     """Settings as environment variables have them: `SEMEL_APPS__QUILL__ALOWARE_TOKEN` and its kin."""
     values: dict[str, Any] = {}
     for field in msgspec.structs.fields(kind):  # type: ignore[arg-type]  # every kind of settings is a Struct
-        name = variable(app, field.name)
-        if name not in environ:
-            continue
-        try:
-            values[field.name] = msgspec.convert(parsed(field.type, environ[name]), field.type, strict=False)
-        except (msgspec.ValidationError, msgspec.DecodeError) as error:
-            raise wrong(app, field.name, f"{error}, in the environment variable {name}") from error
+        if (name := variable(app, field.name)) in environ:
+            where = f", in the environment variable {name}"
+            values[field.name] = read(app, field.name, field.type, environ[name], where)
     return msgspec.convert(values, kind)
+
+
+def read(app: str, setting: str, kind: Any, value: Any, where: str = "") -> Any:
+    """A setting as a value of its kind; the environment has nothing but texts."""
+    try:
+        return msgspec.convert(parsed(kind, value) if isinstance(value, str) else value, kind, strict=False)
+    except (msgspec.ValidationError, msgspec.DecodeError) as error:
+        raise wrong(app, setting, f"{error}{where}") from error
 
 
 def parsed(kind: Any, text: str) -> Any:

@@ -10,11 +10,9 @@ is called `ledger`.
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
+from semel.apps.deployment import Deployment
 from semel.apps.registry import deployment, find
-from semel.apps.settings import parsed, wrong
-from semel.provision.deployment import Deployment
+from semel.apps.settings import read, wrong
 from semel.stores.dynamodb.address import with_titles
 from semel.stores.dynamodb.layout import is_title
 
@@ -23,8 +21,8 @@ SETTING = "tables"
 
 def deployed(app: str, section: Mapping[str, Any]) -> Deployment:
     """An application in AWS with the tables that its section of the settings asks for."""
-    found = _found(app, section)
-    off = [name for name in found.optional if not _read(app, name, bool, section.get(name, True))]
+    found = deployment(app, _at(app, section))
+    off = [name for name in found.optional if not read(app, name, bool, section.get(name, True))]
     return found.under(titles(found, section), off)
 
 
@@ -37,34 +35,22 @@ def located(url: str, app: str, section: Mapping[str, Any]) -> str:
     """The URL of the store that an application is on, with the names that its section gives to its tables."""
     if not section.get(SETTING):
         return url
-    named = titles(_found(app, section), section)
+    named = titles(deployment(app, _at(app, section)), section)
     return with_titles(url, named) if url.startswith("dynamodb:") else url
 
 
-def _found(app: str, section: Mapping[str, Any]) -> Deployment:
-    return deployment(app, _at(app, section))
-
-
 def _at(app: str, section: Mapping[str, Any]) -> str:
-    found: str = _read(app, "at", str, section.get("at", ""))
+    found: str = read(app, "at", str, section.get("at", ""))
     return found
 
 
 def titles(deployment: Deployment, section: Mapping[str, Any]) -> dict[str, str]:
     """What tables of an application are called in DynamoDB, by semel's own names for them."""
     app, own = deployment.app, deployment.own()
-    named = _read(app, SETTING, dict[str, str], section.get(SETTING) or {})
+    named = read(app, SETTING, dict[str, str], section.get(SETTING) or {})
     for name, title in named.items():
         if name not in own:
             raise wrong(app, f"{SETTING}.{name}", f"it has no table of that name; it has {', '.join(own)}")
         if not is_title(title):
             raise wrong(app, f"{SETTING}.{name}", "a table's name has 3 to 255 of A-Z a-z 0-9 _ . -")
     return {own[name].name: title for name, title in named.items()}
-
-
-def _read(app: str, setting: str, kind: Any, value: Any) -> Any:
-    """A setting as a value of its kind; the environment has nothing but texts."""
-    try:
-        return msgspec.convert(parsed(kind, value) if isinstance(value, str) else value, kind, strict=False)
-    except (msgspec.ValidationError, msgspec.DecodeError) as error:
-        raise wrong(app, setting, str(error)) from error

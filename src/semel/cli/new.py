@@ -10,13 +10,13 @@ from typing import Annotated, Final
 import typer
 
 from semel import errors
+from semel.apps.deployment import camel
 from semel.apps.importing import look_beside
 from semel.apps.registry import APPS, NAME, deployment, find
 from semel.apps.sections import StoreSection
 from semel.cli.common import FILE
 from semel.cli.init import write_private
 from semel.cli.provision import stack_of
-from semel.provision.deployment import camel
 from semel.service.settings_file import new_settings
 
 TEMPLATES: Final = Path(__file__).with_name("new_app")

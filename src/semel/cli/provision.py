@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from importlib import import_module
 from typing import Annotated, Literal, TypeAlias
 
 import msgspec
@@ -11,6 +10,7 @@ from rich.console import Console
 
 from semel import errors
 from semel.apps.configuration import Configuration
+from semel.apps.deployment import Deployment
 from semel.apps.ledgers import at, tables_of
 from semel.apps.registry import deployment
 from semel.apps.tables import deployed
@@ -29,7 +29,7 @@ from semel.core.extras import require
 from semel.model import Problem
 from semel.provision import KNOWN, named
 from semel.provision.builders import ProvisionTarget, opened
-from semel.provision.deployment import Deployment
+from semel.provision.formats import TEXTS
 from semel.provision.iam import Role, policy
 from semel.service.settings import ServiceSettings, enabled, settings, tables_needed, tables_of_app
 from semel.tables import OWN, Table
@@ -177,13 +177,12 @@ def text(  # noqa: PLR0917 - all of them belong to one text
         raise errors.UsageError("--with is for stores in SQL: leave it out, or print sql")
     if printed == "iam":
         return json.dumps(policy(tables, env, role, region=region(url)), indent=2)
-    written: str = import_module(f"semel.provision.{printed}").text(tables, env)
-    return written
+    return TEXTS[printed](tables, env)
 
 
 def stack_of(apps: list[Deployment], env: str, table: list[str] | None) -> str:
     """Applications as SAM makes them, with their functions and queues."""
-    from semel.provision import stack
+    from semel.apps import stack
 
     if table:
         raise errors.UsageError("an app brings its own tables: leave out --table, or --app")

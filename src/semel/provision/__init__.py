@@ -1,10 +1,11 @@
 """Creates tables from `Table` values: directly, or as templates for other tools.
 
-shape           the requests that make a table in DynamoDB; the texts below are made from them
-dynamodb        tables as they are found, what differs, and what mends it
-iam             the least that each role may do
-cloudformation  sam, terraform, cdk: the same tables as text
-cost            what a month of events costs, by the prices in `semel.stores.dynamodb`
+shape     the description of a table, and the requests that make it in DynamoDB
+dynamodb  tables as they are found, what differs, and what mends it
+builders  the same for the store of any URL
+iam       the least that each role may do
+formats   the description as text: CloudFormation, SAM, Terraform, CDK
+cost      what a month of events costs, by the prices in `semel.stores.dynamodb`
 """
 
 from collections.abc import Iterable

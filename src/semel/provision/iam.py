@@ -1,15 +1,13 @@
 """The least permissions of each role: exact actions on exact tables and indexes."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from enum import StrEnum
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 
 from semel.stores.dynamodb.layout import title
-from semel.tables import Index, Table
-
-PolicyStatement: TypeAlias = dict[str, Any]
+from semel.tables import Table
 
 
 class Role(StrEnum):
@@ -55,46 +53,27 @@ def policy(
 ) -> dict[str, Any]:
     """The policy of a role; where a region or an account is not named, the table's name still is."""
 
-    def arn(table: Table) -> str:
-        return f"arn:aws:dynamodb:{region}:{account}:table/{title(table, env)}"
+    def arn(table: Table, path: str) -> str:
+        return f"arn:aws:dynamodb:{region}:{account}:table/{title(table, env)}{path}"
 
-    def index_arn(table: Table, index: Index) -> str:
-        return f"{arn(table)}/index/{index.name}"
-
-    return document(tables, role, arn, index_arn)
+    return document(tables, role, arn)
 
 
-def document(
-    tables: Iterable[Table],
-    role: Role,
-    arn: Callable[[Table], Any],
-    index_arn: Callable[[Table, Index], Any],
-) -> dict[str, Any]:
-    """The policy of a role, with resources as somebody else writes them."""
-    listed = tuple(tables)
-    statements = [*_on_tables(listed, RIGHTS[role], arn), *_on_indexes(listed, RIGHTS[role], index_arn)]
-    return {"Version": "2012-10-17", "Statement": statements}
+def document(tables: Iterable[Table], role: Role, arn: Callable[[Table, str], Any]) -> dict[str, Any]:
+    """The policy of a role, with resources as somebody else writes them: a table, and a path below it."""
+    listed, rights = tuple(tables), RIGHTS[role]
+    plain = [arn(table, "") for table in listed if table.sort is None]
+    paged = [arn(table, "") for table in listed if table.sort is not None]
+    indexes = [arn(table, f"/index/{index.name}") for table in listed for index in table.indexes]
+    statements = (
+        ("Records", rights.items + rights.table, plain),
+        ("Pages", rights.items + rights.pages + rights.table, paged),
+        ("Indexes", rights.pages, indexes),
+    )
+    allowed = [_allow(*each) for each in statements if each[1] and each[2]]
+    return {"Version": "2012-10-17", "Statement": allowed}
 
 
-def _on_tables(
-    tables: tuple[Table, ...], rights: Rights, arn: Callable[[Table], Any]
-) -> Iterator[PolicyStatement]:
-    """One statement for the tables without pages, one for those that have them."""
-    for sid, paged in (("Records", False), ("Pages", True)):
-        chosen = [table for table in tables if (table.sort is not None) is paged]
-        actions = (*rights.items, *(rights.pages if paged else ()), *rights.table)
-        if chosen:
-            yield _statement(sid, actions, [arn(table) for table in chosen])
-
-
-def _on_indexes(
-    tables: tuple[Table, ...], rights: Rights, index_arn: Callable[[Table, Index], Any]
-) -> Iterator[PolicyStatement]:
-    resources = [index_arn(table, index) for table in tables for index in table.indexes]
-    if resources and rights.pages:
-        yield _statement("Indexes", rights.pages, resources)
-
-
-def _statement(sid: str, actions: Iterable[str], resources: list[Any]) -> PolicyStatement:
+def _allow(sid: str, actions: Iterable[str], resources: list[Any]) -> dict[str, Any]:
     allowed = [f"dynamodb:{action}" for action in sorted(actions)]
     return {"Sid": sid, "Effect": "Allow", "Action": allowed, "Resource": resources}

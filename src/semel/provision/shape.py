@@ -1,4 +1,4 @@
-"""A `Table` as DynamoDB has it: the requests that create it, and the stamp of its environment."""
+"""A `Table` as DynamoDB has it: its description, the requests that create it, and its environment's stamp."""
 
 from collections.abc import Iterable
 from typing import Any, TypeAlias
@@ -10,6 +10,17 @@ from semel.tables import Column, Form, Index, Kind, Table
 TableRequest: TypeAlias = dict[str, Any]
 
 SCALARS = {Kind.TEXT: "S", Kind.NUMBER: "N", Kind.BYTES: "B"}
+
+
+def description(table: Table, env: str) -> TableRequest:
+    """A table in full, as CloudFormation has it: what CreateTable takes, and what further requests say."""
+    made = create_request(table, env)
+    tags = made.pop("Tags", None)
+    if table.ttl:
+        made |= ttl_request(table, env)
+    if table.recoverable:
+        made |= pitr_request(table, env)
+    return made | ({"Tags": tags} if tags else {})
 
 
 def create_request(table: Table, env: str) -> TableRequest:

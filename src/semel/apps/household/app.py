@@ -42,8 +42,8 @@ from semel.tables.seeds import ACTIVITIES, MESSAGES, RESPONSE_COUNTERS
 if TYPE_CHECKING:
     from fastapi import APIRouter
 
+    from semel.apps.deployment import Deployment
     from semel.ops.blocks import AppPage
-    from semel.provision.deployment import Deployment
 
 PATH: Final = "/webhooks/telegram"
 

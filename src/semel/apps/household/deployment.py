@@ -1,7 +1,7 @@
 """The household's helper on AWS: one function takes what Telegram sends, the other works on it."""
 
+from semel.apps.deployment import Deployment, DeploymentQueue, Function, secrets_of, settings_of
 from semel.apps.household.settings import Settings
-from semel.provision.deployment import Deployment, DeploymentQueue, Function, secrets_of, settings_of
 from semel.tables import DOCUMENTS, JOURNAL, LEDGER
 from semel.tables.seeds import ACTIVITIES, MESSAGES, RESPONSE_COUNTERS
 

@@ -15,9 +15,9 @@ from semel.core.policy import OnError, Options
 from semel.tables.seeds import PROBE
 
 if TYPE_CHECKING:
+    from semel.apps.deployment import Deployment
     from semel.doors.inbox import Inbox
     from semel.ops.blocks import AppPage
-    from semel.provision.deployment import Deployment
 
 # Most of them wait, for messages or for a broker; so that these do not keep others waiting.
 THREADS: Final = 32

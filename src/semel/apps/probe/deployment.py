@@ -1,7 +1,7 @@
 """The probe on AWS: one function."""
 
+from semel.apps.deployment import Deployment, Function, secrets_of, settings_of
 from semel.apps.probe.settings import Settings
-from semel.provision.deployment import Deployment, Function, secrets_of, settings_of
 from semel.tables import DOCUMENTS
 from semel.tables.seeds import PROBE
 

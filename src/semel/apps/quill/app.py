@@ -44,8 +44,8 @@ from semel.tables.seeds import QUILL
 if TYPE_CHECKING:
     from fastapi import APIRouter
 
+    from semel.apps.deployment import Deployment
     from semel.ops.blocks import AppPage
-    from semel.provision.deployment import Deployment
 
 # Deliveries that an event loop takes at once; more wait for their turn, and those that wait for Power BI
 # go out together.

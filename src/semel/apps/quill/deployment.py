@@ -1,7 +1,7 @@
 """Quill on AWS: one function takes deliveries and posts them, the other posts what could not be posted."""
 
+from semel.apps.deployment import Deployment, DeploymentQueue, Function, Setting, secrets_of, settings_of
 from semel.apps.quill.settings import Settings
-from semel.provision.deployment import Deployment, DeploymentQueue, Function, Setting, secrets_of, settings_of
 from semel.tables import DOCUMENTS
 from semel.tables.seeds import QUILL
 

@@ -31,8 +31,8 @@ from semel.tables.seeds import SUPPORT_EVENTS, SUPPORT_STATE
 if TYPE_CHECKING:
     from fastapi import APIRouter
 
+    from semel.apps.deployment import Deployment
     from semel.ops.blocks import AppPage
-    from semel.provision.deployment import Deployment
 
 PATH: Final = "/webhooks/richpanel"
 

@@ -1,7 +1,7 @@
 """Support on AWS: one function takes what Richpanel sends, the other works on it."""
 
+from semel.apps.deployment import Deployment, DeploymentQueue, Function, secrets_of, settings_of
 from semel.apps.support.settings import Settings
-from semel.provision.deployment import Deployment, DeploymentQueue, Function, secrets_of, settings_of
 from semel.tables import DOCUMENTS, JOURNAL
 from semel.tables.seeds import SUPPORT_AUDIT, SUPPORT_EVENTS, SUPPORT_STATE
 

@@ -8,7 +8,9 @@ from collections.abc import Collection, Mapping
 from types import MappingProxyType
 
 import msgspec
+from msgspec.structs import replace
 
+from semel.apps.settings import variable
 from semel.errors import InvalidOption
 from semel.tables import OWN, Table
 
@@ -84,7 +86,7 @@ def settings_of(
     fields = {field.name: field for field in msgspec.structs.fields(kind)}
     return tuple(
         Setting(
-            variable=f"SEMEL_APPS__{app}__{name}".upper(),
+            variable=variable(app, name),
             parameter=camel(name),
             about=words,
             default=None if name in required else _written(fields[name]),
@@ -99,7 +101,7 @@ def secrets_of(
     """A secret for each field that is told of here, `secret` being semel's own; `optional` has parameters."""
     return tuple(
         Secret(
-            variable="SEMEL_SECRET" if field == "secret" else f"SEMEL_APPS__{app}__{field}".upper(),
+            variable="SEMEL_SECRET" if field == "secret" else variable(app, field),
             field=field,
             about=words,
             optional=optional.get(field, ""),
@@ -157,29 +159,29 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
             if not NAME.fullmatch(name):
                 raise InvalidOption(f"{name!r} cannot stand in a template: use letters and digits, as Worker")
         for name, function in self.functions.items():
-            self._check(name, function)
+            self._check(f"{name} of {self.app}", function)
         used = {field for function in self.functions.values() for field in function.secrets}
         if unused := [one.field for one in self.secrets if one.field not in used]:
             raise InvalidOption(
                 f"no function of {self.app} uses the secret {unused[0]}: say in `secrets` which"
             )
 
+    def _check(self, name: str, function: Function) -> None:
+        uses = (
+            ("tables", [one.name for one in function.may], [one.name for one in self.tables]),
+            ("secrets", function.secrets, [one.field for one in self.secrets]),
+            ("settings", function.settings or (), [one.parameter for one in self.settings]),
+        )
+        for kind, used, known in uses:
+            if unknown := [one for one in used if one not in known]:
+                raise InvalidOption(f"{name} uses {unknown[0]}, which is not among its {kind}")
+        if (function.works or function.sends) and self.queue is None:
+            raise InvalidOption(f"{name} uses a queue, and there is none")
+
     @property
     def title(self) -> str:
         """What its names in a template begin with."""
         return camel(self.app)
-
-    def _check(self, name: str, function: Function) -> None:
-        if unknown := [table.name for table in function.may if table not in self.tables]:
-            raise InvalidOption(f"{name} of {self.app} uses {unknown[0]}, which is not among its tables")
-        uses = [("secrets", function.secrets, [one.field for one in self.secrets])]
-        if function.settings is not None:
-            uses.append(("settings", function.settings, [one.parameter for one in self.settings]))
-        for kind, used, known in uses:
-            if unknown := [one for one in used if one not in known]:
-                raise InvalidOption(f"{name} of {self.app} uses {unknown[0]}, which is not among its {kind}")
-        if (function.works or function.sends) and self.queue is None:
-            raise InvalidOption(f"{name} of {self.app} uses a queue, and there is none")
 
     def own(self) -> dict[str, Table]:
         """Its own tables as its settings call them: by their names without the application's."""
@@ -198,26 +200,11 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
             for table in self.tables
             if table not in without
         }
-        return msgspec.structs.replace(
-            self,
-            ledger=kept[self.ledger],
-            tables=tuple(kept.values()),
-            functions={name: _on(kept, function) for name, function in self.functions.items()},
-            titles=titles,
-            off=tuple(off),
-        )
 
-    def variables(self, function: Function) -> dict[str, Table | str]:
-        """The variables that tell a function which table is which, and what it does without."""
-        begin = f"SEMEL_APPS__{self.app.upper()}__"
-        found: dict[str, Table | str] = {table.titled_by: table for table in function.may if table.titled_by}
-        for name, table in self.own().items():
-            if table.name in self.titles and table in function.may:
-                found[f"{begin}TABLES__{name.upper()}"] = table
-        return found | {f"{begin}{name.upper()}": "false" for name in self.off}
+        def on_kept(function: Function) -> Function:
+            may = {kept[table]: actions for table, actions in function.may.items() if table in kept}
+            return replace(function, may=may)
 
-
-def _on(kept: Mapping[Table, Table], function: Function) -> Function:
-    """A function on the tables that are left, under their names."""
-    may = {kept[table]: actions for table, actions in function.may.items() if table in kept}
-    return msgspec.structs.replace(function, may=may)
+        functions = {name: on_kept(function) for name, function in self.functions.items()}
+        tables, ledger = tuple(kept.values()), kept[self.ledger]
+        return replace(self, ledger=ledger, tables=tables, functions=functions, titles=titles, off=tuple(off))
