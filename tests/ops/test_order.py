@@ -2,14 +2,18 @@
 
 import asyncio
 import sqlite3
+import threading
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import psycopg
 import pytest
+from typer.testing import CliRunner
 
 import semel
 from semel import Status
+from semel.cli.app import app
 from semel.core.clock import Clock
 from semel.core.commands import Get, Put, Query
 from semel.core.drive import run_sync
@@ -180,6 +184,83 @@ def test_an_order_that_there_is_none_of_is_refused(s):
     for choices in ({"chosen": ("fastest",)}, {"dropped": ("fastest",)}):
         with pytest.raises(InvalidOption, match="there is recent"):
             ProvisionTarget(url="sqlite:///unused.db", env="dev", tables=OWN, clock=Clock(), **choices)
+
+
+# Making it
+
+
+postgres = pytest.mark.parametrize("place", ["postgres"], indirect=True)
+
+
+def chosen(place):
+    return ProvisionTarget(url=place.url(), env=place.env, tables=OWN, clock=Clock(), chosen=(RECENT.name,))
+
+
+@postgres
+def test_all_that_is_written_while_the_index_is_made_is_in_it(place):
+    provision(place)
+    over = threading.Event()
+
+    def work(name):
+        with closing(semel.connect(place.url(), env=place.env)) as s:
+            done = 0
+            while not over.is_set():
+                s.ledger.complete(s.ledger.claim(f"{name}-{done}"), done)
+                done += 1
+            return done
+
+    with ThreadPoolExecutor(3) as workers:
+        done = [workers.submit(work, name) for name in "abc"]
+        assert provision(place, chosen=("recent",)) == ["made index semel_ledger_recent"]
+        over.set()
+        written = sum(each.result() for each in done)
+    with closing(semel.connect(place.url(), env=place.env)) as s:
+        found = s.ops.search(Search(order="newest"), limit=2000)
+        assert len(found.records) == min(written, 2000)
+        moments = [record.updated_at for record in found.records]
+        assert moments == sorted(moments, reverse=True)
+
+
+@postgres
+def test_an_index_that_was_left_unfinished_is_made_anew(place, s, clock):
+    choose(place)
+    fill(s, clock)
+    with psycopg.connect(place.server, autocommit=True) as connection:
+        name = f"{place.env}.semel_ledger_recent"
+        unfinished = f"UPDATE pg_index SET indisvalid = false WHERE indexrelid = '{name}'::regclass"
+        connection.execute(unfinished.encode())
+    assert not s.ops.lists_by_time()
+    assert provision(place, chosen=("recent",)) == ["made index semel_ledger_recent"]
+    assert keys(s, order="newest") == NEWEST
+
+
+@postgres
+def test_the_statements_that_are_printed_have_what_is_chosen(place):
+    words = ["provision", "--url", place.url(), "--env", place.env, "--print", "sql", "--with", "recent"]
+    printed = CliRunner().invoke(app, words).output
+    with psycopg.connect(place.server, autocommit=True) as connection:
+        for _ in range(2):
+            connection.execute(printed.encode())
+    with opened(chosen(place)) as builder:
+        assert builder.problems() == []
+        assert builder.provision(lambda _: None) == []
+
+
+@in_sql
+def test_an_owner_chooses_the_index_checks_it_and_drops_it(place):
+    place.open().close()
+
+    def typed(*words):
+        found = CliRunner().invoke(app, ["provision", "--url", place.url(), "--env", place.env, *words])
+        return found.exit_code, found.output
+
+    code, said = typed("--check", "--with", "recent")
+    assert code == 1
+    assert "table ledger has no index recent, which --with asks for" in said
+    assert typed("--with", "recent")[1].splitlines()[-1] == "Made index semel_ledger_recent."
+    assert typed("--check", "--with", "recent")[0] == typed("--check")[0] == 0
+    assert typed("--without", "recent") == (0, "Dropped index semel_ledger_recent.\n")
+    assert typed("--check", "--with", "recent")[0] == 1
 
 
 # Plans

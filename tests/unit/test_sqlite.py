@@ -57,7 +57,7 @@ from semel.stores.sqlite import SQLiteStore, groupcommit, lock, schema
 from semel.stores.sqlite import store as store_module
 from semel.stores.sqlite.address import SQLiteFile
 from semel.stores.sqlite.plan import SQLitePlan, after_prefix, select
-from semel.tables import COUNTERS, DOCUMENTS, JOURNAL, LEDGER, OWN, Index, Kind, Table
+from semel.tables import COUNTERS, JOURNAL, LEDGER, OWN, Index, Kind, Table
 from semel.tables.seeds import TABLES as SEEDS
 from tests.amounts import amount
 
@@ -358,71 +358,13 @@ def test_two_environments_that_open_a_new_file_at_once_do_not_share_it(path, mon
     SQLiteStore(path, env="prod").close()
 
 
-OLD = """
-CREATE TABLE semel_ledger (id TEXT NOT NULL, status TEXT, token TEXT, attempt, expires_at, PRIMARY KEY (id))
-    WITHOUT ROWID;
-INSERT INTO semel_ledger VALUES ('old', 'COMPLETED', 't', 3, 9e9);
-"""
-
-
-def stamp(connection):
-    found = schema.meta_of(connection)
-    return found["schema"], found["environment"]
-
-
-def test_a_file_of_an_older_schema_is_brought_up_to_date_with_what_is_in_it(path, clock):
+def test_a_table_that_lacks_a_column_is_refused_and_left_alone(path):
     with closing(bare(path)) as connection:
-        connection.executescript(OLD)
-    with closing(SQLiteStore(path, clock=clock)) as store:
-        expected = {"id": "old", "status": "COMPLETED", "token": "t", "attempt": 3, "expires_at": 9e9}
-        assert store.execute(Get(LEDGER, "old")).item == expected
-        store.execute(Update(LEDGER, "old", {"result": b"new"}))
-        assert store.execute(Get(LEDGER, "old")).item["result"] == b"new"
+        connection.execute("CREATE TABLE semel_ledger (id TEXT PRIMARY KEY, status TEXT)")
+    with pytest.raises(errors.WrongSchema, match="has no column attempt, "):
+        SQLiteStore(path)
     with closing(bare(path)) as connection:
-        assert stamp(connection) == (1, "dev")
-
-
-EARLIER = """
-CREATE TABLE semel_meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
-INSERT INTO semel_meta VALUES ('schema', 1), ('environment', 'dev');
-CREATE TABLE semel_ledger ("id" TEXT NOT NULL, "expires_at", "status" TEXT, "token" TEXT, "attempt",
-    "fingerprint" TEXT, "created_at", "updated_at", "lease_until", "result" BLOB, "encoding" TEXT,
-    "error" TEXT, "version", PRIMARY KEY ("id")) WITHOUT ROWID;
-CREATE INDEX semel_ledger_expires_at ON semel_ledger ("expires_at");
-CREATE INDEX semel_ledger_status ON semel_ledger ("status") WHERE "status" <> 'COMPLETED';
-CREATE TABLE semel_documents ("id" TEXT NOT NULL, "expires_at", "body" TEXT, "version", "created_at",
-    "updated_at", PRIMARY KEY ("id")) WITHOUT ROWID;
-CREATE INDEX semel_documents_expires_at ON semel_documents ("expires_at");
-CREATE TABLE semel_journal ("owner" TEXT NOT NULL, "entry" TEXT NOT NULL, "expires_at", "key" TEXT,
-    "body" TEXT, "at", PRIMARY KEY ("owner", "entry")) WITHOUT ROWID;
-CREATE INDEX semel_journal_expires_at ON semel_journal ("expires_at");
-INSERT INTO semel_ledger (id, status, token, attempt, expires_at) VALUES ('old', 'COMPLETED', 't', 3, 9e9);
-INSERT INTO semel_documents (id, body, version, expires_at) VALUES ('old', '{"a":1}', 1, 9e9);
-INSERT INTO semel_journal (owner, entry, body, at, expires_at) VALUES ('o', '1', '{}', 5, 9e9);
-"""
-
-
-def test_a_file_of_an_earlier_semel_gets_its_new_columns_and_indexes_when_it_is_opened(path, clock):
-    with closing(bare(path)) as connection:
-        connection.executescript(EARLIER)
-    with closing(SQLiteStore(path, clock=clock)) as store:
-        store.execute(mark("new", subject="ada"))
-        store.execute(mark("other", subject="bob"))
-        for table, place in ((LEDGER, None), (DOCUMENTS, None)):
-            store.execute(Update(table, "old", {"subject": "ada"}, sort=place))
-        store.execute(Update(JOURNAL, "o", {"actor": "ada"}, sort="1"))
-        found = [item["id"] for item in store.execute(Query(LEDGER, "ada", index="subject")).items]
-        assert found == ["new", "old"]
-        assert len(store.execute(Query(DOCUMENTS, "ada", index="subject")).items) == 1
-        assert len(store.execute(Query(JOURNAL, "ada", low=5, index="actor-at")).items) == 1
-        assert store.execute(Query(COUNTERS, "c")).items == ()
-        told = statements(store)
-        with closing(SQLiteStore(path, clock=clock)) as again:
-            assert type(again.execute(mark("new"))) is Refused
-        assert told == []
-    assert "USING INDEX semel_ledger_subject (subject=?)" in explained(
-        path, Query(LEDGER, "a", index="subject")
-    )
+        assert [row[1] for row in connection.execute("PRAGMA table_info(semel_ledger)")] == ["id", "status"]
 
 
 def test_an_index_that_is_missing_is_made_though_no_column_is(path, store, clock):
@@ -430,32 +372,6 @@ def test_an_index_that_is_missing_is_made_though_no_column_is(path, store, clock
         connection.execute("DROP INDEX semel_ledger_subject")
     SQLiteStore(path, clock=clock).close()
     assert "USING INDEX semel_ledger_subject" in explained(path, Query(LEDGER, "a", index="subject"))
-
-
-def test_migrations_run_in_order_each_in_a_transaction_of_its_own(path):
-    ran = []
-
-    def step(name):
-        def migrate(connection):
-            assert connection.in_transaction
-            connection.execute(f"CREATE TABLE step_{name} (a)")
-            ran.append(name)
-
-        return migrate
-
-    def fails(connection):
-        connection.execute("CREATE TABLE half_done (a)")
-        raise sqlite3.OperationalError("no")
-
-    with closing(bare(path)) as connection:
-        with pytest.raises(sqlite3.OperationalError, match="no"):
-            schema.prepare(connection, "dev", (step("one"), step("two"), fails))
-        assert stamp(connection) == (2, "dev")
-        tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        assert tables == {"semel_meta", "step_one", "step_two"}
-        schema.prepare(connection, "dev", (step("one"), step("two"), step("three")))
-        assert stamp(connection) == (3, "dev")
-    assert ran == ["one", "two", "three"]
 
 
 def test_the_change_to_wal_is_tried_again_where_two_processes_make_it_at_once(path):
@@ -501,9 +417,7 @@ print("done")
 """
 
 
-def test_several_processes_may_open_a_new_or_an_old_file_at_once(path, clock):
-    with closing(bare(path)) as connection:
-        connection.executescript(OLD)
+def test_several_processes_may_open_a_new_file_at_once(path, clock):
     workers = [run(OPEN, path) for _ in range(6)]
     for worker in workers:
         assert worker.stdout.readline() == "ready\n"
@@ -513,7 +427,6 @@ def test_several_processes_may_open_a_new_or_an_old_file_at_once(path, clock):
     assert [said(worker) for worker in workers] == ["done\n"] * 6
     with closing(SQLiteStore(path)) as store:
         assert store.execute(Get(LEDGER, "shared")).item["attempt"] == 300
-        assert store.execute(Get(LEDGER, "old")).item["attempt"] == 3
 
 
 # Tables
@@ -525,22 +438,6 @@ def test_a_table_is_made_at_its_first_use_and_known_ever_after(path, clock, stor
     store.execute(note("a", "1", n=1))
     with closing(SQLiteStore(path, clock=clock)) as again:
         assert again.execute(Get(NOTES, "a", "1")).item == {"owner": "a", "at": "1", "n": 1, "until": 1100.0}
-
-
-def test_a_table_that_has_grown_gets_its_new_columns(path, clock, store):
-    store.execute(note("a", "1", n=1))
-    grown = Table(
-        name="notes",
-        partition="owner",
-        sort="at",
-        attributes=NOTES.attributes | {"new": Kind.TEXT},
-        expires="until",
-    )
-    with closing(SQLiteStore(path, clock=clock)) as again:
-        again.execute(Update(grown, "a", {"new": "x"}, sort="1"))
-        assert again.execute(Get(grown, "a", "1")).item["new"] == "x"
-    with pytest.raises(errors.UsageError, match="another table named 'notes'"):
-        store.execute(Get(grown, "a", "1"))
 
 
 def test_the_callers_own_tables_may_live_in_the_same_file(path, clock):

@@ -16,9 +16,8 @@ from semel.core.secrecy import masked
 from semel.model import PROVISION, Problem
 from semel.provision import dynamodb
 from semel.provision.dynamodb import Say
-from semel.stores.backfill import optional, unmarked
 from semel.stores.choices import named, not_offered
-from semel.tables import OWN, Table
+from semel.tables import Table
 
 
 class ProvisionTarget(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,10 +141,8 @@ class SQLite(StoreBuilder):
         """Open the file, which makes what is missing, and then what is chosen."""
         found, target = list(self._found(())), self._target
         open_store(target.url, env=target.env, clock=target.clock).close()
-        missing = [each for each in found if each.remedy == PROVISION and not each.optional]
+        missing = [each for each in found if each.remedy == PROVISION]
         done = [f"made the ledger in {self._path}"] if missing else []
-        if any(each.optional for each in found):
-            done.append(f"completed the indexes of {self._path} that were added later")
         return _reported([*done, *self._choose()], say)
 
     def _choose(self) -> list[str]:
@@ -187,7 +184,7 @@ class SQLite(StoreBuilder):
 
     def _wrong(self, connection: sqlite3.Connection) -> Iterator[Problem]:
         from semel.stores.sqlite.address import LEAST_ROOM
-        from semel.stores.sqlite.schema import MIGRATIONS, meta_of
+        from semel.stores.sqlite.schema import SCHEMA, meta_of
 
         if (room := self._file.room()) < LEAST_ROOM:
             what = f"the disk that {self._path} is on is full, but for {room:,} bytes"
@@ -199,13 +196,8 @@ class SQLite(StoreBuilder):
         stamped, schema = meta.get("environment"), meta.get("schema", 0)
         if stamped != self._target.env:
             yield Problem(f"{self._path} belongs to environment {stamped!r}", f"use --env {stamped}")
-        if schema > len(MIGRATIONS):
+        if schema > SCHEMA:
             yield Problem(f"{self._path} was written by a newer semel", "upgrade semel")
-        elif schema < len(MIGRATIONS):
-            yield Problem(f"{self._path} is of an older schema", PROVISION)
-        for table in OWN:
-            for addition in unmarked(table, meta):
-                yield optional(f"index {addition.index} of table {table.name} lacks older rows", addition)
 
 
 class PostgreSQL(StoreBuilder):

@@ -30,12 +30,9 @@ from semel.core.commands import (
     placed,
 )
 from semel.core.commands import cursor as next_page
-from semel.core.drive import run_sync
-from semel.stores.backfill import backfill
 from semel.stores.sqlite.plan import SQLitePlan, SQLiteRow, select
-from semel.stores.sqlite.schema import check_choice, lay_out, mark
+from semel.stores.sqlite.schema import check_choice, lay_out
 from semel.stores.sqlite.time import note_time
-from semel.tables import Addition
 
 # For every row written up to two expired ones are removed, so that a store that is only ever written stays
 # as small as what is alive in it; in batches of this many at least, as looking for them costs a little too.
@@ -168,24 +165,15 @@ class SQLiteInterpreter:
             else:
                 yield self._decide(cursor, plan, write, now)
 
-    def _define(self, cursor: sqlite3.Cursor, command: Define, now: float) -> None:
+    def _define(self, cursor: sqlite3.Cursor, command: Define, _now: float) -> None:
         for plan in command.plans:
-            for addition in lay_out(cursor.connection, plan):
-                _complete(cursor, plan, addition, now)
+            lay_out(cursor.connection, plan)
 
     def _reap(self, cursor: sqlite3.Cursor, command: Reap, now: float) -> int:
         reaped = 0
         for plan in list(self._plans.values()):
             reaped += cursor.execute(plan.reap, (now, command.limit - reaped)).rowcount
         return reaped
-
-
-def _complete(cursor: sqlite3.Cursor, plan: SQLitePlan, addition: Addition, now: float) -> None:
-    """Bring older rows into an index that was added later; nobody else knows the table before that."""
-    alone = SQLiteInterpreter({plan.table.name: plan})
-    entering = backfill(plan.table, addition, lambda _looked, _filled: None)
-    run_sync(entering, lambda command: alone.carry_out(cursor, command, now))
-    mark(cursor.connection, [plan.table.mark(addition.index)])
 
 
 def _insertion(plan: SQLitePlan, command: Put, now: float) -> tuple[str, SQLiteRow]:

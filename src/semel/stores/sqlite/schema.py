@@ -3,52 +3,45 @@
 import shlex
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeAlias
+from typing import Any
 
 from semel import errors
 from semel.core.commands import Query
 from semel.core.sockets import ANSWER_SECONDS
-from semel.stores.backfill import unmarked
 from semel.stores.choices import named, refuse_unchosen
 from semel.stores.sql import PREFIX, quoted
 from semel.stores.sqlite.errors import code_of
 from semel.stores.sqlite.plan import SQLitePlan
-from semel.tables import LEDGER, Addition, Choice
+from semel.tables import Choice
 
 META = quoted(PREFIX + "meta")
+# The version of the schema that this release writes.
+SCHEMA = 1
 
 # How long after a refusal the change to WAL is tried again: SQLite gives up at once where two change it.
 WAL_RETRY_SECONDS = 0.01
 
 
-def lay_out(connection: sqlite3.Connection, plan: SQLitePlan) -> list[Addition]:
-    """Make a table, or what it lacks of columns and indexes; what was added that older rows now lack."""
-    before = _columns(connection, plan)
+def lay_out(connection: sqlite3.Connection, plan: SQLitePlan) -> None:
+    """Make a table, and what it lacks of indexes."""
     connection.execute(plan.definition())
-    for name in [name for name in plan.columns if before and name not in before]:
-        connection.execute(f"ALTER TABLE {plan.name} ADD COLUMN {plan.column(name)}")
+    if missing := plan.kinds.keys() - _columns(connection, plan):
+        raise errors.WrongSchema(
+            f"table {plan.name} has no column {', '.join(sorted(missing))}, so this version of semel did not "
+            "make it: open another file"
+        )
     for statement in plan.indexes().values():
         connection.execute(statement)
-    if before:
-        return unmarked(plan.table, meta_of(connection))
-    mark(connection, plan.table.marks)
-    return []
-
-
-def mark(connection: sqlite3.Connection, marks: Iterable[str]) -> None:
-    """Note that indexes are complete which were added later."""
-    connection.executemany(f"REPLACE INTO {META} VALUES (?, 'yes')", [(each,) for each in marks])
 
 
 def complete(connection: sqlite3.Connection, plan: SQLitePlan) -> bool:
-    """Whether the file has all of a table; it may be one that an earlier semel made."""
+    """Whether the file has all of a table."""
     # Only what reads the file makes a connection notice that its schema was changed; a PRAGMA does not.
     connection.execute("SELECT 1 FROM sqlite_master").fetchone()
     indexes = {row[1] for row in connection.execute(f"PRAGMA index_list({plan.name})")}
-    whole = plan.kinds.keys() <= _columns(connection, plan) and plan.indexes().keys() <= indexes
-    return whole and not (plan.table.later and unmarked(plan.table, meta_of(connection)))
+    return plan.kinds.keys() <= _columns(connection, plan) and plan.indexes().keys() <= indexes
 
 
 def has_choice(connection: sqlite3.Connection, plan: SQLitePlan, choice: Choice) -> bool:
@@ -82,58 +75,36 @@ def _columns(connection: sqlite3.Connection, plan: SQLitePlan) -> set[str]:
     return {row[1] for row in connection.execute(f"PRAGMA table_info({plan.name})")}
 
 
-def _lay_out_ledger(connection: sqlite3.Connection) -> None:
-    lay_out(connection, SQLitePlan(LEDGER))
-
-
-Migration: TypeAlias = Callable[[sqlite3.Connection], None]
-
-# The first makes schema 1 of schema 0 (a new file, too), and so on. One that was released is never changed.
-MIGRATIONS: tuple[Migration, ...] = (_lay_out_ledger,)
-
-
-def prepare(
-    connection: sqlite3.Connection,
-    env: str,
-    migrations: tuple[Migration, ...] = MIGRATIONS,
-    timeout: float = ANSWER_SECONDS,
-) -> None:
-    """Bring the file to the newest schema and stamp it, though others may be doing so at the same time."""
+def prepare(connection: sqlite3.Connection, env: str, timeout: float = ANSWER_SECONDS) -> None:
+    """Stamp a new file, though others may be doing so at the same time; refuse one that is not for `env`."""
     _use_wal(connection, timeout)
-    while not _ready(connection, env, len(migrations)):
-        with transaction(connection):
-            # Somebody else may have been faster: look again, now that nobody else can be.
-            if _ready(connection, env, len(migrations)):
-                return
-            _migrate(connection, env, migrations)
+    if _stamped(connection, env):
+        return
+    with transaction(connection):
+        # Another process may have been faster: look again, now that no other one can be.
+        if not _stamped(connection, env):
+            connection.execute(
+                f"CREATE TABLE IF NOT EXISTS {META} (name TEXT PRIMARY KEY, value) WITHOUT ROWID"
+            )
+            stamp = [("schema", SCHEMA), ("environment", env)]
+            connection.executemany(f"REPLACE INTO {META} VALUES (?, ?)", stamp)
 
 
-def _ready(connection: sqlite3.Connection, env: str, newest: int) -> bool:
+def _stamped(connection: sqlite3.Connection, env: str) -> bool:
     meta = meta_of(connection)
     schema, stamped = meta.get("schema", 0), meta.get("environment")
-    if schema > newest:
-        raise errors.SchemaTooNew(schema, newest)
+    if schema > SCHEMA:
+        raise errors.SchemaTooNew(schema, SCHEMA)
     if stamped not in (None, env):
         raise errors.WrongEnvironment(stamped, env)
-    return schema == newest and stamped is not None
+    return schema == SCHEMA and stamped is not None
 
 
 def meta_of(connection: sqlite3.Connection) -> dict[str, Any]:
-    """What the file says of itself: its schema, its environment, and which later indexes are complete."""
+    """Read what the file says of itself: its schema, and its environment."""
     if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'semel_meta'").fetchone():
         return {}
     return dict(connection.execute(f"SELECT name, value FROM {META}"))
-
-
-def _migrate(connection: sqlite3.Connection, env: str, migrations: tuple[Migration, ...]) -> None:
-    """One step, in the transaction that is open."""
-    connection.execute(f"CREATE TABLE IF NOT EXISTS {META} (name TEXT PRIMARY KEY, value) WITHOUT ROWID")
-    schema = meta_of(connection).get("schema", 0)
-    if schema < len(migrations):
-        migrations[schema](connection)
-        schema += 1
-    values = [("schema", schema), ("environment", env)]
-    connection.executemany(f"REPLACE INTO {META} VALUES (?, ?)", values)
 
 
 def _use_wal(connection: sqlite3.Connection, timeout: float) -> None:
