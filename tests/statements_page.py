@@ -13,8 +13,11 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeAlias, cast
 from semel.connect import Semel
 from semel.core.commands import Query, Stored
 from semel.model import Claimed
-from semel.stores.postgres.interpreter import PostgresPlans, PostgresSteps, RoundTrips
+from semel.stores.postgres.interpreter import PostgresSteps, RoundTrips
 from semel.stores.postgres.layout import PostgresLayout
+from semel.stores.postgres.plan import PostgresPlan
+from semel.stores.shared import Plans
+from semel.stores.sql import quoted
 from semel.stores.sqlite import SQLiteStore
 from semel.stores.sqlite.address import SQLiteConnection, SQLiteFile
 from semel.stores.sqlite.plan import SQLitePlan, select
@@ -155,7 +158,7 @@ def _charge(order: str) -> str:
 
 
 def _on_postgres(ran: Iterable[Ran]) -> Iterator[str]:
-    steps = PostgresSteps(PostgresPlans(None), lambda: None)
+    steps = PostgresSteps(Plans(PostgresPlan).of, lambda: None)
     seen: set[str] = set()
     for title, commands, _ in ran:
         statements = [sql for command in commands for sql in _first(steps.of(command))]
@@ -164,7 +167,8 @@ def _on_postgres(ran: Iterable[Ran]) -> Iterator[str]:
     yield _section("reap", _first(steps.reap([LEDGER], LIMIT)))
     layout = PostgresLayout(LEDGER)
     yield _section("the table", [layout.definition(), *layout.indexes().values()])
-    yield _section(BY_TIME, [layout.choice_statement(RECENT), *_first(steps.of(NEWEST))])
+    by_time = layout.optional_index(RECENT, quoted(layout.title)) + ";"
+    yield _section(BY_TIME, [by_time, *_first(steps.of(NEWEST))])
 
 
 def _first(steps: RoundTrips[Any]) -> list[str]:

@@ -205,7 +205,9 @@ def test_all_that_is_written_while_the_index_is_made_is_in_it(place):
         with closing(semel.connect(place.url(), env=place.env)) as s:
             done = 0
             while not over.is_set():
-                s.ledger.complete(s.ledger.claim(f"{name}-{done}"), done)
+                claim = s.ledger.claim(f"{name}-{done}")
+                assert isinstance(claim, semel.Claimed)
+                s.ledger.complete(claim, done)
                 done += 1
             return done
 

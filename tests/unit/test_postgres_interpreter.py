@@ -32,15 +32,16 @@ from semel.stores.postgres.interpreter import (
     SNAPSHOT,
     TRIES,
     ConditionFailed,
-    PostgresPlans,
     PostgresSteps,
     RefusalCounts,
     RoundTrip,
     TransactionConflict,
 )
+from semel.stores.postgres.plan import PostgresPlan
 from semel.stores.postgres.statements import ASK_TIME
 from semel.stores.postgres.within import StepsWithin
 from semel.stores.servertime import FRESH_SECONDS, ServerTime
+from semel.stores.shared import Plans
 from semel.tables import Kind, Table
 from semel.testing import FakeClock
 from semel.testing.conformance import NOTES, THINGS
@@ -53,7 +54,7 @@ NOT_MADE = (NOW, None, None)
 
 @pytest.fixture
 def steps():
-    return PostgresSteps(PostgresPlans(None), lambda: NOW)
+    return PostgresSteps(Plans(PostgresPlan).of, lambda: NOW)
 
 
 def row(table=THINGS, **attributes):
@@ -211,7 +212,7 @@ def test_a_transaction_is_one_trip_and_writes_in_one_order(steps):
 
 def test_its_time_is_that_of_its_beginning(steps):
     """Every write of it has the same, which the server knows without being told."""
-    for sql, _ in next(PostgresSteps(PostgresPlans(None), lambda: None).of(BOTH)).statements[1:-1]:
+    for sql, _ in next(PostgresSteps(Plans(PostgresPlan).of, lambda: None).of(BOTH)).statements[1:-1]:
         assert b"transaction_timestamp()" in sql
         assert b"clock_timestamp()" not in sql
 

@@ -209,22 +209,20 @@ class PostgreSQL(StoreBuilder):
 
     def provision(self, say: Say) -> list[str]:
         """Bring the schema to the newest, and make what is chosen."""
-        from semel.stores.postgres import choices, schema
+        from semel.stores.postgres import schema
 
         target = self._target
-        done = _reported(schema.migrate(target.url, target.env, target.tables, say=say), say)
+        done = _reported(schema.migrate(target.url, target.env, target.tables), say)
         if target.chosen or target.dropped:
-            done += _reported(choices.choose(target.url, target.chosen, target.dropped, say), say)
+            done += _reported(schema.choose(target.url, target.chosen, target.dropped, say), say)
         return done
 
     def problems(self) -> list[Problem]:
         """What is not as it should be."""
-        from semel.stores.postgres import choices, schema
+        from semel.stores.postgres import schema
 
         target = self._target
-        missing = choices.missing(target.url, target.chosen) if target.chosen else []
-        wrong = schema.problems(target.url, target.env, target.tables)
-        return [*wrong, *(_missing_choice(name, named(name)[0]) for name in missing)]
+        return schema.problems(target.url, target.env, target.tables, target.chosen)
 
 
 class Redis(StoreBuilder):

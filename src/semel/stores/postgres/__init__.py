@@ -5,9 +5,8 @@ statements of the commands on one table and items of its rows, and `interpreter`
 trips a command is carried out. `pool` has the sessions and makes the round trips; `connection` limits how
 long an answer is waited for, and `prepared` executes prepared statements below the driver's cursor.
 `within` is the store on a connection of the caller's. `background` is the thread that listens for
-notifications and reaps what has expired. `layout` and `schema` make and check the tables, `choices` makes
-indexes that their owner chooses. `address` reads the URL, `errors` translates those of the driver. `store`
-puts them together.
+notifications and reaps what has expired. `layout` and `schema` make and check the tables. `address` reads the
+URL, `errors` translates those of the driver. `store` puts them together.
 """
 
 from semel.core.extras import require

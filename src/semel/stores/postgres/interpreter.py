@@ -10,7 +10,6 @@ from semel.core.commands import (
     Batch,
     Cancelled,
     Delete,
-    Equals,
     Found,
     Get,
     Item,
@@ -26,7 +25,7 @@ from semel.core.commands import (
     Write,
     alive,
 )
-from semel.errors import StoreError, StoreThrottled, UsageError
+from semel.errors import StoreError, StoreThrottled
 from semel.model import COUNTED, TableSize
 from semel.stores.postgres.plan import PostgresPlan, PostgresRows
 from semel.stores.postgres.statements import ASK_TIME, TIME, PostgresStatement, StatementTemplate, qualified
@@ -128,51 +127,18 @@ SNAPSHOT: PostgresStatement = b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 COMMIT: PostgresStatement = b"COMMIT", None
 
 
-class PostgresPlans:
-    """The plans of the tables, made anew where it shows that a table has other columns than was known."""
-
-    def __init__(self, schema: str | None) -> None:
-        self._schema = schema
-        self._plans: dict[str, PostgresPlan] = {}
-        self._absent: dict[str, frozenset[str]] = {}
-
-    def of(self, table: Table) -> PostgresPlan:
-        """The plan of a table."""
-        plans = self._plans
-        plan = plans.get(table.name)
-        if plan is None:
-            absent = self._absent.get(table.name, frozenset())
-            plan = plans.setdefault(table.name, PostgresPlan(table, self._schema, absent))
-        if plan.table is not table and plan.table != table:
-            raise UsageError(f"this store has another table named {table.name!r}")
-        return plan
-
-    def lacks(self, query: Query) -> str:
-        """The optional attribute that a query goes by and its table does not have; "" where it has all."""
-        absent, where = self._absent.get(query.table.name, ()), query.where
-        return where.attribute if isinstance(where, Equals) and where.attribute in absent else ""
-
-    def lack(self, absent: dict[str, frozenset[str]]) -> None:
-        """Do without these optional attributes, by the names of their tables."""
-        if absent != self._absent:
-            # In this order: whoever makes a plan meanwhile adds it to those that are given up.
-            self._absent = absent
-            self._plans = {}
-
-
 class PostgresSteps:
-    """Turns commands into round trips; `completed` are those that refuse an index that is not complete."""
+    """Turns commands into round trips; `check_index` refuses an optional index that is not there."""
 
     def __init__(
         self,
-        plans: PostgresPlans,
+        plan: Callable[[Table], PostgresPlan],
         imposed: Callable[[], float | None],
-        completed: "Callable[[Query], RoundTrips[None]] | None" = None,
+        check_index: "Callable[[Query], RoundTrips[None]] | None" = None,
     ) -> None:
-        self.plan: Callable[[Table], PostgresPlan] = plans.of
-        self._plans = plans
+        self.plan = plan
         self._imposed = imposed
-        self._completed = completed
+        self._check_index = check_index
         self._refusal_counts = RefusalCounts()
         self._steps: dict[type, Callable[[Any], RoundTrips[Any]]] = {
             Get: self.read,
@@ -207,8 +173,8 @@ class PostgresSteps:
         return Found(row[0], plan.item(row[1:]))
 
     def _query(self, command: Query) -> RoundTrips[Page]:
-        if self._completed is not None and (command.index or command.where is not None):
-            yield from self._completed(command)
+        if self._check_index is not None and command.index:
+            yield from self._check_index(command)
         plan = self.plan(command.table)
         [rows] = yield RoundTrip([plan.query(command, self._imposed())], commits=False)
         return plan.page(command, rows)
@@ -235,10 +201,8 @@ class PostgresSteps:
 
     def _batch(self, command: Batch) -> RoundTrips[Many]:
         replies: list[Any] = [None] * len(command.writes)
-        # What was written by one plan is read by it, though there may be another one by then.
-        plans = {write.table.name: self.plan(write.table) for write in command.writes}
         waiting = [
-            BatchWrite(place, write, *plans[write.table.name].write(write))
+            BatchWrite(place, write, *self.plan(write.table).write(write))
             for place, write in enumerate(command.writes)
         ]
         partial = False
@@ -253,7 +217,7 @@ class PostgresSteps:
                 continue
             partial = True
             for (_, batch), rows in zip(batches, answers, strict=True):
-                plan = plans[batch[0].write.table.name]
+                plan = self.plan(batch[0].write.table)
                 for each, row in zip(batch, plan.answers([e.write for e in batch], rows), strict=True):
                     replies[each.place] = plan.reply(each.write, row)
             waiting = [each for each in first if replies[each.place] is None] + later

@@ -1,6 +1,6 @@
 """The pure half: commands as statements with their parameters, rows as items and replies."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from semel.core.commands import (
@@ -39,9 +39,9 @@ BEFORE = 3
 class PostgresPlan:
     """Everything about one table that does not change from command to command."""
 
-    def __init__(self, table: Table, schema: str | None = None, absent: Collection[str] = ()) -> None:
+    def __init__(self, table: Table, schema: str | None = None) -> None:
         self.table = table
-        self._reads = reads = ReadStatements(table, schema, absent)
+        self._reads = reads = ReadStatements(table, schema)
         self._kinds = reads.kinds
         self._columns = tuple(self._kinds)
         self._numbers = tuple(name for name, kind in self._kinds.items() if kind is Kind.NUMBER)
@@ -49,7 +49,7 @@ class PostgresPlan:
         self._get, self._subscribe = reads.get(), reads.subscribe()
         self._rows, self._lock = reads.rows(), reads.lock()
         self._reap = reads.reap()
-        writes = WriteStatements(table, schema, absent)
+        writes = WriteStatements(table, schema)
         self._make: dict[type, Callable[[Any, StatementShape], StatementTemplate]] = {
             Put: writes.put,
             Update: writes.update,

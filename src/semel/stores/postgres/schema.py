@@ -1,8 +1,7 @@
 """The schema in the database: made by `migrate` or the text of `ddl`, and checked by the first command."""
 
 import re
-import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from importlib.resources import files
 from typing import Any, NamedTuple, TypeVar
@@ -13,24 +12,23 @@ from psycopg import RawCursor
 from semel import errors
 from semel.core.clock import Clock
 from semel.core.commands import Query
-from semel.core.drive import run_sync
 from semel.model import PROVISION, Problem
-from semel.stores.backfill import backfill, incomplete, optional, progress_of, refuse_incomplete
 from semel.stores.choices import named, refuse_unchosen
 from semel.stores.postgres.address import PostgresAddress
 from semel.stores.postgres.errors import DRIVER_ERRORS, translated, unreachable
-from semel.stores.postgres.interpreter import PostgresPlans, PostgresSteps, RoundTrip, RoundTrips
+from semel.stores.postgres.interpreter import RoundTrip, RoundTrips
 from semel.stores.postgres.layout import META, Catalog, PostgresLayout
 from semel.stores.postgres.pool import PostgresSession, run
 from semel.stores.postgres.statements import PostgresStatement, qualified
 from semel.stores.sql import literal, quoted
-from semel.tables import OWN, Addition, Table
+from semel.tables import OWN, Table
 
 T = TypeVar("T")
 
-# A store that lacks columns looks so often whether they were added. Whoever has added some waits for twice as
-# long, as a statement may be under way for a while: from then on nobody writes a row without them.
+# How long a store relies on having seen an optional index, which its owner may drop.
 LOOK_SECONDS = 5.0
+# The version of the schema that this release writes.
+SCHEMA = 1
 
 _FOLDER = files(__package__) / "schema"
 
@@ -41,14 +39,7 @@ def _queries() -> dict[str, str]:
     return {name: text.strip() for name, text in zip(parts[1::2], parts[2::2], strict=True)}
 
 
-def _migrations() -> tuple[str, ...]:
-    """The first makes schema 1 of none, and so on. One that was released is never changed."""
-    names = sorted(path.name for path in _FOLDER.iterdir() if re.fullmatch(r"\d{4}\.sql", path.name))
-    return tuple((_FOLDER / name).read_text("utf-8") for name in names)
-
-
 QUERIES = _queries()
-MIGRATIONS = _migrations()
 
 
 class SchemaState(NamedTuple):
@@ -68,13 +59,6 @@ class SchemaState(NamedTuple):
     def environment(self) -> str | None:
         """The environment it belongs to."""
         return (self.meta or {}).get("environment")
-
-    def lacking(self, layout: PostgresLayout) -> Iterator[tuple[Addition, str]]:
-        """What was added to a table later that it lacks, each with what exactly that is."""
-        if layout.title in self.found.columns:
-            for addition in layout.table.later:
-                if what := layout.lacking(addition, self.found, self.meta or {}):
-                    yield addition, what
 
 
 def inspect(layouts: Sequence[PostgresLayout], schema: str | None) -> RoundTrips[SchemaState]:
@@ -111,19 +95,13 @@ def check(state: SchemaState, layouts: Sequence[PostgresLayout], env: str, addre
         raise errors.WrongSchema(_misencoded(state).what)
     _check_stamp(state, env)
     missing = [layout.title for layout in layouts if layout.title not in state.found.columns]
-    remedy = f"run: {_provision(address, env, layouts)}"
     if state.environment is None or missing:
-        lacking = ", ".join(missing) or META
-        raise errors.TableMissing(f"PostgreSQL at {address.place} has no {lacking}; {remedy}")
-    wrong = [
-        problem.what
-        for layout in layouts
-        for problem in _misfits(layout, state, remedy, address.schema)
-        if not problem.optional
-    ]
-    if wrong or state.version < len(MIGRATIONS):
-        reasons = "; ".join(wrong) or f"schema {state.version} is older than {len(MIGRATIONS)}"
-        raise errors.WrongSchema(f"PostgreSQL at {address.place}: {reasons}; {remedy}")
+        lacking, command = ", ".join(missing) or META, _provision(address, env, layouts)
+        raise errors.TableMissing(f"PostgreSQL at {address.place} has no {lacking}; run: {command}")
+    wrong = [problem for layout in layouts for problem in _misfits(layout, state, address.schema)]
+    if wrong:
+        reasons = "; ".join(f"{problem.what}: {problem.remedy}" for problem in wrong)
+        raise errors.WrongSchema(f"PostgreSQL at {address.place}: {reasons}")
 
 
 def _provision(address: PostgresAddress, env: str, layouts: Iterable[PostgresLayout] = ()) -> str:
@@ -134,64 +112,57 @@ def _provision(address: PostgresAddress, env: str, layouts: Iterable[PostgresLay
 
 
 class SchemaCheck:
-    """What a store knows of its database: looked at once, and again while something optional is missing."""
+    """What a store knows of its database: checked by the first command."""
 
     def __init__(
         self, layouts: Sequence[PostgresLayout], env: str, address: PostgresAddress, clock: Clock
     ) -> None:
-        self.plans: PostgresPlans = PostgresPlans(address.schema)
-        self.whole: bool = False
-        """Everything is there that may be, for good."""
+        self.passed: bool = False
         self._layouts = layouts
         self._env = env
         self._address = address
         self._clock = clock
         self._due_at = float("-inf")
-        self._marks: Collection[str] = ()
-        self._chosen: Collection[str] = ()
-
-    def due(self) -> bool:
-        """Whether to look before the next command."""
-        return not self.whole and self._clock.monotonic() >= self._due_at
+        self._indexes: set[str] = set()
 
     def look(self) -> RoundTrips[None]:
         """Look at the database, and refuse one that is not as it has to be."""
         asked_at = self._clock.monotonic()
         state = yield from inspect(self._layouts, self._address.schema)
         check(state, self._layouts, self._env, self._address)
-        absent = {layout.table.name: layout.absent(state.found) for layout in self._layouts}
-        self.plans.lack({name: names for name, names in absent.items() if names})
-        lacking = [(layout, each) for layout in self._layouts for each, _ in state.lacking(layout)]
-        self._marks = {*(state.meta or {})} - {layout.table.mark(each.index) for layout, each in lacking}
-        self._chosen = {name for layout in self._layouts for name in layout.chosen(state.found)}
-        self.whole = not any(absent.values())
+        self._indexes = state.found.indexes
         self._due_at = asked_at + LOOK_SECONDS
+        self.passed = True
 
-    def completed(self, query: Query) -> RoundTrips[None]:
-        """Refuse to go by what is not there, or lacks older rows; by now it may be otherwise."""
+    def check_index(self, query: Query) -> RoundTrips[None]:
+        """Refuse to ask an optional index that is not there; by now it may be."""
         choice = query.table.choice(query.index)
-        known = query.index in self._chosen and self._clock.monotonic() < self._due_at
-        if (choice is not None and not known) or incomplete(query, self._marks) or self.plans.lacks(query):
+        if choice is None:
+            return
+        title = PostgresLayout(query.table).index_title(query.index)
+        if title not in self._indexes or self._clock.monotonic() >= self._due_at:
             yield from self.look()
-            command = _provision(self._address, self._env, self._layouts)
-            if lacking := self.plans.lacks(query):
-                serves = query.table.optional[lacking].serves
-                raise errors.NotProvisioned(serves, query.table.name, lacking, command)
-            if choice is not None and query.index not in self._chosen:
-                refuse_unchosen(query, choice, command)
-            refuse_incomplete(query, self._marks, command)
+            if title not in self._indexes:
+                refuse_unchosen(query, choice, _provision(self._address, self._env, self._layouts))
 
 
 # Findings
 
 
-def problems(url: str, env: str, tables: Iterable[Table] = ()) -> list[Problem]:
-    """What is wrong with a database, as far as semel is concerned."""
+def problems(url: str, env: str, tables: Iterable[Table] = (), chosen: Iterable[str] = ()) -> list[Problem]:
+    """What is wrong with a database, as far as semel is concerned; `chosen` are optional indexes."""
     address = PostgresAddress.from_url(url)
     layouts = layouts_of(tables)
     with _connected(address) as connection:
-        state = SchemaMigration(connection, env, layouts, address, address.schema).state()
-    return list(_problems(state, layouts, env, address))
+        state = SchemaBuilder(connection, env, layouts, address, address.schema).state()
+    return [*_problems(state, layouts, env, address), *_unchosen(state, chosen)]
+
+
+def _unchosen(state: SchemaState, chosen: Iterable[str]) -> Iterator[Problem]:
+    for name in chosen:
+        table, choice = named(name)
+        if PostgresLayout(table).index_title(choice.index.name) not in state.found.indexes:
+            yield Problem(f"table {table.name} has no index {name}, which --with asks for", PROVISION)
 
 
 def _problems(
@@ -199,21 +170,20 @@ def _problems(
 ) -> Iterator[Problem]:
     if state.encoding != "UTF8":
         yield _misencoded(state)
-    if state.version > len(MIGRATIONS):
-        what = f"the schema has version {state.version}, and this semel knows {len(MIGRATIONS)}"
+    if state.version > SCHEMA:
+        what = f"the schema has version {state.version}, and this semel knows {SCHEMA}"
         yield Problem(what, "upgrade semel")
-    if state.version < len(MIGRATIONS):
-        yield Problem(f"the schema has version {state.version} of {len(MIGRATIONS)}", PROVISION)
+    if state.environment is None:
+        yield Problem("the schema is not stamped for any environment", PROVISION)
     if state.environment not in (None, env):
         yield Problem(
             f"it belongs to environment {state.environment!r}, not to {env!r}",
             "open it for that environment, or name another schema or database",
         )
     for layout in layouts:
-        yield from _misfits(layout, state, PROVISION, address.schema)
-        later = {layout.index_title(each.index) for each in layout.table.later}
+        yield from _misfits(layout, state, address.schema)
         for index in layout.indexes():
-            if index not in state.found.indexes and index not in later:
+            if index not in state.found.indexes:
                 yield Problem(f"index {index} is missing", PROVISION)
     for title, privilege in state.forbidden:
         role = quoted(address.role) if address.role else "that role"
@@ -221,18 +191,14 @@ def _problems(
         yield Problem(f"the role may not {privilege} in {title}", grant)
 
 
-def _misfits(
-    layout: PostgresLayout, state: SchemaState, remedy: str, schema: str | None
-) -> Iterator[Problem]:
+def _misfits(layout: PostgresLayout, state: SchemaState, schema: str | None) -> Iterator[Problem]:
     """What a table lacks, or has otherwise."""
     if layout.title not in state.found.columns:
-        yield Problem(f"table {layout.title} is missing", remedy)
+        yield Problem(f"table {layout.title} is missing", PROVISION)
         return
     for name in layout.missing(state.found):
-        if name not in layout.table.optional:
-            yield Problem(f"table {layout.title} has no column {name}", remedy)
-    for addition, what in state.lacking(layout):
-        yield optional(what, addition)
+        remedy = "this version of semel did not make it so: choose another schema or database"
+        yield Problem(f"table {layout.title} has no column {name}", remedy)
     for name, kind in layout.mistaken(state.found).items():
         right = layout.columns()[name]
         yield Problem(
@@ -257,23 +223,21 @@ def migrate(
     env: str,
     tables: Iterable[Table] = (),
     schema: str | None = None,
-    say: Callable[[str], None] = lambda _: None,
 ) -> list[str]:
-    """Bring a database to the newest schema, and say what was done.
+    """Make what a database lacks of the schema, and return what was done.
 
     `target` is a URL, whose `schema=` counts, or a connection. Others may be doing the same at the same time.
-    What takes its time is told to `say` meanwhile.
     """
     if isinstance(target, str):
         address = PostgresAddress.from_url(target)
         with _connected(address) as connection:
-            return SchemaMigration(connection, env, layouts_of(tables), address, address.schema).made(say)
+            return SchemaBuilder(connection, env, layouts_of(tables), address, address.schema).build()
     address = PostgresAddress("", f"{target.info.host}:{target.info.port}/{target.info.dbname}")
-    return SchemaMigration(target, env, layouts_of(tables), address, schema).made(say)
+    return SchemaBuilder(target, env, layouts_of(tables), address, schema).build()
 
 
-class SchemaMigration(NamedTuple):
-    """A database on its way to the newest schema."""
+class SchemaBuilder(NamedTuple):
+    """A database, and what it is to have."""
 
     connection: "psycopg.Connection[Any]"
     env: str
@@ -281,10 +245,10 @@ class SchemaMigration(NamedTuple):
     address: PostgresAddress
     schema: str | None
 
-    def made(self, say: Callable[[str], None]) -> list[str]:
-        """Make everything that is missing, and say what that was."""
+    def build(self) -> list[str]:
+        """Make everything that is missing, and return what that was."""
         try:
-            return [*self._namespace(), *self._migrations(), *self._tables(), *self._completed(say)]
+            return [*self._namespace(), *self._stamp(), *self._tables()]
         except DRIVER_ERRORS as error:
             raise translated(error, self.address) from error
 
@@ -296,15 +260,14 @@ class SchemaMigration(NamedTuple):
                 _run(self.connection, f"CREATE SCHEMA {quoted(self.schema)}")
                 yield f"made schema {self.schema}"
 
-    def _migrations(self) -> Iterator[str]:
-        for number, migration in enumerate(MIGRATIONS, 1):
-            with _alone(self.connection, self.schema):
-                state = self.state()
-                _check_stamp(state, self.env)
-                if state.version < number:
-                    _run(self.connection, migration)
-                    _asked(self.connection, "stamp", [str(number), self.env])
-                    yield f"brought the schema to version {number}, for environment {self.env!r}"
+    def _stamp(self) -> Iterator[str]:
+        with _alone(self.connection, self.schema):
+            state = self.state()
+            _check_stamp(state, self.env)
+            if state.version < SCHEMA:
+                _run(self.connection, QUERIES["create_meta"])
+                _asked(self.connection, "stamp", [str(SCHEMA), self.env])
+                yield f"brought the schema to version {SCHEMA}, for environment {self.env!r}"
 
     def _tables(self) -> Iterator[str]:
         for layout in self.layouts:
@@ -313,38 +276,15 @@ class SchemaMigration(NamedTuple):
                     _run(self.connection, change.sql)
                     yield change.what
 
-    def _completed(self, say: Callable[[str], None]) -> Iterator[str]:
-        """Bring older rows into indexes that were added later."""
-        state, steps = self.state(), PostgresSteps(PostgresPlans(self.schema), Clock().imposed)
-        lacking = [(layout, addition) for layout in self.layouts for addition, _ in state.lacking(layout)]
-        if lacking:
-            say(f"Waiting for {2 * LOOK_SECONDS:g} s, until everybody writes to the new columns ...")
-            Clock().wait(threading.Event(), 2 * LOOK_SECONDS)
-        for layout, addition in lacking:
-            index = layout.index_title(addition.index)
-            progress = progress_of(f"index {index}", say)
-            filled = run_sync(
-                backfill(layout.table, addition, progress), lambda command: self._committed(steps.of(command))
-            )
-            with _alone(self.connection, self.schema):
-                _asked(self.connection, "mark", [layout.table.mark(addition.index)])
-            yield f"completed index {index}, with {filled:,} older rows"
-
-    def _committed(self, steps: RoundTrips[T]) -> T:
-        with self.connection.transaction():
-            return self._run(steps)
-
     def state(self) -> SchemaState:
         """What is there now."""
-        return self._run(inspect(self.layouts, self.schema))
-
-    def _run(self, steps: RoundTrips[T]) -> T:
-        return run(PostgresSession(self.connection, Clock()), steps, self.address)
+        session = PostgresSession(self.connection, Clock())
+        return run(session, inspect(self.layouts, self.schema), self.address)
 
 
 def _check_stamp(state: SchemaState, env: str) -> None:
-    if state.version > len(MIGRATIONS):
-        raise errors.SchemaTooNew(state.version, len(MIGRATIONS))
+    if state.version > SCHEMA:
+        raise errors.SchemaTooNew(state.version, SCHEMA)
     if state.environment not in (None, env):
         raise errors.WrongEnvironment(state.environment, env)
 
@@ -387,18 +327,72 @@ def _connected(address: PostgresAddress) -> "Iterator[psycopg.Connection[Any]]":
 def ddl(tables: Iterable[Table], env: str, schema: str | None = None, chosen: Iterable[str] = ()) -> str:
     """The whole schema as SQL, for whoever runs it instead of `migrate`; running it again changes nothing.
 
-    `chosen` are names of indexes that an owner may choose; `choices.choose` makes one without keeping
-    anybody waiting, which no transaction can.
+    `chosen` are names of optional indexes; `choose` makes one without blocking writers, which no transaction
+    can.
     """
     lines = ["BEGIN;", *_settings(None), QUERIES["alone"] + ";"]
     if schema is not None:
         lines += [f"CREATE SCHEMA IF NOT EXISTS {quoted(schema)};", _settings(schema)[-1]]
-    lines += [migration.strip() for migration in MIGRATIONS]
+    lines.append(QUERIES["create_meta"])
     lines += [statement for layout in layouts_of(tables) for statement in layout.script()]
     for table, choice in map(named, chosen):
-        lines.append(PostgresLayout(table).choice_statement(choice.index))
-    stamp = QUERIES["stamp"].replace("$1", literal(str(len(MIGRATIONS)))).replace("$2", literal(env))
+        layout = PostgresLayout(table)
+        lines.append(layout.optional_index(choice.index, quoted(layout.title)) + ";")
+    stamp = QUERIES["stamp"].replace("$1", literal(str(SCHEMA))).replace("$2", literal(env))
     return "\n\n".join([*lines, stamp + ";", "COMMIT;"]) + "\n"
+
+
+# Optional indexes
+
+
+def choose(
+    url: str, chosen: Iterable[str], dropped: Iterable[str], say: Callable[[str], None] = lambda _: None
+) -> list[str]:
+    """Make optional indexes and drop others, while everybody works; return what was done."""
+    address = PostgresAddress.from_url(url)
+    with _connected(address) as connection:
+        connection.autocommit = True
+        try:
+            _run(connection, "SET statement_timeout = 0")
+            made = [did for name in chosen for did in _make_index(connection, address.schema, name, say)]
+            return made + [did for name in dropped for did in _drop_index(connection, address.schema, name)]
+        except DRIVER_ERRORS as error:
+            raise translated(error, address) from error
+
+
+def _make_index(
+    connection: "psycopg.Connection[Any]", schema: str | None, name: str, say: Callable[[str], None]
+) -> Iterator[str]:
+    table, choice = named(name)
+    layout = PostgresLayout(table)
+    title, on = layout.index_title(choice.index.name), qualified(layout.title, schema)
+    if _tells(connection, "valid", qualified(title, schema)):
+        return
+    say(f"Making index {title}; it waits for transactions that are open ...")
+    # One that was left unfinished is there, and cannot be used.
+    _run(connection, f"DROP INDEX CONCURRENTLY IF EXISTS {qualified(title, schema)}")
+    _run(connection, layout.optional_index(choice.index, on, "CREATE INDEX CONCURRENTLY"))
+    if not _tells(connection, "valid", qualified(title, schema)):
+        raise errors.WrongSchema(f"index {title} is being made by somebody else: run this again when it is")
+    # Without it the server guesses how many rows each scope has. On a new table it would be taught that
+    # there are none, and read the whole of it for each claim until it learns better.
+    if _tells(connection, "analyzed", on):
+        _run(connection, f"ANALYZE {on}")
+    yield f"made index {title}"
+
+
+def _drop_index(connection: "psycopg.Connection[Any]", schema: str | None, name: str) -> Iterator[str]:
+    table, choice = named(name)
+    title = PostgresLayout(table).index_title(choice.index.name)
+    if _asked(connection, "valid", [qualified(title, schema)]):
+        _run(connection, f"DROP INDEX CONCURRENTLY IF EXISTS {qualified(title, schema)}")
+        yield f"dropped index {title}"
+
+
+def _tells(connection: "psycopg.Connection[Any]", name: str, about: str) -> bool:
+    """Whether a query answers yes about a table or an index."""
+    found = RawCursor(connection).execute(QUERIES[name].encode(), [about]).fetchone()
+    return found is not None and bool(found[0])
 
 
 def layouts_of(tables: Iterable[Table]) -> list[PostgresLayout]:

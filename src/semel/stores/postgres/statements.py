@@ -4,7 +4,7 @@ Each begins with `n`, which reads the time, and `v`, which has the values of one
 same shape. `o` is always a row of the table.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -70,11 +70,9 @@ def _whole(values: str, body: str, time: str = TIME) -> bytes:
 class TableSQL:
     """One table, as clauses know it."""
 
-    def __init__(self, table: Table, schema: str | None, absent: Collection[str] = ()) -> None:
+    def __init__(self, table: Table, schema: str | None) -> None:
         self.table = table
-        self.absent = absent
-        """The optional attributes that it has no column for."""
-        self.kinds: dict[str, Kind] = {name: kind for name, kind in table.kinds.items() if name not in absent}
+        self.kinds: dict[str, Kind] = table.kinds
         self.name: str = qualified(PREFIX + table.name, schema)
         self.keyed: int = len(table.key)
         self.expires: str = quoted(table.expires)

@@ -16,11 +16,12 @@ from semel.model import TableSize
 from semel.stores.postgres.address import PostgresAddress
 from semel.stores.postgres.background import BackgroundWorker
 from semel.stores.postgres.interpreter import PostgresSteps, RoundTrips
+from semel.stores.postgres.plan import PostgresPlan
 from semel.stores.postgres.pool import AsyncPostgresPool, PostgresPool, PostgresSession, arun, run
 from semel.stores.postgres.schema import SchemaCheck, layouts_of
 from semel.stores.postgres.within import PostgresWithin, StepsWithin
 from semel.stores.servertime import ServerTime
-from semel.stores.shared import made, place_named
+from semel.stores.shared import Plans, made, place_named
 from semel.stores.waiting import KeyWatchers
 from semel.tables import Table
 
@@ -52,7 +53,8 @@ class PostgresStore:
         self._address = address if isinstance(address, PostgresAddress) else PostgresAddress.from_url(address)
         self._layouts = layouts_of(tables)
         self._schema = SchemaCheck(self._layouts, env, self._address, self._clock)
-        self._steps = PostgresSteps(self._schema.plans, self._clock.imposed, self._schema.completed)
+        plans = Plans(lambda table: PostgresPlan(table, self._address.schema))
+        self._steps = PostgresSteps(plans.of, self._clock.imposed, self._schema.check_index)
         self._time = ServerTime(self._clock)
         self._connect()
         FORKING.add(self)
@@ -143,7 +145,7 @@ class PostgresStore:
     # Round trips
 
     def _run(self, steps: RoundTrips[T]) -> T:
-        steps = steps if self._schema.whole else self._checking(steps)
+        steps = steps if self._schema.passed else self._checking(steps)
         first = next(steps)  # what is wrong with a command is raised before anything is sent
         waiter = Waiter()
         with waiter.held:
@@ -164,7 +166,7 @@ class PostgresStore:
         return self._pool, self._pool.take(waiter)
 
     async def _arun(self, steps: RoundTrips[T]) -> T:
-        steps = steps if self._schema.whole else self._checking(steps)
+        steps = steps if self._schema.passed else self._checking(steps)
         first = next(steps)
         pool, session = await self._atake()
         try:
@@ -185,8 +187,8 @@ class PostgresStore:
         return pool, await pool.take()
 
     def _checking(self, steps: RoundTrips[T]) -> RoundTrips[T]:
-        """Round trips that begin with a check of the database, where one is due."""
-        if self._schema.due():
+        """Round trips that begin with a check of the database, unless it has passed one."""
+        if not self._schema.passed:
             yield from self._schema.look()
         return (yield from steps)
 

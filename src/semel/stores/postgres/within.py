@@ -43,7 +43,7 @@ class StepsWithin(PostgresSteps):
     """
 
     def __init__(self, outside: PostgresSteps) -> None:
-        super().__init__(outside._plans, outside._imposed, outside._completed)
+        super().__init__(outside.plan, outside._imposed, outside._check_index)
 
     def _transact(self, command: Transact) -> RoundTrips[Applied | Cancelled]:
         prepared = self._in_order(command)

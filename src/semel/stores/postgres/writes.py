@@ -5,7 +5,7 @@ either has written. What was in the way is read only where nothing was written. 
 what it reads has therefore written nothing, locked nothing, and waited for nobody.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import TypeAlias
 
 from semel.core.commands import Add, Delete, Item, Put, Update, Write, holds
@@ -39,8 +39,8 @@ class WriteStatements(TableSQL):
     nothing was, and with whether they were notified; then come the columns of an item.
     """
 
-    def __init__(self, table: Table, schema: str | None, absent: Collection[str] = ()) -> None:
-        super().__init__(table, schema, absent)
+    def __init__(self, table: Table, schema: str | None) -> None:
+        super().__init__(table, schema)
         self._channel = literal(channel(schema))
 
     def put(self, command: Put, when: StatementShape) -> StatementTemplate:
@@ -106,10 +106,10 @@ class WriteStatements(TableSQL):
 
     def _changes(self, parameters: Parameters, part: int, item: Item) -> ColumnChanges:
         """What an item says of each column; the key is the command's own."""
-        check(self.table.name, self.table.kinds, item)
+        check(self.table.name, self.kinds, item)
         changes: ColumnChanges = {}
         for name, value in item.items():
-            if name in self.table.key or name in self.absent:
+            if name in self.table.key:
                 continue
             if value is not None:
                 changes[name] = parameters.value(self.kinds[name], type(value), part, name)

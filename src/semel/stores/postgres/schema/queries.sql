@@ -34,9 +34,20 @@ SELECT 1 WHERE to_regnamespace($1::text) IS NOT NULL
 -- Wait until nobody else is changing the schema; until the end of the transaction nobody will.
 SELECT pg_advisory_xact_lock(495622907244)
 
--- name: mark
--- Say that an index is complete which was added later.
-INSERT INTO semel_meta (name, value) VALUES ($1::text, 'yes') ON CONFLICT DO NOTHING
+-- name: valid
+-- Whether an index can be used; no row where there is none.
+SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass($1::text)
+
+-- name: analyzed
+-- Whether ANALYZE has seen rows in a table.
+SELECT reltuples > 0 FROM pg_class WHERE oid = to_regclass($1::text)
+
+-- name: create_meta
+-- What the schema says of itself: its version, and the environment that it belongs to.
+CREATE TABLE IF NOT EXISTS semel_meta (
+    name text PRIMARY KEY,
+    value text NOT NULL
+);
 
 -- name: stamp
 -- Say what the schema is, and for which environment; the first one stays.
