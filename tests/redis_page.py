@@ -60,7 +60,6 @@ class Recorder:
         self._execute = store.execute
         self._interpreter = Interpreter(parse("redis://localhost"), "prod", Clock())
         self._interpreter._open = True
-        self._interpreter._marks = set(LEDGER.marks)
         self._calls: list[str] | None = None
 
     def __call__(self, action: Callable[[], Any]) -> list[str]:

@@ -1221,7 +1221,7 @@ def test_a_transaction_whose_answer_was_lost_is_known_by_its_tokens(
 def test_what_was_made_by_scope_is_not_opened_by_partition(
     here: str, prefix: str, client: redis.Redis
 ) -> None:
-    """Nor the other way; a store without a word of it in its stamp is by partition, as all once were."""
+    """Nor the other way; a store without a word of it in its stamp is by partition, the default."""
     assert provision(f"{here}&slots=scope", "dev") != []
     assert client.hget(f"{prefix}:meta", "slots") == b"scope"
     assert provision(f"{here}&slots=scope", "dev") == []
@@ -1390,8 +1390,7 @@ def test_what_a_newer_semel_has_stamped_is_left_alone(here: str, prefix: str, cl
 def test_a_redis_is_stamped_once(here: str, prefix: str, client: redis.Redis) -> None:
     assert provision(here, "prod") == [f"stamped prefix {prefix!r} for environment 'prod'"]
     assert provision(here, "prod") == []
-    marks = {mark.encode(): b"yes" for mark in LEDGER.marks}
-    assert client.hgetall(f"{prefix}:meta") == {b"environment": b"prod", b"schema": b"1"} | marks
+    assert client.hgetall(f"{prefix}:meta") == {b"environment": b"prod", b"schema": b"1"}
     with pytest.raises(errors.WrongEnvironment):
         provision(here, "dev")
 

@@ -47,7 +47,7 @@ HOME = Node("h", 1)
 A, B = Node("a", 1), Node("b", 2)
 # One half of the slots each.
 SLOTS = [[0, 8191, [b"a", 1, b"id"]], [8192, 16383, [b"b", 2, b"id"], [b"replica", 3, b"id"]]]
-STAMP = [b"dev", b"1", None, b"yes", b"yes"]
+STAMP = [b"dev", b"1", None]
 
 
 def head(*outcomes):

@@ -237,7 +237,7 @@ class Redis(StoreBuilder):
         from semel.stores.redis import schema
 
         self._check_choices()
-        return _reported(schema.provision(self._target.url, self._target.env, say), say)
+        return _reported(schema.provision(self._target.url, self._target.env), say)
 
     def problems(self) -> list[Problem]:
         """What is not as it should be."""

@@ -1,7 +1,6 @@
 """The interpreter of commands: what is sent for each, and in what order, as generators that do no I/O."""
 
 import re
-import shlex
 from collections.abc import Callable, Iterable, Sequence
 from math import ceil
 from typing import Any, NoReturn
@@ -38,7 +37,6 @@ from semel.errors import (
     WrongSchema,
 )
 from semel.model import ScanCost, TableSize
-from semel.stores.backfill import incomplete, refuse_incomplete
 from semel.stores.choices import not_offered
 from semel.stores.redis.address import RedisAddress
 from semel.stores.redis.cluster import Requests, Router, key_slot
@@ -58,11 +56,9 @@ from semel.stores.redis.scripts import OPEN, ScriptOutcome, WriteSettings, outco
 from semel.stores.redis.writes import index_commands, write_command
 from semel.stores.servertime import ServerTime
 from semel.stores.shared import Plans
-from semel.tables import OWN, Table
+from semel.tables import Table
 
 SCHEMA = 1
-# What a stamp has beside environment, schema and slots.
-MARKS = tuple(mark.encode() for table in OWN for mark in table.marks)
 
 # On one server the script could write the entry; docs/how-to/provision.md has what it would cost, and whom.
 NO_CHOICES = (
@@ -85,7 +81,6 @@ class Interpreter(Router):
         self._imposed = clock.imposed
         self.time: ServerTime = ServerTime(clock)
         self._open = False
-        self._marks: set[str] = set()
         self.plan: Callable[[Table], RedisPlan] = Plans(
             lambda table: RedisPlan(table, address.prefix, address.scoped)
         ).of
@@ -131,14 +126,13 @@ class Interpreter(Router):
         """Stamp what is new; refuse what is another environment's, or a newer semel's."""
         slots = b"scope" if self.address.scoped else b""
         words = (b"1", self.stamp, self._env.encode(), b"%d" % SCHEMA, slots)
-        [found] = yield from self.send([RedisCommand(self.stamp, (*words, *MARKS), OPEN)])
+        [found] = yield from self.send([RedisCommand(self.stamp, words, OPEN)])
         self.check(found)
-        self._marks = marked(found)
         self._open = True
 
     def check(self, stamped: list[bytes | None]) -> None:
         """Refuse a stamp that is not this store's."""
-        environment, schema, slots, *_ = stamped
+        environment, schema, slots = stamped
         if environment is None or schema is None or not schema.isdigit():
             raise WrongSchema(f"{self.stamp.decode()!r} is no stamp of semel's: choose another ?prefix=...")
         if int(schema) > SCHEMA:
@@ -336,10 +330,6 @@ class Interpreter(Router):
         """Read entries, and the items that they lead to; those that lead nowhere are reported."""
         if choice := query.table.choice(query.index):
             raise not_offered(choice, NO_CHOICES)
-        if incomplete(query, self._marks):
-            yield from self.open()  # it may have been completed since
-            command = f"semel provision --url {shlex.quote(self.address.shown)} --env {self._env}"
-            refuse_incomplete(query, self._marks, command)
         index = plan.indexes.named(query.index)
         key, bounds = index.key(query.key), index.bounds(query)
         items: list[Item] = []
@@ -426,11 +416,6 @@ class Interpreter(Router):
         # Any node would do; there is always one that has the stamp.
         [(seconds, microseconds)] = yield from self.send([RedisCommand(self.stamp, (b"TIME",))])
         return int(seconds) + int(microseconds) / 1e6
-
-
-def marked(stamped: Sequence[bytes | None]) -> set[str]:
-    """The marks of a stamp: which of the indexes that were added later are complete."""
-    return {mark.decode() for mark, value in zip(MARKS, stamped[3:], strict=True) if value is not None}
 
 
 def _answered(plan: RedisPlan, command: Write, now: float, outcome: ScriptOutcome) -> Applied | Refused:

@@ -8,49 +8,24 @@ from semel.core.clock import Clock
 from semel.core.drive import run_sync
 from semel.errors import NotPermitted, StoreError, WrongSchema
 from semel.model import PROVISION, Problem
-from semel.stores.backfill import backfill, optional, progress_of, unmarked
 from semel.stores.redis.address import Node, parse
 from semel.stores.redis.cluster import Requests
-from semel.stores.redis.interpreter import MARKS, Interpreter, marked
+from semel.stores.redis.interpreter import Interpreter
 from semel.stores.redis.pool import RedisPool
 from semel.stores.redis.protocol import RedisCommand
-from semel.tables import OWN, Addition, Table
 
 RunRequests: TypeAlias = Callable[[Requests[Any]], Any]
 
 UNSTAMPED = [None, None, None]
 
 
-def provision(url: str, env: str, say: Callable[[str], None] = lambda _: None) -> list[str]:
-    """Stamp a Redis for an environment, as the first command of a store does; what was done.
-
-    Indexes that were added later are completed, of which `say` is told, as it may take its time.
-    """
+def provision(url: str, env: str) -> list[str]:
+    """Stamp a Redis for an environment, as the first command of a store does; what was done."""
     with _connected(url, env) as (interpreter, run):
         before = run(_stamp(interpreter))
         run(interpreter.open())
         prefix = interpreter.address.prefix
-        if before[:3] == UNSTAMPED:
-            return [f"stamped prefix {prefix!r} for environment {env!r}"]
-        return [_completed(interpreter, run, *each, say) for each in _unmarked(before)]
-
-
-def _unmarked(stamped: list[bytes | None]) -> list[tuple[Table, Addition]]:
-    marks = marked(stamped)
-    return [(table, addition) for table in OWN for addition in unmarked(table, marks)]
-
-
-def _completed(
-    interpreter: Interpreter, run: RunRequests, table: Table, addition: Addition, say: Callable[[str], None]
-) -> str:
-    """Look for older items with SCAN, enter them, and note that the index is complete."""
-    name = f"index {addition.index} of table {table.name}"
-    say(f"Scanning prefix {interpreter.address.prefix!r} for older items of {name} ...")
-    entering = backfill(table, addition, progress_of(name, say), scans=True)
-    filled = run_sync(entering, lambda command: run(interpreter.perform(command)))
-    words = (b"HSET", interpreter.stamp, table.mark(addition.index).encode(), b"yes")
-    run(interpreter.send([RedisCommand(interpreter.stamp, words)], writes=True))
-    return f"completed {name}, with {filled:,} older items"
+        return [f"stamped prefix {prefix!r} for environment {env!r}"] if before == UNSTAMPED else []
 
 
 def problems(url: str, env: str) -> list[Problem]:
@@ -75,14 +50,14 @@ def _connected(url: str, env: str) -> Iterator[tuple[Interpreter, RunRequests]]:
 
 
 def _stamp(interpreter: Interpreter) -> Requests[list[bytes | None]]:
-    words = (b"HMGET", interpreter.stamp, b"environment", b"schema", b"slots", *MARKS)
+    words = (b"HMGET", interpreter.stamp, b"environment", b"schema", b"slots")
     [stamped] = yield from interpreter.send([RedisCommand(interpreter.stamp, words)])
     return list(stamped)
 
 
 def _misstamped(interpreter: Interpreter, stamped: list[bytes | None]) -> Iterator[Problem]:
     prefix = interpreter.address.prefix
-    if stamped[:3] == UNSTAMPED:
+    if stamped == UNSTAMPED:
         yield Problem(
             f"prefix {prefix!r} is not stamped for any environment yet",
             f"{PROVISION} (or let the first command do it)",
@@ -96,8 +71,6 @@ def _misstamped(interpreter: Interpreter, stamped: list[bytes | None]) -> Iterat
         yield Problem(
             str(error), f"open it for the environment that it belongs to, or use ?prefix=, not {prefix!r}"
         )
-    for table, addition in _unmarked(stamped):
-        yield optional(f"index {addition.index} of table {table.name} lacks older items", addition)
 
 
 def _settings(interpreter: Interpreter, node: Node) -> Requests[dict[bytes, bytes] | None]:
