@@ -19,8 +19,6 @@ are made from these values.
 In DynamoDB every table also has one item with the key `semel:environment`: the stamp, which names the
 environment that the table belongs to. It does not expire.
 
-What was added later is [optional until it is provisioned](../how-to/provision.md#what-a-later-semel-adds).
-
 An index contains the items that have its attributes. In DynamoDB an item that lacks one of them is not in the
 index and costs nothing more; an item in the index costs another write.
 """

@@ -187,8 +187,6 @@ class Problem(msgspec.Struct, frozen=True):
 
     what: str
     remedy: str
-    optional: bool = False
-    """Everything works but what it names."""
 
 
 # What a claim can find.

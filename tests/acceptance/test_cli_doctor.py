@@ -1,7 +1,6 @@
 """`semel doctor` tells what is wrong with a store and what mends it, and changes nothing."""
 
 import json
-import sqlite3
 import time
 from contextlib import closing
 
@@ -74,20 +73,6 @@ def test_a_file_that_is_not_there_is_not_made(run, examined, file):
     assert not file.exists()
     remedy = run("doctor")[1].splitlines()[-1]
     assert remedy.strip() == "run semel provision"
-
-
-@pytest.mark.usefixtures("made")
-def test_an_older_schema_is_told_and_left_as_it_is(examined, file):
-    def schema(set_to=None):
-        with closing(sqlite3.connect(file)) as connection, connection:
-            if set_to is not None:
-                connection.execute("UPDATE semel_meta SET value = ? WHERE name = 'schema'", (set_to,))
-            return connection.execute("SELECT value FROM semel_meta WHERE name = 'schema'").fetchone()[0]
-
-    older = schema(schema() - 1)
-    code, found = examined()
-    assert (code, states(found)["tables"], "store" in found) == (1, "fail", False)
-    assert schema() == older
 
 
 @pytest.mark.usefixtures("made")

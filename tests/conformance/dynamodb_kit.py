@@ -9,9 +9,9 @@ from semel.aws.time import ServiceTime
 from semel.aws.transport import Transport, WireStep, WireSteps
 from semel.aws.wire import Wire
 from semel.core.clock import Clock
-from semel.provision.shape import create_request, stamp
+from semel.provision.shape import create_request
 from semel.stores.dynamodb import DynamoDBStore
-from semel.stores.dynamodb.layout import STAMP, title
+from semel.stores.dynamodb.layout import title
 from semel.tables import Table
 
 REGION = "eu-north-1"
@@ -94,8 +94,6 @@ class Engine:
             except ServiceError as error:
                 if error.code != "ResourceInUseException":
                     raise
-            if table.later:
-                self.call("PutItem", TableName=name, Item=stamp(table, env, new=True))
             self._made.add(name)
 
     def empty(self, tables: Iterable[Table], env: str = ENV) -> None:
@@ -107,14 +105,14 @@ class Engine:
                 self.call("DeleteItem", TableName=name, Key=key)
 
     def items(self, table: Table, env: str = ENV) -> list[dict[str, Any]]:
-        """The items of a table as they are, without a stamp that `make` has put there."""
+        """The items of a table as they are."""
         found: list[dict[str, Any]] = []
         start: dict[str, Any] = {}
         while True:
             page = self.call("Scan", TableName=title(table, env), ConsistentRead=True, **start)
             found += page["Items"]
             if "LastEvaluatedKey" not in page:
-                return [item for item in found if item[table.partition] != {"S": STAMP} or not table.later]
+                return found
             start = {"ExclusiveStartKey": page["LastEvaluatedKey"]}
 
     def item(self, table: Table, key: str, sort: Any = None, env: str = ENV) -> dict[str, Any]:

@@ -94,7 +94,7 @@ def well(table: Table = LEDGER, /, **otherwise: Any) -> Service:
         "DescribeTimeToLive": ttl("ENABLED", table.ttl) if table.ttl else ttl("DISABLED"),
         "DescribeContinuousBackups": pitr("ENABLED" if table.recoverable else "DISABLED"),
         "ListTagsOfResource": {"Tags": [{"Key": k, "Value": v} for k, v in table.tags.items()]},
-        "GetItem": {"Item": shape.stamp(table, ENV, new=True)},
+        "GetItem": {"Item": shape.stamp(table, ENV)},
         "PutItem": FAILED,
         "UpdateItem": FAILED,
         "DeleteItem": FAILED,
@@ -439,7 +439,7 @@ def test_a_missing_table_is_made_given_its_ttl_and_stamped():
     assert service.did() == ["CreateTable", "UpdateTimeToLive", "PutItem"]
     requests = dict(service.calls)
     assert requests["CreateTable"] == shape.create_request(LEDGER, ENV)
-    assert requests["PutItem"]["Item"] == shape.stamp(LEDGER, ENV, new=True)
+    assert requests["PutItem"]["Item"] == shape.stamp(LEDGER, ENV)
     assert requests["PutItem"]["ConditionExpression"] == "attribute_not_exists(#key)"
 
 

@@ -220,8 +220,7 @@ class ProgressLines:
 
 
 def report(problems: list[Problem], place: ProvisionTarget, as_json: bool) -> None:
-    """Tell what is wrong, each with its remedy; leave with 1 if anything is that is not optional."""
-    wrong = [each for each in problems if not each.optional]
+    """Tell what is wrong, each with its remedy; leave with 1 if anything is."""
     if as_json:
         print_json({"problems": [msgspec.structs.asdict(each) for each in problems]})
     else:
@@ -229,9 +228,9 @@ def report(problems: list[Problem], place: ProvisionTarget, as_json: bool) -> No
         for each in problems:
             console.print(each.what, style="bold", markup=False)
             console.print(f"  {each.remedy}", markup=False)
-        if not wrong:
+        if not problems:
             console.print(f"All is well: environment {place.env} has {counted(place)}.", markup=False)
-    if wrong:
+    if problems:
         raise typer.Exit(1)
 
 

@@ -84,20 +84,7 @@ class DynamoDB(StoreBuilder):
         target = self._target
         self._check_choices()
         with self._translated_errors():
-            done = dynamodb.provision(self._transport, target.tables, target.env, clock=target.clock, say=say)
-            for table in target.tables:
-                done += _reported(self._completed(table, say), say) if table.later else []
-            return done
-
-    def _completed(self, table: Table, say: Say) -> list[str]:
-        """Bring older items into the indexes of a table that were added later."""
-        from semel.stores.dynamodb.address import parse
-        from semel.stores.dynamodb.store import DynamoDBStore, transport_of
-
-        url, env, clock = self._target.url, self._target.env, self._target.clock
-        transport = transport_of(parse(url), clock)
-        with closing(DynamoDBStore(transport, tables=[table], env=env, clock=clock, url=url)) as store:
-            return list(dynamodb.completed(transport, store.execute, table, env, say))
+            return dynamodb.provision(self._transport, target.tables, target.env, clock=target.clock, say=say)
 
     def _check_choices(self) -> None:
         from semel.stores.dynamodb.prices import no_choices

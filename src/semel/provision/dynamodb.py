@@ -11,7 +11,6 @@ import msgspec
 
 from semel.aws.errors import ServiceError
 from semel.core.clock import Clock
-from semel.core.drive import run_sync
 from semel.errors import (
     NotPermitted,
     SchemaTooNew,
@@ -22,11 +21,10 @@ from semel.errors import (
     WrongSchema,
 )
 from semel.model import PROVISION, Problem
-from semel.provision import KNOWN, shape
+from semel.provision import shape
 from semel.provision.shape import TableRequest
-from semel.stores.backfill import backfill, optional, progress_of, unmarked
-from semel.stores.dynamodb.layout import COMPLETE, SCHEMA, title
-from semel.tables import Addition, Index, Table
+from semel.stores.dynamodb.layout import SCHEMA, title
+from semel.tables import Index, Table
 
 Say: TypeAlias = Callable[[str], None]
 
@@ -80,8 +78,6 @@ class Finding(msgspec.Struct, frozen=True):
     steps: tuple[ProvisionStep, ...] = ()
     error: SemelError | None = None
     """Why nothing may be changed here."""
-    optional: bool = False
-    """Everything works but what it names."""
 
 
 class TableSurvey(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,11 +124,6 @@ class TableSurvey(msgspec.Struct, frozen=True, kw_only=True):
         """How the table is paid for; DynamoDB says so only of tables that were on demand at some time."""
         mode: str = self.description.get("BillingModeSummary", {}).get("BillingMode", PROVISIONED)
         return mode
-
-    @property
-    def unmarked(self) -> list[Addition]:
-        """What was added with an index that is not complete, as far as the stamp tells."""
-        return unmarked(self.table, (self.stamp or {}).get(COMPLETE, {}).get("SS", ()))
 
     @property
     def keyed(self) -> bool:
@@ -243,7 +234,6 @@ def findings(found: TableSurvey) -> Iterator[Finding]:
     if found.description:
         yield from _keys(found)
         yield from _indexes(found)
-        yield from _incomplete(found)
         yield from _paid(found)
     yield from _expiry(found)
     if found.recoverable is False:
@@ -267,7 +257,7 @@ def _making(found: TableSurvey) -> Iterator[ProvisionStep]:
         yield _ttl(table, env)
     if table.recoverable:
         yield _pitr(table, env)
-    yield _stamping(table, env, new=True)
+    yield _stamping(table, env)
 
 
 def _ttl(table: Table, env: str) -> ProvisionStep:
@@ -280,9 +270,9 @@ def _pitr(table: Table, env: str) -> ProvisionStep:
     return ProvisionStep("UpdateContinuousBackups", shape.pitr_request(table, env), did)
 
 
-def _stamping(table: Table, env: str, *, new: bool = False) -> ProvisionStep:
+def _stamping(table: Table, env: str) -> ProvisionStep:
     did = f"stamped {title(table, env)} for environment {env}"
-    return ProvisionStep("PutItem", shape.stamp_request(table, env, new=new), did)
+    return ProvisionStep("PutItem", shape.stamp_request(table, env), did)
 
 
 def _ownership(found: TableSurvey) -> Iterator[Finding]:
@@ -330,7 +320,7 @@ def _indexes(found: TableSurvey) -> Iterator[Finding]:
     for each in found.table.indexes:
         wanted, is_now = shape.index(found.table, each), found.indexes.get(each.name)
         if is_now is None:
-            yield _index_finding(found, each, f"{found.title} has no index {each.name}", _adding(found, each))
+            yield Finding(f"{found.title} has no index {each.name}", steps=(_adding(found, each),))
             continue
         should, but_is = (
             _key_text(wanted["KeySchema"], types),
@@ -340,26 +330,6 @@ def _indexes(found: TableSurvey) -> Iterator[Finding]:
             yield _another(found, each, _index_text(but_is, is_now), _index_text(should, wanted))
         elif each.name in found.filling:
             yield _unfinished(found, each)
-
-
-def _index_finding(
-    found: TableSurvey, index: Index, what: str, step: ProvisionStep, remedy: str = PROVISION
-) -> Finding:
-    """What an index lacks; one that was added later is optional until then."""
-    for addition in found.table.later:
-        if addition.index == index.name:
-            return Finding(optional(what, addition).what, remedy, (step,), optional=True)
-    return Finding(what, remedy, (step,))
-
-
-def _incomplete(found: TableSurvey) -> Iterator[Finding]:
-    """Indexes that were added later, and lack older items; `completed` brings them in."""
-    if found.stamp is None or stamped_otherwise(found.stamp, found.env) is not None:
-        return
-    for addition in found.unmarked:
-        if addition.index in found.indexes.keys() - found.filling:
-            problem = optional(f"index {addition.index} of {found.title} lacks older items", addition)
-            yield Finding(problem.what, optional=True)
 
 
 def _covers(there: TableRequest, wanted: TableRequest) -> bool:
@@ -387,7 +357,7 @@ def _unfinished(found: TableSurvey, index: Index) -> Finding:
     did = f"waited until index {index.name} of {found.title} was made"
     step = ProvisionStep("DescribeTable", {"TableName": found.title}, did)
     what = f"index {index.name} of {found.title} is still being made"
-    return _index_finding(found, index, what, step, "wait until it is ACTIVE, as semel provision does")
+    return Finding(what, "wait until it is ACTIVE, as semel provision does", (step,))
 
 
 def _adding(found: TableSurvey, index: Index) -> ProvisionStep:
@@ -459,7 +429,7 @@ def problems(client: ServiceClient, tables: Iterable[Table], env: str) -> list[P
         listed = list(findings(found))
         if found.description and found.keyed:
             listed += [_forbidden(found, operation) for operation in probe(client, found)]
-        reported += [Problem(each.what, each.remedy, each.optional) for each in listed]
+        reported += [Problem(each.what, each.remedy) for each in listed]
     return reported
 
 
@@ -485,24 +455,9 @@ def provision(
             raise finding.error
     builder = TableBuilder(client, env, clock, say)
     for finding in found:
-        if not finding.steps and not finding.optional:
+        if not finding.steps:
             say(f"Left as it is: {finding.what}. To change it: {finding.remedy}")
     return [did for finding in found for step in finding.steps if (did := builder.take(step))]
-
-
-def completed(
-    client: ServiceClient, execute: Callable[[Any], Any], table: Table, env: str, say: Say
-) -> Iterator[str]:
-    """Bring older items into the indexes that lack them, by a scan, and note that these are complete."""
-    found = survey(client, table, env)
-    for addition in found.unmarked:
-        name = f"index {addition.index} of {found.title}"
-        many = found.description.get("ItemCount", 0)
-        say(f"Scanning {found.title}, which has some {many:,} items, for older ones of {name} ...")
-        asked = KNOWN.get(table.name, table)  # which may have another title there
-        filled = run_sync(backfill(asked, addition, progress_of(name, say), scans=True), execute)
-        client.call("UpdateItem", shape.mark_request(table, env, addition.index), write=True)
-        yield f"completed {name}, with {filled:,} older items"
 
 
 class TableBuilder:

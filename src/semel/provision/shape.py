@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 from semel.errors import InvalidOption
-from semel.stores.dynamodb.layout import COMPLETE, SCHEMA, DynamoLayout, title
+from semel.stores.dynamodb.layout import SCHEMA, DynamoLayout, title
 from semel.tables import Column, Form, Index, Kind, Table
 
 TableRequest: TypeAlias = dict[str, Any]
@@ -135,33 +135,17 @@ def stamp_key(table: Table, env: str) -> TableRequest:
     return DynamoLayout(table, table, env).stamp_key()
 
 
-def stamp(table: Table, env: str, *, new: bool = False) -> TableRequest:
-    """The item that says which environment a table belongs to; it has no end.
-
-    That of a new table notes that its indexes are complete.
-    """
-    item = stamp_key(table, env) | {"environment": {"S": env}, "schema": {"N": str(SCHEMA)}}
-    return item | ({COMPLETE: {"SS": list(table.marks)}} if new and table.marks else {})
+def stamp(table: Table, env: str) -> TableRequest:
+    """The item that says which environment a table belongs to; it has no end."""
+    return stamp_key(table, env) | {"environment": {"S": env}, "schema": {"N": str(SCHEMA)}}
 
 
-def stamp_request(table: Table, env: str, *, new: bool = False) -> TableRequest:
+def stamp_request(table: Table, env: str) -> TableRequest:
     """The PutItem request of the stamp, refused where there is one."""
     return {
         "TableName": title(table, env),
-        "Item": stamp(table, env, new=new),
+        "Item": stamp(table, env),
         "ConditionExpression": "attribute_not_exists(#key)",
         "ExpressionAttributeNames": {"#key": table.partition},
         "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
-    }
-
-
-def mark_request(table: Table, env: str, index: str) -> TableRequest:
-    """The UpdateItem request that notes in the stamp that an index is complete."""
-    return {
-        "TableName": title(table, env),
-        "Key": stamp_key(table, env),
-        "UpdateExpression": "ADD #complete :mark",
-        "ConditionExpression": "environment = :env",
-        "ExpressionAttributeNames": {"#complete": COMPLETE},
-        "ExpressionAttributeValues": {":mark": {"SS": [table.mark(index)]}, ":env": {"S": env}},
     }

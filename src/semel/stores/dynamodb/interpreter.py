@@ -4,7 +4,7 @@ Steps are those of the transport on the way to a response, and `Concurrently`, s
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator
 from itertools import chain
 from typing import Any, TypeAlias, TypeVar
 
@@ -35,8 +35,7 @@ from semel.core.commands import (
     holds,
 )
 from semel.core.tokens import random_token
-from semel.stores.backfill import incomplete, refuse_incomplete
-from semel.stores.dynamodb.layout import COMPLETE, SCHEMA
+from semel.stores.dynamodb.layout import SCHEMA
 from semel.stores.dynamodb.plan import DynamoPlan, RequestBody, afresh, check_count, check_sizes
 from semel.stores.dynamodb.read_first import RefusalRate
 from semel.stores.dynamodb.time import ClockReading, Timekeeper
@@ -130,14 +129,11 @@ class DynamoOperations:
         time: Timekeeper,
         plan_of: Callable[[Table], DynamoPlan],
         refusals: RefusalRate,
-        provision: Callable[[Iterable[Table]], str],
     ) -> None:
         self._transport = transport
         self._time = time
         self._plan_of = plan_of
         self._refusal_rate = refusals
-        self._provision = provision
-        self._marks: dict[str, list[str]] = {}
         self._returns_items = False
         self._unsettled: OrderedDict[int, tuple[Transact, DynamoRequest, set[int]]] = OrderedDict()
         self.by_command: dict[type, Callable[[Any], DynamoSteps[Any]]] = {
@@ -175,7 +171,8 @@ class DynamoOperations:
 
     def open(self, plan: DynamoPlan, env: str) -> DynamoSteps[bool]:
         """Look at a table's stamp: is it there, may it be read, whose is it; and what time is it."""
-        stamp = yield from self._stamp(plan)
+        answer = yield from self._read("GetItem", plan, plan.stamp())
+        stamp: RequestBody = answer.get("Item") or {}
         stamped = stamp.get("environment", {}).get("S", env)
         if stamped != env:
             raise errors.WrongEnvironment(stamped, env)
@@ -183,13 +180,6 @@ class DynamoOperations:
         if schema > SCHEMA:
             raise errors.SchemaTooNew(schema, SCHEMA)
         return True
-
-    def _stamp(self, plan: DynamoPlan) -> DynamoSteps[RequestBody]:
-        """Read a table's stamp, and learn which of the indexes that were added later are complete."""
-        answer = yield from self._read("GetItem", plan, plan.stamp())
-        stamp: RequestBody = answer.get("Item") or {}
-        self._marks[plan.title] = stamp.get(COMPLETE, {}).get("SS", [])
-        return stamp
 
     def ask_time(self, plan: DynamoPlan, env: str) -> DynamoSteps[bool]:
         """Look at a table's stamp to learn the time, which a refusal tells as well; whether it was seen."""
@@ -312,8 +302,6 @@ class DynamoOperations:
             from semel.stores.dynamodb.prices import no_choices
 
             raise not_offered(choice, no_choices())
-        if command.index and not plan.layout.shared:
-            yield from self._completed(plan, command)
         reading, search = self._time.read(), plan.search(command)
         request, start = search.request(reading), search.start()
         look = max(command.limit + 1, FIRST_LOOK if search.filters else 0)
@@ -335,12 +323,6 @@ class DynamoOperations:
         page = found[: command.limit]
         last = not page or (start is None and len(found) == len(page))
         return Page(reading.earliest, search.page(page), None if last else search.cursor(page[-1]), seen)
-
-    def _completed(self, plan: DynamoPlan, command: Query) -> DynamoSteps[None]:
-        """Refuse to ask an index that lacks older items; one that did may have them by now."""
-        if incomplete(command, self._marks.get(plan.title, ())):
-            yield from self._stamp(plan)
-            refuse_incomplete(command, self._marks[plan.title], self._provision([plan.table]))
 
     def time(self, _: Time) -> DynamoSteps[Found]:
         """What time it is, as far as the latest answers have told."""

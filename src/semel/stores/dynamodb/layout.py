@@ -22,15 +22,15 @@ from semel.stores.dynamodb.values import (
     restored,
     text_value,
 )
-from semel.tables import FOREVER, HISTORY, Column, Form, Kind, Table
+from semel.tables import FOREVER, Column, Form, Kind, Table
 
 # The item that says which environment a table belongs to; no key of a caller begins so.
 STAMP = "semel:environment"
 STAMP_SORT = "semel"
-# What it has of the marks of indexes that were added later.
-COMPLETE = "complete"
-# Rises when an older semel could no longer work on a table.
+# The version of the layout that this release writes.
 SCHEMA = 1
+# Who held a record and what came before: other people's tables have no place for it.
+HISTORY = frozenset({"worker", "began_at", "history"})
 
 # How a body was made is told by this attribute, which is written together with it.
 ENCODING = "encoding"
@@ -140,7 +140,7 @@ class DynamoLayout:
             field.name: (whole, field) for whole, parts in self._spread.items() for field in parts
         }
         # Those who had the table first do not find in it what they have no use for.
-        self._left_out = frozenset(HISTORY.attributes) - kept.columns.keys() if self.shared else frozenset()
+        self._left_out = HISTORY - kept.columns.keys() if self.shared else frozenset()
         self._defaults = [field for field in self._read.values() if field.default is not None]
         self.bodies: list[Field] = [field for field in self._read.values() if field.form is Form.JSON]
 

@@ -69,9 +69,7 @@ class DynamoDBStore:
         self._plan(LEDGER)
         self._transport = transport or _transport(client, self._clock)
         self._time = Timekeeper(self._transport.time, self._clock, margin)
-        self._operations = DynamoOperations(
-            self._transport, self._time, self._plan, RefusalRate(read_first), self._errors.provision
-        )
+        self._operations = DynamoOperations(self._transport, self._time, self._plan, RefusalRate(read_first))
         self._own_overflow: Any = None
         self.reset_after_fork()
         FORKING.add(self)
