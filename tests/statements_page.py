@@ -181,7 +181,7 @@ def _on_sqlite(ran: Iterable[Ran]) -> Iterator[str]:
         yield _section(title, statements)
     plan = SQLitePlan(LEDGER)
     yield _section("the table", [plan.definition(), *plan.indexes().values()])
-    yield _section(BY_TIME, [plan.choice(RECENT)[1], select(plan, NEWEST, 0.0)[0]])
+    yield _section(BY_TIME, [plan.optional_index(RECENT), select(plan, NEWEST, 0.0)[0]])
 
 
 def _section(title: str, statements: Iterable[str]) -> str:

@@ -70,15 +70,8 @@ def _facts(table: Table) -> Iterator[tuple[str, str]]:
         keys = index_attributes(table, index)
         told = ", ".join(f"`{each['AttributeName']}` ({each['AttributeType']})" for each in keys)
         yield f"index `{index.name}`", f"{told}, {_carried(table, index)}"
-    for addition in table.later:
-        names = [f"`{name}`" for name in addition.attributes]
-        names += [f"index `{addition.index}`"] if addition.index else []
-        yield "added later", f"{', '.join(names)}: without them {addition.serves} is not available"
-    for choice in table.choices:
-        yield (
-            "to be chosen in SQL",
-            f"index `{choice.index.name}`: without it {choice.serves} is not available",
-        )
+    for index in table.optional_indexes:
+        yield "optional in SQL", f"index `{index.name}`, by `semel provision --with {index.name}`"
     yield (
         "billing",
         "for each request"

@@ -30,7 +30,7 @@ SemelError
 │   ├── TableMissing        the table, or the database, is not there
 │   ├── QueueMissing        there is no queue at that URL
 │   ├── WrongSchema         the table is there, and is not as it should be
-│   ├── NotProvisioned      what a later semel has added to the store is not there yet, or not complete
+│   ├── NotProvisioned      an optional index that the store's owner has not provisioned
 │   ├── WrongReply          the store answered what no store may answer to that command
 │   ├── NotPermitted        the store knows the caller, and does not let it do that
 │   ├── WrongEnvironment    the store belongs to another environment
@@ -296,12 +296,11 @@ class WrongSchema(StoreError):
 
 
 class NotProvisioned(StoreError):
-    """What a later semel has added, or the owner may choose, is not there or not complete; all else works."""
+    """A query needs an optional index that the store's owner has not provisioned; all else works."""
 
-    def __init__(self, serves: str, table: str, index: str, command: str) -> None:
+    def __init__(self, table: str, index: str, command: str) -> None:
         super().__init__(
-            f"{serves} is not available yet: {index!r} of table {table} is not there, or lacks what is "
-            f"older than it; run: {command}"
+            f"table {table} has no index {index!r}, which is optional; run: {command} --with {index}"
         )
         self.table = table
         self.index = index

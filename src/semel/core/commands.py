@@ -187,7 +187,7 @@ class Query(msgspec.Struct, frozen=True):
             raise UsageError(f"a page has room for at least one item, not for {self.limit}")
         if self.index and self.key is None:
             raise UsageError(f"index {self.index!r} is asked for one value of its partition: give it as key")
-        self.table.any_index(self.index)
+        self.table.index(self.index)
 
 
 class Transact(msgspec.Struct, frozen=True):

@@ -16,8 +16,9 @@ from semel.core.secrecy import masked
 from semel.model import PROVISION, Problem
 from semel.provision import dynamodb
 from semel.provision.dynamodb import Say
-from semel.stores.choices import named, not_offered
-from semel.tables import Table
+from semel.stores.shared import not_offered
+from semel.stores.sql import missing_index
+from semel.tables import Table, optional_index
 
 
 class ProvisionTarget(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,13 +29,13 @@ class ProvisionTarget(msgspec.Struct, frozen=True, kw_only=True):
     tables: tuple[Table, ...]
     clock: Clock
     chosen: tuple[str, ...] = ()
-    """Indexes that it is to have besides, as its owner chooses."""
+    """Optional indexes that it is to have."""
     dropped: tuple[str, ...] = ()
-    """Indexes that its owner chose before, and wants no more."""
+    """Optional indexes that it is to have no more."""
 
     def __post_init__(self) -> None:
         for name in self.chosen + self.dropped:
-            named(name)
+            optional_index(name)
 
     @property
     def scheme(self) -> str:
@@ -87,9 +88,9 @@ class DynamoDB(StoreBuilder):
             return dynamodb.provision(self._transport, target.tables, target.env, clock=target.clock, say=say)
 
     def _check_choices(self) -> None:
-        from semel.stores.dynamodb.prices import no_choices
+        from semel.stores.dynamodb.prices import why_no_recent
 
-        _check_without_choices(self._target, no_choices())
+        _refuse_chosen(self._target, why_no_recent())
 
     def problems(self) -> list[Problem]:
         """What is not as it should be."""
@@ -162,12 +163,12 @@ class SQLite(StoreBuilder):
 
     def _unchosen(self, connection: sqlite3.Connection, chosen: tuple[str, ...]) -> Iterator[Problem]:
         from semel.stores.sqlite.plan import SQLitePlan
-        from semel.stores.sqlite.schema import has_choice
+        from semel.stores.sqlite.schema import has_index
 
         for name in chosen:
-            table, choice = named(name)
-            if not has_choice(connection, SQLitePlan(table), choice):
-                yield _missing_choice(name, table)
+            table, _ = optional_index(name)
+            if not has_index(connection, SQLitePlan(table).index_title(name)):
+                yield missing_index(table, name)
 
     def _wrong(self, connection: sqlite3.Connection) -> Iterator[Problem]:
         from semel.stores.sqlite.address import LEAST_ROOM
@@ -234,18 +235,14 @@ class Redis(StoreBuilder):
         return schema.problems(self._target.url, self._target.env)
 
     def _check_choices(self) -> None:
-        from semel.stores.redis.interpreter import NO_CHOICES
+        from semel.stores.redis.interpreter import NO_RECENT
 
-        _check_without_choices(self._target, NO_CHOICES)
+        _refuse_chosen(self._target, NO_RECENT)
 
 
-def _check_without_choices(target: ProvisionTarget, why: str) -> None:
+def _refuse_chosen(target: ProvisionTarget, why: str) -> None:
     for name in target.chosen + target.dropped:
-        raise not_offered(named(name)[1], why)
-
-
-def _missing_choice(name: str, table: Table) -> Problem:
-    return Problem(f"table {table.name} has no index {name}, which --with asks for", PROVISION)
+        raise not_offered(name, why)
 
 
 def _reported(done: list[str], say: Say) -> list[str]:

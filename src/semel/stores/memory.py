@@ -44,7 +44,7 @@ from semel.errors import InvalidOption, StoreClosed, WriteUnderWay
 from semel.model import TableSize
 from semel.stores.shared import place_named
 from semel.stores.waiting import KeyWatchers
-from semel.tables import Index, Table, realm_of
+from semel.tables import Index, Table
 
 if TYPE_CHECKING:
     from semel.core.codecs import Overflow
@@ -280,7 +280,7 @@ class MemoryStore:
 
     def _query(self, command: Query) -> Page:
         now = self._now()
-        table, index = command.table, command.table.any_index(command.index)
+        table, index = command.table, command.table.index(command.index)
         order = ordering(table, index)
 
         def place(item: Item) -> list[Any]:
@@ -333,4 +333,11 @@ def _asked_for(command: Query, by: Table | Index, item: Item, now: float) -> boo
 
 def _partition(by: Table | Index, item: Item) -> Any:
     value = item.get(by.partition)
-    return realm_of(str(value)) if isinstance(by, Index) and by.by_realm else value
+    return _realm(str(value)) if isinstance(by, Index) and by.by_realm else value
+
+
+def _realm(name: str) -> str:
+    """The environment and scope that a qualified name begins with, as `env/scope/`; "" of another name."""
+    env, _, rest = name.partition("/")
+    scope, slash, _ = rest.partition("/")
+    return f"{env}/{scope}/" if slash else ""

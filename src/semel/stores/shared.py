@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from semel.core.commands import Applied, Batch, Get, Sort, Transact, Watch, Write
-from semel.errors import UsageError
+from semel.errors import InvalidOption, UsageError
 from semel.stores.waiting import KeyWatchers
 from semel.tables import Kind, Table
 
@@ -41,6 +41,19 @@ class Plans(Generic[P]):
 
     def __iter__(self) -> Iterator[P]:
         return iter([plan for _, plan in list(self._by_name.values())])
+
+
+# What to use instead of an optional index where a kind of store does not offer it.
+INSTEAD = (
+    "what failed and what is in doubt is in the order of time in every store; for all records, "
+    "semel export and semel import bring them to a SQLite file, and semel provision --with recent orders "
+    "them there"
+)
+
+
+def not_offered(index: str, why: str) -> InvalidOption:
+    """Build the error for an optional index that this kind of store does not offer."""
+    return InvalidOption(f"there is no index {index!r} here: {why}; {INSTEAD}")
 
 
 def place_named(command: Get | Watch | Write) -> ItemId:

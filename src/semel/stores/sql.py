@@ -5,7 +5,7 @@ from typing import Any
 from semel.core.commands import After, Item
 from semel.core.lifecycle import Status
 from semel.errors import UsageError
-from semel.model import COUNTED, TableSize
+from semel.model import COUNTED, PROVISION, Problem, TableSize
 from semel.stores.shared import PYTHON_TYPES
 from semel.tables import Kind, Table
 
@@ -32,6 +32,11 @@ def literal(value: str | int) -> str:
 # costs nothing where it would help nobody. A query that wants to use such an index has to repeat these words.
 USUAL = {"status": "COMPLETED"}
 UNUSUAL = {name: f"{quoted(name)} <> {literal(value)}" for name, value in USUAL.items()}
+
+
+def missing_index(table: Table, name: str) -> Problem:
+    """The problem of a store that lacks an optional index, which its owner asks for."""
+    return Problem(f"table {table.name} has no index {name}, which --with asks for", PROVISION)
 
 
 def check(table: str, kinds: dict[str, Kind], item: Item) -> None:

@@ -3,7 +3,6 @@
 From one such value come the statements that stores send, and the text that provisions the table.
 """
 
-from collections.abc import Callable
 from enum import StrEnum
 from functools import cached_property
 from typing import Any
@@ -90,36 +89,6 @@ def defaults(**values: Any) -> dict[str, Column]:
     return {name: Column(name=name, default=value) for name, value in values.items()}
 
 
-class Addition(msgspec.Struct, frozen=True, kw_only=True):
-    """What a table may lack that an earlier semel made, until it is provisioned; all else works meanwhile.
-
-    A store passes over attributes that it has no place for, and reads an index only once `older` items are
-    in it: until then whoever asks for it is refused with `NotProvisioned`.
-    """
-
-    serves: str
-    """What is not available until then."""
-    attributes: tuple[str, ...] = ()
-    index: str = ""
-    among: tuple[str, tuple[str, ...]] = ("", ())
-    """An attribute, and the values of it that items have which may belong into the index.
-
-    They are looked for in this order: one that an item may change to comes after the one that it had.
-    """
-    decided_by: tuple[str, ...] = ()
-    """What of an item decides where it belongs: while that is the same, it may be entered."""
-    older: Callable[[dict[str, Any]], dict[str, Any]] = lambda _: {}
-    """The attributes that an older item is given; none where it does not belong into the index."""
-
-
-class Choice(msgspec.Struct, frozen=True):
-    """An index that a store in SQL has only where its owner asks for it, since every write pays for it."""
-
-    index: Index
-    serves: str
-    """What is available with it."""
-
-
 class Table(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """A table that stores keep.
 
@@ -138,10 +107,8 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     listed_by: tuple[str, ...] = ()
     """Attributes that operators list by: an index where that costs no second write."""
     indexes: tuple[Index, ...] = ()
-    later: tuple[Addition, ...] = ()
-    """What was added since the table was first made, and is optional until it is provisioned."""
-    choices: tuple[Choice, ...] = ()
-    """Indexes that its owner may choose; only stores in memory and in SQL know them."""
+    optional_indexes: tuple[Index, ...] = ()
+    """Indexes that a SQL store has only if its owner provisions them, since every write pays for them."""
 
     title: str = "semel-{env}-{name}"
     """The table's name in DynamoDB."""
@@ -209,34 +176,12 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """The index of this name; None for no name, which is the table itself."""
         if not name:
             return None
-        for index in self.indexes:
+        known = self.indexes + self.optional_indexes
+        for index in known:
             if index.name == name:
                 return index
-        known = ", ".join(index.name for index in self.indexes) or "none"
-        raise UsageError(f"table {self.name} has no index {name!r}; it has {known}")
-
-    def choice(self, name: str) -> Choice | None:
-        """The index of this name that its owner may choose; None where there is none."""
-        return next((each for each in self.choices if each.index.name == name), None)
-
-    def any_index(self, name: str) -> Index | None:
-        """The index of this name, also one that its owner may choose; None for no name."""
-        choice = self.choice(name)
-        return self.index(name) if choice is None else choice.index
-
-    def mark(self, index: str) -> str:
-        """What a store notes of an index that was added later once it is complete."""
-        return f"complete {self.name}/{index}"
-
-    @property
-    def marks(self) -> tuple[str, ...]:
-        """The marks of all its indexes that were added later; a new table has them from the start."""
-        return tuple(self.mark(each.index) for each in self.later if each.index)
-
-    @property
-    def optional(self) -> dict[str, Addition]:
-        """The attributes that it may lack, with what they were added for."""
-        return {name: each for each in self.later for name in each.attributes}
+        names = ", ".join(index.name for index in known) or "none"
+        raise UsageError(f"table {self.name} has no index {name!r}; it has {names}")
 
     def column(self, attribute: str) -> Column:
         """How an attribute is written here."""
@@ -261,49 +206,12 @@ FAILURES = Index(name="failures", partition="failed", sort="failed_at", carries=
 RECENT = Index(name="recent", partition="id", sort="updated_at", by_realm=True)
 """All records, by environment and scope, in the order of when they changed.
 
-The owner of a store in SQL may choose it: a claim pays for it, and each change of a record.
+It is optional in a SQL store: every claim pays for it, and every change of a record.
 """
 
 SUBJECT = Index(name="subject", partition="subject", carries=())
 """Every row of a person, for whoever has to forget it; rows that name nobody cost nothing."""
 
-
-def _older_doubt(item: dict[str, Any]) -> dict[str, Any]:
-    """What an older record is found by: one that is UNKNOWN, or that has no end while it is worked on.
-
-    That is how one begins which is to be held, or asked after, for however long that takes.
-    """
-    held = item.get("status") == "UNKNOWN" or item.get("expires_at") in (None, FOREVER)
-    return _entered(item, DOUBTS) if held else {}
-
-
-def _older_failure(item: dict[str, Any]) -> dict[str, Any]:
-    """What an older record is found by that failed for good."""
-    return _entered(item, FAILURES) if item.get("status") == "FAILED" else {}
-
-
-def _entered(item: dict[str, Any], index: Index) -> dict[str, Any]:
-    """The attributes by which an older record is in an index, at the moment of its last change."""
-    realm, updated = realm_of(item["id"]), item.get("updated_at")
-    if item.get(index.sort or "") is not None or not realm:
-        return {}
-    # One that cannot be read is listed first, as such.
-    since = updated if isinstance(updated, int | float) else 0
-    return {index.partition: realm, str(index.sort): since}
-
-
-def realm_of(name: str) -> str:
-    """The environment and scope that a qualified name begins with, as `env/scope/`; "" of another name."""
-    env, _, rest = name.partition("/")
-    scope, slash, _ = rest.partition("/")
-    return f"{env}/{scope}/" if slash else ""
-
-
-PERSONS = Addition(serves="erasing a person from it", attributes=("subject",))
-"""Whom a row is about, in tables where that is looked for by going through all of them."""
-
-HISTORY = Addition(serves="the history of a record", attributes=("worker", "began_at", "history"))
-"""Who held a record and what came before; a table that was there first has no place for it."""
 
 LEDGER = Table(
     name="ledger",
@@ -318,26 +226,7 @@ LEDGER = Table(
     forever="what is in doubt stays until somebody settles it",
     listed_by=("status",),
     indexes=(SUBJECT, DOUBTS, FAILURES),
-    later=(
-        Addition(
-            serves="the list of what is in doubt",
-            attributes=("doubt", "doubt_since"),
-            index=DOUBTS.name,
-            among=("status", ("IN_PROGRESS", "UNKNOWN")),
-            decided_by=("status", "token"),
-            older=_older_doubt,
-        ),
-        Addition(
-            serves="the list of what failed",
-            attributes=("failed", "failed_at"),
-            index=FAILURES.name,
-            among=("status", ("FAILED",)),
-            decided_by=("status", "token"),
-            older=_older_failure,
-        ),
-        HISTORY,
-    ),
-    choices=(Choice(RECENT, "the list of all records by when they changed"),),
+    optional_indexes=(RECENT,),
 )
 """The ledger's records, one for each key."""
 
@@ -385,9 +274,16 @@ INBOX = Table(
         "at number, expires_at number, subject text"
     ),
     expires="expires_at",
-    later=(PERSONS,),
 )
 """Messages that were accepted and wait to be handled; and, beside them, those that nobody could handle."""
 
 OWN = (LEDGER, DOCUMENTS, JOURNAL, COUNTERS, INBOX)
 """The tables that semel makes for itself."""
+
+
+def optional_index(name: str) -> tuple[Table, Index]:
+    """Find an optional index of semel's own tables, and its table."""
+    known = {index.name: (table, index) for table in OWN for index in table.optional_indexes}
+    if name not in known:
+        raise InvalidOption(f"there is no optional index {name!r}; there is {', '.join(known)}")
+    return known[name]

@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Final
 
-from semel.tables import LEDGER, PERSONS, YEAR, Column, Form, Index, Same, Table, attributes_of, defaults
+from semel.tables import LEDGER, YEAR, Column, Form, Index, Same, Table, attributes_of, defaults
 
 # What is true of every table that stands for the ledger.
 ledger_layout: Final = partial(Table, holds=LEDGER, bare_keys=True, longest=YEAR)
@@ -92,7 +92,6 @@ SUPPORT_STATE = Table(
         "pending_flow object, last_auto_reply object, version number, token text, ends object, subject text"
     ),
     expires="expires_at",
-    later=(PERSONS,),
     ttl="expires_at",
     columns={
         "expires_at": Column(name="expires_at", form=Form.SECONDS),
@@ -111,7 +110,6 @@ SUPPORT_AUDIT = Table(
         "expires_at number, subject text"
     ),
     expires="expires_at",
-    later=(PERSONS,),
     ttl="expires_at",
     columns={"expires_at": Column(name="expires_at", form=Form.SECONDS)},
 )
@@ -129,7 +127,6 @@ ACTIVITIES = Table(
         "confidence number, body object, expires_at number, subject text"
     ),
     expires="expires_at",
-    later=(PERSONS,),
     ttl="",
     forever="a household's activities are its history",
     indexes=(Index(name="userId-timestamp-index", partition="userId", sort="timestamp"),),
@@ -162,7 +159,6 @@ MESSAGES = Table(
         "messageId number, userId number, timestamp number, text text, expires_at number, subject text"
     ),
     expires="expires_at",
-    later=(PERSONS,),
     # Named as in the household's other table; its own writer gives a message no end, and such a one has none.
     columns={"expires_at": Column(name="ttl", form=Form.SECONDS)},
 )

@@ -39,6 +39,7 @@ from semel.stores.dynamodb.layout import SCHEMA
 from semel.stores.dynamodb.plan import DynamoPlan, RequestBody, afresh, check_count, check_sizes
 from semel.stores.dynamodb.read_first import RefusalRate
 from semel.stores.dynamodb.time import ClockReading, Timekeeper
+from semel.stores.shared import not_offered
 from semel.tables import Table
 
 T = TypeVar("T")
@@ -297,11 +298,10 @@ class DynamoOperations:
     def query(self, command: Query) -> DynamoSteps[Page]:
         """Look until there are as many as were asked for, or no more."""
         plan = self._plan_of(command.table)
-        if choice := command.table.choice(command.index):
-            from semel.stores.choices import not_offered
-            from semel.stores.dynamodb.prices import no_choices
+        if command.table.index(command.index) in command.table.optional_indexes:
+            from semel.stores.dynamodb.prices import why_no_recent
 
-            raise not_offered(choice, no_choices())
+            raise not_offered(command.index, why_no_recent())
         reading, search = self._time.read(), plan.search(command)
         request, start = search.request(reading), search.start()
         look = max(command.limit + 1, FIRST_LOOK if search.filters else 0)

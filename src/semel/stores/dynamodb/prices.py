@@ -68,7 +68,7 @@ def scan_cost(described: dict[str, Any]) -> ScanCost:
     )
 
 
-def no_choices() -> str:
+def why_no_recent() -> str:
     """Why there is no index over all records here, and what it would cost."""
     prices = PRICES[USUAL_REGION]
     more = INDEXED_CALL_UNITS - CALL_UNITS

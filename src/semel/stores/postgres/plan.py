@@ -162,7 +162,7 @@ class PostgresPlan:
 
     def query(self, query: Query, now: float | None) -> PostgresStatement:
         """The statement that reads a page, and one item more."""
-        index = self.table.any_index(query.index)
+        index = self.table.index(query.index)
         place = [] if query.after is None else place_of(self.table, query.after, index)
         when: Values = []
         where = () if query.where is None else shape_of(query.where, when)
@@ -177,7 +177,7 @@ class PostgresPlan:
     def page(self, query: Query, rows: list[PostgresRow]) -> Page:
         """The page of a query's rows."""
         items = [item for row in rows if (item := self.item(row[1:])) is not None]
-        page, index = tuple(items[: query.limit]), self.table.any_index(query.index)
+        page, index = tuple(items[: query.limit]), self.table.index(query.index)
         return Page(rows[0][0], page, cursor(self.table, page[-1], index) if len(items) > len(page) else None)
 
     def _named(self, command: Get | Watch | Write) -> PostgresRow:

@@ -57,7 +57,7 @@ class ReadStatements(TableSQL):
 
     def query(self, query: Query, place: list[str | float], where: StatementShape) -> StatementTemplate:
         """Reads a page, and one item more where there is one. The head is (key, low, high, limit, *place)."""
-        parameters, index = Parameters(), self.table.any_index(query.index)
+        parameters, index = Parameters(), self.table.index(query.index)
         order = ordering(self.table, index)
         clauses = [self.alive, *self._bounds(parameters, query, index)]
         if place:

@@ -13,15 +13,14 @@ from semel import errors
 from semel.core.clock import Clock
 from semel.core.commands import Query
 from semel.model import PROVISION, Problem
-from semel.stores.choices import named, refuse_unchosen
 from semel.stores.postgres.address import PostgresAddress
 from semel.stores.postgres.errors import DRIVER_ERRORS, translated, unreachable
 from semel.stores.postgres.interpreter import RoundTrip, RoundTrips
 from semel.stores.postgres.layout import META, Catalog, PostgresLayout
 from semel.stores.postgres.pool import PostgresSession, run
 from semel.stores.postgres.statements import PostgresStatement, qualified
-from semel.stores.sql import literal, quoted
-from semel.tables import OWN, Table
+from semel.stores.sql import literal, missing_index, quoted
+from semel.tables import OWN, Table, optional_index
 
 T = TypeVar("T")
 
@@ -136,14 +135,15 @@ class SchemaCheck:
 
     def check_index(self, query: Query) -> RoundTrips[None]:
         """Refuse to ask an optional index that is not there; by now it may be."""
-        choice = query.table.choice(query.index)
-        if choice is None:
+        table = query.table
+        if table.index(query.index) not in table.optional_indexes:
             return
-        title = PostgresLayout(query.table).index_title(query.index)
+        title = PostgresLayout(table).index_title(query.index)
         if title not in self._indexes or self._clock.monotonic() >= self._due_at:
             yield from self.look()
             if title not in self._indexes:
-                refuse_unchosen(query, choice, _provision(self._address, self._env, self._layouts))
+                command = _provision(self._address, self._env, self._layouts)
+                raise errors.NotProvisioned(table.name, query.index, command)
 
 
 # Findings
@@ -160,9 +160,9 @@ def problems(url: str, env: str, tables: Iterable[Table] = (), chosen: Iterable[
 
 def _unchosen(state: SchemaState, chosen: Iterable[str]) -> Iterator[Problem]:
     for name in chosen:
-        table, choice = named(name)
-        if PostgresLayout(table).index_title(choice.index.name) not in state.found.indexes:
-            yield Problem(f"table {table.name} has no index {name}, which --with asks for", PROVISION)
+        table, _ = optional_index(name)
+        if PostgresLayout(table).index_title(name) not in state.found.indexes:
+            yield missing_index(table, name)
 
 
 def _problems(
@@ -335,9 +335,9 @@ def ddl(tables: Iterable[Table], env: str, schema: str | None = None, chosen: It
         lines += [f"CREATE SCHEMA IF NOT EXISTS {quoted(schema)};", _settings(schema)[-1]]
     lines.append(QUERIES["create_meta"])
     lines += [statement for layout in layouts_of(tables) for statement in layout.script()]
-    for table, choice in map(named, chosen):
+    for table, index in map(optional_index, chosen):
         layout = PostgresLayout(table)
-        lines.append(layout.optional_index(choice.index, quoted(layout.title)) + ";")
+        lines.append(layout.optional_index(index, quoted(layout.title)) + ";")
     stamp = QUERIES["stamp"].replace("$1", literal(str(SCHEMA))).replace("$2", literal(env))
     return "\n\n".join([*lines, stamp + ";", "COMMIT;"]) + "\n"
 
@@ -363,15 +363,15 @@ def choose(
 def _make_index(
     connection: "psycopg.Connection[Any]", schema: str | None, name: str, say: Callable[[str], None]
 ) -> Iterator[str]:
-    table, choice = named(name)
+    table, index = optional_index(name)
     layout = PostgresLayout(table)
-    title, on = layout.index_title(choice.index.name), qualified(layout.title, schema)
+    title, on = layout.index_title(name), qualified(layout.title, schema)
     if _tells(connection, "valid", qualified(title, schema)):
         return
     say(f"Making index {title}; it waits for transactions that are open ...")
     # One that was left unfinished is there, and cannot be used.
     _run(connection, f"DROP INDEX CONCURRENTLY IF EXISTS {qualified(title, schema)}")
-    _run(connection, layout.optional_index(choice.index, on, "CREATE INDEX CONCURRENTLY"))
+    _run(connection, layout.optional_index(index, on, "CREATE INDEX CONCURRENTLY"))
     if not _tells(connection, "valid", qualified(title, schema)):
         raise errors.WrongSchema(f"index {title} is being made by somebody else: run this again when it is")
     # Without it the server guesses how many rows each scope has. On a new table it would be taught that
@@ -382,8 +382,7 @@ def _make_index(
 
 
 def _drop_index(connection: "psycopg.Connection[Any]", schema: str | None, name: str) -> Iterator[str]:
-    table, choice = named(name)
-    title = PostgresLayout(table).index_title(choice.index.name)
+    title = PostgresLayout(optional_index(name)[0]).index_title(name)
     if _asked(connection, "valid", [qualified(title, schema)]):
         _run(connection, f"DROP INDEX CONCURRENTLY IF EXISTS {qualified(title, schema)}")
         yield f"dropped index {title}"

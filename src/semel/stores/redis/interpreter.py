@@ -37,7 +37,6 @@ from semel.errors import (
     WrongSchema,
 )
 from semel.model import ScanCost, TableSize
-from semel.stores.choices import not_offered
 from semel.stores.redis.address import RedisAddress
 from semel.stores.redis.cluster import Requests, Router, key_slot
 from semel.stores.redis.indexes import LATE_SECONDS, IndexEntry, RedisIndex
@@ -55,13 +54,13 @@ from semel.stores.redis.scan import (
 from semel.stores.redis.scripts import OPEN, ScriptOutcome, WriteSettings, outcomes
 from semel.stores.redis.writes import index_commands, write_command
 from semel.stores.servertime import ServerTime
-from semel.stores.shared import Plans
+from semel.stores.shared import Plans, not_offered
 from semel.tables import Table
 
 SCHEMA = 1
 
 # On one server the script could write the entry; docs/how-to/provision.md has what it would cost, and whom.
-NO_CHOICES = (
+NO_RECENT = (
     "on Redis programs that run already would leave their records out of it, and in a cluster every claim "
     "and every completion would take another round trip"
 )
@@ -328,8 +327,8 @@ class Interpreter(Router):
 
     def _by_index(self, plan: RedisPlan, query: Query) -> Requests[Page]:
         """Read entries, and the items that they lead to; those that lead nowhere are reported."""
-        if choice := query.table.choice(query.index):
-            raise not_offered(choice, NO_CHOICES)
+        if plan.table.index(query.index) in plan.table.optional_indexes:
+            raise not_offered(query.index, NO_RECENT)
         index = plan.indexes.named(query.index)
         key, bounds = index.key(query.key), index.bounds(query)
         items: list[Item] = []

@@ -31,7 +31,7 @@ from semel.core.commands import (
 )
 from semel.core.commands import cursor as next_page
 from semel.stores.sqlite.plan import SQLitePlan, SQLiteRow, select
-from semel.stores.sqlite.schema import check_choice, lay_out
+from semel.stores.sqlite.schema import check_index, lay_out
 from semel.stores.sqlite.time import note_time
 
 # For every row written up to two expired ones are removed, so that a store that is only ever written stays
@@ -188,13 +188,13 @@ def _alike(one: Write, other: Put) -> bool:
 def page(rows: sqlite3.Cursor, plan: SQLitePlan, query: Query, now: float) -> Page:
     """A page of items; the cursor is left where the next page begins."""
     items: list[Item] = []
-    check_choice(rows.connection, plan, query)
+    check_index(rows.connection, plan, query)
     for row in rows.execute(*select(plan, query, now)):
         item = plan.item(row)
         if query.where is not None and not holds(query.where, item, now):
             continue
         if len(items) == query.limit:
-            index = query.table.any_index(query.index)
+            index = query.table.index(query.index)
             return Page(now, tuple(items), next_page(query.table, items[-1], index))
         items.append(item)
     return Page(now, tuple(items), None)

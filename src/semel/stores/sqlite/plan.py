@@ -178,11 +178,15 @@ class SQLitePlan:
         made += [self._index(self._present(by.partition), *by.key) for by in table.indexes]
         return dict(made)
 
-    def choice(self, index: Index) -> tuple[str, str]:
-        """The name of an index that the file's owner may choose, and the statement that makes it."""
-        name, first = f"{PREFIX}{self.table.name}_{index.name}", partition_of(index)
-        columns = first if index.sort is None else f"{first}, {quoted(index.sort)}"
-        return name, f"CREATE INDEX IF NOT EXISTS {quoted(name)} ON {self.name} ({columns})"
+    def optional_index(self, index: Index) -> str:
+        """The statement that makes an optional index where it is missing."""
+        columns = ", ".join([partition_of(index), *([] if index.sort is None else [quoted(index.sort)])])
+        name = quoted(self.index_title(index.name))
+        return f"CREATE INDEX IF NOT EXISTS {name} ON {self.name} ({columns})"
+
+    def index_title(self, name: str) -> str:
+        """What an optional index of this name is called in the file."""
+        return f"{PREFIX}{self.table.name}_{name}"
 
     def _present(self, name: str) -> str:
         """An item without the attribute is not in its index, and costs no second write."""
@@ -214,7 +218,7 @@ class AccessPath:
     """How a query gets at its rows: by the primary key, or by an index."""
 
     def __init__(self, table: Table, query: Query) -> None:
-        self.index: Index | None = table.any_index(query.index)
+        self.index: Index | None = table.index(query.index)
         by = self.index or table
         self.partition: str = by.partition
         self.sort: str | None = by.sort

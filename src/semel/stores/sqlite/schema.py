@@ -10,11 +10,10 @@ from typing import Any
 from semel import errors
 from semel.core.commands import Query
 from semel.core.sockets import ANSWER_SECONDS
-from semel.stores.choices import named, refuse_unchosen
 from semel.stores.sql import PREFIX, quoted
 from semel.stores.sqlite.errors import code_of
 from semel.stores.sqlite.plan import SQLitePlan
-from semel.tables import Choice
+from semel.tables import optional_index
 
 META = quoted(PREFIX + "meta")
 # The version of the schema that this release writes.
@@ -44,31 +43,29 @@ def complete(connection: sqlite3.Connection, plan: SQLitePlan) -> bool:
     return plan.kinds.keys() <= _columns(connection, plan) and plan.indexes().keys() <= indexes
 
 
-def has_choice(connection: sqlite3.Connection, plan: SQLitePlan, choice: Choice) -> bool:
-    """Whether the file has an index that its owner may choose."""
-    name, _ = plan.choice(choice.index)
-    return connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (name,)).fetchone() is not None
+def has_index(connection: sqlite3.Connection, title: str) -> bool:
+    """Whether the file has an index of this name."""
+    return connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (title,)).fetchone() is not None
 
 
-def check_choice(connection: sqlite3.Connection, plan: SQLitePlan, query: Query) -> None:
-    """Refuse to ask an index that the file's owner has not chosen."""
-    choice = plan.table.choice(query.index)
-    if choice is not None and not has_choice(connection, plan, choice):
+def check_index(connection: sqlite3.Connection, plan: SQLitePlan, query: Query) -> None:
+    """Refuse to ask an optional index that is not there."""
+    index = plan.table.index(query.index)
+    if index in plan.table.optional_indexes and not has_index(connection, plan.index_title(index.name)):
         path = connection.execute("PRAGMA database_list").fetchone()[2]
         url, env = shlex.quote(f"sqlite:///{path}"), meta_of(connection).get("environment")
-        refuse_unchosen(query, choice, f"semel provision --url {url} --env {env}")
+        raise errors.NotProvisioned(query.table.name, index.name, f"semel provision --url {url} --env {env}")
 
 
 def choose(connection: sqlite3.Connection, chosen: Iterable[str], dropped: Iterable[str]) -> Iterator[str]:
-    """Make the indexes that are chosen and drop the others, as far as that is to be done; what was done."""
+    """Make optional indexes and drop others, as far as that is to be done; what was done."""
     for name, wanted in [*((name, True) for name in chosen), *((name, False) for name in dropped)]:
-        table, choice = named(name)
+        table, index = optional_index(name)
         plan = SQLitePlan(table)
-        if has_choice(connection, plan, choice) is wanted:
-            continue
-        title, statement = plan.choice(choice.index)
-        connection.execute(statement if wanted else f"DROP INDEX IF EXISTS {quoted(title)}")
-        yield f"{'made' if wanted else 'dropped'} index {title}"
+        title = plan.index_title(name)
+        if has_index(connection, title) is not wanted:
+            connection.execute(plan.optional_index(index) if wanted else f"DROP INDEX {quoted(title)}")
+            yield f"{'made' if wanted else 'dropped'} index {title}"
 
 
 def _columns(connection: sqlite3.Connection, plan: SQLitePlan) -> set[str]:
