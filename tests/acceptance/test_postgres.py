@@ -446,6 +446,17 @@ def test_migrating_says_what_it_did_and_does_it_once(bare, name):
     assert migrate(bare, "test") == []
 
 
+@pytest.mark.parametrize("column", ["subject", "error"])
+def test_migrating_leaves_a_table_alone_that_lacks_a_column(url, name, admin, column):
+    """One that an index needs, or one that none does."""
+    admin.execute(f"ALTER TABLE {name}.semel_ledger DROP COLUMN {column}")
+    with pytest.raises(errors.WrongSchema, match=f"semel_ledger has no column {column}: .* choose another"):
+        migrate(url, "test")
+    there = "SELECT 1 FROM information_schema.columns WHERE table_schema = %s AND column_name = %s"
+    there += " AND table_name = 'semel_ledger'"
+    assert admin.execute(there, [name, column]).fetchone() is None
+
+
 def test_many_may_migrate_at_the_same_time(bare):
     with ThreadPoolExecutor(8) as threads:
         done = list(threads.map(lambda _: migrate(bare, "test", TABLES), range(8)))

@@ -239,7 +239,7 @@ def test_an_id_that_leads_out_of_richpanels_address_is_refused_and_the_log_says_
 def test_one_that_waits_already_is_a_dead_letter_and_nobody_is_asked(
     helpdesk: Desk, richpanel: Richpanel, conversation: str
 ) -> None:
-    """As an earlier semel accepted it."""
+    """However it came into the inbox."""
     message = helpdesk.send(WHERE)
     body = message.body | {"conversation": conversation}
     taken = helpdesk.take(msgspec.structs.replace(message, body=body))

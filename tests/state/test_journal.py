@@ -448,7 +448,7 @@ def test_an_activity_that_an_earlier_semel_wrote_reads_back(do, clock):
 
 
 def test_messages_end_and_those_without_an_end_stay(do, place, clock):
-    """Such as those that the household's own writer made, or an earlier semel."""
+    """Such as those that the household's own writer made."""
     if place.name in DYNAMODB:
         with closing(Engine(place, MESSAGES)) as engine:
             engine.put({"chatId": {"S": "-42"}, "messageId": {"N": "1"}, "userId": {"N": "7"}})

@@ -28,6 +28,7 @@ T = TypeVar("T")
 LOOK_SECONDS = 5.0
 # The version of the schema that this release writes.
 SCHEMA = 1
+ANOTHER_PLACE = "this version of semel did not make it, so choose another schema or database"
 
 _FOLDER = files(__package__) / "schema"
 
@@ -197,8 +198,7 @@ def _misfits(layout: PostgresLayout, state: SchemaState, schema: str | None) -> 
         yield Problem(f"table {layout.title} is missing", PROVISION)
         return
     for name in layout.missing(state.found):
-        remedy = "this version of semel did not make it so: choose another schema or database"
-        yield Problem(f"table {layout.title} has no column {name}", remedy)
+        yield Problem(f"table {layout.title} has no column {name}", ANOTHER_PLACE)
     for name, kind in layout.mistaken(state.found).items():
         right = layout.columns()[name]
         yield Problem(
@@ -272,7 +272,11 @@ class SchemaBuilder(NamedTuple):
     def _tables(self) -> Iterator[str]:
         for layout in self.layouts:
             with _alone(self.connection, self.schema):
-                for change in layout.changes(self.state().found):
+                found = self.state().found
+                if layout.title in found.columns and (missing := layout.missing(found)):
+                    columns = ", ".join(missing)
+                    raise errors.WrongSchema(f"table {layout.title} has no column {columns}: {ANOTHER_PLACE}")
+                for change in layout.changes(found):
                     _run(self.connection, change.sql)
                     yield change.what
 
