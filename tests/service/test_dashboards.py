@@ -208,6 +208,7 @@ def test_signing_out_in_one_process_ends_the_session_in_all(
 
 def test_a_visit_is_logged_with_its_page_and_its_user(client: Any, caplog: pytest.LogCaptureFixture) -> None:
     sign_in(client, token=VIEWER)
+    caplog.clear()  # another test may have turned this log on before
     with caplog.at_level(logging.INFO, "semel.access"):
         for path in ("", "echo", "echo/", "echo/key?key=planted", "echo/own/planted", "static/style.css"):
             client.get(f"/dashboard/{path}", follow_redirects=False)
