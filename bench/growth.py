@@ -21,7 +21,7 @@ from bench.servers import ENV, provision, servers, stores, url_of
 from bench.timing import Bar, Listing, Ratio, Table, compare, conclude, tabulate
 from semel.core.commands import Batch, Put
 from semel.core.ledger import ClaimTerms, opening
-from semel.core.spans import DAY, LEASE
+from semel.core.policy import DAY, LEASE
 from semel.tables import LEDGER
 
 PACKAGES = ("semel", "psycopg", "redis")

@@ -28,7 +28,7 @@ from semel.core.commands import Batch, Item, Put
 from semel.core.events import digest
 from semel.core.ledger import ClaimTerms, opening
 from semel.core.lifecycle import Status
-from semel.core.spans import DAY
+from semel.core.policy import DAY
 from semel.ops import Search
 from semel.ops.questions import EXAMINED
 from semel.tables import FOREVER, LEDGER, RECENT

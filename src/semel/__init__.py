@@ -11,9 +11,8 @@ from semel.core.flow import SKIPPED
 from semel.core.keys import Key
 from semel.core.lifecycle import Status
 from semel.core.overflow import FileOverflow
-from semel.core.policy import Options
+from semel.core.policy import DAY, HOUR, Options
 from semel.core.running import Run, current_run
-from semel.core.spans import DAY, HOUR
 from semel.errors import (
     AddressRefused,
     AlreadyDone,

@@ -9,24 +9,23 @@ import msgspec
 from semel import errors
 from semel.core.clock import Clock
 from semel.core.codecs import COMPRESS_OVER, MAX_BYTES, Codec, Encryption, Overflow
+from semel.core.connections import running_loop
 from semel.core.drive import Limiting, Scanning, Store, StoreType, adrive, drive, leave
 from semel.core.events import Events, Listener
 from semel.core.facades import AsyncLedger, Ledger
 from semel.core.flow import FlowContext
 from semel.core.keys import fingerprint
 from semel.core.ledger import LedgerSteps
-from semel.core.realm import Realm
-from semel.core.runtime import check_interpreter, running_loop
-from semel.core.sealing import Sealing
-from semel.core.secrecy import Concealed, masked
-from semel.core.spans import DAY, Seconds, seconds
+from semel.core.policy import DAY, Seconds, seconds
+from semel.core.realm import Realm, Sealing
+from semel.core.runtime import Concealed, check_interpreter, masked
 from semel.once import Once
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
     from semel.core.heartbeat import Heartbeats
-    from semel.core.locks import SignalSafeEvent
+    from semel.core.threads import SignalSafeEvent
     from semel.gate import GateSteps, Rule
     from semel.gate.facades import AsyncGate, Gate
     from semel.model import ProgressCallback
@@ -201,8 +200,6 @@ def _checked(secret: bytes | None) -> bytes | None:
 
 
 def _events(on_event: Listener | None, redact: "Redactor | None", clock: Clock, *, log_keys: bool) -> Events:
-    from semel.core.log_throttle import LogThrottle
-
     events = Events()
     if on_event is not None:
         events.listen(on_event)
@@ -211,6 +208,37 @@ def _events(on_event: Listener | None, redact: "Redactor | None", clock: Clock, 
     events.shows_keys = log_keys
     events.throttle = LogThrottle(clock)
     return events
+
+
+# While a store is away, every call would say so.
+THROTTLE_SECONDS = 60.0
+# Causes are names of errors. Should somebody make them up as he goes, they are forgotten rather than kept.
+MOST_CAUSES = 1000
+
+
+class LogThrottle:
+    """Lets one warning a minute pass for each cause, and counts the others."""
+
+    def __init__(self, clock: Clock) -> None:
+        from semel.core.threads import SignalSafeLock
+
+        self._monotonic = clock.monotonic
+        self._passed: dict[str, tuple[float, int]] = {}
+        # Not a plain lock: a signal's handler may do work of its own in the midst of a call.
+        self._lock = SignalSafeLock()
+
+    def __call__(self, cause: str) -> int | None:
+        """How many were left out since the last one that passed; None where this one is left out too."""
+        with self._lock:
+            now = self._monotonic()
+            last, count = self._passed.get(cause, (float("-inf"), 0))
+            if now - last < THROTTLE_SECONDS:
+                self._passed[cause] = last, count + 1
+                return None
+            if len(self._passed) >= MOST_CAUSES:
+                self._passed.clear()
+            self._passed[cause] = now, 0
+            return count
 
 
 class Shared(Concealed, msgspec.Struct, frozen=True):
@@ -261,7 +289,7 @@ class Semel:
     ) -> None:
         # Threads, which whoever only imports semel does not need.
         from semel.core.heartbeat import Heartbeats
-        from semel.core.locks import SignalSafeEvent
+        from semel.core.threads import SignalSafeEvent
 
         check_interpreter()
         clock = clock or Clock()

@@ -14,6 +14,7 @@ from semel.core.commands import Call, Raised, Returned, Steps
 from semel.core.drive import aadvance, advance
 from semel.core.events import lasting_name, name_of
 from semel.core.flow import Flow, FlowContext, Work
+from semel.core.functions import check_function, signature_of
 from semel.core.keys import (
     Key,
     check,
@@ -24,12 +25,9 @@ from semel.core.keys import (
     refuse_message_key,
     skeleton,
 )
-from semel.core.lazy import check_function
 from semel.core.ledger import UNINTERRUPTED, LedgerSteps
-from semel.core.policy import Options, Policy, policy_of
+from semel.core.policy import Options, Policy, Seconds, lease_and_ttl, policy_of
 from semel.core.running import Run, current_run, subject_of_step
-from semel.core.signatures import signature_of
-from semel.core.spans import Seconds, lease_and_ttl
 from semel.model import MISSING
 
 if TYPE_CHECKING:

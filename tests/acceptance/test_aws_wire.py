@@ -27,7 +27,7 @@ from semel.aws.retry import RetryPolicy
 from semel.aws.s3 import S3Overflow
 from semel.aws.wire import Wire
 from semel.core.clock import Clock
-from semel.core.locks import Waiter
+from semel.core.threads import Waiter
 from semel.errors import InvalidOption, StoreClosed, StoreOutcomeUnknown, StoreUnavailable, UsageError
 from semel.testing import FakeClock
 from semel.testing.proxy import FaultProxy

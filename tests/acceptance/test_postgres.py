@@ -48,8 +48,8 @@ from semel.core.commands import (
 )
 from semel.core.drive import leave
 from semel.core.lifecycle import Status
-from semel.core.locks import Waiter
 from semel.core.running import RENEWING
+from semel.core.threads import Waiter
 from semel.stores.postgres import PostgresStore, background, ddl, migrate, prepared, problems, schema
 from semel.stores.postgres.address import PostgresAddress
 from semel.stores.postgres.errors import unreachable

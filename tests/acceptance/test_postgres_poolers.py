@@ -15,7 +15,7 @@ import semel
 from semel import errors
 from semel.core.commands import Add, After, Applied, Get, Put, Transact, Watch
 from semel.core.lifecycle import Status
-from semel.core.locks import Waiter
+from semel.core.threads import Waiter
 from semel.stores.postgres import PostgresStore, migrate
 from semel.testing.conformance import TABLES, THINGS
 from tests.servers.absence import served

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from semel.connect import Semel
-from semel.core.spans import DAY, SETTLED
+from semel.core.policy import DAY, SETTLED
 from semel.model import Claimed
 from semel.ops.model import version_of
 from tests.service.kit import ALL_TOKENS, OPS_TOKENS, TOKENS, bearer, client_of, opened, register

@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 
 import semel
 from semel import Status
-from semel.core.spans import DAY
+from semel.core.policy import DAY
 from semel.dashboard import dashboard
 from semel.dashboard.sessions import LIFETIME, EndedSessions, Sessions
 from semel.dashboard.views import LedgerView

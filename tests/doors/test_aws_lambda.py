@@ -19,7 +19,7 @@ import semel
 from semel import errors
 from semel.core.clock import Clock
 from semel.core.events import Event, What
-from semel.core.tokens import _stock, random_token
+from semel.core.runtime import _stock, random_token
 from semel.doors.aws_lambda import Lambda, from_environment
 from semel.doors.aws_lambda.records import queued
 from semel.doors.http import ANYONE, Idempotency

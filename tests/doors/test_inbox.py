@@ -14,7 +14,7 @@ import semel
 from semel import errors
 from semel.core.codecs import Encryption
 from semel.core.commands import Batch, Put, Query, Transact
-from semel.core.spans import DAY
+from semel.core.policy import DAY
 from semel.doors.inbox import Message, StoreInbox, open_inbox
 from semel.doors.inbox.worker import AHEAD, BUSY_SECONDS, HELD_SECONDS, READ, STILL_SECONDS
 from semel.errors import MessageRefused, MessageUnreadable

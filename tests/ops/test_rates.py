@@ -12,7 +12,7 @@ import semel
 from semel import InvalidOption, StoreUnavailable
 from semel.core.commands import Page, Put, Query
 from semel.core.events import Event, What, digest
-from semel.core.spans import DAY
+from semel.core.policy import DAY
 from semel.gate import Cap, KillSwitch
 from semel.ops import rates
 from semel.ops.rates import EDGES, HOUR, KEPT, MINUTE, Rates, together

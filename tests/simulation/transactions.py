@@ -26,7 +26,6 @@ from semel.core.codecs import Body, decoder_for
 from semel.core.commands import TRIES, Applied, Get, Query, Steps, Time, Transact
 from semel.core.parts import alone
 from semel.core.realm import Realm
-from semel.core.ulids import Ulids, milliseconds, text
 from semel.gate import Allowed, Cap, GateDecision, GateSteps
 from semel.model import Claimed
 from semel.periods import Day
@@ -35,6 +34,7 @@ from semel.state.documents import DocumentSteps
 from semel.state.journal import BOOKS, JournalSteps
 from semel.state.switches import SwitchCache, SwitchSteps
 from semel.state.transaction import Parts, Rules
+from semel.state.ulids import Ulids, milliseconds, text
 from semel.tables import COUNTERS, DOCUMENTS, JOURNAL, LEDGER
 from semel.tables.seeds import ACTIVITIES
 from semel.testing.simulation.network import SOON, CountingEvents, Network, SimulatedProcess

@@ -10,9 +10,9 @@ from ulid import ULID
 
 import semel
 from semel import errors
-from semel.core import ulids
 from semel.core.commands import Put
 from semel.core.drive import leave
+from semel.state import ulids
 from semel.stores.dynamodb.layout import title
 from semel.tables import FOREVER
 from semel.tables.seeds import ACTIVITIES, MESSAGES, SUPPORT_AUDIT

@@ -5,7 +5,7 @@ import pytest
 
 import semel
 from semel import Codec, Encryption, Failed
-from semel.core.sealing import SEALED
+from semel.core.realm import SEALED
 from semel.errors import RecordCorrupt
 from semel.gate import Cap, KillSwitch
 from semel.model import Abandoned, Failure

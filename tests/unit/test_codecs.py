@@ -31,7 +31,7 @@ from semel.core.codecs import (
     not_kept,
     returns_of,
 )
-from semel.core.extras import require
+from semel.core.runtime import require
 from semel.errors import InvalidOption, MissingExtra, ResultNotKept, ResultUnreadable
 
 ID = "dev/shop/charge:1"

@@ -4,7 +4,7 @@ from datetime import date
 
 import pytest
 
-from semel.core.spans import DAY, LEASE
+from semel.core.policy import DAY, LEASE
 from semel.errors import InvalidOption
 from semel.provision.cost import (
     GIGABYTE,

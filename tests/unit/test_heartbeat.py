@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 import semel
-from semel.core import tokens
+from semel.core import runtime
 from semel.core.drive import drive
 from semel.core.heartbeat import WORKERS, Heartbeats, beat
 from semel.core.ledger import LedgerSteps
@@ -285,14 +285,14 @@ def test_the_heart_rests_when_nothing_runs_and_beats_again() -> None:
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_forked_child_renews_its_own_leases_and_makes_its_own_tokens() -> None:
     s = semel.connect("memory:")
-    parents = {tokens.random_token(), *tokens._stock}
+    parents = {runtime.random_token(), *runtime._stock}
     claim = s.ledger.claim("k", lease=SHORT)
     assert isinstance(claim, semel.Claimed)
     s._shared.heartbeats.start(Run(claim, semel.Clock().monotonic(), semel.Clock()), LedgerSteps(Realm()))
     child = os.fork()
     if child == 0:
         fresh = s._shared.heartbeats._thread is None and not s._shared.heartbeats._live
-        mine = {tokens.random_token() for _ in range(100)}
+        mine = {runtime.random_token() for _ in range(100)}
         os._exit(0 if fresh and not mine & parents else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 

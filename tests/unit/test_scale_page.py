@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bench.scale import request_rows, shard_rows
-from semel.core.spans import DAY
+from semel.core.policy import DAY
 from semel.provision.cost import Workload, estimate
 
 PAGE = (Path(__file__).parents[2] / "docs/explanation/scale.md").read_text()

@@ -26,10 +26,10 @@ from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
 
 import semel
 from semel import Event, What
+from semel.connect import MOST_CAUSES, LogThrottle
 from semel.core.codecs import Codec, Encryption
 from semel.core.commands import Put, Stored
 from semel.core.events import Listener, name_of
-from semel.core.log_throttle import MOST_CAUSES, LogThrottle
 from semel.doors.inbox import Message, open_inbox
 from semel.doors.queues.messages import Handler
 from semel.doors.webhooks import Bearer, Ingress, Notice, Provider

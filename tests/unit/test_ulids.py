@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from ulid import ULID
 
 import semel
-from semel.core import ulids
-from semel.core.ulids import REMEMBERED, Ulids, first, last, milliseconds
 from semel.doors.inbox import Message, open_inbox
+from semel.state import ulids
+from semel.state.ulids import REMEMBERED, Ulids, first, last, milliseconds
 from semel.testing import FakeClock
 
 NOW = 1_700_000_000.123

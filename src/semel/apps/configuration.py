@@ -13,7 +13,7 @@ import msgspec
 from semel import errors
 from semel.apps.sections import BadSetting, StoreSection
 from semel.apps.settings import parsed
-from semel.core.secrecy import Concealed
+from semel.core.runtime import Concealed
 from semel.tables import Table, seeds
 
 SettingPath: TypeAlias = tuple[str, ...]

@@ -15,7 +15,7 @@ from semel.apps.configuration import Configuration
 from semel.apps.sections import StoreSection
 from semel.apps.settings import SHORTEST
 from semel.core.codecs import Encryption
-from semel.core.secrecy import Concealed
+from semel.core.runtime import Concealed
 
 logger: Final = logging.getLogger("semel.service")
 

@@ -17,7 +17,7 @@ from semel.apps.keyfile import StoreSecrets
 from semel.apps.sections import StoreSection
 from semel.connect import Semel
 from semel.core.codecs import Encryption
-from semel.core.secrecy import Concealed
+from semel.core.runtime import Concealed
 from semel.tables import INBOX, LEDGER, OWN, Form, Table
 
 

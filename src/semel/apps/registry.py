@@ -11,7 +11,7 @@ import msgspec
 from semel.apps.application import AppFacts, Application, Presents, facts_of
 from semel.apps.importing import imported
 from semel.apps.settings import naming, wrong
-from semel.core.signatures import signature_of
+from semel.core.functions import signature_of
 from semel.errors import InvalidOption
 from semel.ops.blocks import AppPage
 from semel.tables import Table

@@ -3,7 +3,7 @@
 import msgspec
 
 from semel import errors
-from semel.core.secrecy import Concealed
+from semel.core.runtime import Concealed
 
 
 class EncryptionSection(Concealed, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -12,10 +12,9 @@ from semel.aws.http1 import CLOSED, HttpResponse, MalformedResponse, Reader
 from semel.aws.pool import IDLE_SECONDS, AwsRoute, IdleConnections, refusal
 from semel.aws.transport import WireStep
 from semel.core.commands import Pause
-from semel.core.forks import FORKING
-from semel.core.loops import PerLoop, close_after_loop
+from semel.core.connections import PerLoop, close_after_loop, read_poller
 from semel.core.running import RENEWING
-from semel.core.sockets import read_poller
+from semel.core.runtime import FORKING
 from semel.errors import StoreClosed
 
 

@@ -13,7 +13,7 @@ from semel.aws.retry import RetryPolicy, RetryState
 from semel.aws.time import ServiceTime
 from semel.aws.transport import ThreadCall, Transport, WireRequest, WireStep, WireSteps, made
 from semel.core.clock import Clock
-from semel.core.locks import SignalSafeEvent
+from semel.core.threads import SignalSafeEvent
 from semel.errors import InvalidOption, StoreClosed
 
 if TYPE_CHECKING:

@@ -8,10 +8,8 @@ from typing import Any
 
 import msgspec
 
-from semel.core.extras import require
-from semel.core.forks import FORKING
-from semel.core.locks import SignalSafeLock
-from semel.core.secrecy import Concealed
+from semel.core.runtime import FORKING, Concealed, require
+from semel.core.threads import SignalSafeLock
 from semel.errors import InvalidOption, MissingExtra, StoreUnavailable
 
 # botocore itself renews what has less than a quarter of an hour left.

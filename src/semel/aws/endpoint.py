@@ -8,8 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from semel.core.extras import require
-from semel.core.secrecy import masked
+from semel.core.runtime import masked, require
 from semel.errors import InvalidOption, MissingExtra
 
 _REGION = re.compile(r"[a-z0-9]+(-[a-z0-9]+)+")

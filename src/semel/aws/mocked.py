@@ -14,7 +14,7 @@ from semel.aws.credentials import Credentials, CredentialSource
 from semel.aws.endpoint import ServiceEndpoint
 from semel.aws.time import ServiceTime
 from semel.core.clock import Clock
-from semel.core.extras import require
+from semel.core.runtime import require
 from semel.errors import StoreClosed, StoreUnavailable
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from semel.aws.errors import ErrorKind, NoResponse
 from semel.aws.http1 import HttpResponse, MalformedResponse, Reader
 from semel.aws.transport import WireStep
 from semel.core.commands import Pause
-from semel.core.forks import FORKING
-from semel.core.locks import FairSemaphore, SignalSafeEvent, Waiter
+from semel.core.connections import ANSWER_SECONDS, read_poller
 from semel.core.running import RENEWING
-from semel.core.sockets import ANSWER_SECONDS, read_poller
+from semel.core.runtime import FORKING
+from semel.core.threads import FairSemaphore, SignalSafeEvent, Waiter
 from semel.errors import StoreClosed
 
 T = TypeVar("T")

@@ -14,7 +14,7 @@ from semel.aws.endpoint import endpoint_url
 from semel.aws.errors import DENIED, ServiceError
 from semel.aws.pool import ConnectionLimits
 from semel.aws.wire import Wire
-from semel.core.secrecy import masked
+from semel.core.runtime import masked
 
 # SQS keeps a receive open for so long at most; who is silent for longer will not answer any more.
 LONGEST_POLL = 20

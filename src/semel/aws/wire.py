@@ -17,7 +17,7 @@ from semel.aws.sign import JSON, JsonSigner
 from semel.aws.time import ServiceTime
 from semel.aws.transport import Transport, WireRequest, WireStep, WireSteps, made
 from semel.core.clock import Clock
-from semel.core.locks import SignalSafeLock
+from semel.core.threads import SignalSafeLock
 from semel.errors import InvalidOption, StoreClosed, UsageError
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ import signal
 import sys
 
 from semel import errors
-from semel.core.extras import require
+from semel.core.runtime import require
 
 
 def main() -> None:

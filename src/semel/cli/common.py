@@ -25,7 +25,7 @@ from semel.apps.keyfile import secrets_of
 from semel.apps.ledgers import Binding, binding
 from semel.apps.registry import known
 from semel.apps.sections import StoreSection
-from semel.core.secrecy import Concealed
+from semel.core.runtime import Concealed
 
 FILE = "semel.toml"
 

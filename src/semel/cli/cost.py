@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from semel.cli.common import JsonOption, print_json
-from semel.core.spans import DAY
+from semel.core.policy import DAY
 from semel.provision.cost import CostLine, Estimate, Workload, estimate
 
 

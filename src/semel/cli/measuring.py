@@ -16,7 +16,7 @@ from semel.connect import AsyncSemel
 from semel.core.codecs import Overflow
 from semel.core.commands import Applied, Batch, Delete, Stored, Time
 from semel.core.drive import Store, leave
-from semel.core.spans import HOUR
+from semel.core.policy import HOUR
 from semel.gate import RECORD, Cap
 from semel.periods import Hour
 from semel.tables import COUNTERS, LEDGER

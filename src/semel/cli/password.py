@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from semel.core.extras import require
+from semel.core.runtime import require
 
 
 def hash_password() -> None:

@@ -25,7 +25,7 @@ from semel.cli.common import (
     print_json,
 )
 from semel.core.clock import Clock
-from semel.core.extras import require
+from semel.core.runtime import require
 from semel.model import Problem
 from semel.provision import KNOWN, named
 from semel.provision.builders import ProvisionTarget, opened

@@ -9,7 +9,7 @@ import typer
 
 from semel import errors
 from semel.cli.common import ConfigOption, UrlOption, app_names, gathered
-from semel.core.extras import require
+from semel.core.runtime import require
 
 WorkersOption: TypeAlias = Annotated[
     int | None, typer.Option(min=0, help="The number of threads for each app's inbox.")

@@ -19,7 +19,7 @@ from typing import Any, Final, Literal, NoReturn, Protocol, TypeAlias, get_args
 
 import msgspec
 
-from semel.core.signatures import annotations_of
+from semel.core.functions import annotations_of
 from semel.errors import (
     InvalidOption,
     ResultNotKept,
@@ -118,7 +118,7 @@ class Encryption:
             raise InvalidOption(f"the active key {active!r} is not among the keys: {', '.join(sorted(keys))}")
         for name, key in keys.items():
             _check_key(name, key)
-        from semel.core.extras import require
+        from semel.core.runtime import require
 
         # Imported here and not at the first use, which would be after the effect has happened.
         cipher = require("cryptography.hazmat.primitives.ciphers.aead", "crypto").AESGCM

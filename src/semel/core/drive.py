@@ -37,7 +37,7 @@ from semel.core.commands import (
     Watch,
     allowed,
 )
-from semel.core.runtime import running_loop
+from semel.core.connections import running_loop
 from semel.errors import StoreError, UsageError, WrongReply
 from semel.model import ScanCost, TableSize
 from semel.tables import Table

@@ -18,7 +18,7 @@ from semel.core.codecs import ANYTHING, PLAIN, Decoder
 from semel.core.commands import After, Call, Equals, Pause, Raised, Returned, Steps, Update, write
 from semel.core.drive import ErrorListener, Glancing, Store, adrive, drive
 from semel.core.events import What
-from semel.core.lazy import refuse_lazy
+from semel.core.functions import refuse_lazy
 from semel.core.ledger import ClaimTerms, LedgerSteps, PendingClaim, failure_of
 from semel.core.policy import Policy
 from semel.core.running import (
@@ -29,7 +29,7 @@ from semel.core.running import (
     subject_of_step,
     unprotected,
 )
-from semel.core.secrecy import Concealed
+from semel.core.runtime import Concealed
 from semel.model import (
     MISSING,
     RECORD_VERSION,
@@ -255,7 +255,7 @@ class Flow:
                     return Returned(SKIPPED)
                 return _refused(errors.InProgress(record.key, retry_after, record.attempt))
             case Failed(record, failure):
-                from semel.core.failures import failed_before
+                from semel.core.functions import failed_before
 
                 kind = self.policy.kind_of(failure.kept_as)
                 return _refused(

@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from semel import errors
 from semel.core.clock import Clock
 from semel.core.commands import Steps
+from semel.core.connections import PerLoop
 from semel.core.drive import ErrorListener, Store, adrive, drive
 from semel.core.events import What
 from semel.core.ledger import LedgerSteps
-from semel.core.locks import SignalSafeEvent, SignalSafeLock
-from semel.core.loops import PerLoop
 from semel.core.running import RENEWALS_PER_LEASE, RENEWING, RETRIES_PER_LEASE, Run
+from semel.core.threads import SignalSafeEvent, SignalSafeLock
 
 if TYPE_CHECKING:
     import asyncio

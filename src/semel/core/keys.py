@@ -24,7 +24,7 @@ from uuid import UUID
 
 import msgspec
 
-from semel.core.signatures import signature_of
+from semel.core.functions import signature_of
 from semel.errors import InvalidKey, InvalidPayload, TemplateError, fails_again, words_of
 
 if TYPE_CHECKING:

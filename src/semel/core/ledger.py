@@ -58,15 +58,25 @@ from semel.core.commands import (
     write_each,
 )
 from semel.core.events import Events, What
+from semel.core.functions import refuse_lazy
 from semel.core.keys import Key, key_of
-from semel.core.lazy import refuse_lazy
 from semel.core.lifecycle import Move, Status
 from semel.core.parts import Part, PartPlan, PartRefusals, PartVerdict, built_once
-from semel.core.policy import check_limit, check_word
-from semel.core.realm import Realm
-from semel.core.sealing import SEALED
-from semel.core.spans import DAY, HOUR, LEASE, SETTLED, Seconds, doubt_span, lasting, lease_and_ttl, seconds
-from semel.core.workers import LONGEST_NAME, worker_name
+from semel.core.policy import (
+    DAY,
+    HOUR,
+    LEASE,
+    SETTLED,
+    Seconds,
+    check_limit,
+    check_word,
+    doubt_span,
+    lasting,
+    lease_and_ttl,
+    seconds,
+)
+from semel.core.realm import SEALED, Realm
+from semel.core.runtime import LONGEST_NAME, worker_name
 from semel.model import (
     MISSING,
     RECORD_VERSION,

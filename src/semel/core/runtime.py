@@ -1,40 +1,128 @@
-"""What semel needs of the Python that it runs in: the main interpreter, and asyncio for async code."""
+"""The process that semel runs in: forks, random tokens, the worker's name, secrets, optional packages.
 
+Rules import this module, and rules do no I/O: so it imports no threads, no event loop and no clock. Threads
+are in `threads.py`, and what belongs to an event loop in `connections.py`.
+"""
+
+import os
+import re
 import sys
-from functools import cache
+import weakref
+from collections import deque
+from functools import cache, lru_cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any, Final, NoReturn, Protocol, SupportsIndex
 
-from semel.errors import UsageError
+from semel.errors import MissingExtra, UsageError
 
-if TYPE_CHECKING:
-    import asyncio
+# Forks
 
 
-def running_loop() -> "asyncio.AbstractEventLoop":
-    """Return the running event loop of asyncio, or raise a `UsageError` that names what runs instead."""
-    from asyncio import get_running_loop
+class ForkAware(Protocol):
+    """Something with locks, threads or connections, which belong to its process."""
 
+    def reset_after_fork(self) -> Any:
+        """In a forked child: drop what is the parent's, and return what must not be closed there."""
+        ...
+
+
+FORKING: "weakref.WeakSet[ForkAware]" = weakref.WeakSet()
+
+# What a child inherits is its parent's: to close it would speak on connections, or change selectors, that the
+# parent still uses. So it is kept, and never touched.
+INHERITED: list[Any] = []
+
+
+def _after_fork_in_child() -> None:
+    forget_tokens()
+    worker_name.cache_clear()
+    INHERITED.extend([each.reset_after_fork() for each in list(FORKING)])
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+# Tokens and names
+
+# Randomness in stock: asking the system for every token takes longer than claiming a key in memory does.
+_stock: deque[str] = deque()
+# A name is for a person to read; what is longer was not meant for one.
+LONGEST_NAME = 120
+
+
+def random_token() -> str:
+    """A name for one attempt that nobody else has or can guess; never made from the time."""
     try:
-        return get_running_loop()
-    except RuntimeError:
-        library = _async_library()
-    where = f"this code runs under {library}" if library else "no event loop of asyncio runs here"
-    remedy = f"{library}.to_thread.run_sync" if library == "trio" else "a thread"
-    raise UsageError(
-        f"async calls of semel need asyncio, and {where}: call the sync methods in {remedy}, or run this "
-        "code with asyncio"
-    )
+        return _stock.popleft()
+    except IndexError:
+        first, *others = os.urandom(16 * 256).hex(" ", 16).split(" ")
+        _stock.extend(others)
+        return first
 
 
-def _async_library() -> str:
-    """The name of the async library that runs this code, such as "trio"; "" where that is unknown."""
-    sniffio: Any = sys.modules.get("sniffio")
+def forget_tokens() -> None:
+    """Draw new randomness from now on: for every copy of a process, which must not have the same tokens."""
+    _stock.clear()
+
+
+# Asked at every claim: the system takes longer to answer than a claim takes.
+@lru_cache(maxsize=1024)
+def worker_name(given: str, task: str) -> str:
+    """The name of a worker: the one it was given, or its host and process, and what it is at work on."""
+    name = given or process_name()
+    return (f"{name} {task}" if task else name)[:LONGEST_NAME]
+
+
+def process_name() -> str:
+    """The host and the number of this process."""
+    from platform import node
+
+    return f"{node() or 'unknown'}:{os.getpid()}"
+
+
+# Secrets
+
+_OPTION: Final = re.compile(r"((?:password|secret|token|key)=)[^&\s]*", re.IGNORECASE)
+
+
+class Concealed:
+    """A base for what holds secrets: it is shown without its values, and never pickled."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}>"
+
+    def __rich_repr__(self, /) -> list[tuple[str, Any]]:
+        """Show nothing where rich shows fields, as in its tracebacks."""
+        return []
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise TypeError(f"{type(self).__name__} holds secrets and cannot be pickled")
+
+
+def masked(url: str) -> str:
+    """A URL as an error may show it."""
+    # Up to the last @: a password may have any character that nobody escaped.
+    head, at, tail = url.rpartition("@")
+    shown = f"{head.partition(':')[0]}:***@{tail}" if at else url
+    return _OPTION.sub(r"\1***", shown)
+
+
+# Python itself
+
+
+def require(module: str, extra: str) -> ModuleType:
+    """Import a module that an extra brings."""
     try:
-        name: str = sniffio.current_async_library()
-    except Exception:  # noqa: BLE001 - there is no sniffio, or it does not know
-        return ""
-    return "" if name == "asyncio" else name
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        # A module that is there but lacks something of its own is broken, not absent.
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise
+        raise MissingExtra(extra, error.name) from error
 
 
 @cache

@@ -4,7 +4,7 @@
 so nothing is fetched from elsewhere, there is nothing to vendor, and all of it works without scripts.
 """
 
-from semel.core.extras import require
+from semel.core.runtime import require
 
 require("jinja2", "dashboard")  # which says how to install it
 require("starlette", "dashboard")

@@ -4,7 +4,7 @@ from typing import Any, Final
 
 import msgspec
 
-from semel.core.spans import DAY
+from semel.core.policy import DAY
 from semel.dashboard.visits import Visit
 from semel.errors import InvalidOption
 from semel.ops.model import LONGEST_TTL

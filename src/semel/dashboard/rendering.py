@@ -11,7 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from semel.core.events import digest
 from semel.core.ledger import is_running
-from semel.core.spans import DAY, SETTLED
+from semel.core.policy import DAY, SETTLED
 from semel.dashboard.figures import took
 from semel.ops.actions import STARTS
 from semel.ops.story import moment, span

@@ -14,7 +14,7 @@ import msgspec
 
 from semel.connect import Semel
 from semel.core.clock import Clock
-from semel.core.secrecy import Concealed
+from semel.core.runtime import Concealed
 from semel.dashboard.passwords import PasswordHash, hash_password
 from semel.errors import InvalidOption
 from semel.ops.scopes import ACT, ROLES, TURN

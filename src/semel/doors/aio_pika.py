@@ -10,8 +10,8 @@ from typing import Any, TypeAlias, Unpack
 
 from semel import errors
 from semel.connect import Semel
-from semel.core.extras import require
 from semel.core.policy import Options
+from semel.core.runtime import require
 from semel.doors.queues.backoff import LONGEST_HOLD, default_backoff
 from semel.doors.queues.messages import DeliveryResult, Handler, Verdict
 from semel.doors.queues.rabbitmq_names import deliveries_of, key_of

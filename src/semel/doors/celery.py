@@ -8,8 +8,8 @@ def charge(order_id: str, cents: int) -> str: ...
 from typing import Any, Final
 
 from semel import errors
-from semel.core.extras import require
 from semel.core.keys import own_key
+from semel.core.runtime import require
 from semel.doors.tasks import FINAL, TaskQueue
 
 __all__ = ["FINAL", "once", "task_id"]

@@ -18,7 +18,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any, Final, TypeAlias, TypeVar
 
-from semel.core.extras import require
+from semel.core.runtime import require
 
 require("django", "django")  # which says how to install it
 

@@ -9,8 +9,8 @@ from math import ceil
 from typing import Any, Final
 
 from semel import errors
-from semel.core.extras import require
 from semel.core.keys import own_key
+from semel.core.runtime import require
 from semel.doors.tasks import FINAL, TaskQueue
 
 __all__ = ["FINAL", "message_id", "once"]

@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from semel.core.extras import require
+from semel.core.runtime import require
 
 require("django", "django")  # which says how to install it
 

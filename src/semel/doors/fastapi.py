@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
-from semel.core.extras import require
+from semel.core.runtime import require
 
 require("fastapi", "fastapi")  # which says how to install it
 

@@ -14,7 +14,7 @@ import io
 from collections.abc import Callable
 from typing import Any, ParamSpec
 
-from semel.core.extras import require
+from semel.core.runtime import require
 
 require("flask", "flask")  # which says how to install it
 

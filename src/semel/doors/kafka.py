@@ -17,10 +17,9 @@ from semel import errors
 from semel.connect import Semel
 from semel.core.clock import Clock
 from semel.core.events import What
-from semel.core.extras import require
 from semel.core.keys import own_key, step_of
-from semel.core.policy import Options
-from semel.core.spans import DAY, seconds
+from semel.core.policy import DAY, Options, seconds
+from semel.core.runtime import require
 from semel.doors.queues.backoff import doubling
 from semel.doors.queues.lanes import LaneScheduler
 from semel.doors.queues.messages import DeliveryResult, Handler, Verdict

@@ -19,7 +19,7 @@ from typing import Any, NoReturn, TypeAlias, TypeVar
 
 import msgspec
 
-from semel.core.extras import require
+from semel.core.runtime import require
 
 require("litestar", "litestar")  # which says how to install it
 

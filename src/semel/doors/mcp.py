@@ -14,8 +14,8 @@ from typing import Any, Final, ParamSpec, TypeVar, Unpack
 
 from semel import errors
 from semel.connect import Semel
-from semel.core.extras import require
 from semel.core.policy import Options
+from semel.core.runtime import require
 from semel.doors.tasks import translated
 from semel.model import MISSING
 from semel.once import ALL, All, KeyMaker, PayloadNames

@@ -11,8 +11,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Final
 
-from semel.core.extras import require
-from semel.core.signatures import signature_of
+from semel.core.functions import signature_of
+from semel.core.runtime import require
 from semel.doors.tasks import FINAL, RETRYABLE, TaskQueue, retry_after
 
 require("taskiq", "taskiq")  # which says how to install it

@@ -25,8 +25,8 @@ from semel.core.commands import (
     read,
 )
 from semel.core.keys import check, compile_template, part
+from semel.core.policy import Seconds, seconds
 from semel.core.realm import Realm
-from semel.core.spans import Seconds, seconds
 from semel.periods import Day, Period, Window
 from semel.state.counters import KEEP, CounterSteps, amount, room
 from semel.state.journal import OWN, Book, JournalSteps

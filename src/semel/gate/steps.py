@@ -26,8 +26,8 @@ from semel.core.events import What
 from semel.core.keys import Key, check, fingerprint
 from semel.core.ledger import ClaimTerms, opening
 from semel.core.parts import Part, PartRefusals, PartVerdict, commit, nothing
+from semel.core.policy import DAY, Seconds, lasting
 from semel.core.realm import Moment, Realm, moment_of
-from semel.core.spans import DAY, Seconds, lasting
 from semel.gate.rules import (
     RULES,
     Charging,

@@ -24,7 +24,7 @@ from semel.core.commands import (
 from semel.core.ledger import DROPPED, LedgerSteps, is_running, kept_for
 from semel.core.lifecycle import Move
 from semel.core.parts import Part, PartPlan, alone, commit
-from semel.core.spans import DAY
+from semel.core.policy import DAY
 from semel.model import MISSING, Abandoned, Happened, NotHappened, ProgressCallback, Record, Settlement
 from semel.ops.model import PAGE_SIZE, Action, ActionName, Done, Erased, version_of
 from semel.state.erasure import Erasure, ErasureSteps, as_written, joined

@@ -29,8 +29,8 @@ from semel.core.commands import (
 from semel.core.drive import Store, drive
 from semel.core.keys import prefix
 from semel.core.lifecycle import Status
+from semel.core.policy import DAY
 from semel.core.realm import Realm
-from semel.core.spans import DAY
 from semel.errors import UsageError
 from semel.model import ProgressCallback
 from semel.ops.transfer import (

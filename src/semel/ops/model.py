@@ -6,7 +6,7 @@ import msgspec
 
 from semel.core.events import digest
 from semel.core.lifecycle import Status
-from semel.core.spans import DAY
+from semel.core.policy import DAY
 from semel.model import Record, ScanCost
 
 # How many entries a page has, unless the caller says otherwise.

@@ -18,13 +18,11 @@ from semel.core.clock import Clock
 from semel.core.commands import After, Page, Put, Query, Steps
 from semel.core.drive import ErrorListener, Store, drive
 from semel.core.events import Event, What
-from semel.core.forks import FORKING
 from semel.core.keys import prefix
-from semel.core.locks import SignalSafeEvent, SignalSafeLock
+from semel.core.policy import DAY
 from semel.core.realm import Moment, moment_of
-from semel.core.spans import DAY
-from semel.core.tokens import random_token
-from semel.core.workers import process_name
+from semel.core.runtime import FORKING, process_name, random_token
+from semel.core.threads import SignalSafeEvent, SignalSafeLock
 from semel.errors import InvalidOption, StoreError
 from semel.tables import JOURNAL
 

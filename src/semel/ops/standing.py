@@ -10,8 +10,7 @@ import msgspec
 from semel.core.commands import Begins, Item, Page, Query, Steps, cursor
 from semel.core.keys import key_of
 from semel.core.keys import prefix as prefix_of
-from semel.core.policy import check_limit
-from semel.core.spans import DAY, HOUR
+from semel.core.policy import DAY, HOUR, check_limit
 from semel.gate.rules import Cap
 from semel.ops.actions import SWITCHES
 from semel.ops.model import PAGE_SIZE

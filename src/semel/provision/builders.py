@@ -11,8 +11,7 @@ import msgspec
 from semel import errors
 from semel.connect import open_store
 from semel.core.clock import Clock
-from semel.core.extras import require
-from semel.core.secrecy import masked
+from semel.core.runtime import masked, require
 from semel.model import PROVISION, Problem
 from semel.provision import dynamodb
 from semel.provision.dynamodb import Say

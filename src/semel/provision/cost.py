@@ -26,9 +26,9 @@ from semel.core.commands import (
 )
 from semel.core.keys import fingerprint
 from semel.core.ledger import LedgerSteps
+from semel.core.policy import DAY, LEASE
 from semel.core.realm import Realm
 from semel.core.running import RENEWALS_PER_LEASE
-from semel.core.spans import DAY, LEASE
 from semel.errors import InvalidOption
 from semel.model import Claimed
 from semel.provision import shape

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from textwrap import indent
 from typing import Any, Final
 
-from semel.core.extras import require
+from semel.core.runtime import require
 from semel.provision import iam, shape
 from semel.provision.shape import TableRequest
 from semel.tables import Table

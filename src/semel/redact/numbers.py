@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, Final
 
-from semel.core.extras import require
+from semel.core.runtime import require
 from semel.redact.patterns import (
     AND,
     BEGIN,

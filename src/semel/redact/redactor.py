@@ -12,7 +12,7 @@ from uuid import UUID
 
 import msgspec
 
-from semel.core.extras import require
+from semel.core.runtime import require
 from semel.errors import InvalidOption, UsageError
 from semel.redact.numbers import CODE, FEWEST, REGIONS, WorkLimit, numbering_plans, numbers, phone_mask
 from semel.redact.patterns import (

@@ -20,7 +20,7 @@ import msgspec
 
 from semel import errors
 from semel.apps.application import Hook
-from semel.core.tokens import random_token
+from semel.core.runtime import random_token
 from semel.dashboard.visits import USER
 from semel.doors.asgi import ASGIApp, ASGIMessage, Receive, Scope, Send
 from semel.doors.http.field import read_length

@@ -18,7 +18,7 @@ import msgspec
 
 from semel.apps.support.orders import Order
 from semel.connect import Semel
-from semel.core.spans import DAY
+from semel.core.policy import DAY
 from semel.model import Claimed
 from semel.stores.sqlite.address import SQLiteFile
 

@@ -7,7 +7,7 @@ import msgspec
 from semel.apps.configuration import Configuration, read
 from semel.apps.ledgers import at, tables_of
 from semel.apps.sections import StoreSection
-from semel.core.secrecy import Concealed
+from semel.core.runtime import Concealed
 from semel.state.shards import MOST as SHARDS
 from semel.tables import COUNTERS, DOCUMENTS, JOURNAL, LEDGER, Table
 

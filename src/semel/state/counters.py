@@ -30,8 +30,8 @@ from semel.core.commands import (
 )
 from semel.core.keys import Key, check
 from semel.core.parts import Part, PartPlan, PartRefusals, PartVerdict
+from semel.core.policy import DAY, Seconds, lasting, seconds
 from semel.core.realm import Moment, Realm, moment_of
-from semel.core.spans import DAY, Seconds, lasting, seconds
 from semel.periods import Day, Period, Span
 from semel.tables import COUNTERS, Table
 

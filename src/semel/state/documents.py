@@ -38,8 +38,8 @@ from semel.core.commands import (
 )
 from semel.core.keys import Key
 from semel.core.parts import Part, PartPlan, PartRefusals, PartVerdict
+from semel.core.policy import DAY, Seconds, seconds
 from semel.core.realm import Realm, copied, plain
-from semel.core.spans import DAY, Seconds, seconds
 from semel.tables import DOCUMENTS, Kind, Table
 
 T = TypeVar("T")

@@ -7,7 +7,7 @@ from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, c
 from semel.core.commands import Steps
 from semel.core.facades import AsyncFacade, Driven, Facade, SyncFacade
 from semel.core.parts import PartPlan, alone
-from semel.core.spans import Seconds
+from semel.core.policy import Seconds
 from semel.state.counters import CounterSteps
 from semel.state.documents import DocumentSteps
 from semel.state.journal import Book, JournalSteps

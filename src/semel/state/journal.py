@@ -10,7 +10,6 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from semel import errors
-from semel.core import ulids
 from semel.core.commands import (
     ABSENT,
     After,
@@ -26,10 +25,10 @@ from semel.core.commands import (
 )
 from semel.core.keys import Key, check
 from semel.core.parts import Part, PartPlan, PartRefusals, PartVerdict, TimedPlan, unrefusable
-from semel.core.policy import check_limit
+from semel.core.policy import DAY, Seconds, check_limit, seconds
 from semel.core.realm import Moment, Realm, copied, moment_of, plain
-from semel.core.spans import DAY, Seconds, seconds
-from semel.core.ulids import ULIDS, Ulids
+from semel.state import ulids
+from semel.state.ulids import ULIDS, Ulids
 from semel.tables import JOURNAL, Table
 from semel.tables.seeds import ACTIVITIES, MESSAGES, SUPPORT_AUDIT
 

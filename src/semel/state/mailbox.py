@@ -45,15 +45,15 @@ from semel.core.commands import (
     write,
     write_each,
 )
-from semel.core.forks import FORKING
 from semel.core.keys import check, message_key
 from semel.core.ledger import LedgerSteps
 from semel.core.lifecycle import Status
-from semel.core.locks import SignalSafeLock
+from semel.core.policy import DAY, Seconds, seconds
 from semel.core.realm import Realm, SubjectHash
-from semel.core.spans import DAY, Seconds, seconds
-from semel.core.ulids import ULIDS
+from semel.core.runtime import FORKING
+from semel.core.threads import SignalSafeLock
 from semel.state.shards import ALONE, BEYOND, DEAD, GROUP, Shards, ShardSteps
+from semel.state.ulids import ULIDS
 from semel.tables import INBOX
 
 # As long as SQS keeps a message at most: who has not come back to it by then will not.

@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from semel.core.commands import ABSENT, After, Equals, Get, Item, Page, Put, Query, Steps, read, write
+from semel.core.policy import DAY
 from semel.core.realm import Realm
-from semel.core.spans import DAY
 from semel.errors import InvalidOption, RecordCorrupt
 from semel.tables import INBOX
 

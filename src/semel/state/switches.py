@@ -15,11 +15,11 @@ import msgspec
 from semel.core.clock import Clock
 from semel.core.drive import Store, drive
 from semel.core.keys import check
-from semel.core.locks import SignalSafeEvent, SignalSafeLock
 from semel.core.parts import Part, PartPlan, part_of
+from semel.core.policy import DAY
 from semel.core.realm import Realm
-from semel.core.spans import DAY
-from semel.core.workers import LONGEST_NAME
+from semel.core.runtime import LONGEST_NAME
+from semel.core.threads import SignalSafeEvent, SignalSafeLock
 from semel.errors import InvalidOption, RecordCorrupt, StoreClosed, StoreError
 from semel.state.documents import Document, DocumentSteps
 from semel.tables import DOCUMENTS

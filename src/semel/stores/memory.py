@@ -38,8 +38,8 @@ from semel.core.commands import (
     place_of,
 )
 from semel.core.drive import Glance
-from semel.core.locks import SignalSafeLock
-from semel.core.secrecy import masked
+from semel.core.runtime import masked
+from semel.core.threads import SignalSafeLock
 from semel.errors import InvalidOption, StoreClosed, WriteUnderWay
 from semel.model import TableSize
 from semel.stores.shared import place_named

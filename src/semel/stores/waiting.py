@@ -9,7 +9,7 @@ import msgspec
 
 from semel.core.clock import Clock
 from semel.core.commands import Found
-from semel.core.locks import SignalSafeEvent, SignalSafeLock
+from semel.core.threads import SignalSafeEvent, SignalSafeLock
 
 if TYPE_CHECKING:
     import asyncio

@@ -15,7 +15,7 @@ import msgspec
 
 from semel.core.clock import Clock
 from semel.core.events import Event, What
-from semel.core.locks import SignalSafeLock
+from semel.core.threads import SignalSafeLock
 from semel.errors import InvalidOption
 from semel.telemetry.words import metric
 

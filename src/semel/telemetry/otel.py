@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from semel.core.events import Event, What
-from semel.core.extras import require
+from semel.core.runtime import require
 from semel.telemetry.words import outcome
 
 if TYPE_CHECKING:

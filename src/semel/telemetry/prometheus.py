@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from semel.core.events import Event, What
-from semel.core.extras import require
+from semel.core.runtime import require
 from semel.telemetry.families import EVENTS
 from semel.telemetry.words import outcome
 

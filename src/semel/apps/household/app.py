@@ -25,9 +25,8 @@ from semel.apps.household.updates import TextMessage, text_message
 from semel.apps.persons import person
 from semel.apps.settings import function_of, naming
 from semel.connect import Semel
-from semel.core.policy import Keep, OnError, Options
+from semel.core.policy import DAY, Keep, OnError, Options
 from semel.core.running import Run
-from semel.core.spans import DAY
 from semel.doors.inbox import Inbox, Message
 from semel.doors.webhooks import TELEGRAM, Ingress, Notice, telegram_key
 from semel.gate import Allowed, Cap, FastConversation, KillSwitch, QuietHours

@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from semel.apps import settings as common
-from semel.core.secrecy import Concealed
+from semel.core.runtime import Concealed
 
 wrong: Final = functools.partial(common.wrong, "household")
 

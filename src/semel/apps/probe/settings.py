@@ -5,7 +5,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from semel.apps.settings import CHOSEN, GIVEN, check_above_0, check_secret, wrong
-from semel.core.secrecy import Concealed
+from semel.core.runtime import Concealed
 
 # A response is kept in one row, and DynamoDB's has room for 400 KB of which text in base64 takes a third.
 MOST_KEPT: Final = 256 * 1024

@@ -31,9 +31,8 @@ from semel.aws.errors import ServiceError
 from semel.connect import Semel
 from semel.core.drive import FileBacked
 from semel.core.events import What
-from semel.core.policy import Options
+from semel.core.policy import Options, lasting
 from semel.core.running import current_run
-from semel.core.spans import lasting
 from semel.doors.http.problems import retry_after
 from semel.doors.inbox import Inbox, Message
 from semel.doors.webhooks import ALOWARE, HUBSPOT, DeliveryReader, Headers, Notice, Provider, WebhookResponse

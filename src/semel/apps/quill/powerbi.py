@@ -19,7 +19,7 @@ from semel.apps.quill.settings import Settings
 from semel.connect import Semel
 from semel.core.clock import Clock
 from semel.core.keys import Key
-from semel.core.spans import DAY
+from semel.core.policy import DAY
 from semel.errors import Later
 from semel.model import Busy, Claimed, Unknown
 

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from semel.connect import Semel
 from semel.core.events import What
 from semel.core.keys import Key
-from semel.core.spans import DAY
-from semel.core.tokens import random_token
+from semel.core.policy import DAY
+from semel.core.runtime import random_token
 from semel.errors import Later, NotPermitted, SemelError, TableMissing
 
 T = TypeVar("T")

@@ -11,8 +11,8 @@ import msgspec
 
 from semel.apps import settings as common
 from semel.apps.quill.schema import FACTS, ColumnType
-from semel.core.secrecy import Concealed
-from semel.core.spans import DAY
+from semel.core.policy import DAY
+from semel.core.runtime import Concealed
 from semel.tables.seeds import QUILL
 
 # The five that belong together: with all of them facts go to Power BI, with none to a local file.

@@ -6,8 +6,8 @@ from typing import Annotated, Final, Literal, TypeAlias
 import msgspec
 
 from semel.apps import settings as common
-from semel.core.secrecy import Concealed
-from semel.core.spans import DAY
+from semel.core.policy import DAY
+from semel.core.runtime import Concealed
 
 wrong: Final = functools.partial(common.wrong, "support")
 function: Final = functools.partial(common.function_of, "support")

@@ -15,7 +15,7 @@ from typing import Any
 from uuid import uuid4
 
 from semel.core.clock import Clock
-from semel.core.extras import require
+from semel.core.runtime import require
 from semel.doors.amqp1.endpoint import BrokerEndpoint
 from semel.errors import BrokerUnavailable
 

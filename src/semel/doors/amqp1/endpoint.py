@@ -6,7 +6,7 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from semel.core.secrecy import Concealed
+from semel.core.runtime import Concealed
 from semel.errors import InvalidOption
 
 PORTS = {"amqp": 5672, "amqps": 5671}

@@ -13,8 +13,8 @@ import msgspec
 
 from semel import errors
 from semel.core.clock import Clock
-from semel.core.extras import require
-from semel.core.locks import SignalSafeLock
+from semel.core.runtime import require
+from semel.core.threads import SignalSafeLock
 from semel.doors.amqp1.connection import CLOSE_SECONDS, BrokerConnection, ConnectionLoop, reason_of
 from semel.doors.amqp1.endpoint import endpoint_of
 from semel.errors import (

@@ -16,12 +16,10 @@ from semel import errors
 from semel.connect import Semel
 from semel.core.drive import drive
 from semel.core.events import name_of
-from semel.core.extras import require
-from semel.core.lazy import refuse_lazy
+from semel.core.functions import refuse_lazy
 from semel.core.ledger import LedgerSteps, failure_of
-from semel.core.policy import OnError, Policy, policy_of
-from semel.core.spans import Seconds, seconds
-from semel.core.tokens import random_token
+from semel.core.policy import OnError, Policy, Seconds, policy_of, seconds
+from semel.core.runtime import random_token, require
 from semel.doors.aws_lambda.records import DYNAMODB, KINESIS, SQS, LambdaRecord
 from semel.model import MISSING, Busy, Claimed, Failed, Mismatch, OnLapsed, Outcome, Replay, Unknown
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from semel.connect import Semel, connect
-from semel.core.tokens import forget_tokens
+from semel.core.runtime import forget_tokens
 
 
 def from_environment(environ: Mapping[str, str] = os.environ, **settings: Any) -> Semel:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import msgspec
 
 from semel.core.keys import own_key
-from semel.core.spans import DAY
+from semel.core.policy import DAY
 from semel.doors.queues.messages import DeliveryResult, Verdict
 from semel.doors.queues.sqs_names import sqs_key
 

@@ -17,8 +17,7 @@ from semel.core.commands import Steps
 from semel.core.events import What
 from semel.core.keys import MAX_NAME_BYTES, Key, canonical_json, hash_of, owned, part
 from semel.core.lifecycle import Status
-from semel.core.policy import Options, Policy, check_word
-from semel.core.spans import Seconds, seconds
+from semel.core.policy import Options, Policy, Seconds, check_word, seconds
 from semel.doors.http import field
 from semel.doors.http.problems import UNAVAILABLE
 from semel.doors.http.responses import (

@@ -9,8 +9,7 @@ from msgspec import UNSET
 from semel.connect import Semel
 from semel.core.commands import Steps
 from semel.core.drive import adrive, drive
-from semel.core.policy import Options
-from semel.core.spans import Seconds
+from semel.core.policy import Options, Seconds
 from semel.doors.inbox.others import WaitingMessage
 from semel.doors.inbox.redriving import GONE, DeadFilter, Redriven, no_letter
 from semel.doors.inbox.worker import POLL, Backoff, Dead, LaneNotifier, Worker

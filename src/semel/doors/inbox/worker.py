@@ -20,9 +20,8 @@ import msgspec
 from semel import errors
 from semel.connect import Semel
 from semel.core.events import What
-from semel.core.policy import Options
-from semel.core.spans import DAY
-from semel.core.tokens import random_token
+from semel.core.policy import DAY, Options
+from semel.core.runtime import random_token
 from semel.doors.queues.lanes import LaneScheduler
 from semel.doors.queues.messages import DeliveryResult, Handler, Verdict
 from semel.doors.queues.runners import ConsumerThreads, check_whole

@@ -6,8 +6,7 @@ from typing import Any, Final
 import msgspec
 
 from semel.core.keys import own_key
-from semel.core.policy import Options
-from semel.core.spans import DAY, seconds
+from semel.core.policy import DAY, Options, seconds
 from semel.errors import InvalidKey
 
 # A subscription delivers a message for so long, unless it was told another time.

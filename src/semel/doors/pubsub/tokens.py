@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 from urllib.request import urlopen
 
 from semel.core.clock import Clock
-from semel.core.extras import require
+from semel.core.runtime import require
 from semel.doors.webhooks.reading import Headers, values
 from semel.errors import BadSignature, InvalidOption
 

@@ -15,9 +15,8 @@ from semel import errors
 from semel.connect import Semel
 from semel.core.commands import Raised
 from semel.core.events import What, name_of
-from semel.core.lazy import check_function
-from semel.core.policy import Options, Policy
-from semel.core.spans import DAY
+from semel.core.functions import check_function
+from semel.core.policy import DAY, Options, Policy
 from semel.once import WorkResult
 
 M = TypeVar("M")

@@ -16,7 +16,7 @@ import msgspec
 from semel.connect import Semel
 from semel.core.drive import run_async, run_sync
 from semel.core.events import What, digest
-from semel.core.lazy import check_function
+from semel.core.functions import check_function
 from semel.core.policy import Options
 from semel.doors.http.problems import retry_after
 from semel.doors.queues.messages import DeliveryResult, Handler, Verdict

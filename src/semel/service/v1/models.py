@@ -15,7 +15,7 @@ from pydantic import (  # noqa: TID253 - the service is where it is needed
 )
 
 from semel.core.keys import MAX_INTEGER, MAX_KEY_BYTES
-from semel.core.spans import DAY, SETTLED
+from semel.core.policy import DAY, SETTLED
 from semel.model import MISSING, Record
 from semel.ops.model import LONGEST_TTL, PAGE_SIZE
 from semel.periods import PeriodName

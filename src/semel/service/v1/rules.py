@@ -19,7 +19,7 @@ from semel.connect import Semel
 from semel.core.commands import Get, Refused, Steps, read
 from semel.core.keys import check
 from semel.core.ledger import LedgerSteps
-from semel.core.tokens import random_token
+from semel.core.runtime import random_token
 from semel.model import MISSING, Claimed, Outcome, Record
 from semel.service.problems import problem_error
 from semel.state.counters import CHARGED, Charged

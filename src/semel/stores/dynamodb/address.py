@@ -6,8 +6,8 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 import msgspec
 
-from semel.core.secrecy import masked
-from semel.core.sockets import ANSWER_SECONDS, timeout_of
+from semel.core.connections import ANSWER_SECONDS, timeout_of
+from semel.core.runtime import masked
 from semel.errors import InvalidOption
 from semel.stores.dynamodb.layout import is_title
 from semel.stores.dynamodb.read_first import ReadFirst

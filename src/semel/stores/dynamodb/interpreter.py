@@ -34,7 +34,7 @@ from semel.core.commands import (
     allowed,
     holds,
 )
-from semel.core.tokens import random_token
+from semel.core.runtime import random_token
 from semel.stores.dynamodb.layout import SCHEMA
 from semel.stores.dynamodb.plan import DynamoPlan, RequestBody, afresh, check_count, check_sizes
 from semel.stores.dynamodb.read_first import RefusalRate

@@ -9,10 +9,10 @@ from semel.aws.time import ENOUGH
 from semel.aws.transport import Transport
 from semel.core.clock import Clock
 from semel.core.commands import Found, Stored, Time, Watch
+from semel.core.connections import PerLoop
 from semel.core.drive import run_async, run_sync
-from semel.core.forks import FORKING
-from semel.core.locks import SignalSafeLock
-from semel.core.loops import PerLoop
+from semel.core.runtime import FORKING
+from semel.core.threads import SignalSafeLock
 from semel.errors import NotPermitted, SemelError, StoreClosed, TableMissing, UsageError
 from semel.model import ScanCost, TableSize
 from semel.stores.dynamodb.address import DynamoAddress, parse
@@ -348,7 +348,7 @@ def _botocore(client: Any, clock: Clock) -> Transport:
 
 def _client(address: DynamoAddress) -> Any:
     """A boto3 client that leaves retrying to us: we know what may be sent twice."""
-    from semel.core.extras import require
+    from semel.core.runtime import require
 
     config = require("botocore.config", "boto").Config(
         retries={"total_max_attempts": 1, "mode": "standard"},

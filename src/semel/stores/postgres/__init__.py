@@ -9,7 +9,7 @@ notifications and reaps what has expired. `layout` and `schema` make and check t
 URL, `errors` translates those of the driver. `store` puts them together.
 """
 
-from semel.core.extras import require
+from semel.core.runtime import require
 
 require("psycopg", "postgres")
 

@@ -8,8 +8,8 @@ import msgspec
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from semel.core.secrecy import Concealed
-from semel.core.sockets import ANSWER_SECONDS, timeout_of
+from semel.core.connections import ANSWER_SECONDS, timeout_of
+from semel.core.runtime import Concealed
 from semel.errors import InvalidOption
 from semel.stores.postgres.connection import AsyncPostgresConnection, PostgresConnection
 

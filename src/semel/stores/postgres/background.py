@@ -16,7 +16,7 @@ import psycopg
 
 from semel.core.clock import Clock
 from semel.core.commands import Sort
-from semel.core.locks import SignalSafeEvent, SignalSafeLock
+from semel.core.threads import SignalSafeEvent, SignalSafeLock
 from semel.errors import SemelError
 from semel.stores.postgres.address import PostgresAddress
 from semel.stores.postgres.errors import DRIVER_ERRORS

@@ -18,8 +18,8 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from semel.core.clock import Clock
-from semel.core.locks import FairSemaphore, SignalSafeEvent, Waiter
-from semel.core.sockets import read_poller
+from semel.core.connections import read_poller
+from semel.core.threads import FairSemaphore, SignalSafeEvent, Waiter
 from semel.errors import StoreClosed, StoreThrottled
 from semel.stores.postgres.address import PostgresAddress
 from semel.stores.postgres.errors import DRIVER_ERRORS, broken, translated, unreachable

@@ -7,10 +7,10 @@ import psycopg
 
 from semel.core.clock import Clock
 from semel.core.commands import Found, Get, Query, Stored, Time, Watch
-from semel.core.forks import FORKING
-from semel.core.locks import Waiter
-from semel.core.loops import PerLoop
+from semel.core.connections import PerLoop
 from semel.core.running import RENEWING
+from semel.core.runtime import FORKING
+from semel.core.threads import Waiter
 from semel.errors import StoreClosed, StoreUnavailable
 from semel.model import TableSize
 from semel.stores.postgres.address import PostgresAddress

@@ -11,7 +11,7 @@ connection, and alone touches redis-py's private names; `pool` keeps those of th
 checks a server. `store` puts them together.
 """
 
-from semel.core.extras import require
+from semel.core.runtime import require
 
 require("redis", "redis")
 

@@ -6,8 +6,8 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 import msgspec
 
-from semel.core.secrecy import Concealed
-from semel.core.sockets import ANSWER_SECONDS
+from semel.core.connections import ANSWER_SECONDS
+from semel.core.runtime import Concealed
 from semel.errors import InvalidOption
 
 EXAMPLE = "redis://:password@cache.example.com:6379/0?prefix=semel"

@@ -23,8 +23,7 @@ import redis.asyncio
 from redis._parsers import BaseParser
 from redis.exceptions import ResponseError
 
-from semel.core.loops import close_after_loop
-from semel.core.sockets import read_poller
+from semel.core.connections import close_after_loop, read_poller
 from semel.stores.redis.address import Node, RedisAddress
 from semel.stores.redis.protocol import ErrorReply, RedisRequest, read
 

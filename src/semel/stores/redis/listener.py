@@ -14,7 +14,7 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
-from semel.core.locks import SignalSafeLock
+from semel.core.threads import SignalSafeLock
 from semel.errors import SemelError
 from semel.stores.redis.address import Node, RedisAddress
 from semel.stores.redis.connection import CONNECTION_ERRORS, RedisConnection

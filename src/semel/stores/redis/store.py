@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from semel.core.clock import Clock
 from semel.core.commands import Found, Stored, Time, Watch
+from semel.core.connections import PerLoop
 from semel.core.drive import run_async, run_sync
-from semel.core.forks import FORKING
-from semel.core.loops import PerLoop
+from semel.core.runtime import FORKING
 from semel.errors import StoreClosed
 from semel.model import ScanCost, TableSize
 from semel.stores.redis.address import Node, RedisAddress, parse

@@ -11,8 +11,8 @@ from urllib.parse import parse_qsl, unquote
 import msgspec
 
 from semel import errors
-from semel.core.secrecy import masked
-from semel.core.sockets import ANSWER_SECONDS, timeout_of
+from semel.core.connections import ANSWER_SECONDS, timeout_of
+from semel.core.runtime import masked
 
 # With less room than this on its disk a file is as good as full: a minute of writes takes more.
 LEAST_ROOM = 4 * 1024 * 1024

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from semel.core.locks import PATROL_SECONDS, Waiter, wake
+from semel.core.threads import PATROL_SECONDS, Waiter, wake
 from semel.errors import (
     StoreClosed,
     StoreError,

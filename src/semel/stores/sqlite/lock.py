@@ -13,7 +13,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from semel.core.locks import SignalSafeEvent
+from semel.core.threads import SignalSafeEvent
 
 try:
     import fcntl

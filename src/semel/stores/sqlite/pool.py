@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from semel.core.locks import SignalSafeLock
+from semel.core.threads import SignalSafeLock
 from semel.errors import StoreClosed
 from semel.stores.sqlite.address import SQLiteFile
 from semel.stores.sqlite.errors import DRIVER_ERRORS, translated

@@ -9,7 +9,7 @@ from typing import Any
 
 from semel import errors
 from semel.core.commands import Query
-from semel.core.sockets import ANSWER_SECONDS
+from semel.core.connections import ANSWER_SECONDS
 from semel.stores.sql import PREFIX, quoted
 from semel.stores.sqlite.errors import code_of
 from semel.stores.sqlite.plan import SQLitePlan

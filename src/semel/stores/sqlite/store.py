@@ -31,7 +31,7 @@ from semel.core.commands import (
     holds,
 )
 from semel.core.drive import Glance
-from semel.core.locks import SignalSafeLock
+from semel.core.threads import SignalSafeLock
 from semel.errors import StoreClosed, StoreUnavailable, TableMissing, UsageError
 from semel.model import COUNTED, TableSize
 from semel.stores.shared import place_named, tables_of, wake

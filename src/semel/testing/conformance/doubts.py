@@ -7,7 +7,7 @@ import pytest
 
 from semel import errors
 from semel.core.lifecycle import Status
-from semel.core.spans import SETTLED
+from semel.core.policy import SETTLED
 from semel.model import Claimed, Happened, OnLapsed, Replay, Unknown
 from semel.testing.clock import FakeClock
 from semel.testing.conformance.harness import Harness, Runner, RunnerLedger, claimed, keys

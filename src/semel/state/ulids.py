@@ -4,8 +4,8 @@ import os
 from collections import OrderedDict
 from typing import Final
 
-from semel.core.forks import FORKING
-from semel.core.locks import SignalSafeLock
+from semel.core.runtime import FORKING
+from semel.core.threads import SignalSafeLock
 
 RANDOM_BITS = 80
 LATEST = 2**48 - 1
