@@ -374,6 +374,28 @@ def test_closing_writes_the_rest_and_ends_the_thread():
     assert threads() == before
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_thread_that_failed_starts_again_with_the_next_event():
+    failed = threading.Event()
+
+    class Failing(FakeClock):
+        def now(self):
+            if threading.current_thread().name == "semel-rates" and not failed.is_set():
+                failed.set()
+                raise MemoryError
+            return super().now()
+
+    before = threads()
+    with kept(Failing()) as (_, _, keeper):
+        keeper(Event(What.REPLAYED, "k"))
+        assert failed.wait(60)
+        for thread in threads():
+            if thread not in before:
+                thread.join(60)
+        keeper(Event(What.REPLAYED, "k"))
+        assert [thread for thread in threads() if thread not in before]
+
+
 def test_closing_an_async_ledger_writes_the_rest(house, s, clock):
     if house.name == "memory":
         pytest.skip("it forgets everything as it is closed")

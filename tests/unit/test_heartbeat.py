@@ -270,7 +270,7 @@ def test_the_heart_rests_when_nothing_runs_and_beats_again() -> None:
         assert isinstance(claim, semel.Claimed)
         run = Run(claim, semel.Clock().monotonic(), semel.Clock())
         heartbeats.start(run, ledger)
-        thread = heartbeats._thread
+        thread = heartbeats._scheduler.thread
         assert thread is not None
         heartbeats.stop(run)
         thread.join(60)
@@ -291,7 +291,7 @@ def test_a_forked_child_renews_its_own_leases_and_makes_its_own_tokens() -> None
     s._shared.heartbeats.start(Run(claim, semel.Clock().monotonic(), semel.Clock()), LedgerSteps(Realm()))
     child = os.fork()
     if child == 0:
-        fresh = s._shared.heartbeats._thread is None and not s._shared.heartbeats._live
+        fresh = s._shared.heartbeats._scheduler.thread is None and not s._shared.heartbeats._live
         mine = {runtime.random_token() for _ in range(100)}
         os._exit(0 if fresh and not mine & parents else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pytest
 
-from semel.core.threads import FairSemaphore, SignalSafeEvent, SignalSafeLock, Waiter
+from semel.core.threads import BackgroundThread, FairSemaphore, SignalSafeEvent, SignalSafeLock, Waiter
 from semel.stores.workers import WorkerThreads
 from tests.interrupts import Interrupt, Interrupted
 from tests.servers.running import until
@@ -131,3 +131,48 @@ def test_workers_do_side_by_side_what_they_are_given_and_raise_what_fails() -> N
     with pytest.raises(ZeroDivisionError):
         workers.map(lambda number: 1 // number, [1, 0])
     workers.stop()
+
+
+def test_a_background_thread_runs_once_whoever_starts_it_and_ends_for_good_when_stopped() -> None:
+    runs: list[threading.Thread] = []
+
+    def work() -> None:
+        runs.append(threading.current_thread())
+        background.stopping.wait(LONG)
+
+    background = BackgroundThread("test", work)
+    with ThreadPoolExecutor(5) as threads:
+        assert all(threads.map(lambda _: background.start(), range(50)))
+    assert until(lambda: len(runs) == 1)
+    background.stop()
+    background.join(LONG)
+    assert background.start()
+    assert [thread.daemon for thread in runs] == [True]
+    assert until(lambda: background.thread is None)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_background_thread_that_failed_starts_again_when_it_is_needed() -> None:
+    runs: list[threading.Thread] = []
+
+    def work() -> None:
+        runs.append(threading.current_thread())
+        if len(runs) == 1:
+            raise MemoryError
+
+    background = BackgroundThread("test", work)
+    for number in (1, 2):
+        assert background.start()
+        assert until(lambda number=number: len(runs) == number)  # type: ignore[misc]
+        runs[-1].join(LONG)
+
+
+def test_work_that_is_added_as_a_background_thread_ends_is_done() -> None:
+    left = [1, 2]
+
+    def work() -> None:
+        left.pop()
+
+    background = BackgroundThread("test", work, lambda: bool(left))
+    assert background.start()
+    assert until(lambda: not left and background.thread is None)

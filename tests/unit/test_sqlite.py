@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 import semel
 from semel import Replay, Semel, errors
+from semel.core import runtime
 from semel.core.clock import Clock
 from semel.core.commands import (
     ABSENT,
@@ -54,7 +55,6 @@ from semel.core.commands import Time as TellTime
 from semel.core.lifecycle import Status
 from semel.stores.memory import MemoryStore
 from semel.stores.sqlite import SQLiteStore, groupcommit, lock, schema
-from semel.stores.sqlite import store as store_module
 from semel.stores.sqlite.address import SQLiteFile
 from semel.stores.sqlite.plan import SQLitePlan, after_prefix, select
 from semel.tables import COUNTERS, JOURNAL, LEDGER, OWN, Index, Kind, Table
@@ -1078,9 +1078,9 @@ def test_a_forked_child_writes_into_the_same_file_even_after_its_parent_has_clos
 
 def test_nothing_is_open_while_a_process_forks_and_all_goes_on_afterwards(store):
     store.execute(mark("k"))
-    store_module._before_fork()
+    runtime._before_fork()
     assert (store._writer._connection, list(store._readers._open)) == (None, [])
-    store_module._after_fork_in_parent()
+    runtime._after_fork_in_parent()
     assert type(store.execute(mark("k"))) is Refused
     assert type(store.execute(mark("l"))) is Applied
 
@@ -1090,14 +1090,14 @@ def test_a_fork_waits_for_the_transaction_under_way(store, clock):
     clock.asked.clear()
 
     def around_a_fork():
-        store_module._before_fork()
-        store_module._after_fork_in_parent()
+        runtime._before_fork()
+        runtime._after_fork_in_parent()
 
     with ThreadPoolExecutor(2) as threads:
         leader = threads.submit(store.execute, mark("k"))
         clock.asked.wait()
         fork = threads.submit(around_a_fork)
-        until(lambda: store in store_module.PAUSED)
+        until(lambda: store in runtime._paused)
         assert not fork.done()
         clock.gate.set()
         assert type(leader.result()) is Applied

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from semel.core.runtime import FORKING, Concealed, require
-from semel.core.threads import SignalSafeLock
+from semel.core.threads import SignalSafeLock, start_thread
 from semel.errors import InvalidOption, MissingExtra, StoreUnavailable
 
 # botocore itself renews what has less than a quarter of an hour left.
@@ -145,7 +145,8 @@ class CredentialCache:
 
     def _renew_behind(self, now: float) -> None:
         self._not_before = now + RETRY_AFTER
-        threading.Thread(target=self._renew, name="semel-credentials", daemon=True).start()
+        # Where no thread can be started, they are renewed when they are no longer good.
+        start_thread(threading.Thread(target=self._renew, name="semel-credentials"))
 
     def _renew(self) -> None:
         # Here, and not where it is started: a signal may come between any two lines there.

@@ -5,18 +5,14 @@ Invariants:
 - `Heartbeats._schedule`, the thread that decides when to renew, does no I/O and calls no listener. Worker
   threads send the renewals, so one that hangs delays only itself.
 - A renewal that has no answer after a third of its lease is sent again, by another thread and connection.
-- Nothing here starts a thread once the interpreter is finalizing: such a thread would never run.
 """
 
 import itertools
-import os
 import threading
-import weakref
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, PriorityQueue
-from sys import is_finalizing
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from semel import errors
@@ -27,7 +23,8 @@ from semel.core.drive import ErrorListener, Store, adrive, drive
 from semel.core.events import What
 from semel.core.ledger import LedgerSteps
 from semel.core.running import RENEWALS_PER_LEASE, RENEWING, RETRIES_PER_LEASE, Run
-from semel.core.threads import SignalSafeEvent, SignalSafeLock
+from semel.core.runtime import FORKING
+from semel.core.threads import BackgroundThread, SignalSafeEvent, SignalSafeLock, start_thread
 
 if TYPE_CHECKING:
     import asyncio
@@ -87,15 +84,16 @@ class Heartbeats:
             lambda: LoopHeartbeats(store, clock), _nothing_to_wait_for, lambda _: None
         )
         """What renews the leases of async work, for each event loop."""
-        self._forget()
-        ALL.add(self)
+        self._scheduler = BackgroundThread("semel-heartbeat", self._schedule, self._has_work)
+        self.reset_after_fork()
+        FORKING.add(self)
 
-    def _forget(self) -> None:
+    def reset_after_fork(self) -> None:
+        """In a forked child: the parent's leases are the parent's to renew."""
         self._live: dict[Run, LedgerSteps] = {}
         self._left: deque[Unfinished] = deque()
         self._lock = SignalSafeLock()
         self._wake = SignalSafeEvent()
-        self._thread: threading.Thread | None = None
         # Jobs by the moment at which they are too late, and a number so that no two are compared further.
         self._jobs: PriorityQueue[tuple[float, int, Run | Unfinished]] = PriorityQueue()
         self._numbers = itertools.count()
@@ -110,7 +108,7 @@ class Heartbeats:
             with self._lock:
                 self._shortest = min(self._shortest, run.claim.lease)
             self._wake.set()
-        if self._thread is None and not self._begin():
+        if self._scheduler.thread is None and not self._scheduler.start():
             self._live.pop(run, None)
             raise errors.NotBegun(run.key, "no thread could be started to renew its lease")
 
@@ -126,27 +124,9 @@ class Heartbeats:
         """Finish these steps of an interrupted caller; if no thread can, the lease ends by itself."""
         self._left.append((steps, on_error))
         self._wake.set()
-        if self._thread is None:
-            self._begin()
+        self._scheduler.start()
 
     # The scheduler
-
-    def _begin(self) -> bool:
-        return _start(threading.Thread(target=self._run, name="semel-heartbeat", daemon=True))
-
-    def _run(self) -> None:
-        # Here, and not where it is started: a signal may come between any two lines there.
-        with self._lock:
-            if self._thread is not None:
-                return
-            self._thread = threading.current_thread()
-        try:
-            self._schedule()
-        except BaseException:
-            self._thread = None
-            if self._has_work():
-                self._begin()
-            raise
 
     def _schedule(self) -> None:
         while True:
@@ -154,7 +134,7 @@ class Heartbeats:
             self._wake.wait(self._pause())
             self._wake.clear()
             self._queue_due(self._clock.monotonic())
-            if idle and not self._has_work() and self._rest():
+            if idle and not self._has_work():
                 return
 
     def _pause(self) -> float:
@@ -183,9 +163,9 @@ class Heartbeats:
         idle = states.count(None)
         busy = sum(hangs_at is not None and now < hangs_at for hangs_at in states)
         for _ in range(min(self._jobs.qsize(), WORKERS - busy) - idle):
-            worker = threading.Thread(target=self._work, name="semel-renewal", daemon=True)
+            worker = threading.Thread(target=self._work, name="semel-renewal")
             self._workers[worker] = None
-            if not _start(worker):
+            if not start_thread(worker):
                 del self._workers[worker]
                 break
         if not self._workers:  # the process can have no more threads: better late than never
@@ -193,18 +173,6 @@ class Heartbeats:
 
     def _has_work(self) -> bool:
         return bool(self._live or self._left) or not self._jobs.empty()
-
-    def _rest(self) -> bool:
-        # In this order: a run that is added before this line is seen by the next, and one that is added
-        # later starts another thread.
-        self._thread = None
-        if not self._has_work():
-            return True
-        with self._lock:
-            if self._thread is not None:
-                return True
-            self._thread = threading.current_thread()
-            return False
 
     # The workers
 
@@ -252,30 +220,6 @@ class Heartbeats:
             self._live[run] = ledger
             if run.over:
                 self._live.pop(run, None)
-
-
-def _start(thread: threading.Thread) -> bool:
-    """Start a thread; False if this process can have no more of them, or is ending."""
-    if is_finalizing():
-        return False
-    try:
-        thread.start()
-    except RuntimeError:
-        return False
-    return True
-
-
-ALL: "weakref.WeakSet[Heartbeats]" = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    # Threads do not survive a fork, and the parent's leases are the parent's to renew.
-    for heartbeats in ALL:
-        heartbeats._forget()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 async def _nothing_to_wait_for(_heartbeats: "LoopHeartbeats") -> None:

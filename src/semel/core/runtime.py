@@ -27,21 +27,49 @@ class ForkAware(Protocol):
         ...
 
 
+class ForkPausing(Protocol):
+    """Something that closes what it has open while its process forks."""
+
+    def pause_for_fork(self) -> None:
+        """Close everything, and open nothing until `resume_after_fork`."""
+        ...
+
+    def resume_after_fork(self) -> None:
+        """Continue, in the parent."""
+        ...
+
+
 FORKING: "weakref.WeakSet[ForkAware]" = weakref.WeakSet()
+PAUSING: "weakref.WeakSet[ForkPausing]" = weakref.WeakSet()
 
 # What a child inherits is its parent's: to close it would speak on connections, or change selectors, that the
 # parent still uses. So it is kept, and never touched.
 INHERITED: list[Any] = []
+_paused: list[ForkPausing] = []
+
+
+def _before_fork() -> None:
+    for each in list(PAUSING):
+        _paused.append(each)
+        each.pause_for_fork()
+
+
+def _after_fork_in_parent() -> None:
+    while _paused:
+        _paused.pop().resume_after_fork()
 
 
 def _after_fork_in_child() -> None:
+    _paused.clear()
     forget_tokens()
     worker_name.cache_clear()
     INHERITED.extend([each.reset_after_fork() for each in list(FORKING)])
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+    os.register_at_fork(
+        before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child
+    )
 
 
 # Tokens and names

@@ -1,4 +1,8 @@
-"""Locks for threads that an exception from a signal handler leaves unlocked.
+"""Background threads, and locks that an exception from a signal handler leaves unlocked.
+
+Every thread that the library starts for itself is a `BackgroundThread`, or is started by `start_thread`. None
+keeps a process alive. Once the interpreter is finalizing, other threads no longer run: so none is started
+then, and none is waited for.
 
 Python runs signal handlers in the main thread, between any two calls there, and what one raises goes on from
 that place: from between `lock.acquire()` and its `try`, or out of the midst of `threading.Condition`, on
@@ -14,6 +18,9 @@ import _thread
 import sys
 import threading
 import time
+from collections.abc import Callable
+
+from semel.core.runtime import FORKING
 
 # Nobody needs to wake up by himself. Whoever should have woken him may have been torn away by two signals.
 PATROL_SECONDS = 0.5
@@ -140,3 +147,83 @@ class FairSemaphore:
             else:  # its holder was torn away
                 self._waiters.pop(other, None)
         return ahead < self._count
+
+
+def start_thread(thread: threading.Thread) -> bool:
+    """Start a thread as a daemon; False if this process can have no more of them, or is ending."""
+    if sys.is_finalizing():
+        return False
+    thread.daemon = True
+    try:
+        thread.start()
+    except RuntimeError:
+        return False
+    return True
+
+
+def join_thread(thread: threading.Thread | None, seconds: float | None = None) -> None:
+    """Wait until a thread has ended, if it was started and this process is not ending."""
+    if thread is not None and not sys.is_finalizing():
+        thread.join(seconds)
+
+
+class BackgroundThread:
+    """A thread that starts when it is first needed, and again when it is needed after a failure or a fork.
+
+    `work` returns when it has nothing to do, or after `stopping` is set. If it is `wanted`, it starts again.
+    """
+
+    def __init__(
+        self, name: str, work: Callable[[], None], wanted: Callable[[], bool] = lambda: False
+    ) -> None:
+        self.stopping: SignalSafeEvent = SignalSafeEvent()
+        self._name = name
+        self._work = work
+        self._wanted = wanted
+        self.reset_after_fork()
+        FORKING.add(self)
+
+    def reset_after_fork(self) -> None:
+        """In a forked child: the parent's thread is not here."""
+        self._lock = SignalSafeLock()
+        self.thread: threading.Thread | None = None
+
+    def start(self) -> bool:
+        """Start it unless it runs or was stopped; False if no thread can be started."""
+        if self.thread is not None or self.stopping.is_set():
+            return True
+        return start_thread(threading.Thread(target=self._run, name=self._name))
+
+    def stop(self) -> None:
+        """Ask it to end, and start it no more."""
+        with self._lock:
+            self.stopping.set()
+
+    def join(self, seconds: float | None = None) -> None:
+        """Wait until it has ended."""
+        join_thread(self.thread, seconds)
+
+    def _run(self) -> None:
+        while self._begin():
+            try:
+                self._work()
+            except BaseException:
+                if self._end():
+                    self.start()
+                raise
+            if not self._end():
+                return
+
+    def _begin(self) -> bool:
+        # In the thread, and not where it is started: a signal may come between any two lines there.
+        with self._lock:
+            if self.thread is not None or self.stopping.is_set():
+                return False
+            self.thread = threading.current_thread()
+            return True
+
+    def _end(self) -> bool:
+        # In this order: work that is added before this line is seen by the next, and work that is added later
+        # starts another thread.
+        self.thread = None
+        return self._wanted()

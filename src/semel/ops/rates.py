@@ -5,7 +5,6 @@ is in a row: keys are named by the digests that logs name them by.
 """
 
 import re
-import threading
 from collections import Counter
 from collections.abc import Iterable
 from itertools import zip_longest
@@ -22,7 +21,7 @@ from semel.core.keys import prefix
 from semel.core.policy import DAY
 from semel.core.realm import Moment, moment_of
 from semel.core.runtime import FORKING, process_name, random_token
-from semel.core.threads import SignalSafeEvent, SignalSafeLock
+from semel.core.threads import BackgroundThread, SignalSafeLock
 from semel.errors import InvalidOption, StoreError
 from semel.tables import JOURNAL
 
@@ -307,25 +306,23 @@ class RateKeeper:
         self._store = store
         self._on_error = on_error
         self._clock = clock
-        self._stop = SignalSafeEvent()
+        self._background = BackgroundThread("semel-rates", self._write_on)
         self.reset_after_fork()
         FORKING.add(self)
 
     def reset_after_fork(self) -> None:
-        """Have counted nothing, and have no thread."""
+        """In a forked child: have counted nothing."""
         self._counter = RateCounter(self._clock)
         self._rows: dict[RowPlace, RateRow] = {}
-        self._thread: threading.Thread | None = None
-        self._starting = SignalSafeLock()
         self._flushing = SignalSafeLock()
 
     def __call__(self, event: Event) -> None:
         """Count an event."""
-        if self._stop.is_set():
+        if self._background.stopping.is_set():
             return
         self._counter(event)
-        if self._thread is None:
-            threading.Thread(target=self._run, name="semel-rates", daemon=True).start()
+        if self._background.thread is None:
+            self._background.start()
 
     def counted(self, scope: str) -> list[Rates]:
         """What was counted of a scope since it was last written."""
@@ -333,12 +330,10 @@ class RateKeeper:
 
     def stop(self) -> None:
         """Write what is left, and end; what comes later is not counted any more."""
-        if self._stop.is_set():
+        if self._background.stopping.is_set():
             return
-        self._stop.set()
-        thread = self._thread
-        if thread is not None:
-            thread.join()
+        self._background.stop()
+        self._background.join()
         self.flush()
 
     def flush(self) -> None:
@@ -379,11 +374,6 @@ class RateKeeper:
         for place in over + oldest[: max(0, kept - MOST_ROWS)]:
             del self._rows[place]
 
-    def _run(self) -> None:
-        # Here, and not where it is started: a signal may come between any two lines there.
-        with self._starting:
-            if self._thread is not None:
-                return
-            self._thread = threading.current_thread()
-        while not self._stop.wait(MINUTE - self._clock.now() % MINUTE):
+    def _write_on(self) -> None:
+        while not self._background.stopping.wait(MINUTE - self._clock.now() % MINUTE):
             self.flush()

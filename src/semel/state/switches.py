@@ -5,9 +5,6 @@ change within a second. Where the thread has not looked lately, as in a process 
 two calls, the decision looks first.
 """
 
-import os
-import threading
-import weakref
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,8 +15,8 @@ from semel.core.keys import check
 from semel.core.parts import Part, PartPlan, part_of
 from semel.core.policy import DAY
 from semel.core.realm import Realm
-from semel.core.runtime import LONGEST_NAME
-from semel.core.threads import SignalSafeEvent, SignalSafeLock
+from semel.core.runtime import FORKING, LONGEST_NAME
+from semel.core.threads import BackgroundThread, SignalSafeLock
 from semel.errors import InvalidOption, RecordCorrupt, StoreClosed, StoreError
 from semel.state.documents import Document, DocumentSteps
 from semel.tables import DOCUMENTS
@@ -57,14 +54,14 @@ class SwitchCache:
         self._clock = clock
         self._seen: tuple[float, dict[str, Switch]] = (float("-inf"), {})
         self._asked = float("-inf")
-        self._begin()
-        CACHES.add(self)
+        self._look: SwitchSteps | None = None
+        self._background = BackgroundThread("semel-switches", self._look_on)
+        self.reset_after_fork()
+        FORKING.add(self)
 
-    def _begin(self) -> None:
-        # Threads do not survive a fork, and what they held is held for ever.
-        self._stop = SignalSafeEvent()
+    def reset_after_fork(self) -> None:
+        """In a forked child: have a lock that no thread of the parent holds."""
         self._lock = SignalSafeLock()
-        self._thread: threading.Thread | None = None
 
     def fresh(self) -> dict[str, Switch] | None:
         """The switches as they were less than a second ago; None where nobody has looked since."""
@@ -80,23 +77,15 @@ class SwitchCache:
 
     def watch(self, look: "SwitchSteps") -> None:
         """Keep looking from now on, in this process."""
-        if self._thread is None:
-            threading.Thread(target=self._run, args=(look,), name="semel-switches", daemon=True).start()
+        self._look = look
+        self._background.start()  # where no thread can be started, every decision looks
 
     def stop(self) -> None:
         """Look no more."""
-        self._stop.set()
+        self._background.stop()
 
-    def _run(self, look: "SwitchSteps") -> None:
-        # Here, and not where it is started: a signal may come between any two lines there.
-        with self._lock:
-            if self._thread is not None:
-                return
-            self._thread = threading.current_thread()
-        self._look_on(look)
-
-    def _look_on(self, look: "SwitchSteps") -> None:
-        while not self._stop.wait(LOOK_SECONDS):
+    def _look_on(self) -> None:
+        while (look := self._look) is not None and not self._background.stopping.wait(LOOK_SECONDS):
             if self._clock.monotonic() - self._asked > IDLE_SECONDS:
                 break
             try:
@@ -105,19 +94,6 @@ class SwitchCache:
                 break
             except StoreError:
                 continue  # whoever decides meanwhile looks for himself, and meets it
-        self._thread = None
-
-
-CACHES: "weakref.WeakSet[SwitchCache]" = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for cache in CACHES:
-        cache._begin()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 class SwitchSteps:

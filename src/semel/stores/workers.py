@@ -4,10 +4,14 @@ An executor's locks could be left behind by what a signal handler raises, and wh
 would wait for ever. A `SimpleQueue` has none.
 """
 
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Any, TypeVar
+
+from semel.core.threads import join_thread, start_thread
+from semel.errors import StoreUnavailable
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -25,9 +29,14 @@ class WorkerThreads:
 
     def do(self, work: Callable[[], None]) -> None:
         """Have this done, which raises nothing."""
+        started = len(self._threads) < self._count and start_thread(
+            threading.Thread(target=self._run, name=self._name)
+        )
+        if sys.is_finalizing() or not (started or self._threads):
+            raise StoreUnavailable(
+                "no thread can be started: the limit of threads is reached, or Python is ending"
+            )
         self._work.put(work)
-        if len(self._threads) < self._count:
-            threading.Thread(target=self._run, name=self._name, daemon=True).start()
 
     def map(self, function: Callable[[T], R], given: Sequence[T]) -> list[R]:
         """What a function makes of each, side by side; the first error, where one raises it."""
@@ -55,7 +64,7 @@ class WorkerThreads:
         for _ in threads:
             self._work.put(None)
         for thread in threads if wait else ():
-            thread.join()
+            join_thread(thread)
 
     def _run(self) -> None:
         # Here, and not where it is started: a signal may come between any two lines there.

@@ -6,7 +6,6 @@ It is started by the first who waits for an item, or once so much was written th
 import random
 import selectors
 import socket
-import threading
 from collections.abc import Callable
 from contextlib import closing, suppress
 from typing import Any
@@ -16,7 +15,7 @@ import psycopg
 
 from semel.core.clock import Clock
 from semel.core.commands import Sort
-from semel.core.threads import SignalSafeEvent, SignalSafeLock
+from semel.core.threads import BackgroundThread
 from semel.errors import SemelError
 from semel.stores.postgres.address import PostgresAddress
 from semel.stores.postgres.errors import DRIVER_ERRORS
@@ -51,36 +50,27 @@ class BackgroundWorker:
         self._notify = notify
         self._reap = reap
         self._due = 0
-        self._starting = SignalSafeLock()
-        self._thread: threading.Thread | None = None
-        self._stopping = SignalSafeEvent()
+        self._background = BackgroundThread("semel-postgres", self._serve)
+        self._stopping = self._background.stopping
         self._wakeup: socket.socket | None = None
 
     def listen(self) -> None:
         """Listen for notifications from now on, where a connection can."""
-        if self._thread is None and self._address.keeps_sessions:
-            self._start()
+        if self._address.keeps_sessions:
+            self._background.start()
 
     def count_write(self) -> None:
         """A row was written."""
         self._due += REAPED_PER_WRITE
         if self._due >= REAP_BATCH:
-            self._start()
+            self._background.start()
             self._wake()
 
     def stop(self) -> None:
         """End the thread; no other is started."""
-        with self._starting:
-            self._stopping.set()
+        self._background.stop()
         self._wake()
-        if self._thread is not None:
-            self._thread.join(STOP_SECONDS)
-        if self._wakeup is not None:
-            self._wakeup.close()
-
-    def _start(self) -> None:
-        if self._thread is None and not self._stopping.is_set():
-            threading.Thread(target=self._run, name="semel-postgres", daemon=True).start()
+        self._background.join(STOP_SECONDS)
 
     def _wake(self) -> None:
         if self._wakeup is not None:
@@ -89,18 +79,11 @@ class BackgroundWorker:
 
     # In the thread
 
-    def _run(self) -> None:
-        # Here, and not where it is started: a signal may come between any two lines there.
-        with self._starting:
-            if self._thread is not None or self._stopping.is_set():
-                return
-            self._thread = threading.current_thread()
-            self._wakeup, woken = socket.socketpair()
-            self._wakeup.setblocking(False)
-        self._serve(woken)
-
-    def _serve(self, woken: socket.socket) -> None:
-        with woken:
+    def _serve(self) -> None:
+        wakeup, woken = socket.socketpair()
+        with wakeup, woken:
+            wakeup.setblocking(False)
+            self._wakeup = wakeup
             while not self._stopping.is_set():
                 # There is nobody to raise it to. Who waits looks by himself, and what has expired is dead.
                 with suppress(*DRIVER_ERRORS, SemelError):

@@ -7,14 +7,13 @@ message that is missed decides nothing, since waiters look for themselves too.
 import contextlib
 import selectors
 import socket
-import threading
 import time
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
 from redis.exceptions import ResponseError
 
-from semel.core.threads import SignalSafeLock
+from semel.core.threads import BackgroundThread, SignalSafeLock
 from semel.errors import SemelError
 from semel.stores.redis.address import Node, RedisAddress
 from semel.stores.redis.connection import CONNECTION_ERRORS, RedisConnection
@@ -54,8 +53,8 @@ class RedisListener:
         self._lock = SignalSafeLock()
         self._channels: dict[bytes, Subscription] = {}
         self._connections: dict[Node, RedisConnection] = {}
-        self._thread: threading.Thread | None = None
-        self._closed = False
+        self._background = BackgroundThread("semel-redis-listener", self._listen)
+        self._waking: socket.socket | None = None
         # In a cluster a message stays with the slot of its channel; elsewhere there are no slots.
         self._verbs = (b"SSUBSCRIBE", b"SUNSUBSCRIBE") if address.cluster else (b"SUBSCRIBE", b"UNSUBSCRIBE")
 
@@ -63,11 +62,11 @@ class RedisListener:
     def subscribed(self, channel: bytes, place: Hashable) -> Iterator[Subscription]:
         """Stay subscribed to a key's channel meanwhile, and a little longer; who looks clears the news."""
         with self._lock:
-            if self._closed:
+            if self._background.stopping.is_set():
                 subscription = Subscription(place)
             else:
                 subscription = self._channels.setdefault(channel, Subscription(place))
-                self._start()
+                self._background.start()
             subscription.waiters += 1
         if subscription.node is None or subscription.news:
             self._wake()
@@ -80,49 +79,34 @@ class RedisListener:
 
     def close(self) -> None:
         """End the thread and its connections."""
-        with self._lock:
-            self._closed = True
-            thread = self._thread
-        if thread is not None:
-            self._wake()
-            thread.join()
-
-    def _start(self) -> None:
-        if self._thread is None:
-            threading.Thread(target=self._run, name="semel-redis-listener", daemon=True).start()
+        self._background.stop()
+        self._wake()
+        self._background.join()
 
     def _wake(self) -> None:
-        if self._thread is None:
-            return
-        with contextlib.suppress(BlockingIOError, OSError):  # it has been woken often enough, or is gone
-            self._waking.send(b"!")
+        if self._waking is not None:
+            with contextlib.suppress(OSError):  # it has been woken often enough, or is gone
+                self._waking.send(b"!")
 
     # In the thread
 
-    def _run(self) -> None:
-        # Here, and not where it is started: a signal may come between any two lines there.
-        with self._lock:
-            if self._thread is not None or self._closed:
-                return
-            self._waking, self._woken = socket.socketpair()
-            self._waking.setblocking(False)
-            self._thread = threading.current_thread()
-        self._listen_on()
-
-    def _listen_on(self) -> None:
-        with selectors.DefaultSelector() as selector, self._waking, self._woken:
-            selector.register(self._woken, selectors.EVENT_READ)
+    def _listen(self) -> None:
+        waking, woken = socket.socketpair()
+        with selectors.DefaultSelector() as selector, waking, woken:
+            waking.setblocking(False)
+            self._waking = waking
+            selector.register(woken, selectors.EVENT_READ)
             try:
-                while not self._closed:
+                while not self._background.stopping.is_set():
                     self._update(selector)
                     for key, _ in selector.select(self._next_timeout()):
                         if key.data is None:
-                            self._woken.recv(4096)
+                            woken.recv(4096)
                         else:
                             self._receive(selector, key.data)
             finally:
-                for connection in self._connections.values():
-                    connection.close()
+                for node in list(self._connections):
+                    self._disconnect(selector, node)
 
     def _next_timeout(self) -> float:
         """How long to wait before something is to be done; who has not looked yet is woken again."""

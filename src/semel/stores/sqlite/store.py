@@ -1,8 +1,6 @@
 """The store in one SQLite file."""
 
-import os
 import sqlite3
-import weakref
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -31,8 +29,9 @@ from semel.core.commands import (
     holds,
 )
 from semel.core.drive import Glance
+from semel.core.runtime import FORKING, PAUSING
 from semel.core.threads import SignalSafeLock
-from semel.errors import StoreClosed, StoreUnavailable, TableMissing, UsageError
+from semel.errors import StoreClosed, TableMissing, UsageError
 from semel.model import COUNTED, TableSize
 from semel.stores.shared import place_named, tables_of, wake
 from semel.stores.sql import PREFIX, countings, quoted, sized
@@ -96,7 +95,8 @@ class SQLiteStore:
         except BaseException:
             self.close()
             raise
-        STORES.add(self)
+        FORKING.add(self)
+        PAUSING.add(self)
 
     def _reset(self) -> None:
         self._watchers = KeyWatchers(self._clock)
@@ -209,7 +209,8 @@ class SQLiteStore:
             pool.shutdown(wait)
         self._worker.stop(wait)
         self._readers.close()
-        STORES.discard(self)
+        FORKING.discard(self)
+        PAUSING.discard(self)
 
     # Reading
 
@@ -323,56 +324,30 @@ class SQLiteStore:
         """Have a thread of the store do this."""
         if self._closed:
             raise StoreClosed("the store was closed")
-        try:
-            self._worker.do(work)
-        except RuntimeError as error:
-            raise StoreUnavailable(f"no thread can be started: {error}") from error
+        self._worker.do(work)
 
     # A fork
 
-    def _pause(self) -> None:
+    # SQLite keeps account of its locks by process. A child that inherits an open connection inherits the
+    # account and not the locks: it would write without any, and lose what it wrote when the parent closes. So
+    # nothing is open while a process forks. What could not be closed in time is kept, as closing it in the
+    # child would do the same harm.
+
+    def pause_for_fork(self) -> None:
+        """Close the file."""
         self._writer.pause(self._file.timeout)
         self._readers.pause(self._file.timeout)
 
-    def _resume(self) -> None:
+    def resume_after_fork(self) -> None:
+        """Open the file when it is next needed, in the parent."""
         self._readers.resume()
         self._writer.resume()
 
-    def _abandon(self) -> None:
-        INHERITED.append([*self._readers.abandon(), self._writer.abandon()])
+    def reset_after_fork(self) -> Any:
+        """In a forked child: what is still open is the parent's."""
+        inherited = [*self._readers.abandon(), self._writer.abandon()]
         self._reset()
-
-
-STORES: "weakref.WeakSet[SQLiteStore]" = weakref.WeakSet()
-
-# SQLite keeps account of its locks by process. A child that inherits an open connection inherits the account
-# and not the locks: it would write without any, and lose what it wrote when the parent closes. So nothing is
-# open while a process forks. What could not be closed in time is kept here, as closing it in the child would
-# do the same harm.
-INHERITED: list[Any] = []
-PAUSED: list[SQLiteStore] = []
-
-
-def _before_fork() -> None:
-    for store in list(STORES):
-        PAUSED.append(store)
-        store._pause()
-
-
-def _after_fork_in_parent() -> None:
-    while PAUSED:
-        PAUSED.pop()._resume()
-
-
-def _after_fork_in_child() -> None:
-    while PAUSED:
-        PAUSED.pop()._abandon()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child
-    )
+        return inherited
 
 
 def _file_size(connection: sqlite3.Connection) -> int:
