@@ -251,7 +251,7 @@ inline renamed(before, now)
 	name = NONE
 }
 
-/* as tokens.random_token: this worker's next token is a new one. */
+/* as runtime.random_token: this worker's next token is a new one. */
 inline draw_token(me)
 {
 	name = (token == TOKEN(me) -> LEFT : (stray_token == TOKEN(me) -> LATE : OLD));
