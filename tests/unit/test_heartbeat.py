@@ -504,13 +504,32 @@ def test_an_error_that_no_store_should_raise_does_not_end_the_heartbeat_of_threa
     work()
 
 
-class Breaking:
-    """A store with a bug."""
+class Wrapping:
+    """A store around another one."""
 
     overflow: semel.Overflow | None = None
 
     def __init__(self, store: Any) -> None:
         self.store = store
+
+    def execute(self, command: Any) -> Any:
+        return self.store.execute(command)
+
+    def at_once(self, command: Any) -> Any:
+        return self.execute(command)
+
+    async def aexecute(self, command: Any) -> Any:
+        return self.execute(command)
+
+    def close(self) -> None:
+        self.store.close()
+
+
+class Breaking(Wrapping):
+    """A store with a bug."""
+
+    def __init__(self, store: Any) -> None:
+        super().__init__(store)
         self.errors: list[Exception] = []
         self.broke = 0
         self.then: Any = lambda: None
@@ -521,15 +540,7 @@ class Breaking:
             raise self.errors.pop()
         if self.broke:
             self.then()
-        return self.store.execute(command)
-
-    at_once = execute
-
-    async def aexecute(self, command: Any) -> Any:
-        return self.execute(command)
-
-    def close(self) -> None:
-        self.store.close()
+        return super().execute(command)
 
 
 def test_each_loop_has_its_own_timer_and_a_closed_loop_leaves_none_behind() -> None:
@@ -613,13 +624,11 @@ def test_a_lost_lease_cancels_its_own_work_and_no_other() -> None:
 # Renewals of threads are independent of one another
 
 
-class Blocking:
-    """A store in memory whose renewals of some keys hang, until they are let go."""
-
-    overflow: semel.Overflow | None = None
+class Blocking(Wrapping):
+    """A store in memory whose renewals of some keys hang, until they are released."""
 
     def __init__(self, clock: semel.Clock | None = None) -> None:
-        self.store = MemoryStore(clock)
+        super().__init__(MemoryStore(clock))
         self.hangs: set[str] = set()
         self.hung = 0
         self.released = threading.Event()
@@ -633,18 +642,10 @@ class Blocking:
                 with self._lock:
                     self.hung += 1
                 self.released.wait()
-            reply = self.store.execute(command)
+            reply = super().execute(command)
             self.on_renewal(key)
             return reply
-        return self.store.execute(command)
-
-    at_once = execute
-
-    async def aexecute(self, command: Any) -> Any:
-        return self.execute(command)
-
-    def close(self) -> None:
-        self.store.close()
+        return super().execute(command)
 
 
 class Renewals:
@@ -823,6 +824,18 @@ def test_a_scheduler_that_fails_is_started_again() -> None:
     heartbeats._queue_due = fail_once  # type: ignore[method-assign]
     with holding(s, HEALTHY, lease=3) as healthy:
         assert renewals.wait_for(HEALTHY, 1)
+        assert not any(run.lost for run in healthy)
+
+
+@pytest.mark.situation(55)
+def test_if_no_worker_can_be_started_the_scheduler_renews_every_lease_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("semel.core.heartbeat.start_thread", lambda _thread: False)
+    store = Blocking()
+    s, renewals = semel.Semel(store), Renewals(store)
+    with holding(s, HEALTHY, lease=3) as healthy:
+        assert renewals.wait_for(HEALTHY, 2)
         assert not any(run.lost for run in healthy)
 
 

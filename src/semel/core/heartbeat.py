@@ -170,6 +170,7 @@ class Heartbeats:
                 break
         if not self._workers:  # the process can have no more threads: better late than never
             self._do_next(0.0)
+            self._workers.pop(threading.current_thread(), None)  # it stays the scheduler
 
     def _has_work(self) -> bool:
         return bool(self._live or self._left) or not self._jobs.empty()
