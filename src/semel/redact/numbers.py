@@ -1,9 +1,11 @@
 """Numbers: which digits of a text are a phone or a tracking number, and which only look like one."""
 
 import re
-from collections.abc import Iterator
 from functools import lru_cache
+from string import ascii_letters
 from typing import Any, Final
+
+import msgspec
 
 from semel.core.runtime import require
 from semel.redact.patterns import (
@@ -97,12 +99,20 @@ class NumberingPlans:
         plans = [_NumberingPlan(self._library, region) for region in regions]
         self._known = re.compile("|".join([plan.pattern() for plan in plans]) or "(?!)")
         self.writes_thousands: bool = any(plan.writes_thousands() for plan in plans)
-        self._rewriting = [plan for plan in plans if plan.rewrites]
+        self._rewriting = [rule for plan in plans if (rule := plan.rewriting()) is not None]
 
     def knows(self, digits: str) -> bool:
         """Whether these are a phone number in one of the regions."""
-        known = self._known.match(digits) is not None
-        return known or any(plan.knows_rewritten(digits) for plan in self._rewriting)
+        if self._known.match(digits):
+            return True
+        for prefix, valid, rule in self._rewriting:
+            # A prefix, once rewritten by its rule, may leave a valid number.
+            found = prefix.match(digits)
+            if found is None or not found.lastindex or found[found.lastindex] is None:
+                continue
+            if valid.fullmatch(found.expand(rule) + digits[found.end() :]):
+                return True
+        return False
 
     def is_international(self, digits: str) -> bool:
         """Whether these are a phone number after a "+"."""
@@ -127,7 +137,7 @@ class _NumberingPlan:
         self._formats = (
             metadata.number_format or library.PhoneMetadata.metadata_for_region(main).number_format
         )
-        self.rewrites = metadata.national_prefix_transform_rule
+        self._rule = metadata.national_prefix_transform_rule
 
     def pattern(self) -> str:
         """Digits as they are dialled inside the country, or from outside without the plus."""
@@ -142,12 +152,11 @@ class _NumberingPlan:
         """Whether phone numbers look like 12 345 678 there, as they do in Latvia."""
         return any(one.pattern == r"(\d{2})(\d{3})(\d{3})" and _needs_no_prefix(one) for one in self._formats)
 
-    def knows_rewritten(self, digits: str) -> bool:
-        """Whether the plan's prefix, once rewritten by its rule, leaves a valid number."""
-        found = re.match(self._prefix, digits)
-        if found is None or not found.lastindex or found[found.lastindex] is None:
-            return False
-        return re.fullmatch(self._valid, found.expand(self.rewrites) + digits[found.end() :]) is not None
+    def rewriting(self) -> tuple[re.Pattern[str], re.Pattern[str], str] | None:
+        """The prefix that the plan rewrites, its numbers without one, and the rule; None without a rule."""
+        if not self._rule:
+            return None
+        return re.compile(self._prefix), re.compile(self._valid), self._rule
 
 
 def _has_numbers(line: Any) -> bool:
@@ -273,27 +282,13 @@ MOST_CHARACTERS: Final = 65_536
 MOST_QUESTIONS: Final = 500
 
 
-class WorkLimit:
+class WorkLimit(msgspec.Struct):
     """What is left of the work that one text, or one piece of nested data, may be."""
 
-    def __init__(self) -> None:
-        self._characters = MOST_CHARACTERS
-        self._questions = MOST_QUESTIONS
-
-    def read(self, text: str) -> int:
-        """How many characters of a text may be read; they are then not there for the next."""
-        most = self._characters
-        self._characters = max(0, most - len(text))
-        return most
-
-    @property
-    def spent(self) -> bool:
-        """Whether nothing more is to be asked."""
-        return self._questions <= 0
-
-    def ask(self, price: int = 1) -> None:
-        """Count a question, by how long its answer takes."""
-        self._questions -= price
+    characters: int = MOST_CHARACTERS
+    """How many characters may still be read."""
+    questions: int = MOST_QUESTIONS
+    """How many questions may still be asked of the rules."""
 
 
 # Nobody writes a phone number in more groups, and to try them takes long in a table of numbers.
@@ -324,20 +319,21 @@ def numbers(plain: str, plans: NumberingPlans, limit: WorkLimit) -> list[Mark]:
         for found in DIGITS.finditer(plain, start, end):
             if found.start() < read:
                 continue
-            if long or limit.spent:
+            if long or limit.questions <= 0:
                 marks.append(_unread(plain, groups[0][0] if groups else found.start(), end))
                 groups = []
                 break
-            limit.ask()
+            limit.questions -= 1
             read = other_number_end(plain, found.start(), plans)
             if read == found.start():
                 groups.append(found.span())
-            else:
+            elif groups:
                 marks += _DigitGroups(plain, groups, plans, limit).marks()
                 groups = []
-        marks += _DigitGroups(plain, groups, plans, limit).marks()
+        if groups:
+            marks += _DigitGroups(plain, groups, plans, limit).marks()
     # An extension may look like a number, and then goes with the one before it, and so does what it begins.
-    return united(marks)
+    return united(marks) if marks else marks
 
 
 def _unread(plain: str, start: int, end: int) -> Mark:
@@ -349,6 +345,7 @@ class _DigitGroups:
     # Groups of digits that may be one number, several, or a number and something beside it.
     def __init__(self, plain: str, groups: list[TextSpan], plans: NumberingPlans, limit: WorkLimit) -> None:
         self._plain = plain
+        self._has_plus = "+" in plain
         self._groups = _unlettered(plain, groups)
         self._plans = plans
         self._limit = limit
@@ -368,7 +365,7 @@ class _DigitGroups:
 
     def _announced_end(self, at: int) -> int | None:
         # Where the number ends that a "+" or a word announces: the longest valid one, or else the longest.
-        plus = self._follows_plus(at)
+        plus = self._has_plus and self._follows_plus(at)
         if not plus and (at > 0 or not is_labelled(self._plain, self._groups[0][0])):
             return None
         possible = [found for found in self._numbers_from(at, len(self._groups)) if len(found[1]) <= MOST]
@@ -400,21 +397,20 @@ class _DigitGroups:
             if found is None:
                 continue
             if at >= end:
-                marks += self._marked(start, end, is_phone)
+                if start < end:
+                    marks += self._marked(start, end, is_phone)
                 start, longest = at, 0
             end = found[0]
             length = self._groups[end - 1][1] - self._groups[at][0]
             if length > longest:
                 longest, is_phone = length, found[1]
-        return marks + self._marked(start, end, is_phone)
+        return marks + self._marked(start, end, is_phone) if start < end else marks
 
     def _marked(self, at: int, end: int, is_phone: bool) -> list[Mark]:
-        if at == end:
-            return []
         return [self._phone(at, end) if is_phone else (*self._span(at, end), MASK)]
 
     def _longest_from(self, at: int, stop: int, beyond: int) -> tuple[int, bool] | None:
-        for end, digits in reversed([*self._numbers_from(at, stop)]):
+        for end, digits in reversed(self._numbers_from(at, stop)):
             if end <= beyond:
                 return None
             if self._is_phone(at, end, digits):
@@ -423,21 +419,22 @@ class _DigitGroups:
                 return end, False
         return None
 
-    def _numbers_from(self, at: int, stop: int) -> Iterator[tuple[int, str]]:
+    def _numbers_from(self, at: int, stop: int) -> list[tuple[int, str]]:
         # Every number of seven digits or more that begins with this group. A dot alone does not part two.
-        if not self._parts(at):
-            return
-        digits = ""
+        found: list[tuple[int, str]] = []
+        groups, digits = self._groups, ""
+        if 0 < at < len(groups) and _between(self._plain, groups, at) == ".":
+            return found
         for end in range(at + 1, stop + 1):
-            digits += self._plain[slice(*self._groups[end - 1])]
+            start, stops = groups[end - 1]
+            digits += self._plain[start:stops]
             if len(digits) > _LONGEST_TRACKING_NUMBER:
-                return
-            few = end - at <= _MOST_GROUPS or end - at == len(self._groups)
-            if few and len(digits) >= FEWEST and self._parts(end):
-                yield end, digits
-
-    def _parts(self, at: int) -> bool:
-        return not 0 < at < len(self._groups) or _between(self._plain, self._groups, at) != "."
+                break
+            few = end - at <= _MOST_GROUPS or end - at == len(groups)
+            parted = end == len(groups) or _between(self._plain, groups, end) != "."
+            if few and parted and len(digits) >= FEWEST:
+                found.append((end, digits))
+        return found
 
     def _is_phone(self, at: int, end: int, digits: str) -> bool:
         if len(digits) > MOST:
@@ -446,12 +443,12 @@ class _DigitGroups:
         return PHONE_SHAPE.fullmatch(self._plain, start, stop) is not None or self._knows(digits)
 
     def _knows(self, digits: str) -> bool:
-        self._limit.ask()
-        return self._limit.spent or self._plans.knows(digits)
+        self._limit.questions -= 1
+        return self._limit.questions <= 0 or self._plans.knows(digits)
 
     def _is_international(self, digits: str) -> bool:
-        self._limit.ask(INTERNATIONAL_PRICE)
-        return self._limit.spent or self._plans.is_international(digits)
+        self._limit.questions -= INTERNATIONAL_PRICE
+        return self._limit.questions <= 0 or self._plans.is_international(digits)
 
     def _span(self, at: int, end: int) -> TextSpan:
         first, stop = self._groups[at][0], self._groups[end - 1][1]
@@ -476,17 +473,15 @@ def _between(plain: str, groups: list[TextSpan], at: int) -> str:
 
 def _unlettered(plain: str, groups: list[TextSpan]) -> list[TextSpan]:
     # Without the words at either end that a letter touches: those are codes, such as a hash or "12345678x9".
-    if not groups:
-        return []
     first, last = 0, len(groups)
-    blanks = [at for at in range(1, last) if " " in _between(plain, groups, at)]
     start, end = groups[0][0], groups[-1][1]
-    if _is_letter(plain, start - 1) and not is_labelled(plain, start):
+    starts_word = start > 0 and plain[start - 1] in ascii_letters
+    ends_word = end < len(plain) and plain[end] in ascii_letters
+    if not starts_word and not ends_word:
+        return groups
+    blanks = [at for at in range(1, last) if " " in _between(plain, groups, at)]
+    if starts_word and not is_labelled(plain, start):
         first = blanks[0] if blanks else last
-    if _is_letter(plain, end) and not EXTENSION.match(plain, end) and not _GLUED_WORD.match(plain, end):
+    if ends_word and not EXTENSION.match(plain, end) and not _GLUED_WORD.match(plain, end):
         last = blanks[-1] if blanks else 0
     return groups[first:last]
-
-
-def _is_letter(plain: str, place: int) -> bool:
-    return 0 <= place < len(plain) and plain[place].isascii() and plain[place].isalpha()

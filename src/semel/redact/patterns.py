@@ -1,7 +1,7 @@
 """Credentials, links, e-mail addresses, order and tracking numbers: how each is recognised in a text."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from string import digits
 from typing import Final
 
@@ -47,18 +47,27 @@ _ANOTHER: Final = re.compile(rf"{AND}(?P<number>{WRITTEN})", re.IGNORECASE)
 _FEWEST_DIGITS_IN_A_LIST: Final = 5
 
 
-def listed(plain: str, firsts: Iterable[TextSpan]) -> list[TextSpan]:
+def _numbers_after(announced: re.Pattern[str], plain: str, is_number: Callable[[str], bool]) -> list[Mark]:
+    """Numbers that a pattern with a word announces, and those that follow each of them in a list."""
+    spans = list[TextSpan]()
+    for found in announced.finditer(plain):
+        if is_number(found["number"]):
+            spans.append(found.span("number"))
+    return _listed_marks(plain, spans) if spans else []
+
+
+def _listed_marks(plain: str, firsts: list[TextSpan]) -> list[Mark]:
     """Numbers that a word announces, each with those that follow it in a list."""
-    spans: list[TextSpan] = []
-    for first in firsts:
-        if spans and first[0] < spans[-1][1]:
+    marks = list[Mark]()
+    for start, end in firsts:
+        if marks and start < marks[-1][1]:
             continue
-        spans.append(first)
-        while found := _ANOTHER.match(plain, spans[-1][1]):
+        marks.append((start, end, MASK))
+        while found := _ANOTHER.match(plain, marks[-1][1]):
             if not _is_another(found["number"]):
                 break
-            spans.append(found.span("number"))
-    return spans
+            marks.append((*found.span("number"), MASK))
+    return marks
 
 
 def _is_another(number: str) -> bool:
@@ -74,15 +83,12 @@ def may_end_with_word(before: str) -> bool:
     return end != "" and end[-1] not in _NO_END_OF_WORD
 
 
-def stems_of(words: tuple[str, ...]) -> tuple[str, ...]:
-    """Each word's beginning, which has to be in a text that holds the word: to look for that is quick."""
-    return tuple({re.split(r"\W", word)[0] for word in words})
-
-
-def holds(plain: str, stems: tuple[str, ...]) -> bool:
-    """Whether one of the words may be in the text."""
-    lower = plain.lower()
-    return any(stem in lower for stem in stems)
+def stem_pattern(words: Iterable[str]) -> re.Pattern[str]:
+    """Compile a quick search for the beginnings of words: in small letters, a text with a word has one."""
+    stems = {re.split(r"\W", word)[0] for word in words}
+    # A stem that contains another one is found with that.
+    shortest = [stem for stem in stems if not any(other in stem for other in stems - {stem})]
+    return re.compile("|".join(map(re.escape, sorted(shortest))))
 
 
 # --- Credentials -----------------------------------------------------------------------------------
@@ -99,6 +105,8 @@ _CREDENTIAL: Final = re.compile(
 
 def credentials(plain: str) -> list[Mark]:
     """Every key and token whose form tells what it is, to be masked whole."""
+    if not _CREDENTIAL.search(plain):
+        return []
     return [(*found.span(), MASK) for found in _CREDENTIAL.finditer(plain)]
 
 
@@ -189,9 +197,12 @@ _LONGEST_BEFORE: Final = 16
 
 def emails(plain: str) -> list[Mark]:
     """Every e-mail address, to be masked whole."""
-    written = _written_emails(plain) if "@" in plain else []
-    spelled = _SPELLED_EMAIL.finditer(plain) if "@" in plain or _HAS_AT.search(plain) else ()
-    return united([*written, *[(*found.span(), EMAIL_MASK) for found in spelled if _is_spelled_email(found)]])
+    marks = _written_emails(plain) if "@" in plain else []
+    if "@" in plain or _HAS_AT.search(plain):
+        for found in _SPELLED_EMAIL.finditer(plain):
+            if _is_spelled_email(found):
+                marks.append((*found.span(), EMAIL_MASK))
+    return united(marks) if marks else marks
 
 
 def _is_spelled_email(found: re.Match[str]) -> bool:
@@ -233,7 +244,7 @@ _ORDER_WORDS: Final = (
     *("ordre", "tilaus", "zam[oó]wieni[ea]", "objedn[aá]vk[aye]", "rendel[eé]s", "comand[aă]", "sipari[sş]"),
     *("заказ(?:\\w)?", "замовлення", "订单", "訂單", "注文", "주문"),
 )
-_ORDER_STEMS: Final = stems_of(_ORDER_WORDS)
+_ORDER_STEM: Final = stem_pattern(_ORDER_WORDS)
 _LABELLED_ORDER: Final = re.compile(
     rf"{BEGIN}(?:{'|'.join(_ORDER_WORDS)})(?P<word>(?:{GAP}{NUMBER_WORD}){{1,4}})?(?P<gap>(?:{GAP}is)?{GAP})"
     rf"(?P<number>{WRITTEN})(?P<more>(?: \d{{2,}})*)",
@@ -258,14 +269,23 @@ _FRACTION: Final = re.compile(r"[.,]\d")
 
 def order_numbers(plain: str) -> list[Mark]:
     """Every order number, to be masked but for its last digits."""
-    spans = [found.span() for found in _SHAPED_ORDER.finditer(plain)]
+    marks = list[Mark]()
+    for found in _SHAPED_ORDER.finditer(plain):
+        marks.append((*found.span(), MASK))
     if "#" in plain:
-        spans += [found.span() for found in _HASHED_ORDER.finditer(plain) if not _is_hashed_otherwise(found)]
-    if holds(plain, _ORDER_STEMS):
-        labelled = _LABELLED_ORDER.finditer(plain)
-        spans += listed(plain, [_order_span(found) for found in labelled if _is_order(found)])
-    marks = united([(start, end, MASK) for start, end in spans])
-    return [(start, end, order_mask(plain[start:end])) for start, end, _ in marks]
+        for found in _HASHED_ORDER.finditer(plain):
+            if not _is_hashed_otherwise(found):
+                marks.append((*found.span(), MASK))
+    if _ORDER_STEM.search(plain.lower()):
+        spans = list[TextSpan]()
+        for found in _LABELLED_ORDER.finditer(plain):
+            if _is_order(found):
+                spans.append(_order_span(found))
+        if spans:
+            marks += _listed_marks(plain, spans)
+    if not marks:
+        return marks
+    return [(start, end, order_mask(plain[start:end])) for start, end, _ in united(marks)]
 
 
 def _is_hashed_otherwise(found: re.Match[str]) -> bool:
@@ -302,7 +322,7 @@ _TRACKING_WORDS: Final = (
 )
 # These say it only together with a word for "number".
 _SHIPPING_WORDS: Final = ("shipment", "parcel", "package", "sendung", "paket", "kolli", "трек")
-_TRACKING_STEMS: Final = stems_of(_TRACKING_WORDS + _SHIPPING_WORDS)
+_TRACKING_STEM: Final = stem_pattern(_TRACKING_WORDS + _SHIPPING_WORDS)
 _LABELLED_TRACKING: Final = re.compile(
     rf"{BEGIN}(?:(?:{'|'.join(_TRACKING_WORDS)})|(?:{'|'.join(_SHIPPING_WORDS)})s?{GAP}{NUMBER_WORD})s?"
     rf"(?:{GAP}(?:{NUMBER_WORD}|is)){{0,4}}{GAP}(?P<number>{WRITTEN}(?: \d{{2,}})*)",
@@ -359,19 +379,15 @@ _LETTERED_TRACKING: Final = re.compile(
 
 def tracking_numbers(plain: str) -> list[Mark]:
     """Every tracking number with a word or with letters, to be masked whole."""
-    spans: list[TextSpan] = []
-    if MANY_DIGITS.search(plain) or "1z" in plain.lower():
-        spans += [
-            found.span() for found in _LETTERED_TRACKING.finditer(plain) if _is_lettered_tracking(found)
-        ]
-        carried = _CARRIED.finditer(plain)
-        spans += listed(plain, [found.span("number") for found in carried if _is_carried(found["number"])])
-    if holds(plain, _TRACKING_STEMS):
-        labelled = _LABELLED_TRACKING.finditer(plain)
-        spans += listed(
-            plain, [found.span("number") for found in labelled if _is_labelled_tracking(found["number"])]
-        )
-    return united([(start, end, MASK) for start, end in spans])
+    marks, lower = list[Mark](), plain.lower()
+    if MANY_DIGITS.search(plain) or "1z" in lower:
+        for found in _LETTERED_TRACKING.finditer(plain):
+            if _is_lettered_tracking(found):
+                marks.append((*found.span(), MASK))
+        marks += _numbers_after(_CARRIED, plain, _is_carried)
+    if _TRACKING_STEM.search(lower):
+        marks += _numbers_after(_LABELLED_TRACKING, plain, _is_labelled_tracking)
+    return united(marks) if marks else marks
 
 
 def _is_labelled_tracking(labelled: str) -> bool:
@@ -443,20 +459,21 @@ def is_tracking_number(digits: str, bare: bool) -> bool:
 
 # A credential, a link, an address, "so" before an order number, or what is percent-encoded has one of these,
 # in small letters.
-_SIGN: Final = re.compile(
+SIGN: Final = re.compile(
     r"@|%[2-7]|://|www|\.[a-z]{2,6}(?::\d+)?[/?]"
-    r"|sk_|pk_|rk_|sk-|whsec_|gh[opusr]_|github_|glpat-|xox|akia|asia|aiza|eyj|earer "
+    r"|[spr]k_(?:live|test)_|(?<![\w-])sk-|whsec_|gh[opusr]_[a-z0-9]{20}|github_|glpat-|xox[abeoprs]-"
+    r"|a(?:ki|si)a[0-9a-z]{16}|aiza|eyj|earer "
     rf"|[ps]o\d{{6}}|{_SPELLED_HINT}"
 )
 # A number that no word announces and that has few digits has one of these.
-_NUMBER_STEMS: Final = tuple({*_ORDER_STEMS, *_TRACKING_STEMS, "#", "1z", "ord", "po-", "po_", "so-", "so_"})
+_NUMBER_STEM: Final = re.compile(f"{_ORDER_STEM.pattern}|{_TRACKING_STEM.pattern}|#|1z|ord|po[-_]|so[-_]")
 
 
 def is_harmless(plain: str) -> bool:
     """Whether no rule can find anything: one look, and most short texts need no other."""
     lower = plain.lower()
-    if _SIGN.search(lower):
+    if SIGN.search(lower):
         return False
     if not DIGITS.search(lower):
         return True
-    return not MANY_DIGITS.search(lower) and not holds(lower, _NUMBER_STEMS)
+    return not MANY_DIGITS.search(lower) and not _NUMBER_STEM.search(lower)

@@ -2,11 +2,10 @@
 
 import re
 from collections.abc import Callable
-from contextvars import ContextVar
 from datetime import date, time, timedelta
 from decimal import Decimal
 from enum import Enum
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from uuid import UUID
 
@@ -18,6 +17,7 @@ from semel.redact.numbers import CODE, FEWEST, REGIONS, WorkLimit, numbering_pla
 from semel.redact.patterns import (
     DIGITS,
     MANY_DIGITS,
+    SIGN,
     credentials,
     digits_of,
     emails,
@@ -40,9 +40,6 @@ _MOST_ROUNDS: Final = 4
 
 # An excerpt is made of so many times its own length, and not of less than this: masks are short.
 _READ_FOR_EXCERPT, _LEAST_READ = 20, 2000
-
-# What is left for the texts of the nested data that is being masked.
-_left: ContextVar[WorkLimit | None] = ContextVar("semel_redact_left", default=None)
 
 
 class Redactor(msgspec.Struct, frozen=True):
@@ -69,18 +66,7 @@ class Redactor(msgspec.Struct, frozen=True):
         The work has an end, whatever the text holds: after 65,536 characters it is cut, with a mask for the
         rest; and of more than some hundred numbers, those that come last are masked without being looked at.
         """
-        limit = _left.get() or WorkLimit()
-        most = limit.read(value)
-        if value and not most:
-            return MASK
-        if len(value) <= most and value.isascii() and is_harmless(value):
-            return value
-        # A mask may free a neighbour that was not read as a number before, so the outcome is read again.
-        for _ in range(_MOST_ROUNDS):
-            before, value = value, self._masked_once(beginning(value, most), limit)
-            if value == before:
-                return before
-        return MASK
+        return Masking(regions=self.regions).text(value)
 
     def json(self, value: Any) -> Any:
         """A copy of nested data with every text in it masked, names of members included.
@@ -90,11 +76,7 @@ class Redactor(msgspec.Struct, frozen=True):
         and UUIDs, become a word for them, such as "<12 bytes>". Data nested more than 100 levels deep, or
         inside itself, is a UsageError. The work has the same end for all its texts together.
         """
-        token = _left.set(WorkLimit())
-        try:
-            return masked(value, self.text)
-        finally:
-            _left.reset(token)
+        return Masking(regions=self.regions).value(value)
 
     def excerpt(self, value: str, length: int = _EXCERPT_LENGTH) -> str:
         """The beginning of the masked text, on one line, in at most so many characters."""
@@ -118,26 +100,9 @@ class Redactor(msgspec.Struct, frozen=True):
 
         return RedactingFilter(self)
 
-    def _masked_once(self, text: str, limit: WorkLimit) -> str:
-        marked = MarkedText(text)
-        if is_harmless(marked.plain):
-            return text
-        marked.mark(credentials, links, emails)
-        if "%" in text:
-            # Only now, since a link goes on after %20, and would end at a blank.
-            marked = MarkedText(marked.written(), percent=True)
-            marked.mark(links, emails)
-        marked.mark(tracking_numbers, order_numbers)
-        if MANY_DIGITS.search(marked.plain):
-            marked.hide(CODE)
-            known = numbering_plans(tuple(self.regions))
-            marked.mark(lambda plain: numbers(plain, known, limit))
-        return marked.written()
-
 
 # --- Nested data: every text in it, and every value under a name such as `email` -------------------
 
-MaskOfText: TypeAlias = Callable[[str], str]
 MaskOfValue: TypeAlias = Callable[[str], str | None]
 
 
@@ -185,39 +150,114 @@ _NAME: Final = re.compile(r"[A-Za-z](?!.*\d.*\d.*\d.*\d)[\w .-]{0,63}")
 
 
 @lru_cache(maxsize=1024)
-def _mask_for_text(name: str) -> MaskOfValue | None:
+def _meaning_of(name: str) -> tuple[bool, MaskOfValue | None]:
+    """Return whether a name may stand as it is, and what masks the values under it."""
     words = re.sub(r"[^a-z0-9]+", "_", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()).strip("_")
-    return next((named for pattern, named in _NAMES if re.fullmatch(f"(?:.*_)?(?:{pattern})", words)), None)
-
-
-def mask_for_name(name: Any) -> MaskOfValue | None:
-    """What masks the value under this name, if the name says what it is."""
-    return _mask_for_text(name) if type(name) is str and len(name) <= 64 and _NAME.fullmatch(name) else None
+    named = (mask for pattern, mask in _NAMES if re.fullmatch(f"(?:.*_)?(?:{pattern})", words))
+    return Masking().text(name) == name, next(named, None)
 
 
 # Real payloads are a few levels deep; a hundred still leaves most of Python's stack to the caller.
 _MAX_DEPTH: Final = 100
 
+# No rule finds anything in so few letters alone: the shortest credential of letters has twenty.
+_FEW_LETTERS: Final = 20
 
-def masked(value: Any, mask: MaskOfText, named: MaskOfValue | None = None, depth: int = 0) -> Any:
-    """A copy of the value with every text in it masked by `mask`, or by `named` where its name tells."""
-    if value is None or isinstance(value, bool | Enum | date | time | timedelta | UUID):
-        return value
-    if isinstance(value, str):
-        return mask(value) if named is None else _named_text(str.__str__(value), mask, named)
-    if isinstance(value, int | float | Decimal):
-        result = named(_number_text(value)) if named else None
-        return value if result is None else result
-    if isinstance(value, bytes | bytearray | memoryview):
-        return f"<{memoryview(value).nbytes} bytes>"
-    return _container(value, mask, named, depth + 1)
+# What stays as it is, but for texts.
+_KEPT_TYPES: Final = (bool, Enum, date, time, timedelta, UUID)
 
 
-def _named_text(value: str, mask: MaskOfText, named: MaskOfValue) -> str:
-    if ANY_MASK.fullmatch(value.strip()):
-        return value
-    result = named(read(value, percent=True)[0])
-    return mask(value) if result is None else result
+class Masking(WorkLimit):
+    """The masking of one text, or of one piece of nested data, with what is left of its work."""
+
+    regions: tuple[str, ...] = REGIONS
+
+    def text(self, value: str) -> str:
+        """The text with everything personal masked."""
+        most = self.characters
+        self.characters = most - len(value) if most > len(value) else 0
+        if len(value) <= most and value.isascii():
+            if (len(value) < _FEW_LETTERS and value.isalpha()) or is_harmless(value):
+                return value
+        elif value and not most:
+            return MASK
+        # A mask may free a neighbour that was not read as a number before, so the outcome is read again.
+        for _ in range(_MOST_ROUNDS):
+            before, value = value, self._masked_once(value if len(value) <= most else beginning(value, most))
+            if value == before:
+                return before
+        return MASK
+
+    def _masked_once(self, text: str) -> str:
+        marked = MarkedText(text)
+        # A text that is read as it stands has had this look.
+        if marked.plain is not text and is_harmless(marked.plain):
+            return text
+        if SIGN.search(marked.plain.lower()):
+            marked.mark(credentials, links, emails)
+        if "%" in text:
+            # Only now, since a link goes on after %20, and would end at a blank.
+            marked = MarkedText(marked.written(), percent=True)
+            marked.mark(links, emails)
+        marked.mark(tracking_numbers, order_numbers)
+        if MANY_DIGITS.search(marked.plain):
+            if CODE.search(marked.plain):
+                marked.hide(CODE)
+            marked.mark(partial(numbers, plans=numbering_plans(self.regions), limit=self))
+        return marked.written()
+
+    def value(self, value: Any, named: MaskOfValue | None = None, depth: int = 0) -> Any:
+        """A copy of the value with every text in it masked, by `named` where its name says how."""
+        if value is None or isinstance(value, _KEPT_TYPES):
+            return value
+        if isinstance(value, str):
+            return self.text(value) if named is None else self._named_text(str.__str__(value), named)
+        if isinstance(value, int | float | Decimal):
+            result = named(_number_text(value)) if named else None
+            return value if result is None else result
+        if isinstance(value, bytes | bytearray | memoryview):
+            return f"<{memoryview(value).nbytes} bytes>"
+        if depth >= _MAX_DEPTH:
+            raise UsageError(
+                f"the data is nested more than {_MAX_DEPTH} levels deep, or contains itself: redact its parts"
+            )
+        if isinstance(value, dict):
+            return self._members(value, depth + 1)
+        for kind in (list, tuple, frozenset, set):
+            if isinstance(value, kind):
+                return kind([self.value(one, named, depth + 1) for one in value])
+        return f"<{type(value).__name__}>"
+
+    def _named_text(self, value: str, named: MaskOfValue) -> str:
+        if ANY_MASK.fullmatch(value.strip()):
+            return value
+        result = named(read(value, percent=True)[0])
+        return self.text(value) if result is None else result
+
+    def _members(self, value: dict[Any, Any], depth: int) -> dict[Any, Any]:
+        members: dict[Any, Any] = {}
+        counts: dict[Any, int] = {}
+        for name, one in value.items():
+            stays, named = False, None
+            if type(name) is str and len(name) <= 64 and _NAME.fullmatch(name):
+                stays, named = _meaning_of(name)
+            if stays and len(name) < self.characters:
+                self.characters -= len(name)
+                written = given = name
+            else:
+                written = given = self._name(name)
+            # Two names may have one mask, and neither value may be lost for it.
+            while written in members:
+                counts[given] = counts.get(given, 1) + 1
+                written = f"{given} ({counts[given]})"
+            if named is None and type(one) is str:
+                members[written] = self.text(one)
+            else:
+                members[written] = self.value(one, named, depth)
+        return members
+
+    def _name(self, name: Any) -> Any:
+        return f"<{type(name).__name__}>" if isinstance(name, bytes | tuple | frozenset) else self.value(name)
 
 
 def _number_text(number: float | Decimal) -> str:
@@ -226,33 +266,3 @@ def _number_text(number: float | Decimal) -> str:
     if isinstance(number, float) and number.is_integer():
         return f"{number:.0f}"
     return str(number)
-
-
-def _container(value: Any, mask: MaskOfText, named: MaskOfValue | None, depth: int) -> Any:
-    if depth > _MAX_DEPTH:
-        raise UsageError(
-            f"the data is nested more than {_MAX_DEPTH} levels deep, or contains itself: redact its parts"
-        )
-    if isinstance(value, dict):
-        return _members(value, mask, depth)
-    for kind in (list, tuple, frozenset, set):
-        if isinstance(value, kind):
-            return kind([masked(one, mask, named, depth) for one in value])
-    return f"<{type(value).__name__}>"
-
-
-def _members(value: dict[Any, Any], mask: MaskOfText, depth: int) -> dict[Any, Any]:
-    members: dict[Any, Any] = {}
-    counts: dict[Any, int] = {}
-    for name, one in value.items():
-        written = given = _name(name, mask)
-        # Two names may have one mask, and neither value may be lost for it.
-        while written in members:
-            counts[given] = counts.get(given, 1) + 1
-            written = f"{given} ({counts[given]})"
-        members[written] = masked(one, mask, mask_for_name(name), depth)
-    return members
-
-
-def _name(name: Any, mask: MaskOfText) -> Any:
-    return f"<{type(name).__name__}>" if isinstance(name, bytes | tuple | frozenset) else masked(name, mask)

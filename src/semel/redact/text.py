@@ -91,9 +91,12 @@ class MarkedText:
     def __init__(self, text: str, percent: bool = False) -> None:
         self._text = text
         self._marks: list[Mark] = []
-        plain, self._places = read(text, percent)
-        self.plain: str = plain
-        self.hide(KEPT)
+        self._places: list[int] | None = None
+        self.plain: str = text
+        if percent or not text.isascii():
+            self.plain, self._places = read(text, percent)
+        if "*" in self.plain:
+            self.hide(KEPT)
 
     def mark(self, *rules: MaskRule) -> None:
         """Take out what each rule finds, one rule after another."""
@@ -119,6 +122,8 @@ class MarkedText:
 
 def united(marks: list[Mark]) -> list[Mark]:
     """The marks in order, with those that overlap made one, which has the mask of the first."""
+    if len(marks) < 2:
+        return marks
     apart: list[Mark] = []
     for start, end, mask in sorted(marks):
         if apart and start < apart[-1][1]:
