@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from semel.aws import credentials as module
-from semel.aws.credentials import (
+from semel.aws import environment as module
+from semel.aws.environment import (
     LEAST_LIFE,
     RENEW_AHEAD,
     Chain,
@@ -173,11 +173,11 @@ def test_without_botocore_the_error_says_how_to_get_it(bare, monkeypatch):
 
 def test_with_credentials_in_the_environment_no_driver_is_imported():
     program = (
-        "import sys, semel.aws.wire, semel.aws.s3, semel.aws.boto, semel.aws.async_pool\n"
+        "import sys, semel.aws.wire, semel.aws.s3, semel.aws.boto\n"
         "from semel.aws.wire import Wire\n"
         "wire = Wire('dynamodb')\n"
         "wire._session.credential_cache.load()\n"
-        "drivers = {'botocore', 'boto3', 'urllib3', 'aiohttp'}\n"
+        "drivers = {'botocore', 'boto3', 'urllib3', 'aiohttp', 'asyncio'}\n"
         "loaded = drivers & {name.partition('.')[0] for name in sys.modules}\n"
         "sys.exit(', '.join(loaded) or 0)\n"
     )

@@ -8,8 +8,8 @@ from botocore.regions import EndpointResolver
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.aws import endpoint as module
-from semel.aws.endpoint import Proxy, ServiceEndpoint, find_endpoint, find_proxy, find_region, tls
+from semel.aws import environment as module
+from semel.aws.environment import Proxy, ServiceEndpoint, find_endpoint, find_proxy, find_region, tls
 from semel.errors import InvalidOption, MissingExtra
 
 

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.aws.errors import ErrorKind, NoResponse, ServiceError, kind
-from semel.aws.retry import RetryPolicy, RetryState
+from semel.aws.errors import ErrorKind, NoResponse, RetryPolicy, RetryState, ServiceError, kind
 from semel.errors import StoreError, StoreOutcomeUnknown, StoreThrottled, StoreUnavailable
 from semel.testing import FakeClock
 

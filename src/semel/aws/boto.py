@@ -1,30 +1,44 @@
-"""The other transport: a caller's own boto3 client, session or mock, used as it is."""
+"""The other transport: boto3, when the caller passes a client of its own, and while moto mocks AWS.
+
+moto mocks botocore and nothing else, so during a mock requests go through botocore. A service that was
+opened before a mock uses botocore while the mock lasts, and its own connections before and after. One opened
+inside a mock belongs to mocks: between two of them it is refused, so that test data never reaches AWS.
+"""
 
 import re
 import sys
+import threading
 from base64 import b64decode, b64encode
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from semel.aws.errors import ErrorKind, NoResponse, ServiceError, kind
-from semel.aws.retry import RetryPolicy, RetryState
+from semel.aws.environment import Credentials, ServiceEndpoint
+from semel.aws.errors import ErrorKind, NoResponse, RetryPolicy, RetryState, ServiceError, kind
 from semel.aws.time import ServiceTime
-from semel.aws.transport import ThreadCall, Transport, WireRequest, WireStep, WireSteps, made
+from semel.aws.wire import MOTO, Transport, WireRequest, WireStep, WireSteps
 from semel.core.clock import Clock
+from semel.core.runtime import require
 from semel.core.threads import SignalSafeEvent
 from semel.errors import InvalidOption, StoreClosed
 
-if TYPE_CHECKING:
-    from semel.aws.mocked import Mock
+# Errors of botocore before the request was sent. Other errors of a connection may come after that.
+UNSENT = ("EndpointConnectionError", "ConnectTimeoutError", "ProxyConnectionError")
+# moto's modes that mock by a server or a proxy, and not inside botocore.
+ELSEWHERE = ("ServerModeMockAWS", "ProxyModeMockAWS")
+CLOSED = "it was closed: open another"
+ENDED = "it was opened inside moto's mock_aws, which has ended, and nothing of it goes to AWS: open another"
+
+# moto's tables do not survive threads that write at the same time, and DynamoDB's do.
+_turns = threading.Lock()
 
 
 class BotoWire(Transport):
-    """Carries requests through a client of boto3, which signs, sends and retries as it was told to.
+    """Sends requests through a client of boto3, which signs, sends and retries as it is configured.
 
-    Give it a client, or a session to make one from. Tasks ask through a thread. `turns` is held while the
-    client is asked; while moto stands for the service, `mock` is asked instead of the client.
+    Pass a client, or a session to make one from. Tasks ask through a thread. `turns` is held while the
+    client is used; while moto stands in for the service, `mock` is used instead of the client.
     """
 
     def __init__(
@@ -48,103 +62,112 @@ class BotoWire(Transport):
         self.time: ServiceTime = time or ServiceTime(self._clock)
 
     def exchange(self, operation: str, request: WireRequest, *, write: bool) -> WireSteps[dict[str, Any]]:
-        """One step to the response of an operation such as `PutItem`: the client blocks."""
-        response: dict[str, Any] = yield ThreadCall(partial(self._call, operation, request, write))
+        """Return the one step to the response of an operation such as `PutItem`: the client blocks."""
+        response: dict[str, Any] = yield partial(self._call, operation, request, write)
         return response
 
     def perform(self, step: WireStep) -> Any:
-        """Carry out one step in this thread."""
-        return step.work()  # type: ignore[union-attr]  # it has no others
+        """Perform one step in this thread."""
+        return step()  # type: ignore[operator]  # it has no others
 
     async def aperform(self, step: WireStep) -> Any:
-        """Carry out one step in a thread that this task waits for."""
+        """Perform one step in a thread that this task waits for."""
         import asyncio
 
         return await asyncio.to_thread(self.perform, step)
 
+    async def leave(self) -> None:
+        """Do nothing: no connection belongs to an event loop."""
+
+    def close(self) -> None:
+        """Stop using the client; its owner closes it."""
+        self._closed = True
+
     def _call(self, operation: str, request: WireRequest, write: bool) -> dict[str, Any]:
+        if self._closed:
+            raise StoreClosed(CLOSED)
         if self._mock is not None and (mocked := self._mock.wire()) is not None:
             return mocked.call(operation, request, write=write)
         retries: RetryState | None = None
         while True:
-            reply = self._ask(operation, made(request), write)
+            reply = self._ask(operation, request() if callable(request) else request, write)
             if isinstance(reply, dict):
                 return reply
             retries = retries or RetryState(self._policy, self._clock, "the boto3 client", write=write)
             self._clock.wait(SignalSafeEvent(), retries.after(reply))
 
-    async def leave(self) -> None:
-        """Nothing belongs to an event loop."""
-
-    def close(self) -> None:
-        """Use the client no more; closing it is its owner's."""
-        self._closed = True
-        if self._mock is not None:
-            self._mock.close()
-
     def _ask(
         self, operation: str, request: dict[str, Any], write: bool
     ) -> dict[str, Any] | ServiceError | NoResponse:
-        if self._closed:
-            raise StoreClosed("it was closed: open another")
         sent = self.time.monotonic()
         try:
             with self._turns:
-                answer = getattr(self._client, method(operation))(**to_boto(request))
+                response = getattr(self._client, method(operation))(**to_boto(request))
         except Exception as error:
             reply = _failure(error)
             if reply is None:
                 raise
-            self._observe(getattr(error, "response", None), sent)
-            return _doubted(reply) if write and self._sent_before(error) else reply
-        self._observe(answer, sent)
-        return {name: from_boto(value) for name, value in answer.items() if name != "ResponseMetadata"}
+            said = getattr(error, "response", None)
+            self._observe(said, sent)
+            # Whether botocore may have sent the request before the time that the error is about.
+            resent = _metadata(said).get("RetryAttempts") if said else self._retries
+            return _doubt(reply) if write and resent else reply
+        self._observe(response, sent)
+        return _without_metadata(response)
 
-    def _observe(self, answer: dict[str, Any] | None, sent: float) -> None:
-        headers = _metadata(answer).get("HTTPHeaders", {})
-        self.time.observe(headers.get("date"), sent, self.time.monotonic())
-
-    def _sent_before(self, error: Exception) -> bool:
-        """Whether botocore may have sent the request before the time that the error is about."""
-        response = getattr(error, "response", None)
-        return bool(_metadata(response).get("RetryAttempts")) if response else self._retries
+    def _observe(self, response: dict[str, Any] | None, sent: float) -> None:
+        date = _metadata(response).get("HTTPHeaders", {}).get("date")
+        self.time.observe(date, sent, self.time.monotonic())
 
 
 def _client(given: Any, service: str) -> Any:
-    """The client itself, or one made by a session; a mock is what it is made for."""
+    """Return the client, or make one from a session; a mock is what it was made for."""
     bases = {f"{base.__module__}.{base.__name__}" for base in type(given).__mro__}
     if "boto3.session.Session" in bases:
         return given.client(service)
     if "botocore.session.Session" in bases:
         return given.create_client(service)
     if "boto3.resources.base.ServiceResource" in bases:
-        # The client behind a resource takes and gives values in another form.
-        raise InvalidOption(f"a boto3 resource is no client: give boto3.client({service!r}), or the session")
+        # The client behind a resource takes and returns values in another form.
+        raise InvalidOption(f"pass boto3.client({service!r}) or a session, and not a resource of boto3")
     return given
 
 
+def _retries(client: Any) -> bool:
+    """Return whether the client retries by itself; a mock does not."""
+    config: Any = getattr(getattr(client, "meta", None), "config", None)
+    if not f"{type(config).__module__}.".startswith("botocore."):
+        return False
+    return (config.retries or {}).get("total_max_attempts") != 1
+
+
+# Names and values
+
+
 def method(operation: str) -> str:
-    """The name that boto3 has for an operation: `put_item` for `PutItem`."""
+    """Return boto3's name of an operation: `put_item` for `PutItem`."""
     return re.sub(r"(?<!^)(?=[A-Z])", "_", operation).lower()
 
 
 def to_boto(value: Any) -> Any:
-    """A request as boto3 takes it: with bytes in place of base64 text."""
-    if isinstance(value, dict):
-        if len(value) == 1:
-            ((name, leaf),) = value.items()
-            if name == "B" and isinstance(leaf, str):
-                return {name: b64decode(leaf)}
-            if name == "BS" and isinstance(leaf, list):
-                return {name: [b64decode(one) if isinstance(one, str) else to_boto(one) for one in leaf]}
-        if isinstance(value.get("BinaryValue"), str):  # of an SQS message's attribute
-            return {**value, "BinaryValue": b64decode(value["BinaryValue"])}
-        return {name: to_boto(one) for name, one in value.items()}
-    return [to_boto(one) for one in value] if isinstance(value, list) else value
+    """Convert a request to boto3's form: with bytes in place of base64 text."""
+    if isinstance(value, list):
+        return [to_boto(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    if len(value) == 1:
+        ((name, leaf),) = value.items()
+        if name == "B" and isinstance(leaf, str):
+            return {name: b64decode(leaf)}
+        if name == "BS" and isinstance(leaf, list):
+            return {name: [b64decode(one) if isinstance(one, str) else to_boto(one) for one in leaf]}
+    if isinstance(value.get("BinaryValue"), str):  # of an SQS message's attribute
+        return {**value, "BinaryValue": b64decode(value["BinaryValue"])}
+    return {name: to_boto(one) for name, one in value.items()}
 
 
 def from_boto(value: Any) -> Any:
-    """An answer of boto3 as it was on the wire: base64 text, and moments in seconds."""
+    """Convert a response of boto3 to its form on the wire: base64 text, and moments in seconds."""
     if isinstance(value, dict):
         return {name: from_boto(one) for name, one in value.items()}
     if isinstance(value, list):
@@ -154,45 +177,103 @@ def from_boto(value: Any) -> Any:
     return value.timestamp() if isinstance(value, datetime) else value
 
 
-def _retries(client: Any) -> bool:
-    """Whether the client sends again by itself; a mock does not."""
-    config: Any = getattr(getattr(client, "meta", None), "config", None)
-    if not f"{type(config).__module__}.".startswith("botocore."):
-        return False
-    return (config.retries or {}).get("total_max_attempts") != 1
+def _without_metadata(response: dict[str, Any]) -> dict[str, Any]:
+    return {name: from_boto(value) for name, value in response.items() if name != "ResponseMetadata"}
 
 
-def _metadata(answer: dict[str, Any] | None) -> dict[str, Any]:
-    return (answer or {}).get("ResponseMetadata") or {}
+def _metadata(response: dict[str, Any] | None) -> dict[str, Any]:
+    return (response or {}).get("ResponseMetadata") or {}
+
+
+# Errors
 
 
 def _failure(error: Exception) -> ServiceError | NoResponse | None:
-    """An error of botocore's in our words; None for what is none of botocore's."""
+    """Translate an error of botocore; None for any other."""
     exceptions: Any = sys.modules.get("botocore.exceptions")
     if exceptions is None:
         return None
     if isinstance(error, exceptions.ClientError):
-        return _refusal(error.response)
+        response: dict[str, Any] = error.response
+        said, status = response.get("Error", {}), _metadata(response).get("HTTPStatusCode", 400)
+        code, message = str(said.get("Code", "Unknown")), str(said.get("Message", ""))
+        return ServiceError(code, message, status, _without_metadata(response))
     if not isinstance(error, exceptions.BotoCoreError):
         return None
-    # What else goes wrong with a connection may do so after the request was sent.
-    unsent = ("EndpointConnectionError", "ConnectTimeoutError", "ProxyConnectionError")
     network = (exceptions.HTTPClientError, exceptions.ConnectionError, exceptions.IncompleteReadError)
-    maybe = isinstance(error, network) and type(error).__name__ not in unsent
+    maybe = isinstance(error, network) and type(error).__name__ not in UNSENT
     return NoResponse(str(error), ErrorKind.FAILED if maybe else ErrorKind.UNREACHED, error)
 
 
-def _refusal(response: dict[str, Any]) -> ServiceError:
-    error = response.get("Error", {})
-    body = {name: from_boto(value) for name, value in response.items() if name != "ResponseMetadata"}
-    status = _metadata(response).get("HTTPStatusCode", 400)
-    return ServiceError(str(error.get("Code", "Unknown")), str(error.get("Message", "")), status, body)
-
-
-def _doubted(reply: ServiceError | NoResponse) -> ServiceError | NoResponse:
-    """What is left of an error that says "not applied" when it was not about the first sending."""
-    if kind(reply) is ErrorKind.REFUSED:  # whoever finds its own write in the way knows that it was applied
+def _doubt(reply: ServiceError | NoResponse) -> ServiceError | NoResponse:
+    """Weaken an error that says "not applied" if the request had been sent before."""
+    if kind(reply) is ErrorKind.REFUSED:  # a caller that finds its own write knows that it was applied
         return reply
     if isinstance(reply, NoResponse):
         return NoResponse(reply.why, ErrorKind.FAILED, reply.error)
     return NoResponse(f"{reply}, after the client had sent it before", ErrorKind.FAILED, reply)
+
+
+# moto
+
+
+def mocked() -> bool:
+    """Return whether moto stands in for AWS in this process now."""
+    moto = sys.modules.get(MOTO)
+    if getattr(getattr(moto, "botocore_stubber", None), "enabled", False):
+        return True
+    return any(getattr(getattr(moto, mode, None), "_nested_count", 0) for mode in ELSEWHERE)
+
+
+class Mock:
+    """The way to one service while moto stands in for it. `inside` says whether it was opened in a mock."""
+
+    def __init__(
+        self,
+        service: str,
+        region: str,
+        endpoint: ServiceEndpoint,
+        *,
+        clock: Clock,
+        time: ServiceTime,
+        credentials: Credentials | None = None,
+        inside: bool | None = None,
+    ) -> None:
+        self._service, self._region, self._credentials = service, region, credentials
+        self._clock, self._time = clock, time
+        # A local server is asked itself, as botocore does inside a mock.
+        self._possible = endpoint.amazon
+        self._inside = self._possible and (mocked() if inside is None else inside)
+        self._opening = threading.Lock()
+        self._wire: BotoWire | None = None
+        self._closed = False
+
+    def wire(self) -> BotoWire | None:
+        """Return botocore during a mock; None if the service itself is to be asked."""
+        if not self._possible or MOTO not in sys.modules:
+            return None
+        if not mocked():
+            if self._inside:
+                raise StoreClosed(ENDED)
+            return None
+        with self._opening:
+            if self._closed:
+                raise StoreClosed(CLOSED)
+            self._wire = self._wire or self._open()
+            return self._wire
+
+    def _open(self) -> BotoWire:
+        own: dict[str, str | None] = {}
+        if (known := self._credentials) is not None:
+            own = {"aws_access_key_id": known.access_key, "aws_secret_access_key": known.secret_key}
+            own["aws_session_token"] = known.token
+        config = require("botocore.config", "boto").Config(retries={"total_max_attempts": 1})
+        # moto's server stands behind boto3.client, and nowhere else.
+        boto3 = require("boto3", "boto")
+        client = boto3.client(self._service, region_name=self._region, config=config, **own)
+        turns: AbstractContextManager[Any] = _turns if self._service == "dynamodb" else nullcontext()
+        return BotoWire(client, clock=self._clock, time=self._time, turns=turns)
+
+    def close(self) -> None:
+        """Refuse later calls."""
+        self._closed = True

@@ -1,29 +1,40 @@
-"""Connections for threads: sockets that are kept open, and closed after anything unexpected."""
+"""Connections to one service that stay open: sockets for threads, asyncio's transports for event loops.
+
+Threads share one pool, and each event loop has its own. `Pool` holds what both have: which connections are
+idle. A connection is taken from it or opened, used for one request, and kept only if the whole response came
+and nothing more. Renewals of leases wait for no other caller: they take no place, and open a connection if
+none is idle.
+"""
 
 import socket
 import ssl
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import msgspec
 
-from semel.aws.endpoint import Proxy, ServiceEndpoint, find_proxy, tls
+from semel.aws.environment import Proxy, ServiceEndpoint, find_proxy, tls
 from semel.aws.errors import ErrorKind, NoResponse
-from semel.aws.http1 import HttpResponse, MalformedResponse, Reader
-from semel.aws.transport import WireStep
+from semel.aws.http1 import CLOSED, HttpResponse, MalformedResponse, Reader
 from semel.core.commands import Pause
-from semel.core.connections import ANSWER_SECONDS, read_poller
+from semel.core.connections import ANSWER_SECONDS, PerLoop, close_after_loop, read_poller
 from semel.core.running import RENEWING
 from semel.core.runtime import FORKING
 from semel.core.threads import FairSemaphore, SignalSafeEvent, Waiter
 from semel.errors import StoreClosed
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    import asyncio
+
+    from semel.aws.wire import WireStep
 
 # `HttpConnection` has a slot that is called socket as well, which a type checker sees first.
 Socket: TypeAlias = socket.socket
+# What breaks with a connection.
+BROKEN = (OSError, MalformedResponse)
 
 RECEIVE = 64 * 1024
 # Less than load balancers and NAT gateways wait before they forget a silent connection.
@@ -31,136 +42,128 @@ IDLE_SECONDS = 30.0
 
 
 class ConnectionLimits(msgspec.Struct, frozen=True):
-    """How many connections there may be, and how long they may take; times are in seconds."""
+    """How many requests may be in flight, and how long they may take; times are in seconds."""
 
-    # They are opened as they are needed, so a high number costs nothing until then.
+    # Connections are opened as they are needed, so a high number costs nothing until then.
     connections: int = 50
     connect_timeout: float = ANSWER_SECONDS
     read_timeout: float = ANSWER_SECONDS
 
 
-class AwsRoute(msgspec.Struct, frozen=True):
-    """The way to a service, the same for threads and for event loops."""
+class Route:
+    """The way to a service, and what its failures mean."""
 
-    endpoint: ServiceEndpoint
-    limits: ConnectionLimits
-    monotonic: Callable[[], float]
+    def __init__(
+        self, endpoint: ServiceEndpoint, limits: ConnectionLimits, monotonic: Callable[[], float]
+    ) -> None:
+        self.endpoint = endpoint
+        self.limits = limits
+        self.monotonic = monotonic
+        self._context: ssl.SSLContext | None = None
 
-    @property
+    def tls(self) -> ssl.SSLContext | None:
+        """Return the context of a secure endpoint."""
+        if self._context is None and self.endpoint.secure:
+            self._context = tls()
+        return self._context
+
     def full(self) -> NoResponse:
-        """The outcome where no connection became free in time."""
-        limits = self.limits
-        return NoResponse(
-            f"all {limits.connections} connections were in use for {limits.read_timeout:g} s: allow for more",
-            ErrorKind.UNREACHED,
-        )
-
-    def proxy(self) -> Proxy | None:
-        """The environment's proxy for it."""
-        return find_proxy(self.endpoint)
+        """Describe that no place became free in time."""
+        places, seconds = self.limits.connections, self.limits.read_timeout
+        why = f"all {places} connections were in use for {seconds:g} s: allow for more"
+        return NoResponse(why, ErrorKind.UNREACHED)
 
     def unreached(self, error: Exception) -> NoResponse:
-        """What a connection that could not be made means."""
-        return NoResponse(
-            _why(error, "no connection", self.limits.connect_timeout), ErrorKind.UNREACHED, error
-        )
+        """Describe an error before the whole request was sent."""
+        why = _why(error, "no connection", self.limits.connect_timeout)
+        return NoResponse(why, ErrorKind.UNREACHED, error)
 
     def torn(self, error: Exception) -> NoResponse:
-        """What a connection that broke after the request was sent means."""
+        """Describe an error after the request was sent."""
         return NoResponse(_why(error, "no answer", self.limits.read_timeout), ErrorKind.FAILED, error)
-
-
-def refusal(answer: HttpResponse) -> MalformedResponse | None:
-    """Why a proxy did not open the tunnel."""
-    return None if answer.status == 200 else MalformedResponse(f"the proxy said {answer.status} to it")
 
 
 def _why(error: Exception, missing: str, limit: float) -> str:
     if isinstance(error, TimeoutError):
-        return f"{missing} within {limit:g} s (timeout= in the URL of a store says how long is waited)"
+        return f"{missing} within {limit:g} s (timeout= in the URL of a store sets the limit)"
     return str(error) or type(error).__name__
 
 
-class PooledConnection(Protocol):
-    """A connection that is kept for the next request."""
-
-    idle_since: float
-
-    def usable(self, now: float) -> bool:
-        """Whether it can take a request."""
-
-    def close(self) -> None:
-        """Hang up."""
+def _check_tunnel(response: HttpResponse) -> None:
+    if response.status != 200:
+        raise MalformedResponse(f"the proxy said {response.status} to it")
 
 
-L = TypeVar("L", bound=PooledConnection)
+C = TypeVar("C", bound="HttpConnection | AsyncHttpConnection")
 
 
-class IdleConnections(Generic[L]):
-    """Connections that wait for a request: the last to come goes first, so that one too many grows old."""
+class Pool(Generic[C]):
+    """The idle connections: the last one used is the first one taken, so that unneeded ones grow old."""
 
-    def __init__(self) -> None:
-        self._connections: deque[L] = deque()
+    def __init__(self, route: Route) -> None:
+        self._route = route
+        self._idle: deque[C] = deque()
+        self._closed = False
 
-    def take(self, now: float) -> L | None:
-        """One that can take a request."""
-        while (connection := self._if_any(self._connections.pop)) is not None:
-            if connection.usable(now):
+    def take(self, now: float) -> C | None:
+        """Take a connection that can take a request."""
+        while True:
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                return None
+            if now - connection.idle_since < IDLE_SECONDS and not connection.readable():
                 return connection
             connection.close()
-        return None
 
-    def give(self, connection: L, now: float) -> None:
-        """Keep one for later, and hang up on one that nobody wanted for long."""
-        connection.idle_since = now
-        self._connections.append(connection)
-        oldest = self._if_any(lambda: self._connections[0])
-        if (
-            oldest is not None
-            and now - oldest.idle_since > IDLE_SECONDS
-            and (old := self._if_any(self._connections.popleft)) is not None
-        ):
-            old.close()
+    def keep(self, connection: C, response: HttpResponse, sent: float) -> HttpResponse:
+        """Keep a connection for the next request if it can take one, and close one that grew too old."""
+        response.sent, response.received = sent, self._route.monotonic()
+        if not response.reusable:
+            connection.close()
+            return response
+        idle, connection.idle_since = self._idle, response.received
+        idle.append(connection)
+        try:
+            if response.received - idle[0].idle_since > IDLE_SECONDS:
+                idle.popleft().close()
+        except IndexError:  # another thread took it
+            pass
+        if self._closed:  # by another thread, which may have looked just before
+            self.close_idle()
+        return response
 
-    def close(self) -> None:
-        """Hang up on all of them."""
-        while (connection := self._if_any(self._connections.pop)) is not None:
+    def close_idle(self) -> None:
+        """Close every idle connection."""
+        while True:
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                return
             connection.close()
 
-    @staticmethod
-    def _if_any(end: Callable[[], L]) -> L | None:
-        try:
-            return end()
-        except IndexError:  # there is none, or another thread took it
-            return None
+
+# Threads
 
 
 class HttpConnection:
-    """A connection, and what it takes to see whether it is still good."""
+    """A socket that is kept open."""
 
     __slots__ = ("idle_since", "readable", "socket")
 
     def __init__(self, connected: Socket) -> None:
         self.socket: Socket = connected
-        self.readable: Callable[..., Any] = read_poller(connected)
+        self.readable: Callable[[], Any] = read_poller(connected)
+        """Whether it cannot take a request: a server that speaks unasked has hung up."""
         self.idle_since: float = 0.0
 
-    def usable(self, now: float) -> bool:
-        """Whether it can take a request: a server that says something unasked has hung up."""
-        return now - self.idle_since < IDLE_SECONDS and not self.readable()
-
-    def ask(self, request: bytes, reader: Reader) -> HttpResponse:
-        """Send a request, and read what comes back."""
-        self.socket.sendall(request)
-        return self.receive(reader)
-
     def receive(self, reader: Reader) -> HttpResponse:
-        """Read a whole answer."""
+        """Read a whole response."""
         while True:
             data = self.socket.recv(RECEIVE)
-            answer = reader.feed(data) if data else reader.end()
-            if answer is not None:
-                return answer
+            response = reader.feed(data) if data else reader.end()
+            if response is not None:
+                return response
 
     def close(self) -> None:
         """Hang up."""
@@ -168,100 +171,300 @@ class HttpConnection:
             self.socket.close()
 
 
-class HttpPool:
-    """The connections that a process's threads share."""
+class HttpPool(Pool[HttpConnection]):
+    """The connections of a process: those that its threads share, and those of each event loop."""
 
-    def __init__(self, route: AwsRoute) -> None:
-        self._route = route
-        self._closed = False
-        self._context: ssl.SSLContext | None = None
+    def __init__(self, route: Route) -> None:
+        super().__init__(route)
         self._begin()
         FORKING.add(self)
 
     def _begin(self) -> None:
-        self._semaphore = FairSemaphore(self._route.limits.connections)
-        self._idle: IdleConnections[HttpConnection] = IdleConnections()
+        self._idle = deque()
+        self._places = FairSemaphore(self._route.limits.connections)
+        self._loops = PerLoop(partial(LoopPool, self._route), LoopPool.close, LoopPool.drop)
 
-    def reset_after_fork(self) -> None:
-        """In a forked child: the connections are the parent's, and stay open when the copies are closed."""
-        left = self._idle
+    def reset_after_fork(self) -> Any:
+        """In a forked child: close copies of sockets, and leave the parent's event loops alone."""
+        idle, loops = self._idle, self._loops
         self._begin()
-        left.close()
+        for connection in idle:
+            connection.close()
+        return loops
 
-    def perform(self, step: WireStep) -> Any:
-        """Carry out one step of a round trip in this thread."""
-        if type(step) is bytes:
-            return self.send(step)
-        if isinstance(step, Pause):
-            return step.clock.wait(SignalSafeEvent(), step.seconds)
-        return step.work()  # type: ignore[union-attr]
-
-    def send(self, request: bytes) -> HttpResponse | NoResponse:
-        """Send a request; its answer, or what became of it."""
+    def perform(self, step: "WireStep") -> Any:
+        """Perform one step of a round trip in this thread."""
+        if not isinstance(step, bytes):
+            if isinstance(step, Pause):
+                return step.clock.wait(SignalSafeEvent(), step.seconds)
+            return step()
         if self._closed:
             raise StoreClosed("it was closed: open another")
-        waiter = Waiter()
+        route, waiter = self._route, Waiter()
         with waiter.held:
             # A renewal waits for no caller: if the lease expires, its work is repeated.
-            free = RENEWING.get() or self._semaphore.acquire(waiter, self._route.limits.read_timeout)
-            if not free:
-                return self._route.full
+            if not (RENEWING.get() or self._places.acquire(waiter, route.limits.read_timeout)):
+                return route.full()
             try:
-                connection = self._idle.take(self._route.monotonic()) or self._connect()
-                return self._ask(connection, request)
-            except (OSError, MalformedResponse) as error:
-                return self._route.unreached(error)
+                sent = route.monotonic()
+                connection = self.take(sent)
+                if connection is None:
+                    connection = self._connect()
+                    sent = route.monotonic()
+                return self._ask(connection, step, sent)
+            except BROKEN as error:
+                return route.unreached(error)
             finally:
-                self._semaphore.release(waiter)
+                self._places.release(waiter)
 
-    def close(self) -> None:
-        """Hang up; what is under way hangs up when it is done."""
-        self._closed = True
-        self._idle.close()
-
-    def _ask(self, connection: HttpConnection, request: bytes) -> HttpResponse | NoResponse:
+    def _ask(self, connection: HttpConnection, request: bytes, sent: float) -> HttpResponse | NoResponse:
         try:
-            sent = self._route.monotonic()
-            # What raises here has not sent the whole: the service cannot have acted on it.
+            # An error here means that the whole was not sent: the service cannot have acted on it.
             connection.socket.sendall(request)
             try:
-                answer = connection.receive(Reader())
-            except (OSError, MalformedResponse) as error:
+                response = connection.receive(Reader())
+            except BROKEN as error:
                 connection.close()
                 return self._route.torn(error)
         except BaseException:
             connection.close()
             raise
-        answer.sent, answer.received = sent, self._route.monotonic()
-        self._keep(connection, answer)
-        return answer
-
-    def _keep(self, connection: HttpConnection, answer: HttpResponse) -> None:
-        if not answer.reusable:
-            connection.close()
-            return
-        self._idle.give(connection, answer.received)
-        if self._closed:  # by another thread, which may have looked a moment too soon
-            self.close()
+        return self.keep(connection, response, sent)
 
     def _connect(self) -> HttpConnection:
-        route, proxy = self._route, self._route.proxy()
-        via: Any = proxy or route.endpoint
+        route, proxy = self._route, find_proxy(self._route.endpoint)
+        via: Proxy | ServiceEndpoint = proxy or route.endpoint
         connected = socket.create_connection((via.host, via.port), route.limits.connect_timeout)
         try:
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if proxy is not None:
-                self._tunnel(connected, proxy)
-            if route.endpoint.secure:
-                self._context = self._context or tls()
-                connected = self._context.wrap_socket(connected, server_hostname=route.endpoint.host)
+                connected.sendall(proxy.request(route.endpoint))
+                _check_tunnel(HttpConnection(connected).receive(Reader(tunnel=True)))
+            if (context := route.tls()) is not None:
+                connected = context.wrap_socket(connected, server_hostname=route.endpoint.host)
             connected.settimeout(route.limits.read_timeout)
         except BaseException:
             connected.close()
             raise
         return HttpConnection(connected)
 
-    def _tunnel(self, connected: socket.socket, proxy: Proxy) -> None:
-        answer = HttpConnection(connected).ask(proxy.request(self._route.endpoint), Reader(tunnel=True))
-        if (problem := refusal(answer)) is not None:
-            raise problem
+    async def aperform(self, step: "WireStep") -> Any:
+        """Perform one step of a round trip in this task."""
+        import asyncio
+
+        if not isinstance(step, bytes):
+            if isinstance(step, Pause):
+                return await step.clock.wait_async(asyncio.Event(), step.seconds)
+            return await asyncio.to_thread(step)
+        if self._closed:
+            raise StoreClosed("it was closed: open another")
+        return await self._loops.here().send(step)
+
+    async def leave(self) -> None:
+        """Close the running loop's connections."""
+        await self._loops.leave()
+
+    def close(self) -> None:
+        """Close every connection; those of threads that are in use follow when they are free."""
+        self._closed = True
+        self.close_idle()
+        self._loops.drop_all()
+
+
+# Event loops
+
+
+class AsyncHttpConnection:
+    """A connection of an event loop, with one request on it at a time."""
+
+    def __init__(self, loop: "asyncio.AbstractEventLoop", silence: float) -> None:
+        self._loop = loop
+        self._silence = silence
+        self._reader = Reader()
+        self._response: asyncio.Future[HttpResponse] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._poll: Callable[[], object] = bool
+        self.gone: asyncio.Future[None] = loop.create_future()
+        self.transport: Any = None
+        self.idle_since: float = 0.0
+
+    async def ask(self, request: bytes, reader: Reader) -> HttpResponse:
+        """Send a request and return its response."""
+        self._reader, self._response = reader, self._loop.create_future()
+        self._timer = self._loop.call_later(self._silence, self._time_out)
+        try:
+            self.transport.write(request)
+            return await self._response
+        finally:
+            self._timer.cancel()
+            self._response = None
+
+    def readable(self) -> bool:
+        """Whether it cannot take a request; the loop may not have noticed yet that the server hung up."""
+        return self.transport.is_closing() or bool(self._poll())
+
+    def close(self) -> None:
+        """Hang up; `gone` is done when that is done."""
+        self.transport.abort()
+
+    # asyncio calls the rest: it is an `asyncio.Protocol` that does not import asyncio.
+
+    def connection_made(self, transport: "asyncio.BaseTransport") -> None:
+        """Keep the transport."""
+        self.transport = transport
+        handle = transport.get_extra_info("socket")
+        if handle is not None:
+            self._poll = read_poller(handle)
+
+    def data_received(self, data: bytes) -> None:
+        """Read on, and wait for the rest."""
+        if self._response is None or self._response.done():
+            self.close()
+            return
+        try:
+            response = self._reader.feed(data)
+        except MalformedResponse as error:
+            self._fail(error)
+            return
+        if response is not None:
+            self._response.set_result(response)
+        elif self._timer is not None:
+            self._timer.cancel()
+            self._timer = self._loop.call_later(self._silence, self._time_out)
+
+    def eof_received(self) -> None:
+        """Read to the end, which may be where the response ends."""
+        if self._response is not None and not self._response.done():
+            try:
+                self._response.set_result(self._reader.end())
+            except MalformedResponse as error:
+                self._fail(error)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Fail the request."""
+        self._fail(error or MalformedResponse(CLOSED))
+        if not self.gone.done():
+            self.gone.set_result(None)
+
+    def pause_writing(self) -> None:
+        """Do nothing: there is one request at a time, and it is written whole."""
+
+    resume_writing = pause_writing
+
+    def _time_out(self) -> None:
+        self._fail(TimeoutError(f"nothing came for {self._silence:g} s"))
+
+    def _fail(self, error: Exception) -> None:
+        if self._response is not None and not self._response.done():
+            self._response.set_exception(error)
+
+
+class LoopPool(Pool[AsyncHttpConnection]):
+    """The connections of one event loop."""
+
+    def __init__(self, route: Route) -> None:
+        import asyncio
+
+        super().__init__(route)
+        self._loop = asyncio.get_running_loop()
+        self._places = asyncio.Semaphore(route.limits.connections)
+        self._timeout = asyncio.timeout
+        self._connections: set[AsyncHttpConnection] = set()
+        self._guard: AsyncGenerator[None, None] | None = None
+
+    async def send(self, request: bytes) -> HttpResponse | NoResponse:
+        """Send a request and return its response, or why there is none."""
+        if RENEWING.get():  # it waits for no caller: if the lease expires, its work is repeated
+            return await self._send(request)
+        if self._places.locked():
+            try:
+                async with self._timeout(self._route.limits.read_timeout):
+                    await self._places.acquire()
+            except TimeoutError:
+                return self._route.full()
+        else:
+            await self._places.acquire()
+        try:
+            return await self._send(request)
+        finally:
+            self._places.release()
+
+    async def _send(self, request: bytes) -> HttpResponse | NoResponse:
+        try:
+            connection = self.take(self._route.monotonic()) or await self._connect()
+        except BROKEN as error:
+            return self._route.unreached(error)
+        sent = self._route.monotonic()
+        try:
+            response = await connection.ask(request, Reader())
+        except BROKEN as error:
+            connection.close()
+            return self._route.torn(error)
+        except BaseException:  # a cancellation: the response may still come, and must not be another's
+            connection.close()
+            raise
+        return self.keep(connection, response, sent)
+
+    async def close(self) -> None:
+        """Hang up, and wait until that is done."""
+        if self._guard is not None:
+            await self._guard.aclose()
+
+    def drop(self) -> None:
+        """Hang up from outside the loop, whatever its state."""
+        if self._loop.is_closed():
+            for connection in self._connections:
+                close_after_loop(connection.transport)
+            return
+        closing = self.close()
+        try:
+            self._loop.run_until_complete(closing)
+        except RuntimeError:  # it runs, or another one does in this thread
+            closing.close()
+            with suppress(RuntimeError):  # it was closed a moment ago
+                self._loop.call_soon_threadsafe(self._hang_up)
+
+    def _hang_up(self) -> None:
+        for connection in list(self._connections):
+            connection.close()
+
+    async def _connect(self) -> AsyncHttpConnection:
+        if self._guard is None:
+            self._guard = self._until_the_end()
+            await anext(self._guard)
+        route, proxy, context = self._route, find_proxy(self._route.endpoint), self._route.tls()
+        via: Proxy | ServiceEndpoint = proxy or route.endpoint
+        secure: dict[str, Any] = {}
+        if context is not None and proxy is None:
+            secure = {"ssl": context, "server_hostname": route.endpoint.host}
+        protocol: Any = partial(AsyncHttpConnection, self._loop, route.limits.read_timeout)
+        connection: AsyncHttpConnection
+        async with self._timeout(route.limits.connect_timeout):
+            _, connection = await self._loop.create_connection(protocol, via.host, via.port, **secure)
+            if proxy is not None:
+                await self._tunnel(connection, proxy, context)
+        self._connections.add(connection)
+        connection.gone.add_done_callback(lambda _: self._connections.discard(connection))
+        return connection
+
+    async def _tunnel(self, connection: AsyncHttpConnection, proxy: Proxy, context: Any) -> None:
+        endpoint, transport, protocol = self._route.endpoint, connection.transport, connection
+        try:
+            _check_tunnel(await connection.ask(proxy.request(endpoint), Reader(tunnel=True)))
+            started: Any = self._loop.start_tls
+            connection.transport = await started(transport, protocol, context, server_hostname=endpoint.host)
+        except BaseException:
+            transport.abort()
+            raise
+
+    async def _until_the_end(self) -> AsyncGenerator[None, None]:
+        """Hang up when the loop ends: `asyncio.run` closes the generators that are still open."""
+        import asyncio
+
+        try:
+            yield
+        finally:
+            self._guard = None
+            self._hang_up()
+            if self._connections:
+                await asyncio.wait([connection.gone for connection in self._connections])

@@ -1,27 +1,28 @@
 """The server's time, estimated from the Date headers of its responses and the machine's own clocks.
 
-The rule: a response that contradicts what is known moves the clock only when two more agree with it, and none
-with what is known. Until then any may be right, so the span reaches from the earliest time to the latest.
+The rule: a response that contradicts the estimate moves it only after two more agree with that response and
+none with the estimate. Until then either may be right, so the span covers both.
 """
 
 import re
-from typing import NamedTuple
+
+import msgspec
 
 from semel.core.clock import Clock
 
 # A Date is cut to the second, so the server's clock is up to this much further on.
 RESOLUTION = 1.0
-# Some servers write the Date a little before they answer, and the hosts behind one name differ a little.
+# Some servers write the Date a little before they respond, and the hosts behind one name differ a little.
 SLACK = 0.05
 # How fast two clocks may drift apart; a quartz does a tenth of this.
 DRIFT = 200e-6
-# What is taken for the margin of the machine's own clock until an answer has come.
+# The assumed margin of the machine's own clock until the first response.
 UNKNOWN = 1.0
-# So many answers that agree are believed, whatever was known before.
+# This many responses that agree are believed, whatever the estimate was before.
 AGREEING = 3
-# Among so many are enough that agree, even if some are wrong.
+# Of this many responses, AGREEING agree even if some are wrong.
 ENOUGH = 2 * AGREEING - 1
-# A server whose dates never agree is not remembered without end.
+# The most contradicting estimates that are kept of a server whose dates never agree.
 MOST_RIVALS = 8
 
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
@@ -31,139 +32,116 @@ DATE = re.compile(
 )
 
 
-class OffsetEstimate(NamedTuple):
-    """Between which two figures lies what the monotonic clock has to be given to reach the server's time."""
+class OffsetEstimate(msgspec.Struct, frozen=True):
+    """Bounds of the difference between the server's time and the monotonic clock."""
 
     lowest: float
     highest: float
     known_at: float
-    answers: int = 1
+    responses: int = 1
 
-    def aged(self, moment: float) -> "OffsetEstimate":
-        """What is left of it at a later moment: the clocks drift apart."""
-        drift = DRIFT * max(0.0, moment - self.known_at)
-        return self._replace(lowest=self.lowest - drift, highest=self.highest + drift)
-
-    def agrees(self, other: "OffsetEstimate") -> bool:
-        """Whether both can be right."""
-        return self.lowest <= other.highest and other.lowest <= self.highest
-
-    def narrowed(self, answer: "OffsetEstimate") -> "OffsetEstimate":
-        """What is known if both are right."""
-        lowest, highest = max(self.lowest, answer.lowest), min(self.highest, answer.highest)
-        return OffsetEstimate(lowest, highest, answer.known_at, self.answers + 1)
+    def bounds(self, elapsed: float) -> tuple[float, float]:
+        """Return the bounds at a later moment: the clocks drift apart."""
+        drift = DRIFT * max(0.0, elapsed - self.known_at)
+        return self.lowest - drift, self.highest + drift
 
 
 class ServiceTime:
-    """What time it is for the server.
+    """The server's time, as a span that it certainly lies in.
 
-    Each answer says that the server's clock, at some moment between sending and receiving, stood within a
-    certain second. What the monotonic clock has to be given to reach the server's time therefore lies
-    between two bounds, which come closer with every answer. A machine's clock that lies within them is
-    believed; one that does not, or no longer since somebody set it, is replaced by their middle. The first
-    answer is believed where the machine's clock agrees with it.
+    Each response says that the server's clock, at some moment between sending and receiving, stood within a
+    certain second. The difference between the server's time and the monotonic clock therefore lies between
+    two bounds, which come closer with every response. The machine's clock is believed while it lies within
+    them, and otherwise replaced by their middle. The first response is believed if that clock agrees with it.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        # A clock that a test moves says when it is for the store, but not when a request is signed.
+        # A clock that a test moves is the store's time, but does not date signatures.
         self._machine = clock if clock.imposed() is None else Clock()
-        # What is known, and what answers have said since that contradicts it, the latest last; replaced as
-        # one, since threads share them.
+        # The estimate, and those of later responses that contradict it, the latest last. Replaced as one
+        # value, since threads share them.
         self._estimates: tuple[OffsetEstimate | None, tuple[OffsetEstimate, ...]] = (None, ())
-        self._read: tuple[str, float | None] = ("", None)
+        self._parsed: tuple[str, float | None] = ("", None)
+        self.monotonic = self._machine.monotonic
+        """Read it before a request is sent and after its response has arrived."""
 
     @property
     def known(self) -> bool:
-        """Whether answers have told the time yet."""
+        """Whether responses have told the time yet."""
         return self._estimates[0] is not None
 
     @property
     def contradicted(self) -> bool:
-        """Whether the latest answer contradicts what is known, and has to be confirmed by others."""
+        """Whether the latest response contradicts the estimate, and needs others to confirm it."""
         return bool(self._estimates[1])
 
     def span(self) -> tuple[float, float]:
-        """What the server's clock has certainly reached, and what it has certainly not passed."""
+        """Return the time that the server's clock has certainly reached, and one it has not passed."""
         imposed = self._clock.imposed()
         if imposed is not None:
             return imposed, imposed
-        elapsed, (known, rivals) = self._machine.monotonic(), self._estimates
-        known = known.aged(elapsed) if known else self._own(elapsed)
-        lowest, highest = known.lowest, known.highest
+        elapsed, (known, rivals) = self.monotonic(), self._estimates
+        lowest, highest = known.bounds(elapsed) if known else self._own_bounds()
         for rival in rivals:
-            aged = rival.aged(elapsed)
-            lowest, highest = min(lowest, aged.lowest), max(highest, aged.highest)
+            low, high = rival.bounds(elapsed)
+            lowest, highest = min(lowest, low), max(highest, high)
         return elapsed + lowest, elapsed + highest
 
-    def now(self) -> float:
-        """The time to show: the best guess within the span."""
-        imposed = self._clock.imposed()
-        return self._guess(self._estimates[0]) if imposed is None else imposed
-
-    @property
-    def margin(self) -> float:
-        """How far `now` may be off; whoever relies on it asks for the span, as answers come in between."""
-        lowest, highest = self.span()
-        now = self.now()
-        return max(now - lowest, highest - now)
-
     def signing(self) -> float:
-        """The server's real time, whatever clock is imposed.
+        """Return the best guess of the server's real time, whatever clock is imposed.
 
-        The latest answer counts even where others have to confirm it: a wrong signature does no harm.
+        The latest response counts even before others confirm it: a wrong signature does no harm.
         """
-        known, rivals = self._estimates
-        return self._guess(rivals[-1] if rivals else known)
-
-    def monotonic(self) -> float:
-        """What to note before a request is sent and after its answer has come."""
-        return self._machine.monotonic()
-
-    def observe(self, date: str | None, sent: float, received: float) -> None:
-        """Learn from an answer's Date; one that cannot be read says nothing."""
-        moment = self._parse(date) if date else None
-        if moment is None:
-            return
-        answer = OffsetEstimate(moment - SLACK - received, moment + RESOLUTION + SLACK - sent, received)
-        known, rivals = self._estimates
-        before = self._own(received) if known is None else known.aged(received)
-        if before.agrees(answer):
-            # The machine's own clock is a witness, and no bound.
-            self._estimates = (answer if known is None else before.narrowed(answer), ())
-            return
-        for rival in rivals:
-            if (aged := rival.aged(received)).agrees(answer):
-                answer, rivals = aged.narrowed(answer), tuple(one for one in rivals if one is not rival)
-                break
-        # When so many agree, a clock was set or the machine slept: what was known before is no longer true.
-        confirmed = answer.answers >= AGREEING
-        self._estimates = (answer, ()) if confirmed else (known, (*rivals[-MOST_RIVALS:], answer))
-
-    def _own(self, elapsed: float) -> OffsetEstimate:
-        """What the machine's own clock says."""
-        apart = self._machine.now() - self._machine.monotonic()
-        return OffsetEstimate(apart - UNKNOWN, apart + UNKNOWN, elapsed)
-
-    def _guess(self, estimate: OffsetEstimate | None) -> float:
-        local = self._machine.now()
+        local, (known, rivals) = self._machine.now(), self._estimates
+        estimate = rivals[-1] if rivals else known
         if estimate is None:
             return local
-        elapsed = self._machine.monotonic()
-        lowest, highest, *_ = estimate.aged(elapsed)
-        lowest, highest = elapsed + lowest, elapsed + highest
-        return local if lowest <= local <= highest else (lowest + highest) / 2
+        elapsed = self.monotonic()
+        lowest, highest = estimate.bounds(elapsed)
+        own = local - elapsed
+        return local if lowest <= own <= highest else elapsed + (lowest + highest) / 2
 
-    def _parse(self, date: str) -> float | None:
-        # Most answers have the Date of the one before.
-        read = self._read
-        if read[0] != date:
-            read = self._read = (date, parse_date(date))
-        return read[1]
+    def observe(self, date: str | None, sent: float, received: float) -> None:
+        """Learn from the Date header of a response; one that cannot be parsed is ignored."""
+        if date is None:
+            return
+        parsed = self._parsed
+        if parsed[0] != date:  # most responses have the date of the one before
+            parsed = self._parsed = (date, parse_date(date))
+        moment = parsed[1]
+        if moment is None:
+            return
+        known = self._estimates[0]
+        low, high = known.bounds(received) if known else self._own_bounds()
+        lowest, highest = moment - SLACK - received, moment + RESOLUTION + SLACK - sent
+        if low > highest or lowest > high:
+            self._contradict(OffsetEstimate(lowest, highest, received), received)
+        elif known is None:  # the machine's own clock confirms it, and is no bound
+            self._estimates = (OffsetEstimate(lowest, highest, received), ())
+        else:
+            self._estimates = (OffsetEstimate(max(low, lowest), min(high, highest), received), ())
+
+    def _contradict(self, response: OffsetEstimate, received: float) -> None:
+        known, rivals = self._estimates
+        for rival in rivals:
+            low, high = rival.bounds(received)
+            if low <= response.highest and response.lowest <= high:
+                low, high = max(low, response.lowest), min(high, response.highest)
+                response = OffsetEstimate(low, high, received, rival.responses + 1)
+                rivals = tuple(one for one in rivals if one is not rival)
+                break
+        # If this many agree, a clock was set or the machine slept: the estimate is no longer true.
+        confirmed = response.responses >= AGREEING
+        self._estimates = (response, ()) if confirmed else (known, (*rivals[-MOST_RIVALS:], response))
+
+    def _own_bounds(self) -> tuple[float, float]:
+        apart = self._machine.now() - self.monotonic()
+        return apart - UNKNOWN, apart + UNKNOWN
 
 
 def parse_date(text: str) -> float | None:
-    """The moment of a Date such as `Tue, 14 Nov 2023 22:13:20 GMT`; None when it is not of that form."""
+    """Parse a date such as `Tue, 14 Nov 2023 22:13:20 GMT`; None if it is not of that form."""
     from datetime import UTC, datetime
 
     found = DATE.fullmatch(text)

@@ -1,37 +1,280 @@
-"""semel's own transport for a JSON service: one request is one round trip."""
+"""One call to AWS: sign the request, send it, read the response, and retry what may be retried.
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+    Transport    what a store needs of either way to its service; the other one is `boto.BotoWire`
+    Signer       AWS Signature Version 4
+    AwsSession   what all calls to one service share, and the steps of one call
+    Wire         DynamoDB's and SQS's protocol, JSON
+
+A call is a generator of steps, which `pool` performs for threads and for tasks.
+"""
+
+import sys
+import time
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from functools import partial
+from hashlib import sha256
+from hmac import digest
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 from zlib import crc32
 
 import msgspec
 
-from semel.aws.credentials import Credentials
-from semel.aws.endpoint import ServiceEndpoint, find_endpoint, find_region
-from semel.aws.errors import ErrorKind, NoResponse, ServiceError, service_error
+from semel.aws.environment import (
+    Chain,
+    CredentialCache,
+    Credentials,
+    CredentialSource,
+    ServiceEndpoint,
+    find_endpoint,
+    find_region,
+)
+from semel.aws.errors import (
+    FAILURES,
+    ErrorKind,
+    NoResponse,
+    RetryPolicy,
+    RetryState,
+    ServiceError,
+    kind,
+    service_error,
+)
 from semel.aws.http1 import HttpResponse
-from semel.aws.pool import AwsRoute, ConnectionLimits, HttpPool
-from semel.aws.retry import RetryPolicy
-from semel.aws.roundtrip import open_session, round_trip
-from semel.aws.sign import JSON, JsonSigner
+from semel.aws.pool import ConnectionLimits, HttpPool, Route
 from semel.aws.time import ServiceTime
-from semel.aws.transport import Transport, WireRequest, WireStep, WireSteps, made
 from semel.core.clock import Clock
-from semel.core.threads import SignalSafeLock
-from semel.errors import InvalidOption, StoreClosed, UsageError
+from semel.core.commands import Pause
+from semel.core.drive import run_async, run_sync
+from semel.errors import InvalidOption, UsageError
 
 if TYPE_CHECKING:
-    from semel.aws.async_pool import AsyncHttpPool
+    from semel.aws.boto import BotoWire, Mock
 
-# What stands before the name of an operation.
+T = TypeVar("T")
+
+# The prefix of an operation's name.
 TARGETS = {"dynamodb": "DynamoDB_20120810.", "sqs": "AmazonSQS."}
+JSON = "application/x-amz-json-1.0"
+# Loaded by everything that mocks AWS with moto.
+MOTO = "moto.core.models"
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
+# A request in the form of its JSON: `{"B": ...}` holds base64 text. A function is called again if the service
+# says that the clock was wrong, since its request may hold times.
+WireRequest: TypeAlias = dict[str, Any] | Callable[[], dict[str, Any]]
+
+
+# Bytes are a request to send; the reply is an HttpResponse or a NoResponse. A function may block, so a task
+# leaves it to a thread.
+WireStep: TypeAlias = bytes | Pause | Callable[[], Any]
+WireSteps: TypeAlias = Generator[WireStep, Any, T]
+
+
+class Transport(Protocol):
+    """Sends requests to one service and returns its responses."""
+
+    time: ServiceTime
+    perform: Callable[[WireStep], Any]
+    """Perform one step in this thread."""
+    aperform: Callable[[WireStep], Awaitable[Any]]
+    """Perform one step in this task."""
+
+    def exchange(self, operation: str, request: WireRequest, *, write: bool) -> WireSteps[dict[str, Any]]:
+        """Return the steps to the response of an operation such as `PutItem`.
+
+        They retry for a while what was certainly not applied; what may have been applied only if it is no
+        `write`. A ServiceError is for the caller to decide on.
+        """
+        ...
+
+    def call(self, operation: str, request: WireRequest, *, write: bool) -> dict[str, Any]:
+        """Return the response to an operation, in this thread."""
+        return run_sync(self.exchange(operation, request, write=write), self.perform)
+
+    async def acall(self, operation: str, request: WireRequest, *, write: bool) -> dict[str, Any]:
+        """Return the response to an operation, in this task."""
+        return await run_async(self.exchange(operation, request, write=write), self.aperform)
+
+    async def leave(self) -> None:
+        """Close what belongs to the running event loop."""
+        ...
+
+    def close(self) -> None:
+        """Close everything; later calls are refused."""
+        ...
+
+
+# Signatures
+
+ALGORITHM = "AWS4-HMAC-SHA256"
+DAY = len("20230101")
+# Stands for the time in a canonical request that is split there.
+MARK = "\0"
+
+
+class SignedForm(msgspec.Struct, frozen=True):
+    """What the requests for one target have in common, for one day and one set of credentials."""
+
+    credentials: Credentials
+    day: str
+    scope: str
+    key: bytes
+    # The canonical request before and after its time, up to the hash of its body; and the head up to its
+    # signature.
+    before: str
+    after: str
+    head: str
+
+    def sign(self, stamp: str, body: bytes, hashed: str) -> bytes:
+        """Return the whole request; `hashed` is the hash of its body."""
+        canonical = sha256(f"{self.before}{stamp}{self.after}{hashed}".encode()).hexdigest()
+        signed = digest(self.key, f"{ALGORITHM}\n{stamp}\n{self.scope}\n{canonical}".encode(), "sha256")
+        head = f"{self.head}{signed.hex()}\r\nX-Amz-Date: {stamp}\r\nContent-Length: {len(body)}\r\n\r\n"
+        return head.encode("latin-1") + body
+
+
+class Signer:
+    """Signs requests to one host with AWS Signature Version 4. Threads share it."""
+
+    def __init__(self, service: str, region: str, host: str) -> None:
+        self.scope = (region, service, "aws4_request")
+        self._host = host
+        self._stamped: tuple[int, str] = (-1, "")
+        self.forms: dict[str, SignedForm] = {}
+
+    def stamp(self, moment: float) -> str:
+        """Return a moment as `20230101T000000Z`."""
+        second, stamped = int(moment), self._stamped
+        if stamped[0] != second:
+            stamped = self._stamped = (second, time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(second)))
+        return stamped[1]
+
+    def sign_json(self, target: str, body: bytes, credentials: Credentials, moment: float) -> bytes:
+        """Return a signed request of a JSON service."""
+        stamp, form = self.stamp(moment), self.forms.get(target)
+        if form is None or form.credentials is not credentials or form.day != stamp[:DAY]:
+            headers = {"content-type": JSON, "x-amz-target": target}
+            form = self.forms[target] = self.form("POST", "/", headers, credentials, stamp[:DAY])
+        return form.sign(stamp, body, sha256(body).hexdigest())
+
+    def sign_object(
+        self, method: str, path: str, body: bytes, credentials: Credentials, moment: float
+    ) -> bytes:
+        """Return a signed request for an S3 object, whose path is encoded already."""
+        stamp, hashed = self.stamp(moment), sha256(body).hexdigest()
+        headers = {"x-amz-content-sha256": hashed}
+        return self.form(method, path, headers, credentials, stamp[:DAY]).sign(stamp, body, hashed)
+
+    def form(
+        self, method: str, path: str, headers: Mapping[str, str], credentials: Credentials, day: str
+    ) -> SignedForm:
+        """Prepare requests with these headers, which are signed."""
+        token = {"x-amz-security-token": credentials.token} if credentials.token else {}
+        sent = {"host": self._host, **headers, **token}
+        lines = sorted([*sent.items(), ("x-amz-date", MARK)])
+        names = ";".join(name for name, _ in lines)
+        canonical = "".join(f"{name}:{value}\n" for name, value in lines)
+        before, after = f"{method}\n{path}\n\n{canonical}\n{names}\n".split(MARK)
+        key = f"AWS4{credentials.secret_key}".encode()
+        for part in (day, *self.scope):
+            key = digest(key, part.encode(), "sha256")
+        scope = "/".join((day, *self.scope))
+        head = f"{method} {path} HTTP/1.1\r\n" + "".join(f"{n.title()}: {sent[n]}\r\n" for n in sent)
+        proof = f"{ALGORITHM} Credential={credentials.access_key}/{scope}, SignedHeaders={names}, Signature="
+        head += f"Accept-Encoding: identity\r\nUser-Agent: semel\r\nAuthorization: {proof}"
+        return SignedForm(credentials, day, scope, key, before, after, head)
+
+
+# One call
+
+
+class AwsRequest(msgspec.Struct, Generic[T]):
+    """A request, and how its response is read."""
+
+    # Returns the whole request with this body.
+    sign: Callable[[bytes, Credentials, float], bytes]
+    # Builds the body; again if the clock was wrong, since there may be times in it.
+    body: Callable[[], bytes]
+    read: Callable[[HttpResponse], T | ServiceError | NoResponse]
+    write: bool
+
+
+class AwsSession:
+    """What all calls to one service share, and the steps of one call."""
+
+    def __init__(
+        self,
+        service: str,
+        region: str,
+        endpoint: ServiceEndpoint,
+        *,
+        credentials: Credentials | None,
+        clock: Clock | None,
+        limits: ConnectionLimits,
+        policy: RetryPolicy,
+    ) -> None:
+        self.endpoint = endpoint
+        self.clock = clock or Clock()
+        self.time = ServiceTime(self.clock)
+        source: CredentialSource = Chain() if credentials is None else lambda _: credentials
+        self.credential_cache = CredentialCache(source, self.time.signing, genuine=endpoint.amazon)
+        self.signer = Signer(service, region, endpoint.authority)
+        self.pool = HttpPool(Route(endpoint, limits, self.time.monotonic))
+        self._policy = policy
+        self._place = f"{service} at {endpoint.host}:{endpoint.port}"
+        self._mocked = partial(self._new_mock, service, region, credentials)
+        self._mock = self._mocked(None) if endpoint.amazon and MOTO in sys.modules else None
+
+    def mock(self) -> "BotoWire | None":
+        """Return the transport to moto, if moto stands in for this service now."""
+        if MOTO not in sys.modules or not self.endpoint.amazon:
+            return None
+        self._mock = self._mock or self._mocked(inside=False)  # opened before moto was imported
+        return self._mock.wire()
+
+    def _new_mock(self, service: str, region: str, own: Credentials | None, inside: bool | None) -> "Mock":
+        from semel.aws.boto import Mock
+
+        clock, time = self.clock, self.time
+        return Mock(service, region, self.endpoint, clock=clock, time=time, credentials=own, inside=inside)
+
+    def close(self) -> None:
+        """Close every connection; later calls are refused."""
+        self.pool.close()
+        if self._mock is not None:
+            self._mock.close()
+
+    def round_trip(self, request: AwsRequest[T]) -> WireSteps[T]:
+        """Send the request until there is a response, or a failure for the caller to handle."""
+        credentials = self.credential_cache.current()
+        if credentials is None:
+            credentials = yield self.credential_cache.load
+        body = request.body()
+        retries: RetryState | None = None
+        while True:
+            reply: Any = yield request.sign(body, credentials, self.time.signing())
+            if type(reply) is HttpResponse:
+                response, reply = reply, request.read(reply)
+                # A proxy on the way has a clock of its own, and does not write the service's responses.
+                if not isinstance(reply, FAILURES) or getattr(reply, "body", None):
+                    self.time.observe(response.headers.get("date"), response.sent, response.received)
+            if not isinstance(reply, FAILURES):
+                return reply  # type: ignore[no-any-return]
+            what = kind(reply)
+            if what is ErrorKind.REFUSED and isinstance(reply, ServiceError):
+                raise reply
+            retries = retries or RetryState(self._policy, self.clock, self._place, write=request.write)
+            if wait := retries.after(reply):
+                yield Pause(wait, self.clock)
+            if what is ErrorKind.CLOCK:
+                body = request.body()
+            elif what is ErrorKind.EXPIRED:
+                credentials = yield partial(self.credential_cache.load, credentials)
+
 
 class Wire(Transport):
-    """Carries the requests of threads and tasks to one service, such as `dynamodb`."""
+    """The transport of threads and tasks to a JSON service, `dynamodb` or `sqs`."""
 
     def __init__(
         self,
@@ -45,97 +288,57 @@ class Wire(Transport):
         policy: RetryPolicy | None = None,
     ) -> None:
         if service not in TARGETS:
-            raise InvalidOption(
-                f"{service!r} is no service that semel speaks to; they are {', '.join(TARGETS)}"
-            )
+            raise InvalidOption(f"semel does not speak to {service!r}, only to {', '.join(TARGETS)}")
         region = find_region(region)
         self.endpoint: ServiceEndpoint = find_endpoint(service, region, endpoint)
-        clock, policy = clock or Clock(), policy or RetryPolicy()
-        self._session = open_session(service, region, self.endpoint, clock, policy, credentials=credentials)
-        self.time: ServiceTime = self._session.time
-        self._prefix = TARGETS[service]
-        self._signer = JsonSigner(service, region, self.endpoint.authority)
-        self._head = (
-            f"POST / HTTP/1.1\r\nHost: {self.endpoint.authority}\r\nContent-Type: {JSON}\r\n"
-            "Accept-Encoding: identity\r\nUser-Agent: semel\r\n"
+        session = self._session = AwsSession(
+            service,
+            region,
+            self.endpoint,
+            credentials=credentials,
+            clock=clock,
+            limits=limits or ConnectionLimits(),
+            policy=policy or RetryPolicy(),
         )
-        self._route = AwsRoute(self.endpoint, limits or ConnectionLimits(), self.time.monotonic)
-        self._pool = HttpPool(self._route)
-        self.perform: Callable[[WireStep], Any] = self._pool.perform
-        self._async_pool: AsyncHttpPool | None = None
-        self._opening = SignalSafeLock()
-        self._closed = False
+        self._prefix = TARGETS[service]
+        self.time: ServiceTime = session.time
+        self.perform, self.aperform = session.pool.perform, session.pool.aperform
 
     def exchange(self, operation: str, request: WireRequest, *, write: bool) -> WireSteps[dict[str, Any]]:
-        """The steps to the response of an operation such as `PutItem`."""
-        if (mock := self._session.mock.wire()) is not None:
+        """Return the steps to the response of an operation such as `PutItem`."""
+        session = self._session
+        if MOTO in sys.modules and (mock := session.mock()) is not None:
             return mock.exchange(operation, request, write=write)
-        target = self._prefix + operation
-        return round_trip(self._session, JsonRequest(self._signer, self._head, target, request, write))
-
-    async def aperform(self, step: WireStep) -> Any:
-        """Carry out one step in this task."""
-        pool = self._async_pool or self._open_async_pool()
-        return await pool.perform(step)
-
-    def _open_async_pool(self) -> "AsyncHttpPool":
-        from semel.aws.async_pool import AsyncHttpPool
-
-        with self._opening:
-            if self._closed:
-                raise StoreClosed("it was closed: open another")
-            self._async_pool = self._async_pool or AsyncHttpPool(self._route)
-            return self._async_pool
+        sign = partial(session.signer.sign_json, self._prefix + operation)
+        return session.round_trip(AwsRequest(sign, partial(encode_json, request), read_json, write))
 
     async def leave(self) -> None:
-        """Let go of the running event loop's connections."""
-        if self._async_pool is not None:
-            await self._async_pool.leave()
+        """Close the running event loop's connections."""
+        await self._session.pool.leave()
 
     def close(self) -> None:
-        """Let go of every connection; calls from here on are refused."""
-        self._closed = True
-        self._pool.close()
-        self._session.mock.close()
-        if self._async_pool is not None:
-            self._async_pool.close()
+        """Close every connection; later calls are refused."""
+        self._session.close()
 
 
-class JsonRequest:
-    """One request of a JSON service, and how its answer is read."""
+def encode_json(request: WireRequest) -> bytes:
+    """Return the body of a request."""
+    if callable(request):
+        request = request()
+    try:
+        return _encode(request)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"this cannot be sent as JSON: {error}") from error
 
-    __slots__ = ("_body", "_head", "_request", "_signer", "_target", "write")
 
-    def __init__(self, signer: JsonSigner, head: str, target: str, request: WireRequest, write: bool) -> None:
-        self._signer = signer
-        self._head = head
-        self._target = target
-        self._request = request
-        self._body = b""
-        self.write: bool = write
-
-    def prepare(self) -> None:
-        """Make the request; once more where the clock was wrong, as there may be times in it."""
-        request = made(self._request)
-        try:
-            self._body = _encode(request)
-        except (TypeError, ValueError) as error:
-            raise UsageError(f"this cannot be sent as JSON: {error}") from error
-
-    def signed(self, credentials: Credentials, moment: float) -> bytes:
-        """The request as it is sent."""
-        body = self._body
-        headers = self._signer.headers(self._target, body, credentials, moment)
-        return f"{self._head}{headers}Content-Length: {len(body)}\r\n\r\n".encode("latin-1") + body
-
-    def read(self, answer: HttpResponse) -> dict[str, Any] | ServiceError | NoResponse:
-        """What the answer says."""
-        checksum = answer.headers.get("x-amz-crc32")
-        if checksum is not None and checksum != str(crc32(answer.body)):
-            return NoResponse("the answer does not have the checksum that it says", ErrorKind.FAILED)
-        if answer.status != 200:
-            return service_error(answer.status, answer.body)
-        try:
-            return _decode(answer.body)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            return NoResponse(f"the answer is not the JSON of a service ({error})", ErrorKind.FAILED, error)
+def read_json(response: HttpResponse) -> dict[str, Any] | ServiceError | NoResponse:
+    """Return the result, or the failure, that a response of a JSON service holds."""
+    checksum = response.headers.get("x-amz-crc32")
+    if checksum is not None and checksum != str(crc32(response.body)):
+        return NoResponse("the response does not have the checksum that it says", ErrorKind.FAILED)
+    if response.status != 200:
+        return service_error(response.status, response.body)
+    try:
+        return _decode(response.body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return NoResponse(f"the response is not the JSON of a service ({error})", ErrorKind.FAILED, error)
