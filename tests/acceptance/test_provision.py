@@ -11,22 +11,22 @@ import msgspec
 import pytest
 
 import semel
-from semel.aws.credentials import Credentials
+from semel.apps.tables import ACTIVITIES, MESSAGES
+from semel.aws.environment import Credentials
 from semel.aws.errors import ServiceError
-from semel.aws.transport import Transport
-from semel.aws.wire import Wire
+from semel.aws.wire import Transport, Wire
 from semel.core.clock import Clock
 from semel.core.commands import After, Put, Query
 from semel.core.drive import drive
 from semel.core.ledger import LedgerSteps
 from semel.core.realm import Realm
 from semel.errors import WrongEnvironment, WrongSchema
-from semel.provision import KNOWN, OWN, dynamodb, formats, iam, shape
+from semel.provision import dynamodb, formats, shape
 from semel.provision.cost import NOW, Life, Workload, estimate, value_size
 from semel.stores.dynamodb import DynamoDBStore
-from semel.stores.dynamodb.layout import title
-from semel.tables import JOURNAL, LEDGER, Kind
-from semel.tables.seeds import ACTIVITIES, MESSAGES
+from semel.stores.dynamodb.items import title
+from semel.tables import JOURNAL, LEDGER, OWN, Kind, known
+from semel.tables.mapping import mapped
 from semel.testing import FakeClock
 from tests.servers import dynamodb as servers
 from tests.servers.absence import served
@@ -40,7 +40,7 @@ def surroundings(monkeypatch):
     """Credentials that any local server takes, and tables by their own names."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "any")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "thing")
-    for name in ("SEMEL_URL", "SEMEL_ENV", *(table.titled_by for table in KNOWN.values() if table.titled_by)):
+    for name in ("SEMEL_URL", "SEMEL_ENV", *filter(None, (mapped(table).titled_by for table in known()))):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -75,7 +75,7 @@ def run(monkeypatch, typed):
 
 def own(table, env):
     """A table under a name of this test's own: the server may be somebody's account, with such a table."""
-    return msgspec.structs.replace(table, title=f"test-{env}-{table.name}", titled_by="")
+    return table.titled(f"test-{env}-{table.name}")
 
 
 def remove(wire, table, env):
@@ -178,7 +178,7 @@ def test_a_url_that_names_a_table_says_which_one_is_the_ledger(run, url, env, wi
 
 @pytest.mark.seed("H9")
 @pytest.mark.seed("M6")
-@pytest.mark.parametrize("table", KNOWN.values(), ids=lambda table: table.name)
+@pytest.mark.parametrize("table", [*known()], ids=lambda table: table.name)
 def test_a_table_made_from_the_template_is_the_one_that_provisioning_makes(wire, table, env):
     """The template's properties are sent as CloudFormation would send them."""
     table = own(table, env)
@@ -222,7 +222,7 @@ def test_the_template_is_deployed_and_provisioning_does_what_no_template_can(clo
     keys = {"aws_access_key_id": "any", "aws_secret_access_key": "thing"}
     client = boto3.client("cloudformation", endpoint_url=cloud, region_name="eu-west-1", **keys)
     with closing(client):
-        body = formats.cloudformation(KNOWN.values(), "prod")
+        body = formats.cloudformation(known(), "prod")
         client.create_stack(StackName="semel", TemplateBody=body, Capabilities=["CAPABILITY_IAM"])
 
         def status():
@@ -231,12 +231,12 @@ def test_the_template_is_deployed_and_provisioning_does_what_no_template_can(clo
         assert until(lambda: status() != "CREATE_IN_PROGRESS")
         assert status() == "CREATE_COMPLETE"
     words = ["--url", f"dynamodb://eu-west-1?endpoint={cloud}", "--env", "prod"]
-    words += [word for name in KNOWN for word in ("--table", name)]
+    words += [word for table in known() for word in ("--table", table.name)]
     code, out, _ = run("provision", *words, "--json")
     assert code == 0
     done = json.loads(out)["done"]
     assert not [did for did in done if did.startswith(("made", "tagged"))]
-    assert len([did for did in done if did.startswith("stamped")]) == len(KNOWN)
+    assert len([did for did in done if did.startswith("stamped")]) == len([*known()])
     assert run("provision", *words, "--check")[0] == 0
 
 
@@ -386,12 +386,12 @@ def test_a_text_of_chosen_tables(run):
     assert (code, out) == (0, formats.terraform((ACTIVITIES, MESSAGES), "prod"))
 
 
-@pytest.mark.parametrize("role", list(iam.Role))
+@pytest.mark.parametrize("role", list(formats.Role))
 def test_the_policy_of_a_role_is_printed_for_the_region_of_the_url(run, role):
     words = ("--print", "iam", "--role", role, "--env", "prod", "--url", "dynamodb://eu-north-1")
     code, out, _ = run("provision", *words)
     assert code == 0
-    assert json.loads(out) == iam.policy(OWN, "prod", role, region="eu-north-1")
+    assert json.loads(out) == formats.policy(OWN, "prod", role, region="eu-north-1")
 
 
 @pytest.mark.parametrize(

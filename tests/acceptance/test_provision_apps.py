@@ -32,14 +32,15 @@ from semel.apps.household import app as household_app
 from semel.apps.registry import APPS as PLACES
 from semel.apps.registry import find
 from semel.apps.support import app as support_app
-from semel.aws.credentials import Credentials
+from semel.aws.environment import Credentials
 from semel.aws.sqs import Queue
 from semel.aws.wire import Wire
 from semel.core.clock import Clock
 from semel.core.keys import Key, prefix
 from semel.provision import dynamodb, formats
-from semel.stores.dynamodb.layout import title
+from semel.stores.dynamodb.items import title
 from semel.tables import DOCUMENTS, Table
+from semel.tables.mapping import mapped
 from tests.apps import household_kit, quill_kit
 from tests.doors.lambda_events import batch, http_api, sqs_record
 from tests.doors.sqs_kit import make_queue
@@ -67,8 +68,8 @@ def surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
     for app in APPS:
         for table in deployment(app).tables:
-            if table.titled_by:
-                monkeypatch.delenv(table.titled_by, raising=False)
+            if titled_by := mapped(table).titled_by:
+                monkeypatch.delenv(titled_by, raising=False)
 
 
 def deployment(app: str) -> Deployment:

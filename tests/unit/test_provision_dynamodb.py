@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from semel.apps.tables import ACTIVITIES, ALCHEMISER, MESSAGES
 from semel.aws.errors import ServiceError
 from semel.errors import (
     InvalidOption,
@@ -17,11 +18,11 @@ from semel.errors import (
     WrongSchema,
 )
 from semel.model import PROVISION
-from semel.provision import OWN, shape
+from semel.provision import shape
 from semel.provision.dynamodb import PATIENCE, POLL, expiry_problems, problems, provision
-from semel.stores.dynamodb.layout import title
-from semel.tables import JOURNAL, LEDGER, SUBJECT, Column, Form, Index, Kind, Table
-from semel.tables.seeds import ACTIVITIES, ALCHEMISER, MESSAGES
+from semel.stores.dynamodb.items import title
+from semel.tables import JOURNAL, LEDGER, OWN, SUBJECT, Index, Kind, Table
+from semel.tables.mapping import Column, Form, TableMapping, mapped
 from semel.testing import FakeClock
 
 ENV = "prod"
@@ -92,8 +93,8 @@ def well(table: Table = LEDGER, /, **otherwise: Any) -> Service:
     answers = {
         "DescribeTable": described(table),
         "DescribeTimeToLive": ttl("ENABLED", table.ttl) if table.ttl else ttl("DISABLED"),
-        "DescribeContinuousBackups": pitr("ENABLED" if table.recoverable else "DISABLED"),
-        "ListTagsOfResource": {"Tags": [{"Key": k, "Value": v} for k, v in table.tags.items()]},
+        "DescribeContinuousBackups": pitr("ENABLED" if mapped(table).recoverable else "DISABLED"),
+        "ListTagsOfResource": {"Tags": [{"Key": k, "Value": v} for k, v in mapped(table).tags.items()]},
         "GetItem": {"Item": shape.stamp(table, ENV)},
         "PutItem": FAILED,
         "UpdateItem": FAILED,
@@ -117,8 +118,10 @@ def make(
 
 
 def test_a_table_pays_for_each_request_unless_it_says_how_many_it_needs():
-    assert shape.billing(LEDGER) == {"BillingMode": "PAY_PER_REQUEST"}
-    paid = Table(
+    on_demand = shape.create_request(LEDGER, ENV)
+    assert on_demand["BillingMode"] == "PAY_PER_REQUEST"
+    assert "ProvisionedThroughput" not in on_demand
+    paid = TableMapping(
         name="t",
         partition="id",
         attributes={"at": Kind.NUMBER},
@@ -171,7 +174,7 @@ def test_an_index_that_is_sorted_by_the_end_has_only_keys():
 
 
 def test_an_index_goes_by_the_names_and_forms_that_its_table_has():
-    table = Table(
+    table = TableMapping(
         name="t",
         partition="id",
         attributes={"kind": Kind.TEXT, "at": Kind.NUMBER},
@@ -211,7 +214,7 @@ def test_a_table_that_is_as_it_should_be_has_no_problem(table):
         "Key": shape.stamp_key(table, ENV),
         "ConsistentRead": True,
     }
-    if table.tags:
+    if mapped(table).tags:
         assert asked["ListTagsOfResource"].keys() == {"ResourceArn"}
 
 
@@ -530,7 +533,7 @@ def test_an_index_is_made_when_no_other_one_is_and_when_an_old_one_is_gone():
 @pytest.mark.parametrize("capacity", [None, (1, 1)])
 def test_a_new_index_is_paid_for_as_its_table_is(capacity):
     """Whatever the table should be paid for: DynamoDB takes no other."""
-    table = msgspec.structs.replace(LEDGER, capacity=capacity)
+    table = msgspec.structs.replace(mapped(LEDGER), capacity=capacity)
     units = {"ReadCapacityUnits": 5, "WriteCapacityUnits": 7}
     for mode, expected in (("PROVISIONED", units), ("PAY_PER_REQUEST", None)):
         bare = described(
@@ -578,6 +581,16 @@ def test_what_is_missing_of_a_table_that_is_there_is_added():
     assert "CreateTable" not in service.did()
 
 
+def test_tags_that_are_throttled_are_sent_again():
+    said: list[str] = []
+    service = well(
+        ALCHEMISER, ListTagsOfResource={"Tags": []}, TagResource=[StoreThrottled("Rate exceeded"), {}]
+    )
+    done = provision(service, [ALCHEMISER], ENV, clock=FakeClock(), say=said.append)
+    assert done == ["tagged alchemiser-idempotency-keys with Purpose=Idempotency"]
+    assert said[0] == "Waiting until alchemiser-idempotency-keys is ready for TagResource ..."
+
+
 def test_how_a_table_is_paid_for_is_left_to_its_owner_and_said():
     said: list[str] = []
     service = well(DescribeTable=described(LEDGER, BillingModeSummary={"BillingMode": "PROVISIONED"}))
@@ -593,7 +606,7 @@ def test_how_a_table_is_paid_for_is_left_to_its_owner_and_said():
 
 
 def test_a_table_that_should_have_units_is_told_how_to_get_them():
-    paid = Table(name="paid", partition="id", attributes={}, expires="end", capacity=(5, 7))
+    paid = TableMapping(name="paid", partition="id", attributes={}, expires="end", capacity=(5, 7))
     on_demand = described(paid, BillingModeSummary={"BillingMode": "PAY_PER_REQUEST"})
     [problem] = problems(well(paid, DescribeTable=on_demand), [paid], ENV)
     assert problem.what == "semel-prod-paid is billed PAY_PER_REQUEST and should be PROVISIONED"

@@ -11,19 +11,20 @@ from pathlib import Path
 
 import pytest
 
+from semel.apps.tables import ACTIVITIES, ALCHEMISER, MESSAGES, PROBE, QUILL, RESPONSE_COUNTERS
+from semel.cli.provision import named
 from semel.errors import InvalidOption
-from semel.provision import KNOWN, OWN, formats, iam, named, shape
-from semel.provision.formats import cdk, cloudformation, sam, sam_template, template, terraform
-from semel.provision.iam import Role
-from semel.stores.dynamodb.layout import title
-from semel.tables import LEDGER, Index, Kind, Table
-from semel.tables.seeds import ACTIVITIES, ALCHEMISER, MESSAGES, PROBE, QUILL, RESPONSE_COUNTERS
+from semel.provision import formats, shape
+from semel.provision.formats import Role, cdk, cloudformation, sam, sam_template, template, terraform
+from semel.stores.dynamodb.items import title
+from semel.tables import LEDGER, OWN, Index, Kind, known
+from semel.tables.mapping import TableMapping, mapped
 from tests import statements_page, tables_page
 
 ROOT = Path(__file__).parents[2]
-EVERY = tuple(KNOWN.values())
+EVERY = tuple(known())
 HOUSEHOLD = (ACTIVITIES, RESPONSE_COUNTERS, MESSAGES)
-PAID = Table(
+PAID = TableMapping(
     name="paid",
     partition="id",
     attributes={"at": Kind.NUMBER, "raw": Kind.BYTES},
@@ -44,8 +45,8 @@ def surroundings(monkeypatch):
     """The names that the tables have by themselves, and a region, which SAM's translator asks for."""
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
     for table in EVERY:
-        if table.titled_by:
-            monkeypatch.delenv(table.titled_by, raising=False)
+        if titled_by := mapped(table).titled_by:
+            monkeypatch.delenv(titled_by, raising=False)
 
 
 # Which tables
@@ -246,7 +247,7 @@ def test_terraform_makes_the_same_tables(tables):
         found = made[formats.local(table)]
         assert as_request(found) == shape.create_request(table, "prod")
         assert found.get("ttl") == ([{"attribute_name": table.ttl, "enabled": True}] if table.ttl else None)
-        recovery = [{"enabled": True}] if table.recoverable else None
+        recovery = [{"enabled": True}] if mapped(table).recoverable else None
         assert found.get("point_in_time_recovery") == recovery
         assert found["lifecycle"] == [{"prevent_destroy": True}]
 
@@ -256,7 +257,7 @@ def test_terraform_has_the_policy_of_the_worker():
     text = terraform(HOUSEHOLD, "prod")
     [data] = parsed(text)["data"]
     statements = data["aws_iam_policy_document"]["semel_worker"]["statement"]
-    expected = iam.policy(HOUSEHOLD, "prod", Role.WORKER)["Statement"]
+    expected = formats.policy(HOUSEHOLD, "prod", Role.WORKER)["Statement"]
     assert [each["actions"] for each in statements] == [each["Action"] for each in expected]
     assert statements[0]["resources"] == [
         f"${{aws_dynamodb_table.{formats.local(table)}.arn}}" for table in HOUSEHOLD
@@ -301,7 +302,7 @@ def test_the_cdk_stack_compiles_and_makes_every_table_with_its_keys_and_ttl(tabl
         assert f"name={table.partition!r}" in found["partition_key"]
         assert ("sort_key" in found) is (table.sort is not None)
         assert found.get("time_to_live_attribute") == (repr(table.ttl) if table.ttl else None)
-        assert ("point_in_time_recovery_specification" in found) is table.recoverable
+        assert ("point_in_time_recovery_specification" in found) is mapped(table).recoverable
         assert found["removal_policy"] == "RemovalPolicy.RETAIN"
 
 
@@ -351,7 +352,7 @@ def test_the_cdk_synthesizes_the_same_tables(tables, tmp_path, monkeypatch):
     }
     for table in tables:
         expected = shape.description(table, "prod")
-        if table.capacity is not None:
+        if mapped(table).capacity is not None:
             del expected["BillingMode"]  # which is what the CDK leaves unsaid
         assert found[expected["TableName"]] == expected
 
@@ -361,9 +362,9 @@ def test_the_cdk_synthesizes_the_same_tables(tables, tmp_path, monkeypatch):
 
 @pytest.mark.seed("H9")
 def test_the_worker_of_the_household_may_do_its_work_and_no_more():
-    pages, indexes = iam.policy(HOUSEHOLD, "prod", Role.WORKER, region="eu-north-1", account="123456789012")[
-        "Statement"
-    ]
+    pages, indexes = formats.policy(
+        HOUSEHOLD, "prod", Role.WORKER, region="eu-north-1", account="123456789012"
+    )["Statement"]
     assert pages["Action"] == [
         "dynamodb:DeleteItem",
         "dynamodb:GetItem",
@@ -381,7 +382,7 @@ def test_the_worker_of_the_household_may_do_its_work_and_no_more():
 
 @pytest.mark.parametrize("role", list(Role))
 def test_no_policy_has_a_wildcard_but_for_region_and_account(role):
-    for statement in iam.policy(EVERY, "prod", role)["Statement"]:
+    for statement in formats.policy(EVERY, "prod", role)["Statement"]:
         assert statement["Effect"] == "Allow"
         assert not any("*" in action for action in statement["Action"])
         for resource in statement["Resource"]:
@@ -391,13 +392,13 @@ def test_no_policy_has_a_wildcard_but_for_region_and_account(role):
 @pytest.mark.parametrize("role", list(Role))
 def test_cfn_lint_takes_every_policy_for_one_that_iam_knows(role):
     yaml = importlib.import_module("yaml")
-    document = iam.policy(EVERY, "prod", role)
+    document = formats.policy(EVERY, "prod", role)
     policy = {"Type": "AWS::IAM::ManagedPolicy", "Properties": {"PolicyDocument": document}}
     assert lint(yaml.safe_dump({"Resources": {"Policy": policy}})) == []
 
 
 def may(role: Role) -> set[str]:
-    statements = iam.policy(EVERY, "prod", role)["Statement"]
+    statements = formats.policy(EVERY, "prod", role)["Statement"]
     return {action.removeprefix("dynamodb:") for each in statements for action in each["Action"]}
 
 
@@ -410,14 +411,14 @@ def test_each_role_may_do_what_it_is_for():
 
 
 def test_a_table_without_pages_is_not_queried_but_its_indexes_are():
-    records, indexes = iam.policy((LEDGER,), "prod", Role.WORKER)["Statement"]
+    records, indexes = formats.policy((LEDGER,), "prod", Role.WORKER)["Statement"]
     assert "dynamodb:Query" not in records["Action"]
     assert indexes["Action"] == ["dynamodb:Query"]
     assert indexes["Resource"] == [
         f"arn:aws:dynamodb:*:*:table/semel-prod-ledger/index/{name}"
         for name in ("subject", "doubts", "failures")
     ]
-    [alone] = iam.policy((PROBE,), "prod", Role.WORKER)["Statement"]
+    [alone] = formats.policy((PROBE,), "prod", Role.WORKER)["Statement"]
     assert "dynamodb:Query" not in alone["Action"]
 
 
@@ -425,7 +426,7 @@ def test_a_table_without_pages_is_not_queried_but_its_indexes_are():
 def test_whoever_only_writes_may_not_look_anybody_up():
     """An index of persons is for those who read, and nobody writes to an index."""
     for role in Role:
-        statements = {each["Sid"]: each for each in iam.policy(OWN, "prod", role)["Statement"]}
+        statements = {each["Sid"]: each for each in formats.policy(OWN, "prod", role)["Statement"]}
         assert ("Indexes" in statements) is (role is not Role.INGRESS)
         resources = [resource for each in statements.values() for resource in each["Resource"]]
         named = {resource.partition("/index/")[2] for resource in resources} - {""}
@@ -456,7 +457,7 @@ def test_the_page_tells_what_an_index_carries():
 @pytest.mark.parametrize("table", EVERY, ids=lambda table: table.name)
 def test_the_page_tells_of_every_attribute_the_title_and_the_ttl(table):
     section = tables_page.section(table)
-    for name in (*table.kinds, *(column.name for column in table.columns.values())):
+    for name in (*table.kinds, *(column.name for column in mapped(table).columns.values())):
         assert f"| `{name}` |" in section
     assert table.title.replace("{name}", table.name) in section
     assert (f"| TTL | on `{table.ttl}` |" if table.ttl else f"| TTL | none: {table.forever} |") in section

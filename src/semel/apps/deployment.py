@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from semel.apps.settings import variable
 from semel.errors import InvalidOption
 from semel.tables import OWN, Table
+from semel.tables.mapping import asked
 
 DAY = 86400
 
@@ -188,8 +189,8 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
         return {self._short(table): table for table in self.tables if table not in OWN}
 
     def _short(self, table: Table) -> str:
-        if table.name == self.app and table.holds is not None:
-            return table.holds.name  # the only one that it has of its own
+        if table.name == self.app:
+            return asked(table).name  # the only one that it has of its own
         return table.name.removeprefix(f"{self.app}-")
 
     def under(self, titles: Mapping[str, str], off: Collection[str] = ()) -> "Deployment":

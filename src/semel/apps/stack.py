@@ -11,6 +11,7 @@ from semel.apps.deployment import Deployment, DeploymentQueue, Function, Secret,
 from semel.apps.settings import variable
 from semel.provision import formats
 from semel.provision.formats import TRANSFORM, VERSION, holding, logical
+from semel.provision.shape import title_variables
 from semel.tables import LEDGER
 
 CODE = "function/"
@@ -198,7 +199,7 @@ class _Part:
         inbox = f"SEMEL_INBOX__{deployment.app.upper()}__"
         url = "dynamodb://${AWS::Region}" + (f"?layout={layout}" if layout != LEDGER.name else "")
         found: TemplateBlock = {"SEMEL_URL": {"Fn::Sub": url}, "SEMEL_ENV": self._env}
-        names = {table.titled_by: table for table in function.may if table.titled_by}
+        names = title_variables(function.may)
         for name, table in deployment.own().items():
             if table.name in deployment.titles and table in function.may:
                 names[variable(deployment.app, f"tables__{name}")] = table

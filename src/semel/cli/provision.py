@@ -1,7 +1,7 @@
 """`semel provision`: create a store's tables, check them, or print them as text."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Literal, TypeAlias
 
 import msgspec
@@ -13,7 +13,7 @@ from semel.apps.configuration import Configuration
 from semel.apps.deployment import Deployment
 from semel.apps.ledgers import at, tables_of
 from semel.apps.registry import deployment
-from semel.apps.tables import deployed
+from semel.apps.titles import deployed
 from semel.cli.common import (
     ConfigOption,
     EnvOption,
@@ -27,20 +27,20 @@ from semel.cli.common import (
 from semel.core.clock import Clock
 from semel.core.runtime import require
 from semel.model import Problem
-from semel.provision import KNOWN, named
-from semel.provision.builders import ProvisionTarget, opened
-from semel.provision.formats import TEXTS
-from semel.provision.iam import Role, policy
+from semel.provision import ProvisionTarget, problems
+from semel.provision import provision as create
+from semel.provision.formats import TEXTS, Role, policy
 from semel.service.settings import ServiceSettings, enabled, settings, tables_needed, tables_of_app
-from semel.tables import OWN, Table
+from semel.tables import OWN, Table, known
 
 TemplateFormat: TypeAlias = Literal["cloudformation", "sam", "terraform", "cdk", "sql", "iam"]
 """A tool that makes tables."""
 
-
 TableNames: TypeAlias = Annotated[
     list[str] | None,
-    typer.Option(help="Only this table; can be repeated.", autocompletion=lambda: list(KNOWN)),
+    typer.Option(
+        help="Only this table; can be repeated.", autocompletion=lambda: [table.name for table in known()]
+    ),
 ]
 AppNames: TypeAlias = Annotated[
     list[str] | None,
@@ -127,12 +127,10 @@ def provision(
         chosen=tuple(with_index or ()),
         dropped=tuple(without_index or ()),
     )
-    with opened(place) as builder:
-        if check:
-            report(builder.problems(), place, as_json)
-        else:
-            done = builder.provision(ProgressLines(quiet=as_json))
-            print_done(done, place, as_json)
+    if check:
+        report(problems(place), place, as_json)
+    else:
+        print_done(create(place, ProgressLines(quiet=as_json)), place, as_json)
 
 
 def _for_text(printed: TemplateFormat, chosen: ServiceSettings) -> ServiceSettings:
@@ -141,6 +139,18 @@ def _for_text(printed: TemplateFormat, chosen: ServiceSettings) -> ServiceSettin
     same = chosen.semel.url.startswith("postgres" if printed == "sql" else kind)
     url = chosen.semel.url if same else kind
     return msgspec.structs.replace(chosen, semel=msgspec.structs.replace(chosen.semel, url=url))
+
+
+def named(names: Iterable[str]) -> tuple[Table, ...]:
+    """Return the tables of these names, or semel's own if there are none."""
+    chosen = dict.fromkeys(names)
+    if not chosen:
+        return OWN
+    tables = {table.name: table for table in known()}
+    unknown = [name for name in chosen if name not in tables]
+    if unknown:
+        raise errors.InvalidOption(f"there is no table {unknown[0]!r}; known are {', '.join(tables)}")
+    return tuple(tables[name] for name in chosen)
 
 
 def tables_wanted(

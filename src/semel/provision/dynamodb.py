@@ -1,30 +1,23 @@
-"""DynamoDB: existing tables, how they differ from their definition, and how to fix that.
+"""DynamoDB: compare tables with their description, and create or change what differs.
 
-Differences are found once, in `findings`: `problems` reports them and `provision` mends them.
+Each difference is found in one place: `problems` reports it, and `provision` fixes it.
 """
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
 from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
+from semel import errors
 from semel.aws.errors import ServiceError
 from semel.core.clock import Clock
-from semel.errors import (
-    NotPermitted,
-    SchemaTooNew,
-    SemelError,
-    StoreThrottled,
-    StoreUnavailable,
-    WrongEnvironment,
-    WrongSchema,
-)
 from semel.model import PROVISION, Problem
 from semel.provision import shape
 from semel.provision.shape import TableRequest
-from semel.stores.dynamodb.layout import SCHEMA, title
-from semel.tables import Index, Table
+from semel.stores.dynamodb.items import SCHEMA
+from semel.tables import Table
 
 Say: TypeAlias = Callable[[str], None]
 
@@ -34,501 +27,426 @@ POLL = 1.0
 
 MISSING = "ResourceNotFoundException"
 DENIED = "AccessDeniedException"
-ASK_TTL = "DescribeTimeToLive"
-ALLOW = "allow it, as semel provision --print iam --role operator does"
+REFUSED = "ConditionalCheckFailedException"
 # What local engines answer to an operation that they do not have.
 UNKNOWN = "UnknownOperationException"
-# Tables and indexes take their time.
+ALLOW = "allow it, as semel provision --print iam --role operator does"
+# After these a table or an index has to become ACTIVE.
 SETTLING = frozenset({"CreateTable", "UpdateTable", "DescribeTable"})
-# A new table's backups come a moment after the table; an index is made while no other one is.
+# Backups start a moment after their table; one index is created at a time.
 NOT_YET = frozenset({"ContinuousBackupsUnavailableException", "ResourceInUseException"})
-# How it says that somebody else has made the table, or turned TTL on, in the meantime.
+# Another process has created the table, or turned TTL on, in the meantime.
 ALREADY = frozenset({"ResourceInUseException", "ValidationException"})
 
-PROVISIONED = "PROVISIONED"
-UNITS = ("ReadCapacityUnits", "WriteCapacityUnits")
-
-# A condition that never holds: whoever may not write is told so, and whoever may writes nothing.
+INDEXES, THROUGHPUT = "GlobalSecondaryIndexes", "ProvisionedThroughput"
+# A condition that never holds: a write without permission is denied, and one with permission writes nothing.
 NEVER = "attribute_exists(#key) AND attribute_not_exists(#key)"
-# Keys that nobody uses, of each type.
+# Keys that no item has, of each type.
 NOBODY = {"S": {"S": "semel:nobody"}, "N": {"N": "-1"}, "B": {"B": "AA=="}}
+
+# What each request that creates a table does.
+DID = {
+    "CreateTable": "made table {title}",
+    "UpdateTimeToLive": "enabled TTL on {ttl} of {title}",
+    "UpdateContinuousBackups": "enabled point-in-time recovery of {title}",
+    "PutItem": "stamped {title} for environment {env}",
+}
 
 
 class ServiceClient(Protocol):
-    """What is asked of a transport here."""
+    """The part of a transport that is used here."""
 
     def call(self, operation: str, request: TableRequest, *, write: bool) -> dict[str, Any]:
-        """The answer to an operation."""
+        """Return the reply to an operation."""
         ...
 
 
 class ProvisionStep(msgspec.Struct, frozen=True):
-    """A request that changes something or waits for what does, and what it did."""
+    """A request that changes a table, or waits for a change, and what it did."""
 
+    title: str
     operation: str
     request: TableRequest
     did: str
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """How a table differs, and what mends it: steps of ours, or somebody else."""
+    """A difference, with the steps that fix it or a remedy for the operator."""
 
     what: str
     remedy: str = PROVISION
     steps: tuple[ProvisionStep, ...] = ()
-    error: SemelError | None = None
+    error: errors.SemelError | None = None
     """Why nothing may be changed here."""
 
 
-class TableSurvey(msgspec.Struct, frozen=True, kw_only=True):
-    """A table as it was found."""
-
-    table: Table
-    env: str
-    missing: bool = False
-    description: dict[str, Any] = {}
-    """Empty where nobody tells."""
-    ttl: dict[str, Any] | None = None
-    recoverable: bool | None = None
-    """None where the server does not know the word, or does not tell."""
-    tags: dict[str, str] = {}
-    stamp: dict[str, Any] | None = None
-    denied: tuple[str, ...] = ()
-    """The operations that these credentials may not do."""
-
-    @property
-    def title(self) -> str:
-        """The table's name in DynamoDB."""
-        return title(self.table, self.env)
-
-    @property
-    def keys(self) -> tuple[str, str]:
-        """The table's key as it is and as it should be, in words."""
-        wanted = shape.create_request(self.table, self.env)
-        found = self.description or wanted
-        return _key_text(found["KeySchema"], _types(found)), _key_text(wanted["KeySchema"], _types(wanted))
-
-    @property
-    def indexes(self) -> dict[str, dict[str, Any]]:
-        """The indexes that are there, by name; one that is being deleted is as good as gone."""
-        listed = self.description.get("GlobalSecondaryIndexes", ())
-        return {each["IndexName"]: each for each in listed if each.get("IndexStatus") != "DELETING"}
-
-    @property
-    def filling(self) -> set[str]:
-        """The indexes that cannot be asked yet, as they are still being made."""
-        return {name for name, each in self.indexes.items() if each.get("IndexStatus") == "CREATING"}
-
-    @property
-    def billing(self) -> str:
-        """How the table is paid for; DynamoDB says so only of tables that were on demand at some time."""
-        mode: str = self.description.get("BillingModeSummary", {}).get("BillingMode", PROVISIONED)
-        return mode
-
-    @property
-    def keyed(self) -> bool:
-        """Whether items can be looked for; they are, too, where nobody tells what the key is."""
-        return self.keys[0] == self.keys[1]
-
-
-# Looking
-
-
-def survey(client: ServiceClient, table: Table, env: str) -> TableSurvey:
-    """Look at a table."""
-    reader = TableReader(client, title(table, env))
-    description = reader.ask("DescribeTable").get("Table", {})
-    if not description and not reader.denied:
-        return TableSurvey(table=table, env=env, missing=True)
-    found = TableSurvey(
-        table=table,
-        env=env,
-        description=description,
-        ttl=reader.ask(ASK_TTL).get("TimeToLiveDescription"),
-        recoverable=_recoverable(reader) if table.recoverable else None,
-        tags=_tags(reader, description) if table.tags else {},
-    )
-    stamp = {"Key": shape.stamp_key(table, env), "ConsistentRead": True}
-    item = reader.ask("GetItem", stamp).get("Item") if found.keyed else None
-    return msgspec.structs.replace(found, stamp=item, denied=tuple(reader.denied))
-
-
-class TableReader:
-    """Asks about one table, and keeps what it may not ask."""
-
-    def __init__(self, client: ServiceClient, title: str) -> None:
-        self._client = client
-        self._table = {"TableName": title}
-        self.denied: list[str] = []
-
-    def ask(self, operation: str, more: TableRequest | None = None, *, named: bool = True) -> dict[str, Any]:
-        """An answer, empty where there is none to be had."""
-        try:
-            return self._client.call(operation, (self._table if named else {}) | (more or {}), write=False)
-        except ServiceError as error:
-            if error.code == DENIED:
-                self.denied.append(operation)
-            elif error.code not in {MISSING, "ConditionalCheckFailedException", UNKNOWN}:
-                raise
-            return {}
-
-
-def _recoverable(reader: TableReader) -> bool | None:
-    backups = reader.ask("DescribeContinuousBackups").get("ContinuousBackupsDescription")
-    if backups is None:
-        return None
-    recovery: dict[str, Any] = backups.get("PointInTimeRecoveryDescription", {})
-    return recovery.get("PointInTimeRecoveryStatus") == "ENABLED"
-
-
-def _tags(reader: TableReader, description: dict[str, Any]) -> dict[str, str]:
-    if "TableArn" not in description:
-        return {}
-    found = reader.ask("ListTagsOfResource", {"ResourceArn": description["TableArn"]}, named=False)
-    return {tag["Key"]: tag["Value"] for tag in found.get("Tags", ())}
-
-
-def probe(client: ServiceClient, found: TableSurvey) -> tuple[str, ...]:
-    """The operations of a worker that these credentials may not do; nothing is written to find out."""
-    table, reader = found.table, TableReader(client, found.title)
-    never = {"ConditionExpression": NEVER, "ExpressionAttributeNames": {"#key": table.partition}}
-    key = {"Key": shape.stamp_key(table, found.env)}
-    reader.ask("PutItem", never | {"Item": shape.stamp(table, found.env)})
-    reader.ask("UpdateItem", never | key | {"UpdateExpression": "REMOVE semel_probe"})
-    reader.ask("DeleteItem", never | key)
-    for query in _queries(found):
-        reader.ask("Query", query)
-    return tuple(dict.fromkeys(reader.denied))
-
-
-def _queries(found: TableSurvey) -> Iterator[TableRequest]:
-    """Queries of the table and of those indexes that can be asked, for something that is not there."""
-    table = found.table
-    if table.sort is not None:
-        yield _query(table, table.partition)
-    for index in table.indexes:
-        if index.name in found.indexes and index.name not in found.filling:
-            yield _query(table, index.partition) | {"IndexName": index.name}
-
-
-def _query(table: Table, partition: str) -> TableRequest:
-    return {
-        "KeyConditionExpression": "#key = :key",
-        "ExpressionAttributeNames": {"#key": shape.column(table, partition).name},
-        "ExpressionAttributeValues": {":key": NOBODY[shape.scalar(table, partition)]},
-        "Limit": 1,
-    }
-
-
-# Comparing
-
-
-def findings(found: TableSurvey) -> Iterator[Finding]:
-    """Everything in which a table is not as it should be."""
-    for operation in found.denied:
-        yield _forbidden(found, operation)
-    if found.missing:
-        yield Finding(f"there is no table {found.title}", steps=tuple(_making(found)))
-        return
-    yield from _ownership(found)
-    if found.description:
-        yield from _keys(found)
-        yield from _indexes(found)
-        yield from _paid(found)
-    yield from _expiry(found)
-    if found.recoverable is False:
-        what = f"{found.title} has no point-in-time recovery"
-        yield Finding(what, steps=(_pitr(found.table, found.env),))
-    yield from _labels(found)
-
-
-def _forbidden(found: TableSurvey, operation: str) -> Finding:
-    action = f"dynamodb:{operation}"
-    what = f"these credentials may not {action} on {found.title}"
-    if operation == ASK_TTL:
-        what = f"TTL of {found.title} is not known: these credentials may not {action}"
-    return Finding(what, ALLOW, error=NotPermitted(f"{what}: {ALLOW}"))
-
-
-def _making(found: TableSurvey) -> Iterator[ProvisionStep]:
-    table, env = found.table, found.env
-    yield ProvisionStep("CreateTable", shape.create_request(table, env), f"made table {found.title}")
-    if table.ttl:
-        yield _ttl(table, env)
-    if table.recoverable:
-        yield _pitr(table, env)
-    yield _stamping(table, env)
-
-
-def _ttl(table: Table, env: str) -> ProvisionStep:
-    did = f"enabled TTL on {table.ttl} of {title(table, env)}"
-    return ProvisionStep("UpdateTimeToLive", shape.ttl_request(table, env), did)
-
-
-def _pitr(table: Table, env: str) -> ProvisionStep:
-    did = f"enabled point-in-time recovery of {title(table, env)}"
-    return ProvisionStep("UpdateContinuousBackups", shape.pitr_request(table, env), did)
-
-
-def _stamping(table: Table, env: str) -> ProvisionStep:
-    did = f"stamped {title(table, env)} for environment {env}"
-    return ProvisionStep("PutItem", shape.stamp_request(table, env), did)
-
-
-def _ownership(found: TableSurvey) -> Iterator[Finding]:
-    if found.stamp is None:
-        if found.keyed and "GetItem" not in found.denied:
-            what = f"{found.title} is not stamped for any environment"
-            yield Finding(what, steps=(_stamping(found.table, found.env),))
-        return
-    error = stamped_otherwise(found.stamp, found.env)
-    if isinstance(error, WrongEnvironment):
-        remedy = f"use --env {error.stamped}, or name another table for {found.env}"
-        yield Finding(f"{found.title} belongs to environment {error.stamped!r}", remedy, error=error)
-    elif error is not None:
-        yield Finding(f"{found.title}: {error}", "upgrade semel", error=error)
-
-
-def stamped_otherwise(stamp: dict[str, Any], env: str) -> SemelError | None:
-    """Why a table with this stamp is not for this environment, or not for this version."""
-    environment = stamp.get("environment", {}).get("S", "")
-    if environment != env:
-        return WrongEnvironment(environment, env)
-    schema = int(stamp.get("schema", {}).get("N", SCHEMA))
-    return SchemaTooNew(schema, SCHEMA) if schema > SCHEMA else None
-
-
-def _types(description: dict[str, Any]) -> dict[str, str]:
-    return {each["AttributeName"]: each["AttributeType"] for each in description["AttributeDefinitions"]}
-
-
-def _key_text(schema: list[TableRequest], types: dict[str, str]) -> str:
-    """A key in words, such as `id (S), at (N)`."""
-    return ", ".join(f"{each['AttributeName']} ({types.get(each['AttributeName'], '?')})" for each in schema)
-
-
-def _keys(found: TableSurvey) -> Iterator[Finding]:
-    is_now, should = found.keys
-    if is_now != should:
-        what = f"{found.title} has the key {is_now} and should have {should}"
-        remedy = "a key cannot be changed: move this table away, or have semel use another name"
-        yield Finding(what, remedy, error=WrongSchema(f"{what}; {remedy}"))
-
-
-def _indexes(found: TableSurvey) -> Iterator[Finding]:
-    types = {each["AttributeName"]: each["AttributeType"] for each in shape.attributes(found.table)}
-    for each in found.table.indexes:
-        wanted, is_now = shape.index(found.table, each), found.indexes.get(each.name)
-        if is_now is None:
-            yield Finding(f"{found.title} has no index {each.name}", steps=(_adding(found, each),))
-            continue
-        should, but_is = (
-            _key_text(wanted["KeySchema"], types),
-            _key_text(is_now["KeySchema"], _types(found.description)),
-        )
-        if should != but_is or not _covers(is_now["Projection"], wanted["Projection"]):
-            yield _another(found, each, _index_text(but_is, is_now), _index_text(should, wanted))
-        elif each.name in found.filling:
-            yield _unfinished(found, each)
-
-
-def _covers(there: TableRequest, wanted: TableRequest) -> bool:
-    """Whether an index has what it should have of its items; more is its owner's choice."""
-    if "ALL" in (there["ProjectionType"], wanted["ProjectionType"]):
-        return bool(there["ProjectionType"] == "ALL")
-    return {*wanted.get("NonKeyAttributes", ())} <= {*there.get("NonKeyAttributes", ())}
-
-
-def _index_text(key: str, index: TableRequest) -> str:
-    projection = index["Projection"]
-    return (
-        f"{key}, projecting {', '.join(projection.get('NonKeyAttributes', [projection['ProjectionType']]))}"
-    )
-
-
-def _another(found: TableSurvey, index: Index, but_is: str, should: str) -> Finding:
-    what = f"index {index.name} of {found.title} has the key {but_is} and should have {should}"
-    remedy = "delete the index, and semel provision makes it anew"
-    return Finding(what, remedy, error=WrongSchema(f"{what}; {remedy}"))
-
-
-def _unfinished(found: TableSurvey, index: Index) -> Finding:
-    """Whoever began to make it did not wait: a large table takes hours."""
-    did = f"waited until index {index.name} of {found.title} was made"
-    step = ProvisionStep("DescribeTable", {"TableName": found.title}, did)
-    what = f"index {index.name} of {found.title} is still being made"
-    return Finding(what, "wait until it is ACTIVE, as semel provision does", (step,))
-
-
-def _adding(found: TableSurvey, index: Index) -> ProvisionStep:
-    """A request of its own, as DynamoDB makes one index at a time; it is paid for as its table is."""
-    wanted = shape.index(found.table, index)
-    wanted.pop("ProvisionedThroughput", None)
-    if found.billing == PROVISIONED:
-        units = found.description["ProvisionedThroughput"]
-        wanted["ProvisionedThroughput"] = {name: units[name] for name in UNITS}
-    request = {
-        "TableName": found.title,
-        "AttributeDefinitions": shape.index_attributes(found.table, index),
-        "GlobalSecondaryIndexUpdates": [{"Create": wanted}],
-    }
-    return ProvisionStep("UpdateTable", request, f"made index {index.name} of {found.title}")
-
-
-def _paid(found: TableSurvey) -> Iterator[Finding]:
-    """How a table is paid for is its owner's to change: it is reported, and left alone."""
-    is_now, should = found.billing, shape.billing(found.table)["BillingMode"]
-    if is_now != should:
-        remedy = f"aws dynamodb update-table --table-name {found.title} --billing-mode {should}"
-        if found.table.capacity is not None:
-            read, write = found.table.capacity
-            remedy += f" --provisioned-throughput ReadCapacityUnits={read},WriteCapacityUnits={write}"
-        yield Finding(f"{found.title} is billed {is_now} and should be {should}", remedy)
-
-
-def _expiry(found: TableSurvey) -> Iterator[Finding]:
-    if not found.table.ttl or found.ttl is None:
-        return
-    wanted, status = found.table.ttl, found.ttl.get("TimeToLiveStatus", "DISABLED")
-    attribute = found.ttl.get("AttributeName")
-    if status == "DISABLED":
-        what = f"TTL is off for {found.title}, so nothing in it ever goes"
-        yield Finding(what, steps=(_ttl(found.table, found.env),))
-    elif status == "DISABLING":
-        what = f"TTL of {found.title} is just being turned off"
-        remedy = f"wait until that is done, which takes up to an hour, then {PROVISION}"
-        yield Finding(what, remedy, error=WrongSchema(f"{what}: {remedy}"))
-    elif attribute != wanted:
-        what = f"TTL of {found.title} is on {attribute} and should be on {wanted}"
-        remedy = (
-            f"aws dynamodb update-time-to-live --table-name {found.title} --time-to-live-specification "
-            f"Enabled=false,AttributeName={attribute}; an hour later {PROVISION}"
-        )
-        yield Finding(what, remedy, error=WrongSchema(f"{what}: {remedy}"))
-
-
-def _labels(found: TableSurvey) -> Iterator[Finding]:
-    missing = {key: value for key, value in found.table.tags.items() if found.tags.get(key) != value}
-    if not missing or not found.description or "ListTagsOfResource" in found.denied:
-        return
-    words = ", ".join(f"{key}={value}" for key, value in missing.items())
-    tags = [{"Key": key, "Value": value} for key, value in missing.items()]
-    request = {"ResourceArn": found.description["TableArn"], "Tags": tags}
-    step = ProvisionStep("TagResource", request, f"tagged {found.title} with {words}")
-    yield Finding(f"{found.title} lacks the tag {words}", steps=(step,))
-
-
-# Doing
-
-
 def problems(client: ServiceClient, tables: Iterable[Table], env: str) -> list[Problem]:
-    """What is wrong with these tables, and with what these credentials may do; nothing is changed."""
-    reported: list[Problem] = []
-    for table in tables:
-        found = survey(client, table, env)
-        listed = list(findings(found))
-        if found.description and found.keyed:
-            listed += [_forbidden(found, operation) for operation in probe(client, found)]
-        reported += [Problem(each.what, each.remedy) for each in listed]
-    return reported
+    """Report what is wrong with these tables and with the permissions; nothing is changed."""
+    return [Problem(each.what, each.remedy) for each in _survey(client, tables, env, compare, probe)]
 
 
 def expiry_problems(client: ServiceClient, tables: Iterable[Table], env: str) -> list[Problem]:
-    """What is wrong with the TTL of these tables; also that these credentials may not ask for it."""
-    reported: list[Problem] = []
-    for table in tables:
-        reader = TableReader(client, title(table, env))
-        ttl = reader.ask(ASK_TTL).get("TimeToLiveDescription") if table.ttl else None
-        found = TableSurvey(table=table, env=env, ttl=ttl)
-        listed = [*(_forbidden(found, operation) for operation in reader.denied), *_expiry(found)]
-        reported += [Problem(each.what, each.remedy) for each in listed]
-    return reported
+    """Report what is wrong with the TTL of these tables, with one request for each."""
+    return [Problem(each.what, each.remedy) for each in _survey(client, tables, env, _compare_ttl)]
 
 
 def provision(
     client: ServiceClient, tables: Iterable[Table], env: str, *, clock: Clock, say: Say = lambda _: None
 ) -> list[str]:
-    """Make tables as they should be, and tell what was done; nothing is begun that would be refused."""
-    found = [finding for table in tables for finding in findings(survey(client, table, env))]
-    for finding in found:
+    """Create and change tables as described, and return what was done; a refusal comes before any change."""
+    findings = _survey(client, tables, env, compare)
+    for finding in findings:
         if finding.error is not None:
             raise finding.error
-    builder = TableBuilder(client, env, clock, say)
-    for finding in found:
+    for finding in findings:
         if not finding.steps:
             say(f"Left as it is: {finding.what}. To change it: {finding.remedy}")
-    return [did for finding in found for step in finding.steps if (did := builder.take(step))]
+    runner = StepRunner(client, env, clock, say)
+    return [did for finding in findings for step in finding.steps if (did := runner.run(step))]
 
 
-class TableBuilder:
-    """Takes steps, and waits for what takes its time."""
+# Comparing
+
+
+class TableSurvey:
+    """A table as it should be and as the server shows it, and the differences found so far."""
+
+    def __init__(self, client: ServiceClient, table: Table, env: str) -> None:
+        self.env = env
+        self.requests = shape.requests(table, env)
+        self.wanted = self.requests["CreateTable"]
+        self.title: str = self.wanted["TableName"]
+        self.findings: list[Finding] = []
+        self.denied: set[str] = set()
+        """The operations that these credentials may not do."""
+        self._client = client
+
+    def ask(self, operation: str, **request: Any) -> dict[str, Any]:
+        """Return the reply to a request that changes nothing, empty if there is none."""
+        named = request if "ResourceArn" in request else {"TableName": self.title, **request}
+        try:
+            return self._client.call(operation, named, write=False)
+        except ServiceError as error:
+            if error.code == DENIED:
+                self._forbid(operation)
+            elif error.code not in {MISSING, REFUSED, UNKNOWN}:
+                raise
+            return {}
+
+    def _forbid(self, operation: str) -> None:
+        what = f"these credentials may not dynamodb:{operation}"
+        ttl = operation == "DescribeTimeToLive"
+        what = f"TTL of {self.title} is not known: {what}" if ttl else f"{what} on {self.title}"
+        if operation not in self.denied:
+            self.add_obstacle(what, ALLOW, errors.NotPermitted(f"{what}: {ALLOW}"))
+        self.denied.add(operation)
+
+    def add(self, what: str, *steps: ProvisionStep, remedy: str = PROVISION) -> None:
+        """Add a difference that steps or the operator can fix."""
+        self.findings.append(Finding(what, remedy, steps))
+
+    def add_obstacle(self, what: str, remedy: str, error: errors.SemelError | None = None) -> None:
+        """Add a difference that the operator has to fix before anything is changed."""
+        self.findings.append(Finding(what, remedy, error=error or errors.WrongSchema(f"{what}; {remedy}")))
+
+    def creation(self, operation: str) -> ProvisionStep:
+        """Return one of the requests that create a table."""
+        request = self.requests[operation]
+        ttl = request.get("TimeToLiveSpecification", {}).get("AttributeName")
+        did = DID[operation].format(title=self.title, env=self.env, ttl=ttl)
+        return ProvisionStep(self.title, operation, request, did)
+
+    @cached_property
+    def found(self) -> dict[str, Any]:
+        """The server's description, empty if there is none."""
+        described: dict[str, Any] = self.ask("DescribeTable").get("Table", {})
+        return described
+
+    @property
+    def stamp_key(self) -> TableRequest:
+        """The key of the table's stamp."""
+        stamp = self.requests["PutItem"]["Item"]
+        return {each["AttributeName"]: stamp[each["AttributeName"]] for each in self.wanted["KeySchema"]}
+
+    @property
+    def keys(self) -> tuple[str, str]:
+        """The table's key as it is and as it should be, in words."""
+        return _key_text(self.found or self.wanted), _key_text(self.wanted)
+
+    @property
+    def indexes(self) -> dict[str, dict[str, Any]]:
+        """The indexes that exist, by name, without those that are being deleted."""
+        listed = self.found.get(INDEXES, ())
+        return {each["IndexName"]: each for each in listed if each.get("IndexStatus") != "DELETING"}
+
+    @property
+    def billing(self) -> str:
+        """The billing mode. DynamoDB returns it only for tables that have been on demand."""
+        mode: str = self.found.get("BillingModeSummary", {}).get("BillingMode", "PROVISIONED")
+        return mode
+
+
+def _survey(
+    client: ServiceClient, tables: Iterable[Table], env: str, *looks: Callable[[TableSurvey], None]
+) -> list[Finding]:
+    """Return what is found in each table, with the permissions that are missing."""
+    surveys = [TableSurvey(client, table, env) for table in tables]
+    for survey in surveys:
+        for look in looks:
+            look(survey)
+    return [finding for survey in surveys for finding in survey.findings]
+
+
+def compare(survey: TableSurvey) -> None:
+    """Find every difference between a table and its description."""
+    if not survey.found and not survey.denied:
+        survey.add(f"there is no table {survey.title}", *map(survey.creation, survey.requests))
+        return
+    if survey.keys[0] == survey.keys[1]:
+        _compare_stamp(survey)
+    if survey.found:
+        _compare_key(survey)
+        _compare_indexes(survey)
+        _compare_billing(survey)
+    _compare_ttl(survey)
+    _compare_recovery(survey)
+    _compare_tags(survey)
+
+
+def _compare_stamp(survey: TableSurvey) -> None:
+    stamp = survey.ask("GetItem", Key=survey.stamp_key, ConsistentRead=True).get("Item")
+    if stamp is None and "GetItem" not in survey.denied:
+        survey.add(f"{survey.title} is not stamped for any environment", survey.creation("PutItem"))
+    error = None if stamp is None else stamped_otherwise(stamp, survey.env)
+    if isinstance(error, errors.WrongEnvironment):
+        remedy = f"use --env {error.stamped}, or name another table for {survey.env}"
+        survey.add_obstacle(f"{survey.title} belongs to environment {error.stamped!r}", remedy, error)
+    elif error is not None:
+        survey.add_obstacle(f"{survey.title}: {error}", "upgrade semel", error)
+
+
+def stamped_otherwise(stamp: dict[str, Any], env: str) -> errors.SemelError | None:
+    """Return the error for a stamp of another environment or of a newer version."""
+    environment = stamp.get("environment", {}).get("S", "")
+    if environment != env:
+        return errors.WrongEnvironment(environment, env)
+    schema = int(stamp.get("schema", {}).get("N", SCHEMA))
+    return errors.SchemaTooNew(schema, SCHEMA) if schema > SCHEMA else None
+
+
+def _types(described: dict[str, Any]) -> dict[str, str]:
+    return {each["AttributeName"]: each["AttributeType"] for each in described["AttributeDefinitions"]}
+
+
+def _key_text(described: dict[str, Any], index: dict[str, Any] | None = None) -> str:
+    """Write the key of a table, or of an index of it, in words, such as `id (S), at (N)`."""
+    types, schema = _types(described), (index or described)["KeySchema"]
+    return ", ".join(f"{each['AttributeName']} ({types.get(each['AttributeName'], '?')})" for each in schema)
+
+
+def _compare_key(survey: TableSurvey) -> None:
+    is_now, should = survey.keys
+    if is_now != should:
+        what = f"{survey.title} has the key {is_now} and should have {should}"
+        remedy = "a key cannot be changed: move this table away, or have semel use another name"
+        survey.add_obstacle(what, remedy)
+
+
+def _compare_indexes(survey: TableSurvey) -> None:
+    for wanted in survey.wanted.get(INDEXES, ()):
+        name = f"index {wanted['IndexName']}"
+        index = survey.indexes.get(wanted["IndexName"])
+        if index is None:
+            did, request = f"made {name} of {survey.title}", _index_request(survey, wanted)
+            step = ProvisionStep(survey.title, "UpdateTable", request, did)
+            survey.add(f"{survey.title} has no {name}", step)
+            continue
+        is_now, should = _key_text(survey.found, index), _key_text(survey.wanted, wanted)
+        if is_now != should or not _covers(index["Projection"], wanted["Projection"]):
+            what = f"{name} of {survey.title} has the key {is_now}, {_projecting(index)}"
+            what += f" and should have {should}, {_projecting(wanted)}"
+            survey.add_obstacle(what, "delete the index; semel provision then creates it")
+        elif index.get("IndexStatus") == "CREATING":  # an earlier run did not wait: a large table takes hours
+            did = f"waited until {name} of {survey.title} was made"
+            step = ProvisionStep(survey.title, "DescribeTable", {"TableName": survey.title}, did)
+            remedy = "wait until it is ACTIVE, as semel provision does"
+            survey.add(f"{name} of {survey.title} is still being made", step, remedy=remedy)
+
+
+def _covers(there: TableRequest, wanted: TableRequest) -> bool:
+    """Return whether an index has the attributes that it should have; it may have more."""
+    if "ALL" in (there["ProjectionType"], wanted["ProjectionType"]):
+        return bool(there["ProjectionType"] == "ALL")
+    return {*wanted.get("NonKeyAttributes", ())} <= {*there.get("NonKeyAttributes", ())}
+
+
+def _projecting(index: TableRequest) -> str:
+    projection = index["Projection"]
+    return f"projecting {', '.join(projection.get('NonKeyAttributes', [projection['ProjectionType']]))}"
+
+
+def _index_request(survey: TableSurvey, wanted: TableRequest) -> TableRequest:
+    """Return the request for one index: DynamoDB creates one at a time, billed as its table is."""
+    types, names = _types(survey.wanted), [each["AttributeName"] for each in wanted["KeySchema"]]
+    index = {name: value for name, value in wanted.items() if name != THROUGHPUT}
+    if survey.billing == "PROVISIONED":
+        units = survey.found[THROUGHPUT]
+        index[THROUGHPUT] = {name: units[name] for name in ("ReadCapacityUnits", "WriteCapacityUnits")}
+    return {
+        "TableName": survey.title,
+        "AttributeDefinitions": [{"AttributeName": name, "AttributeType": types[name]} for name in names],
+        "GlobalSecondaryIndexUpdates": [{"Create": index}],
+    }
+
+
+def _compare_billing(survey: TableSurvey) -> None:
+    """Report another billing mode; changing it is the operator's decision."""
+    is_now, should = survey.billing, survey.wanted["BillingMode"]
+    if is_now != should:
+        remedy = f"aws dynamodb update-table --table-name {survey.title} --billing-mode {should}"
+        if units := survey.wanted.get(THROUGHPUT):
+            remedy += f" --provisioned-throughput {','.join(f'{name}={units[name]}' for name in units)}"
+        survey.add(f"{survey.title} is billed {is_now} and should be {should}", remedy=remedy)
+
+
+def _compare_ttl(survey: TableSurvey) -> None:
+    operation, title = "UpdateTimeToLive", survey.title
+    reply = survey.ask("DescribeTimeToLive") if operation in survey.requests else {}
+    if "TimeToLiveDescription" not in reply:
+        return
+    wanted = survey.requests[operation]["TimeToLiveSpecification"]["AttributeName"]
+    found = reply["TimeToLiveDescription"]
+    status, is_now = found.get("TimeToLiveStatus", "DISABLED"), found.get("AttributeName")
+    if status == "DISABLED":
+        survey.add(f"TTL is off for {title}, so nothing in it ever goes", survey.creation(operation))
+    elif status == "DISABLING":
+        remedy = f"wait until that is done, which takes up to an hour, then {PROVISION}"
+        survey.add_obstacle(f"TTL of {title} is just being turned off", remedy)
+    elif is_now != wanted:
+        remedy = (
+            f"aws dynamodb update-time-to-live --table-name {title} --time-to-live-specification "
+            f"Enabled=false,AttributeName={is_now}; an hour later {PROVISION}"
+        )
+        survey.add_obstacle(f"TTL of {title} is on {is_now} and should be on {wanted}", remedy)
+
+
+def _compare_recovery(survey: TableSurvey) -> None:
+    """Find missing backups, where the server has backups at all."""
+    operation = "UpdateContinuousBackups"
+    reply = survey.ask("DescribeContinuousBackups") if operation in survey.requests else {}
+    if "ContinuousBackupsDescription" not in reply:
+        return
+    recovery = reply["ContinuousBackupsDescription"].get("PointInTimeRecoveryDescription", {})
+    if recovery.get("PointInTimeRecoveryStatus") != "ENABLED":
+        survey.add(f"{survey.title} has no point-in-time recovery", survey.creation(operation))
+
+
+def _compare_tags(survey: TableSurvey) -> None:
+    if "Tags" not in survey.wanted or "TableArn" not in survey.found:
+        return
+    arn = survey.found["TableArn"]
+    found = survey.ask("ListTagsOfResource", ResourceArn=arn).get("Tags", ())
+    missing = [tag for tag in survey.wanted["Tags"] if tag not in found]
+    if missing and "ListTagsOfResource" not in survey.denied:
+        words = ", ".join(f"{tag['Key']}={tag['Value']}" for tag in missing)
+        request, did = {"ResourceArn": arn, "Tags": missing}, f"tagged {survey.title} with {words}"
+        step = ProvisionStep(survey.title, "TagResource", request, did)
+        survey.add(f"{survey.title} lacks the tag {words}", step)
+
+
+def probe(survey: TableSurvey) -> None:
+    """Find out what a worker with these credentials may not do. Nothing is written."""
+    if not survey.found or survey.keys[0] != survey.keys[1]:
+        return
+    stamp, key = survey.requests["PutItem"], survey.stamp_key
+    never = {"ConditionExpression": NEVER, "ExpressionAttributeNames": stamp["ExpressionAttributeNames"]}
+    survey.ask("PutItem", **never, Item=stamp["Item"])
+    survey.ask("UpdateItem", **never, Key=key, UpdateExpression="REMOVE semel_probe")
+    survey.ask("DeleteItem", **never, Key=key)
+    for index in _queryable(survey):
+        name = index.pop("KeySchema")[0]["AttributeName"]
+        survey.ask(
+            "Query",
+            **index,
+            KeyConditionExpression="#key = :key",
+            ExpressionAttributeNames={"#key": name},
+            ExpressionAttributeValues={":key": NOBODY[_types(survey.wanted)[name]]},
+            Limit=1,
+        )
+
+
+def _queryable(survey: TableSurvey) -> Iterator[TableRequest]:
+    """Return the key of the table, if it has pages, and of each index that is ready."""
+    if len(survey.wanted["KeySchema"]) > 1:
+        yield {"KeySchema": survey.wanted["KeySchema"]}
+    for index in survey.wanted.get(INDEXES, ()):
+        found = survey.indexes.get(index["IndexName"])
+        if found and found.get("IndexStatus") != "CREATING":
+            yield {name: index[name] for name in ("IndexName", "KeySchema")}
+
+
+# Changing
+
+
+class StepRunner:
+    """Sends the requests of steps, and waits until they have taken effect."""
 
     def __init__(self, client: ServiceClient, env: str, clock: Clock, say: Say) -> None:
-        self._client = client
-        self._env = env
-        self._clock = clock
-        self._say = say
+        self._client, self._env = client, env
+        self._clock, self._say = clock, say
 
-    def take(self, step: ProvisionStep) -> str:
-        """Take a step and wait until it has come into force: what it did, or nothing."""
+    def run(self, step: ProvisionStep) -> str:
+        """Run a step, wait until it has taken effect, and return what it did, or ""."""
         deadline = self._clock.monotonic() + PATIENCE
-        while (did := self._try(step)) is None:
-            self._pause(deadline, f"Waiting until {step.request['TableName']} is ready for {step.operation}")
-        if step.operation in SETTLING:
-            self._settle(step.request["TableName"], deadline)
+        while (did := self._send(step)) is None:
+            self._pause(deadline, f"Waiting until {step.title} is ready for {step.operation}")
+        while step.operation in SETTLING and (status := self._status(step.title)) != "ACTIVE":
+            self._pause(deadline, f"Waiting until {step.title} is ACTIVE; it is {status}")
         if did:
             self._say(f"{did[0].upper()}{did[1:]}.")
         return did
 
-    def _try(self, step: ProvisionStep) -> str | None:
-        """What the step did; "" where there was nothing left to do, None where it is too early."""
+    def _send(self, step: ProvisionStep) -> str | None:
+        """Return what the step did, "" if there was nothing left to do, or None if it is too early."""
         try:
-            # Each of them may be sent twice: the second is refused as done, which is fine.
+            # Each of them may be sent twice: the second is refused as done.
             self._client.call(step.operation, step.request, write=False)
-        except StoreThrottled:  # as many tables or indexes are being made as may be
+        except errors.StoreThrottled:  # too many tables or indexes are being created
             return None
         except ServiceError as error:
-            return self._refused(step, error)
+            return self._on_refused(step, error)
         return step.did
 
-    def _refused(self, step: ProvisionStep, error: ServiceError) -> str | None:
+    def _on_refused(self, step: ProvisionStep, error: ServiceError) -> str | None:
         if error.code == DENIED:
-            raise NotPermitted(f"these credentials may not dynamodb:{step.operation}: {ALLOW}") from error
-        if error.code == "ConditionalCheckFailedException":
-            other = stamped_otherwise(error.item or {}, self._env)
-            if other is not None:
-                raise other from error
-            return ""
+            raise errors.NotPermitted(
+                f"these credentials may not dynamodb:{step.operation}: {ALLOW}"
+            ) from error
+        if error.code == REFUSED and (other := stamped_otherwise(error.item or {}, self._env)):
+            raise other from error
         if error.code == UNKNOWN:
             self._say(f"This server has no {step.operation}; a local engine may do without.")
-            return ""
-        if "already" in error.message and error.code in ALREADY:
+        if error.code in {REFUSED, UNKNOWN} or ("already" in error.message and error.code in ALREADY):
             return ""
         if error.code in NOT_YET:
             return None
         raise error
 
-    def _settle(self, title: str, deadline: float) -> None:
-        while (status := _unsettled(self._client, title)) is not None:
-            self._pause(deadline, f"Waiting until {title} is ACTIVE; it is {status}")
+    def _status(self, title: str) -> str:
+        """Return the status of a table and its indexes: ACTIVE only when all of them are."""
+        try:
+            described = self._client.call("DescribeTable", {"TableName": title}, write=False)["Table"]
+        except ServiceError as error:
+            if error.code == MISSING:  # a new table is not visible immediately
+                return "CREATING"
+            raise
+        indexes = [each.get("IndexStatus", "ACTIVE") for each in described.get(INDEXES, ())]
+        return next((each for each in (described["TableStatus"], *indexes) if each != "ACTIVE"), "ACTIVE")
 
     def _pause(self, deadline: float, why: str) -> None:
         if self._clock.monotonic() >= deadline:
-            raise StoreUnavailable(
+            raise errors.StoreUnavailable(
                 f"{why} took more than {PATIENCE:.0f} s; run semel provision again, and it goes on from here"
             )
         self._say(f"{why} ...")
         self._clock.wait(threading.Event(), POLL)
-
-
-def _unsettled(client: ServiceClient, title: str) -> str | None:
-    """What a table is that is not ACTIVE yet, with all its indexes."""
-    try:
-        described = client.call("DescribeTable", {"TableName": title}, write=False)["Table"]
-    except ServiceError as error:
-        if error.code == MISSING:  # news of a table spreads for a moment
-            return "CREATING"
-        raise
-    states = [described["TableStatus"]]
-    states += [each.get("IndexStatus", "ACTIVE") for each in described.get("GlobalSecondaryIndexes", ())]
-    return next((state for state in states if state != "ACTIVE"), None)

@@ -1,32 +1,98 @@
-"""The tables as text for other tools, with the policy of the worker: each made from `shape.description`."""
+"""The tables as text for other tools, with the worker's policy, and the policies of each role.
+
+Every format is made from `shape.description`.
+"""
 
 import json
 from collections.abc import Callable, Iterable, Iterator
+from enum import StrEnum
 from textwrap import indent
 from typing import Any, Final
 
 from semel.core.runtime import require
-from semel.provision import iam, shape
+from semel.provision import shape
 from semel.provision.shape import TableRequest
+from semel.stores.dynamodb.items import title
 from semel.tables import Table
-
-# What Terraform and the CDK both call these.
-WORDS: Final = {
-    "ReadCapacityUnits": "read_capacity",
-    "WriteCapacityUnits": "write_capacity",
-    "ProjectionType": "projection_type",
-    "NonKeyAttributes": "non_key_attributes",
-}
 
 
 def logical(table: Table) -> str:
-    """A table's name within a template, such as LedgerTable."""
+    """Return a table's name within a template, such as LedgerTable."""
     return "".join(word.capitalize() for word in table.name.replace("_", "-").split("-")) + "Table"
 
 
 def local(table: Table) -> str:
-    """A table's name within a Terraform module or a CDK stack."""
+    """Return a table's name within a Terraform module or a CDK stack."""
     return table.name.replace("-", "_")
+
+
+def flat(described: TableRequest) -> dict[str, Any]:
+    """Return the properties of a table or an index, with its keys, projection and units among them."""
+    keys = {each["KeyType"]: each["AttributeName"] for each in described["KeySchema"]}
+    parts = ("Projection", "ProvisionedThroughput", "TimeToLiveSpecification")
+    return (
+        described | keys | {name: value for part in parts for name, value in described.get(part, {}).items()}
+    )
+
+
+# Policies for IAM
+
+
+class Role(StrEnum):
+    """A group of callers with the same permissions."""
+
+    WORKER = "worker"
+    """Claims keys, runs the work and stores its results."""
+    INGRESS = "ingress"
+    """Drops duplicates at the door, with check_and_set and is_processed only."""
+    OPERATOR = "operator"
+    """Runs the `semel` command: creates tables, lists, resolves and forgets records."""
+    READ_ONLY = "read-only"
+    """Reads."""
+
+
+INSPECTING = ("DescribeContinuousBackups", "DescribeTable", "DescribeTimeToLive", "ListTagsOfResource")
+BUILDING = ("CreateTable", "TagResource", "UpdateContinuousBackups", "UpdateTable", "UpdateTimeToLive")
+# A transaction has no action of its own: it needs those of the writes in it, and semel's are these three.
+WRITING = ("DeleteItem", "PutItem", "UpdateItem")
+
+# What a role may do to each table, and to tables with pages and to indexes.
+RIGHTS: Final[dict[Role, tuple[tuple[str, ...], tuple[str, ...]]]] = {
+    Role.WORKER: (("GetItem", *WRITING), ("Query",)),
+    Role.INGRESS: (("GetItem", "PutItem"), ()),
+    Role.OPERATOR: (("GetItem", *WRITING, "Scan", *INSPECTING, *BUILDING), ("Query",)),
+    Role.READ_ONLY: (("GetItem", "Scan", *INSPECTING), ("Query",)),
+}
+
+
+def policy(
+    tables: Iterable[Table], env: str, role: Role, *, region: str = "*", account: str = "*"
+) -> dict[str, Any]:
+    """Return the policy of a role, with exact actions on exact tables and indexes."""
+
+    def arn(table: Table, path: str) -> str:
+        return f"arn:aws:dynamodb:{region}:{account}:table/{title(table, env)}{path}"
+
+    return policy_document(tables, role, arn)
+
+
+def policy_document(tables: Iterable[Table], role: Role, arn: Callable[[Table, str], Any]) -> dict[str, Any]:
+    """Return the policy of a role; `arn` writes the resource of a table and a path below it."""
+    listed, (actions, paging) = tuple(tables), RIGHTS[role]
+    plain = [arn(table, "") for table in listed if table.sort is None]
+    paged = [arn(table, "") for table in listed if table.sort is not None]
+    indexes = [arn(table, f"/index/{index.name}") for table in listed for index in table.indexes]
+    statements = (
+        ("Records", actions, plain),
+        ("Pages", actions + paging, paged),
+        ("Indexes", paging, indexes),
+    )
+    return {"Version": "2012-10-17", "Statement": [_allow(*each) for each in statements if all(each)]}
+
+
+def _allow(sid: str, actions: Iterable[str], resources: list[Any]) -> dict[str, Any]:
+    allowed = [f"dynamodb:{action}" for action in sorted(actions)]
+    return {"Sid": sid, "Effect": "Allow", "Action": allowed, "Resource": resources}
 
 
 # CloudFormation and SAM
@@ -40,27 +106,27 @@ YAML_HEADER: Final = """\
 
 
 def cloudformation(tables: Iterable[Table], env: str) -> str:
-    """A CloudFormation template."""
+    """Return a CloudFormation template."""
     return YAML_HEADER.format(env=env) + yaml(template(tables, env))
 
 
 def sam(tables: Iterable[Table], env: str) -> str:
-    """A SAM template."""
+    """Return a SAM template."""
     return YAML_HEADER.format(env=env) + yaml(sam_template(tables, env))
 
 
 def yaml(template: dict[str, Any]) -> str:
-    """A template as YAML."""
-    # Copied by way of JSON: what stands in it twice would be an alias, which CloudFormation does not know.
+    """Write a template as YAML."""
+    # Copied as JSON: a value that occurs twice would become an alias, which CloudFormation rejects.
     plain = json.loads(json.dumps(template))
     text: str = require("yaml", "cli").safe_dump(plain, sort_keys=False, width=110)
     return text
 
 
 def template(tables: Iterable[Table], env: str) -> dict[str, Any]:
-    """A CloudFormation template as a value."""
+    """Return a CloudFormation template as a value."""
     listed = tuple(tables)
-    policy = {"PolicyDocument": iam.document(listed, iam.Role.WORKER, _reference)}
+    policy = {"PolicyDocument": policy_document(listed, Role.WORKER, _reference)}
     return {
         "AWSTemplateFormatVersion": VERSION,
         "Description": f"Tables of semel for environment {env}",
@@ -71,10 +137,10 @@ def template(tables: Iterable[Table], env: str) -> dict[str, Any]:
 
 
 def sam_template(tables: Iterable[Table], env: str) -> dict[str, Any]:
-    """A SAM template as a value: functions added to it find the store and the tables by their environment."""
+    """Return a SAM template as a value. Functions added to it find the tables by their environment."""
     listed = tuple(tables)
     variables = {"SEMEL_URL": {"Fn::Sub": "dynamodb://${AWS::Region}"}, "SEMEL_ENV": env}
-    variables |= {table.titled_by: {"Ref": logical(table)} for table in listed if table.titled_by}
+    variables |= {name: {"Ref": logical(table)} for name, table in shape.title_variables(listed).items()}
     plain = template(listed, env)
     head = {name: plain.pop(name) for name in ("AWSTemplateFormatVersion", "Description")}
     function = {"Environment": {"Variables": variables}}
@@ -82,12 +148,12 @@ def sam_template(tables: Iterable[Table], env: str) -> dict[str, Any]:
 
 
 def resource(table: Table, env: str) -> dict[str, Any]:
-    """A table, which stays when its stack goes: without its ledger, everything would happen again."""
+    """Return a table that stays when its stack is deleted: without its ledger, effects would repeat."""
     return holding("AWS::DynamoDB::Table", shape.description(table, env), "Retain")
 
 
 def holding(kind: str, properties: dict[str, Any], policy: str) -> dict[str, Any]:
-    """A resource that holds something, which stays when its stack goes, or goes with it."""
+    """Return a resource that is retained or deleted with its stack."""
     return {"Type": kind, "DeletionPolicy": policy, "UpdateReplacePolicy": policy, "Properties": properties}
 
 
@@ -103,29 +169,38 @@ HCL_HEADER: Final = """\
 # After terraform apply, semel provision stamps each table for its environment.
 
 """
-HCL_WORDS: Final = WORDS | {"HASH": "hash_key", "RANGE": "range_key"}
+# In the order of the text.
+HCL_WORDS: Final = {
+    "TableName": "name",
+    "IndexName": "name",
+    "BillingMode": "billing_mode",
+    "HASH": "hash_key",
+    "RANGE": "range_key",
+    "ProjectionType": "projection_type",
+    "NonKeyAttributes": "non_key_attributes",
+    "ReadCapacityUnits": "read_capacity",
+    "WriteCapacityUnits": "write_capacity",
+}
 
 
 class Raw(str):
-    """An expression, which stands as it is."""
+    """An expression, written without quotes."""
 
     __slots__ = ()
 
 
 def terraform(tables: Iterable[Table], env: str) -> str:
-    """A Terraform module."""
+    """Return a Terraform module."""
     listed = tuple(tables)
+    words = {"sid": "Sid", "effect": "Effect", "actions": "Action", "resources": "Resource"}
     statements = [
-        _block(
-            "statement",
-            {"sid": each["Sid"], "effect": "Allow", "actions": each["Action"], "resources": each["Resource"]},
-        )
-        for each in iam.document(listed, iam.Role.WORKER, _hcl_arn)["Statement"]
+        _block("statement", {word: each[name] for word, name in words.items()})
+        for each in policy_document(listed, Role.WORKER, _hcl_arn)["Statement"]
     ]
     document = Raw("data.aws_iam_policy_document.semel_worker.json")
     policy = {"name": f"semel-{env}-worker", "policy": document}
     blocks = [
-        *(_hcl_table(table, env) for table in listed),
+        *(_hcl_table(local(table), shape.description(table, env)) for table in listed),
         _block('data "aws_iam_policy_document" "semel_worker"', {}, *statements),
         _block('resource "aws_iam_policy" "semel_worker"', policy),
     ]
@@ -137,32 +212,29 @@ def _hcl_arn(table: Table, path: str) -> Raw:
     return Raw(f'"${{{arn}}}{path}"' if path else arn)
 
 
-def _hcl_table(table: Table, env: str) -> str:
-    """A table, which terraform destroy refuses: without its ledger, everything would happen again."""
-    made = shape.description(table, env)
-    values = {"name": made["TableName"], "billing_mode": made["BillingMode"], **_hcl_shape(made)}
-    if table.tags:
-        values["tags"] = table.tags
-    return _block(f'resource "aws_dynamodb_table" "{local(table)}"', values, *_hcl_parts(table, made))
+def _hcl_table(name: str, described: TableRequest) -> str:
+    """Return a table that terraform destroy refuses: without its ledger, effects would repeat."""
+    values = _hcl_values(described)
+    if "Tags" in described:
+        values["tags"] = {tag["Key"]: tag["Value"] for tag in described["Tags"]}
+    return _block(f'resource "aws_dynamodb_table" "{name}"', values, *_hcl_parts(described))
 
 
-def _hcl_parts(table: Table, made: TableRequest) -> Iterator[str]:
-    for each in made["AttributeDefinitions"]:
+def _hcl_values(described: TableRequest) -> dict[str, Any]:
+    found = flat(described)
+    return {word: found[name] for name, word in HCL_WORDS.items() if name in found}
+
+
+def _hcl_parts(described: TableRequest) -> Iterator[str]:
+    for each in described["AttributeDefinitions"]:
         yield _block("attribute", {"name": each["AttributeName"], "type": each["AttributeType"]})
-    for each in made.get("GlobalSecondaryIndexes", ()):
-        yield _block("global_secondary_index", {"name": each["IndexName"], **_hcl_shape(each)})
-    if table.ttl:
-        yield _block("ttl", {"attribute_name": table.ttl, "enabled": True})
-    if table.recoverable:
+    for each in described.get("GlobalSecondaryIndexes", ()):
+        yield _block("global_secondary_index", _hcl_values(each))
+    if ttl := described.get("TimeToLiveSpecification"):
+        yield _block("ttl", {"attribute_name": ttl["AttributeName"], "enabled": True})
+    if "PointInTimeRecoverySpecification" in described:
         yield _block("point_in_time_recovery", {"enabled": True})
     yield _block("lifecycle", {"prevent_destroy": True})
-
-
-def _hcl_shape(made: TableRequest) -> dict[str, Any]:
-    """What tables and indexes have alike."""
-    keys = {each["KeyType"]: each["AttributeName"] for each in made["KeySchema"]}
-    found = keys | made.get("Projection", {}) | made.get("ProvisionedThroughput", {})
-    return {HCL_WORDS[name]: value for name, value in found.items()}
 
 
 def _block(head: str, values: dict[str, Any], *blocks: str) -> str:
@@ -171,7 +243,7 @@ def _block(head: str, values: dict[str, Any], *blocks: str) -> str:
 
 
 def _aligned(values: dict[str, Any]) -> str:
-    """Values, their signs of equality one below the other; what takes several lines stands apart."""
+    """Align the equals signs of values, and put those of several lines last."""
     written = {name: _hcl(value) for name, value in values.items()}
     apart = [name for name, text in written.items() if "\n" in text]
     short = [name for name in written if name not in apart]
@@ -217,7 +289,19 @@ class SemelTables(Stack):
 
 '''
 CDK_TYPES: Final = {"S": "STRING", "N": "NUMBER", "B": "BINARY"}
-CDK_KEYS: Final = {"HASH": "partition_key", "RANGE": "sort_key"}
+# In the order of the text.
+CDK_WORDS: Final = {
+    "TableName": "table_name",
+    "IndexName": "index_name",
+    "HASH": "partition_key",
+    "RANGE": "sort_key",
+    "BillingMode": "billing_mode",
+    "ReadCapacityUnits": "read_capacity",
+    "WriteCapacityUnits": "write_capacity",
+    "ProjectionType": "projection_type",
+    "NonKeyAttributes": "non_key_attributes",
+    "AttributeName": "time_to_live_attribute",
+}
 CDK_RECOVERY: Final = """\
 point_in_time_recovery_specification=dynamodb.PointInTimeRecoverySpecification(
     point_in_time_recovery_enabled=True,
@@ -225,42 +309,46 @@ point_in_time_recovery_specification=dynamodb.PointInTimeRecoverySpecification(
 
 
 def cdk(tables: Iterable[Table], env: str) -> str:
-    """A module with a CDK stack."""
+    """Return a module with a CDK stack."""
     listed = tuple(tables)
-    names = ["RemovalPolicy", "Stack", *(["Tags"] if any(table.tags for table in listed) else [])]
-    parts = [*("\n".join(_cdk_table(table, env)) for table in listed), _cdk_policy(listed)]
+    described = {table: shape.description(table, env) for table in listed}
+    tagged = any("Tags" in each for each in described.values())
+    names = ["RemovalPolicy", "Stack"] + ["Tags"] * tagged
+    parts = ["\n".join(_cdk_table(*each)) for each in described.items()]
+    parts.append(_cdk_policy(listed))
     head = CDK_HEADER.format(env=env, names=", ".join(names))
     return head + indent("\n\n".join(parts), " " * 8) + "\n"
 
 
-def _cdk_table(table: Table, env: str) -> Iterator[str]:
-    made, name = shape.description(table, env), f"self.{local(table)}"
-    types = {each["AttributeName"]: CDK_TYPES[each["AttributeType"]] for each in made["AttributeDefinitions"]}
-    arguments = ["self", json.dumps(logical(table)), f"table_name={json.dumps(made['TableName'])}"]
-    arguments += _cdk_shape(made, types)
-    if table.ttl:
-        arguments.append(f"time_to_live_attribute={json.dumps(table.ttl)}")
-    if table.recoverable:
+def _cdk_table(table: Table, described: TableRequest) -> Iterator[str]:
+    name, definitions = f"self.{local(table)}", described["AttributeDefinitions"]
+    types = {each["AttributeName"]: CDK_TYPES[each["AttributeType"]] for each in definitions}
+    arguments = ["self", json.dumps(logical(table)), *_cdk_arguments(described, types)]
+    if "PointInTimeRecoverySpecification" in described:
         arguments.append(CDK_RECOVERY)
     yield _call(f"{name} = dynamodb.Table", [*arguments, "removal_policy=RemovalPolicy.RETAIN"])
-    for each in made.get("GlobalSecondaryIndexes", ()):
-        index = [f"index_name={json.dumps(each['IndexName'])}", *_cdk_shape(each, types)]
-        yield _call(f"{name}.add_global_secondary_index", index)
-    for key, value in table.tags.items():
-        yield f"Tags.of({name}).add({json.dumps(key)}, {json.dumps(value)})"
+    for each in described.get("GlobalSecondaryIndexes", ()):
+        yield _call(f"{name}.add_global_secondary_index", _cdk_arguments(each, types))
+    for tag in described.get("Tags", ()):
+        yield f"Tags.of({name}).add({json.dumps(tag['Key'])}, {json.dumps(tag['Value'])})"
 
 
-def _cdk_shape(made: TableRequest, types: dict[str, str]) -> Iterator[str]:
-    """The arguments that tables and indexes have alike."""
-    for each in made["KeySchema"]:
-        word, name = CDK_KEYS[each["KeyType"]], each["AttributeName"]
-        kind = f"dynamodb.AttributeType.{types[name]}"
-        yield f"{word}=dynamodb.Attribute(name={json.dumps(name)}, type={kind})"
-    if "BillingMode" in made:
-        yield f"billing_mode=dynamodb.BillingMode.{made['BillingMode']}"
-    for name, value in (made.get("ProvisionedThroughput", {}) | made.get("Projection", {})).items():
-        constant = name == "ProjectionType"
-        yield f"{WORDS[name]}={f'dynamodb.ProjectionType.{value}' if constant else json.dumps(value)}"
+def _cdk_arguments(described: TableRequest, types: dict[str, str]) -> Iterator[str]:
+    found = flat(described)
+    for name, word in CDK_WORDS.items():
+        if name in found:
+            yield f"{word}={_cdk_value(name, found[name], types)}"
+
+
+def _cdk_value(name: str, value: Any, types: dict[str, str]) -> str:
+    match name:
+        case "HASH" | "RANGE":
+            kind = f"dynamodb.AttributeType.{types[value]}"
+            return f"dynamodb.Attribute(name={json.dumps(value)}, type={kind})"
+        case "BillingMode" | "ProjectionType":
+            return f"dynamodb.{name}.{value}"
+        case _:
+            return json.dumps(value)
 
 
 def _cdk_policy(tables: tuple[Table, ...]) -> str:
@@ -273,7 +361,7 @@ def _cdk_policy(tables: tuple[Table, ...]) -> str:
                 _call("resources=", each["Resource"], "[]"),
             ],
         )
-        for each in iam.document(tables, iam.Role.WORKER, _cdk_arn)["Statement"]
+        for each in policy_document(tables, Role.WORKER, _cdk_arn)["Statement"]
     ]
     arguments = ["self", '"WorkerPolicy"', _call("statements=", statements, "[]")]
     return _call("self.worker_policy = iam.ManagedPolicy", arguments)
@@ -285,7 +373,7 @@ def _cdk_arn(table: Table, path: str) -> str:
 
 
 def _call(head: str, arguments: Iterable[str], ends: str = "()") -> str:
-    """A call, or a list in brackets, with an argument a line."""
+    """Write a call, or a list in brackets, with one argument per line."""
     return f"{head}{ends[0]}\n" + indent("".join(f"{each},\n" for each in arguments), "    ") + ends[1]
 
 
@@ -295,4 +383,4 @@ TEXTS: Final[dict[str, Callable[[Iterable[Table], str], str]]] = {
     "terraform": terraform,
     "cdk": cdk,
 }
-"""What writes each format."""
+"""The function that writes each format."""

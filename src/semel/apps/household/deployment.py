@@ -2,8 +2,8 @@
 
 from semel.apps.deployment import Deployment, DeploymentQueue, Function, secrets_of, settings_of
 from semel.apps.household.settings import Settings
+from semel.apps.tables import ACTIVITIES, MESSAGES, RESPONSE_COUNTERS
 from semel.tables import DOCUMENTS, JOURNAL, LEDGER
-from semel.tables.seeds import ACTIVITIES, MESSAGES, RESPONSE_COUNTERS
 
 SETTINGS = settings_of(
     "household",

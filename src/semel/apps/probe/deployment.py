@@ -2,8 +2,8 @@
 
 from semel.apps.deployment import Deployment, Function, secrets_of, settings_of
 from semel.apps.probe.settings import Settings
+from semel.apps.tables import PROBE
 from semel.tables import DOCUMENTS
-from semel.tables.seeds import PROBE
 
 SETTINGS = settings_of(
     "probe",

@@ -2,8 +2,8 @@
 
 from semel.apps.deployment import Deployment, DeploymentQueue, Function, Setting, secrets_of, settings_of
 from semel.apps.quill.settings import Settings
+from semel.apps.tables import QUILL
 from semel.tables import DOCUMENTS
-from semel.tables.seeds import QUILL
 
 WRITES = ("GetItem", "PutItem", "UpdateItem")
 # The ledger, and the pace at which Power BI is asked, which all functions keep together.

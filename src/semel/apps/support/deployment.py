@@ -2,8 +2,8 @@
 
 from semel.apps.deployment import Deployment, DeploymentQueue, Function, secrets_of, settings_of
 from semel.apps.support.settings import Settings
+from semel.apps.tables import SUPPORT_AUDIT, SUPPORT_EVENTS, SUPPORT_STATE
 from semel.tables import DOCUMENTS, JOURNAL
-from semel.tables.seeds import SUPPORT_AUDIT, SUPPORT_EVENTS, SUPPORT_STATE
 
 SETTINGS = settings_of(
     "support",
