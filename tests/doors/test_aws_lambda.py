@@ -17,6 +17,7 @@ import pytest
 
 import semel
 from semel import errors
+from semel.apps.tables import ALCHEMISER
 from semel.core.clock import Clock
 from semel.core.events import Event, What
 from semel.core.runtime import _stock, random_token
@@ -25,11 +26,10 @@ from semel.doors.aws_lambda.records import queued
 from semel.doors.http import ANYONE, Idempotency
 from semel.doors.queues.messages import DeliveryResult, Verdict
 from semel.doors.sqs.message import read, usual_key
-from semel.provision.builders import ProvisionTarget as Site
-from semel.provision.builders import opened
+from semel.provision import ProvisionTarget as Site
+from semel.provision import provision
 from semel.redact import Redactor
 from semel.stores.memory import MemoryStore
-from semel.tables.seeds import ALCHEMISER
 from semel.telemetry.emf import Emf
 from semel.testing import FakeClock, Faulty
 from tests.doors.lambda_events import (
@@ -890,8 +890,7 @@ def test_a_function_is_set_up_from_its_environment(dynoxide, request, tmp_path, 
     site = Site(
         url=f"dynamodb://us-east-1?endpoint={dynoxide}", env="prod", tables=(ALCHEMISER,), clock=Clock()
     )
-    with opened(site) as builder:
-        builder.provision(lambda _: None)
+    provision(site)
     on = Lambda(from_environment)
     done: list[str] = []
     handler = on.eventbridge()(lambda event, context: done.append(event["id"]))

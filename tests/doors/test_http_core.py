@@ -23,14 +23,14 @@ from semel.doors.http import (
     AdmittedKey,
     HTTPResponse,
     Idempotency,
-    Kept,
     RequestHead,
-    pages,
+    StoredResponse,
+    publish,
 )
 from semel.doors.http.exchange import Exchange
 from semel.doors.http.field import BadField, read_key, read_seconds
 from semel.doors.http.publish import key_pattern, policy_document
-from semel.doors.http.responses import PROBLEMS, NotKept, Recording, problem, replayed
+from semel.doors.http.responses import PROBLEMS, NotStored, Recording, problem, replay
 from semel.stores.memory import MemoryStore
 from semel.testing import FakeClock, Faulty
 
@@ -87,7 +87,7 @@ def admitted(idempotency: Idempotency, request: RequestHead | None = None) -> Ad
     return ticket
 
 
-def turned_away(idempotency: Idempotency, request: RequestHead) -> HTTPResponse:
+def rejected(idempotency: Idempotency, request: RequestHead) -> HTTPResponse:
     answer = idempotency.admit(request)
     assert isinstance(answer, HTTPResponse), answer
     return answer
@@ -234,7 +234,7 @@ def test_the_longest_key_is_counted_without_its_quotes_and_escapes() -> None:
 @pytest.mark.parametrize("key", ['""', "", f'"{"x" * 256}"', "x" * 256, "x" * 5000, "a b", '"a'])
 def test_the_answer_to_a_bad_key_says_what_a_good_one_is(s: semel.Semel, key: str) -> None:
     """It reads "... cannot be used unless X", so X has to be what is asked for, and not what went wrong."""
-    detail = told(turned_away(anyone(s), request_of(key)))["detail"]
+    detail = told(rejected(anyone(s), request_of(key)))["detail"]
     assert "unless it is longer" not in detail
     assert "unless it must not" not in detail
 
@@ -254,11 +254,11 @@ def test_any_other_time_is_refused(value: str) -> None:
 
 
 @pytest.mark.draft("2.7a")
-def test_a_request_without_a_key_is_turned_away_or_left_alone_as_the_policy_says(s: semel.Semel) -> None:
-    answer = turned_away(anyone(s), request_of(None))
+def test_a_request_without_a_key_is_rejected_or_left_alone_as_the_policy_says(s: semel.Semel) -> None:
+    answer = rejected(anyone(s), request_of(None))
     assert (answer.status, kind(answer)) == (400, "key-missing")
     assert anyone(s, required=False).admit(request_of(None)) is None
-    assert kind(turned_away(anyone(s, required=False), request_of(""))) == "key-malformed"
+    assert kind(rejected(anyone(s, required=False), request_of(""))) == "key-malformed"
 
 
 def test_methods_are_protected_however_they_are_written(s: semel.Semel) -> None:
@@ -285,7 +285,7 @@ def test_a_length_that_is_none_decides_nothing(s: semel.Semel, length: str) -> N
 
 @pytest.mark.parametrize("length", ["11", "9" * 400, "0011"])
 def test_a_length_that_is_too_much_is_refused_before_anything_is_read(s: semel.Semel, length: str) -> None:
-    answer = turned_away(anyone(s, max_body=10), request_of(content_length=length))
+    answer = rejected(anyone(s, max_body=10), request_of(content_length=length))
     assert (answer.status, kind(answer)) == (413, "body-too-large")
 
 
@@ -304,8 +304,8 @@ def test_a_chosen_time_is_kept_within_the_bounds(s: semel.Semel, clock: FakeCloc
     record = s.ledger.get(exchange.run.key)
     assert record is not None
     assert record.expires_at == clock.now() + 90
-    assert kind(turned_away(idempotency, request_of(idempotency_expiry_seconds="59"))) == "expiry-malformed"
-    assert kind(turned_away(anyone(s), request_of(idempotency_expiry_seconds="90"))) == "expiry-malformed"
+    assert kind(rejected(idempotency, request_of(idempotency_expiry_seconds="59"))) == "expiry-malformed"
+    assert kind(rejected(anyone(s), request_of(idempotency_expiry_seconds="90"))) == "expiry-malformed"
 
 
 @pytest.mark.parametrize("expiry", [(10, 60), (60, 10), (0, 60)])
@@ -446,7 +446,7 @@ def test_names_that_differ_in_half_characters_alone_are_different_names(s: semel
 
 @pytest.mark.parametrize("nobody", ["", None, False, True, b"ann", ["ann"]])
 def test_who_has_no_name_has_no_keys(s: semel.Semel, nobody: Any) -> None:
-    answer = turned_away(known(s), request_of(native=nobody))
+    answer = rejected(known(s), request_of(native=nobody))
     assert (answer.status, kind(answer)) == (401, "not-authenticated")
     assert s.ledger.list().records == ()
 
@@ -615,7 +615,7 @@ def test_any_body_comes_back_as_it_went_in(s: semel.Semel, body: bytes) -> None:
 
 @pytest.mark.parametrize("status", [204, 304])
 def test_what_has_no_body_has_no_length(status: int) -> None:
-    assert header(replayed(Kept(status, [], text=""), 1.7e9, WELL_KNOWN), "Content-Length") == []
+    assert header(replay(StoredResponse(status, [], text=""), 1.7e9, WELL_KNOWN), "Content-Length") == []
 
 
 @pytest.mark.parametrize("ttl", [1.0, 1e9, 1e12, 1e15])
@@ -1049,7 +1049,7 @@ def test_an_application_that_begins_anew_after_its_head_was_sent_is_told_so(s: s
 
 def page_of(idempotency: Idempotency, path: str = WELL_KNOWN, **more: Any) -> HTTPResponse | None:
     request = request_of(None, method=more.pop("method", "GET"), path=path, **more)
-    return pages.page_of(idempotency, request)
+    return publish.page_of(idempotency, request)
 
 
 def token_of(key: str) -> str:
@@ -1134,9 +1134,9 @@ def test_only_requests_have_a_status_and_no_other_work_of_the_ledger(s: semel.Se
 def test_a_status_is_told_to_its_owner_alone(s: semel.Semel) -> None:
     idempotency = known(s)
     exchange = begun(idempotency, request_of(native="ann"))
-    assert status_page(idempotency, exchange.ticket.url, "ann").status == 200
-    assert status_page(idempotency, exchange.ticket.url, "bob").status == 404
-    assert status_page(idempotency, exchange.ticket.url, "").status == 401
+    assert status_page(idempotency, exchange.admitted.url, "ann").status == 200
+    assert status_page(idempotency, exchange.admitted.url, "bob").status == 404
+    assert status_page(idempotency, exchange.admitted.url, "").status == 401
     exchange.fail(RuntimeError())
 
 
@@ -1177,7 +1177,7 @@ def test_a_prefix_that_a_client_chose_cannot_break_a_header(s: semel.Semel, root
     """An application may be mounted under a part of the path that has any value."""
     idempotency = anyone(s)
     exchange = begun(idempotency, request_of(root=root))
-    answers = [turned_away(idempotency, request_of(None, root=root)), apart(asked, idempotency)]
+    answers = [rejected(idempotency, request_of(None, root=root)), apart(asked, idempotency)]
     answers.append(apart(asked, idempotency, request_of(root=root)))
     exchange.fail(RuntimeError())
     for answer in answers:
@@ -1230,7 +1230,7 @@ def test_a_recording_keeps_the_body_or_its_size(chunks: list[bytes], room: int) 
     recording.start(200, [])
     for chunk in chunks:
         recording.add(chunk)
-    body, kept = b"".join(chunks), recording.kept()
+    body, kept = b"".join(chunks), recording.stored()
     if len(body) <= room:
         assert (kept.body, kept.size) == (body, None)
     else:
@@ -1249,4 +1249,4 @@ def test_a_response_is_full_when_it_is_as_long_as_it_says(length: str, full: boo
 
 
 def test_what_is_given_back_says_why() -> None:
-    assert str(NotKept(503)) == "the handler answered 503"
+    assert str(NotStored(503)) == "the handler answered 503"

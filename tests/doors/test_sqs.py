@@ -834,7 +834,7 @@ def test_a_dead_letter_says_as_much_as_there_is_room_for():
     [
         ("QueueDoesNotExist", QueueMissing, "there is no queue"),
         ("AWS.SimpleQueueService.NonExistentQueue", QueueMissing, "there is no queue"),
-        ("AccessDenied", errors.NotPermitted, "may not do sqs:DeleteMessage on"),
+        ("AccessDenied", errors.NotPermitted, "lack sqs:DeleteMessage on"),
         ("KmsAccessDenied", errors.NotPermitted, "allow it"),
         ("OverLimit", errors.StoreThrottled, "in flight"),
         ("InvalidMessageContents", errors.UsageError, "SQS refuses"),
@@ -867,7 +867,7 @@ def test_a_queue_is_where_its_url_says(url, region, monkeypatch):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_REGION", "sa-east-1")
     queue = Queue(url)
-    assert queue._wire._signer._scope.startswith(f"{region}/sqs/")
+    assert queue._wire._session.signer.scope == (region, "sqs", "aws4_request")
     assert str(queue._wire.endpoint) == url.removesuffix("/1/q")
     assert (queue.name, queue.fifo) == ("q", False)
 

@@ -1,7 +1,7 @@
 """ASGI: `app.add_middleware(IdempotencyMiddleware, idempotency=...)`, for Starlette, FastAPI and any other.
 
-The whole request is read before anything is claimed. A response that is made in one piece is written down
-first and sent then; one that streams goes to the client as it comes, and only its end waits for the ledger.
+The whole request is read before anything is claimed. A response in one piece is stored first and then sent;
+one that streams goes to the client as it comes, and only its end waits for the ledger.
 """
 
 from collections.abc import Awaitable, Callable
@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
+from semel.core.running import CURRENT
 from semel.doors.http.exchange import Exchange
-from semel.doors.http.pages import apage_of
 from semel.doors.http.policy import AdmittedKey, Idempotency, RequestHead
-from semel.doors.http.responses import HTTPResponse, NotKept, RetryRequested
+from semel.doors.http.publish import apage_of
+from semel.doors.http.responses import HTTPResponse, NotStored, RetryRequested
 
 if TYPE_CHECKING:
     import asyncio
@@ -45,7 +46,8 @@ class IdempotencyMiddleware:
         """Answer one request."""
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
-        if not self.idempotency.protects(scope["method"]):
+        method = scope["method"]
+        if method not in self.idempotency.methods and not self.idempotency.protects(method):
             return await self._unprotected(scope, receive, send)
         cycle = ASGICycle(self.idempotency, receive, send)
         try:
@@ -72,8 +74,8 @@ class Disconnected(Exception):
 class ASGICycle(msgspec.Struct, eq=False):
     """One request and its response: `begin` claims its key, and `run` lets an application answer it.
 
-    The client may go away meanwhile: the application is not told, so that it comes to an end, and the next
-    request with the same key finds what came of it.
+    If the client goes away meanwhile, the application does not see that, so that it comes to an end. The next
+    request with the same key gets its response.
     """
 
     _idempotency: Idempotency
@@ -81,73 +83,76 @@ class ASGICycle(msgspec.Struct, eq=False):
     _send: Send
     _exchange: Exchange | None = None
     _body: bytes | None = None
-    _given: bool = False
+    _body_given: bool = False
     _start: ASGIMessage | None = None
+    """The head of the response, until its first piece is sent."""
     _gone: bool = False
     _complete: bool = False
     _over: "asyncio.Event | None" = None
     _raised: Exception | None = None
 
     async def begin(self, request: RequestHead) -> HTTPResponse | None:
-        """Claim the key of a request; an answer says that it does not run, and None that it may."""
-        ticket = self._idempotency.admit(request)
-        if not isinstance(ticket, AdmittedKey):
-            return ticket
+        """Claim the key of a request; an answer means that it does not run, and None that it may."""
+        admitted = self._idempotency.admit(request)
+        if not isinstance(admitted, AdmittedKey):
+            return admitted
         if self._body is None and not await self.read():
-            return self._idempotency.too_large(ticket.base)
-        exchange = Exchange(self._idempotency, ticket, self._body or b"")
-        answer = await exchange.abegin()
-        if answer is None:
-            self._exchange = exchange
-        return answer
+            return self._idempotency.too_large(admitted.base)
+        exchange = Exchange(self._idempotency, admitted, self._body or b"")
+        done = await exchange.aclaim()
+        if done is not None:
+            return exchange.answer(done)
+        self._exchange = exchange
+        return None
 
     async def read(self) -> bool:
-        """Read the body; False where it is larger than it may be."""
+        """Read the body; False if it is larger than allowed."""
         chunks: list[bytes] = []
-        room, more = self._idempotency.max_body, True
+        left, more = self._idempotency.max_body, True
         while more:
             message = await self._receive()
             if message["type"] == "http.disconnect":
                 raise Disconnected
             chunks.append(message.get("body", b""))
-            room -= len(chunks[-1])
-            if room < 0:
+            left -= len(chunks[-1])
+            if left < 0:
                 return False
             more = message.get("more_body", False)
         self._body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
         return True
 
     async def run(self, app: ASGIApp, scope: Scope) -> None:
-        """Let an application answer, and write down what it answers."""
+        """Let an application answer, and store its answer."""
         if self._body is None:
             return await app(scope, self._receive, self._send)
         try:
-            await app(_seeing_all(scope), self.receive, self.send)
+            await app(_seeing_all(scope) if scope.get("extensions") else scope, self.receive, self.send)
+            if self._exchange is not None and self._exchange.is_open:
+                await self._exchange.aend(NotStored(500))
         except BaseException as error:
             answer = await self._failed(error)
             if answer is None:
                 raise
             await respond(answer, self._send)
-        else:
-            if (exchange := self._open()) is not None:
-                await exchange.aend(NotKept(500))
         finally:
             if self._exchange is not None:
                 # The run may have been ended by a task of the application's own, whose context is another.
-                self._exchange.leave()
-            self._end()
+                CURRENT.set(self._exchange.run.outer)
+            self._complete = True
+            if self._over is not None:
+                self._over.set()
         return None
 
     def blame(self, error: Exception) -> None:
-        """A handler raised this, and its framework makes a response of it."""
+        """Remember that a handler raised this, of which its framework makes a response."""
         self._raised = error
 
     # The application's side
 
     async def receive(self) -> ASGIMessage:
-        """The request, once; and when the response is complete, as a server does it, the end."""
-        if not self._given:
-            self._given = True
+        """Return the request, once; and when the response is complete, as a server does it, the end."""
+        if not self._body_given:
+            self._body_given = True
             return {"type": "http.request", "body": self._body, "more_body": False}
         if self._exchange is None:
             # While nothing is claimed, the application may know that the client has gone.
@@ -160,89 +165,76 @@ class ASGICycle(msgspec.Struct, eq=False):
         return {"type": "http.disconnect"}
 
     async def send(self, message: ASGIMessage) -> None:
-        """A piece of the response."""
-        kind, exchange = message["type"], self._open()
-        if exchange is None or kind not in RESPONSE:
+        """Take a piece of the response."""
+        kind, exchange = message["type"], self._exchange
+        last = kind == "http.response.body" and not message.get("more_body", False)
+        if exchange is None or not exchange.is_open or kind not in RESPONSE:
             await self._pass_on(message)
         elif exchange.recording.begun == (kind == "http.response.start") and self._start is None:
             await self._pass_on(message)  # out of turn, which is the server's to refuse
         elif kind == "http.response.start":
             headers = list(message.get("headers", ()))  # they may be there to be read just once
-            exchange.recording.start(message["status"], self._heard(headers))
+            exchange.recording.start(message["status"], headers)
             self._start = {**message, "headers": headers}
         else:
             exchange.recording.add(message.get("body", b""))
-            if message.get("more_body", False) and not exchange.recording.full:
-                await self._pass_on(message)
+            if last or exchange.recording.full:
+                await self._store(exchange, message)
             else:
-                await self._finish(exchange, message)
-        if kind == "http.response.body" and not message.get("more_body", False):
-            self._end()
+                await self._pass_on(message)
+        if last:
+            self._complete = True
+            if self._over is not None:
+                self._over.set()
 
     # Inside
 
-    def _end(self) -> None:
-        self._complete = True
-        if self._over is not None:
-            self._over.set()
-
-    def _heard(self, headers: list[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
-        # Only these are decoded: a response may have many more.
-        known, heard = self._idempotency.raw_headers, []
-        for name, value in headers:
-            if bytes(name).lower() in known:
-                heard.append((bytes(name).decode("latin-1"), bytes(value).decode("latin-1")))
-        return heard
-
-    def _open(self) -> Exchange | None:
-        return self._exchange if self._exchange is not None and self._exchange.is_open else None
-
-    async def _finish(self, exchange: Exchange, message: ASGIMessage) -> None:
-        """Write the response down, and let its end go."""
-        problem = await exchange.aend(self._verdict(exchange))
+    async def _store(self, exchange: Exchange, message: ASGIMessage) -> None:
+        """Store the response, and send its last piece."""
+        verdict: Exception | None = exchange.verdict()
+        # The error that the response was made of says more than its status.
+        if verdict is not None and self._raised is not None and not isinstance(verdict, RetryRequested):
+            verdict = self._raised
+        problem = await exchange.aend(verdict)
         if problem is None:
             return await self._pass_on(message)
         if self._start is None:
-            # What the client has of it so far breaks off, and so it knows that it is not the whole.
+            # What was sent so far breaks off: so the client knows that it is incomplete.
             raise problem
         self._start, self._gone = None, True
         return await respond(exchange.refuse(problem, begun=True), self._send)
 
-    def _verdict(self, exchange: Exchange) -> Exception | None:
-        """What the response means for its key; the error that it was made of says more than its status."""
-        verdict = exchange.verdict()
-        if verdict is None or self._raised is None or isinstance(verdict, RetryRequested):
-            return verdict
-        return self._raised
-
     async def _failed(self, error: BaseException) -> HTTPResponse | None:
-        exchange = self._open()
-        if exchange is None:
+        exchange = self._exchange
+        if exchange is None or not exchange.is_open:
             return None
         answer = await exchange.afail(error)
         return answer if self._start is not None or not exchange.recording.begun else None
 
     async def _pass_on(self, message: ASGIMessage) -> None:
-        if self._start is not None:
-            start, self._start = self._start, None
-            await self._pass_on(start)
+        """Send a message, after the head if that is still held."""
+        start, self._start = self._start, None
         if self._gone:
             return
         try:
+            if start is not None:
+                await self._send(start)
             await self._send(message)
         except OSError:
             self._gone = True
 
 
 def concerns(idempotency: Idempotency, scope: Scope) -> bool:
-    """Whether a request is protected, or is to be told why it is not."""
+    """Whether a request is protected, or gets the reason why it is not."""
     if not idempotency.protects(scope["method"]):
         return False
     return idempotency.required or any(name == b"idempotency-key" for name, _ in scope["headers"])
 
 
-async def opened(idempotency: Idempotency, scope: Scope, receive: Receive, send: Send) -> ASGICycle | None:
-    """The cycle of a request whose body is read; None where it is over already."""
+async def open_cycle(
+    idempotency: Idempotency, scope: Scope, receive: Receive, send: Send
+) -> ASGICycle | None:
+    """Read the body of a request, and return its cycle; None if it is over already."""
     cycle = ASGICycle(idempotency, receive, send)
     try:
         fits = await cycle.read()
@@ -279,7 +271,7 @@ async def respond(answer: HTTPResponse, send: Send, *, head: bool = False) -> No
 
 def _seeing_all(scope: Scope) -> Scope:
     """The scope without what would let a response pass by here."""
-    extensions = scope.get("extensions")
-    if not extensions or not UNSEEN & extensions.keys():
+    extensions = scope["extensions"]
+    if not UNSEEN & extensions.keys():
         return scope
     return {**scope, "extensions": {name: extensions[name] for name in extensions.keys() - UNSEEN}}

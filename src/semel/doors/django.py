@@ -44,10 +44,9 @@ from semel import errors
 from semel.doors import wsgi
 from semel.doors.http.exchange import Exchange, admit
 from semel.doors.http.field import read_length
-from semel.doors.http.pages import page_of
 from semel.doors.http.policy import Idempotency
+from semel.doors.http.publish import page_of
 from semel.doors.http.responses import HTTPResponse
-from semel.doors.http.streams import begun
 
 __all__ = ["idempotent", "middleware", "pages", "user_of"]
 
@@ -237,12 +236,12 @@ async def _aprotect(
 async def _arun(
     exchange: Exchange, request: HttpRequest, answer: Callable[[], Awaitable[HttpResponseBase]]
 ) -> HttpResponseBase:
-    refusal = await exchange.abegin()
-    if refusal is not None:
-        return response_of(refusal)
+    done = await exchange.aclaim()
+    if done is not None:
+        return response_of(exchange.answer(done))
     try:
         response = await _adecided(answer, request)
-        whole = await _awhole(response, exchange.recording.room)
+        whole = await _awhole(response, exchange.recording.max_bytes)
     except BaseException as error:
         refusal = await exchange.afail(error)
         if refusal is None:
@@ -257,14 +256,14 @@ async def _arun(
 def admitted(
     idempotency: Idempotency, request: HttpRequest, native: Any = None
 ) -> Exchange | HTTPResponse | None:
-    """A request that has its ticket, or the answer to it; None where it is not protected."""
+    """Admit a request, or return the answer to it; None if it is not protected."""
     if not idempotency.protects(request.method):
         return None
     head = wsgi.request_of(request.META, native or request)
     return admit(idempotency, head, functools.partial(read, request))
 
 
-def read(request: HttpRequest, room: int) -> bytes | None:
+def read(request: HttpRequest, max_bytes: int) -> bytes | None:
     """The body of a request; None where it is larger than it may be."""
     try:
         body: bytes = request.body
@@ -277,7 +276,7 @@ def read(request: HttpRequest, room: int) -> bytes | None:
         ) from None
     if len(body) < (read_length(request.META.get("CONTENT_LENGTH")) or 0):
         raise BadRequest("the client went away before it had sent its request")
-    return None if len(body) > room else body
+    return None if len(body) > max_bytes else body
 
 
 def _decided(answer: Callable[[], HttpResponseBase], request: HttpRequest) -> HttpResponseBase:
@@ -299,7 +298,7 @@ async def _adecided(
 
 def kept(exchange: Exchange, response: HttpResponseBase) -> HttpResponseBase:
     """Write a response down; gives the one to be sent."""
-    body = exchange.attempt(lambda: _whole(response, exchange.recording.room))
+    body = exchange.attempt(lambda: _whole(response, exchange.recording.max_bytes))
     if isinstance(body, HTTPResponse):
         return response_of(body)
     if body is not None:
@@ -309,7 +308,7 @@ def kept(exchange: Exchange, response: HttpResponseBase) -> HttpResponseBase:
         return _in_pieces(response, Pieces(exchange, response, sync_to_async(exchange.end)))
     # Not `streaming_content`, which holds the response that is to hold these: nothing would ever end them.
     encoded = map(functools.partial(_encoded, response.charset), response._iterator)
-    pieces = begun(exchange, response, response.status_code, list(response.items()), encoded)
+    pieces = exchange.stream_later(response, response.status_code, list(response.items()), encoded)
     return _in_pieces(response, pieces)
 
 
@@ -327,26 +326,26 @@ def response_of(answer: HTTPResponse) -> HttpResponse:
 # Responses that come in pieces
 
 
-def _is_short(response: HttpResponseBase, room: int) -> bool:
+def _is_short(response: HttpResponseBase, max_bytes: int) -> bool:
     length = response.get("Content-Length", "")
-    return length.isdecimal() and int(length) <= room
+    return length.isdecimal() and int(length) <= max_bytes
 
 
-def _whole(response: HttpResponseBase, room: int) -> bytes | None:
+def _whole(response: HttpResponseBase, max_bytes: int) -> bytes | None:
     """The body of a response that is there, or is short; None where it comes in pieces."""
     if not response.streaming:
         return bytes(response.content)
-    if response.is_async or not _is_short(response, room):
+    if response.is_async or not _is_short(response, max_bytes):
         return None
     body = b"".join(response.streaming_content)
     response.streaming_content = [body]
     return body
 
 
-async def _awhole(response: HttpResponseBase, room: int) -> bytes | None:
+async def _awhole(response: HttpResponseBase, max_bytes: int) -> bytes | None:
     if not response.streaming:
         return bytes(response.content)
-    if not _is_short(response, room):
+    if not _is_short(response, max_bytes):
         return None
     body = b"".join([piece async for piece in _pieces_of(response.streaming_content)])
     response.streaming_content = _alone(body)

@@ -24,9 +24,8 @@ from fastapi.routing import APIRoute
 
 from semel.core.running import CURRENT, Run
 from semel.doors import asgi
-from semel.doors.http.pages import apage_of
 from semel.doors.http.policy import Idempotency
-from semel.doors.http.publish import EXTENSION, describe, summary
+from semel.doors.http.publish import EXTENSION, apage_of, describe, summary
 from semel.doors.http.responses import HTTPResponse
 
 __all__ = ["idempotent_route", "publish"]
@@ -101,7 +100,7 @@ class IdempotentRoute(APIRoute):
         """Answer one request, exceptions and all."""
         if not asgi.concerns(self.policy, scope):
             return await super().handle(scope, receive, send)
-        cycle = await asgi.opened(self.policy, scope, receive, send)
+        cycle = await asgi.open_cycle(self.policy, scope, receive, send)
         if cycle is None:
             return None
         scope[CYCLE] = cycle

@@ -24,10 +24,9 @@ from flask.typing import ResponseReturnValue
 from semel import errors
 from semel.doors import wsgi
 from semel.doors.http.exchange import Exchange, claim
-from semel.doors.http.pages import page_of
 from semel.doors.http.policy import Idempotency
+from semel.doors.http.publish import page_of
 from semel.doors.http.responses import HTTPResponse
-from semel.doors.http.streams import begun
 
 __all__ = ["idempotent", "publish"]
 
@@ -74,11 +73,11 @@ def _page(idempotency: Idempotency) -> Response:
     return current_app.response_class(status=404) if page is None else _response(page)
 
 
-def _body(request: Request, room: int) -> bytes | None:
+def _body(request: Request, max_bytes: int) -> bytes | None:
     """The body of a request; None where it is larger than it may be."""
     if "stream" not in vars(request):
         # Nobody has begun to read: so it is read here, and no further than it may be long.
-        body = wsgi.read(request.environ, room)
+        body = wsgi.read(request.environ, max_bytes)
         if body is None:
             return None
         request.environ["wsgi.input"] = io.BytesIO(body)
@@ -88,12 +87,12 @@ def _body(request: Request, room: int) -> bytes | None:
             "this form was parsed before its key was claimed, and its bytes are gone: use "
             "semel.doors.wsgi.IdempotencyMiddleware, or call request.get_data() before request.form is read"
         )
-    return None if len(body) > room else body
+    return None if len(body) > max_bytes else body
 
 
 def _run(exchange: Exchange, call: Callable[[], Any]) -> Response:
     """Let the view answer, and write down what it answers."""
-    made = exchange.attempt(functools.partial(_made, call, exchange.recording.room))
+    made = exchange.attempt(functools.partial(_made, call, exchange.recording.max_bytes))
     if isinstance(made, HTTPResponse):
         return _response(made)
     response, body = made
@@ -106,9 +105,9 @@ def _run(exchange: Exchange, call: Callable[[], Any]) -> Response:
     return _response(answer)
 
 
-def _made(call: Callable[[], Any], room: int) -> tuple[Response, bytes | None]:
+def _made(call: Callable[[], Any], max_bytes: int) -> tuple[Response, bytes | None]:
     response = _answered(call)
-    return response, _whole(response, room)
+    return response, _whole(response, max_bytes)
 
 
 def _answered(call: Callable[[], Any]) -> Response:
@@ -119,10 +118,10 @@ def _answered(call: Callable[[], Any]) -> Response:
         return current_app.make_response(current_app.handle_user_exception(error))
 
 
-def _whole(response: Response, room: int) -> bytes | None:
+def _whole(response: Response, max_bytes: int) -> bytes | None:
     """The body of a response that is there, or is short; None where it comes in pieces."""
     length = response.content_length
-    if response.is_streamed and (length is None or length > room):
+    if response.is_streamed and (length is None or length > max_bytes):
         return None
     response.direct_passthrough = False
     response.make_sequence()
@@ -134,7 +133,7 @@ def _streamed(exchange: Exchange, response: Response) -> Response:
     if hasattr(response.response, "close"):
         response.call_on_close(response.response.close)
     response.direct_passthrough = False
-    response.response = begun(exchange, response, response.status_code, list(response.headers), pieces)
+    response.response = exchange.stream_later(response, response.status_code, list(response.headers), pieces)
     return response
 
 

@@ -40,9 +40,8 @@ from litestar.utils.predicates import is_async_callable
 
 from semel import errors
 from semel.doors import asgi as cycles
-from semel.doors.http.pages import apage_of
 from semel.doors.http.policy import Idempotency
-from semel.doors.http.publish import describe
+from semel.doors.http.publish import apage_of, describe
 from semel.doors.http.responses import HTTPResponse
 
 __all__ = ["IdempotencyPlugin", "idempotent"]
@@ -137,7 +136,7 @@ class ClaimingMiddleware(ASGIMiddleware):
             # A handler may ask another one of this very process.
             with _arriving(None):
                 return await next_app(scope, receive, send)
-        cycle = await cycles.opened(self.policy, scope, await _receiving(scope, receive), send)
+        cycle = await cycles.open_cycle(self.policy, scope, await _receiving(scope, receive), send)
         if cycle is None:
             return None
         try:

@@ -14,8 +14,8 @@ from typing import Any, Final, Self, TypeAlias
 
 from semel.doors.http.exchange import Exchange, claim
 from semel.doors.http.field import read_length
-from semel.doors.http.pages import page_of
 from semel.doors.http.policy import Idempotency, RequestHead
+from semel.doors.http.publish import page_of
 from semel.doors.http.responses import WITHOUT_BODY, HTTPResponse
 
 __all__ = ["IdempotencyMiddleware"]
@@ -164,20 +164,20 @@ class _Begun:
         self._pieces.close()
 
 
-def read(environ: Environ, room: int) -> bytes | None:
+def read(environ: Environ, max_bytes: int) -> bytes | None:
     """The body of a request; None where it is larger than it may be."""
     length = read_length(environ.get("CONTENT_LENGTH"))
     # Without a length, only a server that ends the stream itself can be read to the end.
     ends = environ.get("wsgi.input_terminated", False)
-    wanted = length if length is not None else room + 1 if ends else 0
-    left, pieces = min(wanted, room + 1), []
+    wanted = length if length is not None else max_bytes + 1 if ends else 0
+    left, pieces = min(wanted, max_bytes + 1), []
     while left > 0 and (piece := environ["wsgi.input"].read(left)):
         pieces.append(piece)
         left -= len(piece)
     if left > 0 and length is not None:
         raise BrokenOff("the client went away before it had sent its request")
     body = b"".join(pieces)
-    return None if len(body) > room else body
+    return None if len(body) > max_bytes else body
 
 
 class BrokenOff(ConnectionError):

@@ -14,8 +14,8 @@ import msgspec
 
 from semel.doors.aws_lambda.attempts import LambdaEvent, remaining, within
 from semel.doors.http.exchange import Exchange, admit
-from semel.doors.http.pages import page_of
 from semel.doors.http.policy import Idempotency, RequestHead
+from semel.doors.http.publish import page_of
 from semel.doors.http.responses import HTTPResponse, Pairs
 
 LambdaResponse: TypeAlias = dict[str, Any]
@@ -43,8 +43,7 @@ def answer(
         return handle(event, context)
     if isinstance(exchange, HTTPResponse):
         return respond(exchange, event)
-    block = within(exchange.ticket.block, remaining(context))
-    exchange.ticket = msgspec.structs.replace(exchange.ticket, block=block)
+    exchange.block = within(exchange.block, remaining(context))
     known = exchange.begin()
     return respond(known, event) if known is not None else _run(exchange, handle, event, context)
 
@@ -110,9 +109,9 @@ def body_of(message: Mapping[str, Any]) -> bytes:
     return base64.b64decode(body) if message.get("isBase64Encoded") else body.encode()
 
 
-def _read(event: LambdaEvent, room: int) -> bytes | None:
+def _read(event: LambdaEvent, max_bytes: int) -> bytes | None:
     body = body_of(event)
-    return None if len(body) > room else body
+    return None if len(body) > max_bytes else body
 
 
 # Responses out

@@ -6,6 +6,14 @@ It is what a server promises; `semel.doors.asgi`, `wsgi`, `fastapi`, `litestar`,
 """
 
 from semel.doors.http.policy import ANYONE, AdmittedKey, Idempotency, RequestHead
-from semel.doors.http.responses import KEPT_HEADERS, HTTPResponse, Kept
+from semel.doors.http.responses import KEPT_HEADERS, HTTPResponse, StoredResponse
 
-__all__ = ["ANYONE", "KEPT_HEADERS", "AdmittedKey", "HTTPResponse", "Idempotency", "Kept", "RequestHead"]
+__all__ = [
+    "ANYONE",
+    "KEPT_HEADERS",
+    "AdmittedKey",
+    "HTTPResponse",
+    "Idempotency",
+    "RequestHead",
+    "StoredResponse",
+]

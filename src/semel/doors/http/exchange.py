@@ -1,15 +1,24 @@
-"""One request under its key: claimed, answered, written down. Every HTTP door works through it."""
+"""One request under its key: claimed, answered, stored. Every HTTP door works through it."""
 
+import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, TypeVar
+from typing import Any, TypeVar
 
 from semel import errors
-from semel.core.running import Run, leave
+from semel.core.commands import Raised, Returned
+from semel.core.running import CURRENT, Run
 from semel.doors.http.policy import AdmittedKey, Idempotency, RequestHead
-from semel.doors.http.responses import RETRY_STATUSES, HTTPResponse, NotKept, Pairs, Recording, RetryRequested
-
-if TYPE_CHECKING:
-    from semel.once import Running
+from semel.doors.http.responses import (
+    RETRY_STATUSES,
+    HTTPResponse,
+    NotStored,
+    Pairs,
+    Recording,
+    RetryRequested,
+    replay,
+)
+from semel.once import Running
 
 T = TypeVar("T")
 
@@ -17,68 +26,57 @@ T = TypeVar("T")
 def admit(
     idempotency: Idempotency, request: RequestHead, read: Callable[[int], bytes | None]
 ) -> "Exchange | HTTPResponse | None":
-    """A request that has its ticket, or the answer to it; None where it is not protected at all.
+    """Admit a request, or return the answer to it; None if it is not protected at all.
 
-    `read` gives its body, or None where that has more than so many bytes.
+    `read` returns its body, or None if that has more than this many bytes.
     """
-    ticket = idempotency.admit(request)
-    if not isinstance(ticket, AdmittedKey):
-        return ticket
+    admitted = idempotency.admit(request)
+    if not isinstance(admitted, AdmittedKey):
+        return admitted
     body = read(idempotency.max_body)
-    return idempotency.too_large(ticket.base) if body is None else Exchange(idempotency, ticket, body)
+    return idempotency.too_large(admitted.base) if body is None else Exchange(idempotency, admitted, body)
 
 
 def claim(
     idempotency: Idempotency, request: RequestHead, read: Callable[[int], bytes | None]
 ) -> "Exchange | HTTPResponse | None":
-    """A request whose key is claimed, or the answer to it; None where it is not protected at all."""
-    admitted = admit(idempotency, request, read)
-    return admitted.begin() or admitted if isinstance(admitted, Exchange) else admitted
+    """Admit a request and claim its key, or return the answer to it; None if it is not protected at all."""
+    exchange = admit(idempotency, request, read)
+    return exchange.begin() or exchange if isinstance(exchange, Exchange) else exchange
 
 
-class Exchange:
-    """A request that has its ticket.
+class Exchange(Running):
+    """An admitted request: `begin` claims its key, then the handler answers.
 
-    After `begin` the handler answers, and exactly one of these ends the run: `keep` for a whole response,
-    `stream` for one that comes in pieces, or `fail`. They may give an answer to send instead of it.
+    Exactly one of these ends the run: `keep` for a whole response, `stream` for one that comes in pieces, or
+    `fail`. Each may return an answer that is sent in place of the handler's.
     """
 
-    __slots__ = ("_idempotency", "_running", "body", "is_open", "recording", "run", "ticket")
-
-    def __init__(self, idempotency: Idempotency, ticket: AdmittedKey, body: bytes) -> None:
+    def __init__(self, idempotency: Idempotency, admitted: AdmittedKey, body: bytes) -> None:
+        # Not by way of `Running.__init__`: this is on the path of every request.
+        self.block, self.key = admitted.block, admitted.key
+        self.fingerprint = idempotency.fingerprint(admitted, body)
         self._idempotency = idempotency
-        self._running: Running | None = None
-        self.ticket: AdmittedKey = ticket
-        self.body: bytes = body
-        self.run: Run | None = None
-        self.recording: Recording = Recording(idempotency.headers, idempotency.max_kept)
-        self.is_open: bool = False
-        """Whether the run has begun, and not ended."""
+        self.admitted = admitted
+        self.body = body
+        self.recording = Recording(idempotency.headers, idempotency.max_kept)
 
     def begin(self) -> HTTPResponse | None:
-        """Claim the key; an answer says that the handler does not run, and None that it may."""
-        running = self._block()
-        try:
-            self.run = running.__enter__()
-        except errors.SemelError as error:
-            return self.refuse(error)
-        self._running, self.is_open = running, True
-        return None
+        """Claim the key; an answer means that the handler does not run."""
+        done = self.claim()
+        return None if done is None else self.answer(done)
 
-    async def abegin(self) -> HTTPResponse | None:
-        """Await the claim of the key; an answer says that the handler does not run, and None that it may."""
-        running = self._block()
-        try:
-            self.run = await running.__aenter__()
-        except errors.SemelError as error:
-            return self.refuse(error)
-        self._running, self.is_open = running, True
-        return None
+    def answer(self, done: Returned | Raised) -> HTTPResponse:
+        """Return the answer to a request that does not run, from what `claim` returned."""
+        if isinstance(done, Raised):
+            return self.refuse(done.error)
+        return replay(done.value, done.record.expires_at, self.admitted.base)
 
     def keep(self, status: int, headers: Pairs, body: bytes) -> HTTPResponse | None:
-        """A whole response; an answer is to be sent in its place."""
+        """Store a whole response; an answer is sent in its place."""
         try:
-            self._record(status, headers, body)
+            self.recording.start(status, headers)
+            self.recording.add(body)
             problem = self.end(self.verdict())
         except BaseException as error:
             self.end(error)
@@ -86,9 +84,10 @@ class Exchange:
         return None if problem is None else self.refuse(problem, begun=True)
 
     async def akeep(self, status: int, headers: Pairs, body: bytes) -> HTTPResponse | None:
-        """Await that a whole response is kept; an answer is to be sent in its place."""
+        """Store a whole response; an answer is sent in its place."""
         try:
-            self._record(status, headers, body)
+            self.recording.start(status, headers)
+            self.recording.add(body)
             problem = await self.aend(self.verdict())
         except BaseException as error:
             await self.aend(error)
@@ -96,9 +95,9 @@ class Exchange:
         return None if problem is None else self.refuse(problem, begun=True)
 
     def stream(self, status: int, headers: Pairs, chunks: Iterable[bytes]) -> Iterator[bytes]:
-        """The pieces of a response as they come; the last one waits until the response is written down.
+        """Yield the pieces of a response as they come; the last one waits until the response is stored.
 
-        A client that goes away does not end it: what is left is made all the same.
+        A client that goes away does not end it: the rest is made all the same.
         """
         self.recording.start(status, headers)
         pieces = iter(chunks)
@@ -114,12 +113,26 @@ class Exchange:
                     self.recording.add(chunk)
             self._conclude()
         except BaseException as error:
-            if self.is_open:
-                self.end(error)
+            self.end(error)
             raise
 
+    def stream_later(
+        self, response: object, status: int, headers: Pairs, chunks: Iterable[bytes]
+    ) -> Iterator[bytes]:
+        """Return the pieces of `stream` for a framework that sends its response later, or drops it.
+
+        Closing them ends the run, even before the first one was made. The run is the current one while a
+        piece is made, and not in between, where the server may do anything.
+        """
+        pieces = self._within_run(self.stream(status, headers, chunks))
+        self.leave()
+        next(pieces)
+        # Generators alone would be finalized in any order, and the pieces would find nothing left to make.
+        weakref.finalize(response, pieces.close).atexit = False  # type: ignore[attr-defined]  # a generator
+        return pieces
+
     def attempt(self, handle: Callable[[], T]) -> T | HTTPResponse:
-        """What the handler makes; what it raises is written down, and may have an answer in its place."""
+        """Call the handler; what it raises ends the run, and may have an answer in its place."""
         try:
             return handle()
         except BaseException as error:
@@ -129,65 +142,55 @@ class Exchange:
             return instead
 
     def fail(self, error: BaseException) -> HTTPResponse | None:
-        """The handler raised this; an answer is to be sent in its place."""
+        """End the run with the handler's error; an answer is sent in its place."""
         problem = self.end(error)
         return self.refuse(problem) if isinstance(problem, errors.ClaimLost) else None
 
     async def afail(self, error: BaseException) -> HTTPResponse | None:
-        """Await that the handler's error is written down; an answer is to be sent in its place."""
+        """End the run with the handler's error; an answer is sent in its place."""
         problem = await self.aend(error)
         return self.refuse(problem) if isinstance(problem, errors.ClaimLost) else None
 
     # The parts of these, for a door that sees the response in pieces
 
     def verdict(self) -> errors.SemelError | None:
-        """What the recorded response means for its key: None keeps it, and an error gives the key back."""
+        """Decide what the response means for its key: None stores it, and an error releases the key."""
         status = self.recording.status
         if not self._idempotency.keep(status):
-            return RetryRequested(status) if status in RETRY_STATUSES else NotKept(status)
-        if self.run is not None:
-            self.run.result = self.recording.kept()
+            return RetryRequested(status) if status in RETRY_STATUSES else NotStored(status)
+        self.run.result = self.recording.stored()
         return None
 
-    def end(self, error: BaseException | None) -> errors.SemelError | None:
-        """End the run with this error, or with its result; gives what the ledger could not be told."""
-        running, self._running, self.is_open = self._running, None, False
-        try:
-            if running is not None:
-                running.__exit__(type(error), error, None)
-        except errors.SemelError as problem:
-            return problem
-        return None
-
-    async def aend(self, error: BaseException | None) -> errors.SemelError | None:
-        """End the run, awaiting the store; gives what the ledger could not be told."""
-        running, self._running, self.is_open = self._running, None, False
-        try:
-            if running is not None:
-                await running.__aexit__(type(error), error, None)
-        except errors.SemelError as problem:
-            return problem
-        return None
-
-    def refuse(self, error: errors.SemelError, *, begun: bool = False) -> HTTPResponse:
-        """The answer to what stood in the way: of beginning, or of writing it down."""
-        return self._idempotency.refuse(self.ticket, error, begun=begun)
+    def refuse(self, error: BaseException, *, begun: bool = False) -> HTTPResponse:
+        """Return the answer if the run cannot begin, or its response cannot be stored."""
+        return self._idempotency.refuse(self.admitted, error, begun=begun)
 
     def leave(self) -> None:
-        """The run is over in this context too, whichever task it was ended by."""
-        if self.run is not None:
-            leave(self.run)
+        """Leave the run in this context too: another task may have ended it."""
+        CURRENT.set(self.run.outer)
 
-    def _block(self) -> "Running":
-        ticket = self.ticket
-        return ticket.block.running(ticket.key, self._idempotency.fingerprint(ticket, self.body))
-
-    def _record(self, status: int, headers: Pairs, body: bytes) -> None:
-        self.recording.start(status, headers)
-        self.recording.add(body)
+    # Inside
 
     def _conclude(self) -> None:
         problem = self.end(self.verdict()) if self.is_open else None
         if problem is not None:
-            # What the client has of it so far breaks off, and so it knows that it is not the whole.
+            # What was sent so far breaks off: so the client knows that it is incomplete.
             raise problem
+
+    def _within_run(self, stream: Iterator[bytes]) -> Iterator[bytes]:
+        try:
+            yield b""
+            while (piece := _call_within(self.run, next, stream, None)) is not None:
+                yield piece
+        except GeneratorExit:
+            _call_within(self.run, deque, stream, 0)
+            raise
+
+
+def _call_within(run: Run, function: Callable[..., Any], *args: Any) -> Any:
+    outer = CURRENT.get()
+    CURRENT.set(run)
+    try:
+        return function(*args)
+    finally:
+        CURRENT.set(outer)

@@ -5,6 +5,7 @@ here, and nothing here reads or sends.
 """
 
 import base64
+import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, Literal, Self, TypeAlias, Unpack
 from urllib.parse import quote
@@ -16,22 +17,20 @@ from semel.connect import Semel
 from semel.core.commands import Steps
 from semel.core.events import What
 from semel.core.keys import MAX_NAME_BYTES, Key, canonical_json, hash_of, owned, part
-from semel.core.lifecycle import Status
 from semel.core.policy import Options, Policy, Seconds, check_word, seconds
 from semel.doors.http import field
 from semel.doors.http.problems import UNAVAILABLE
 from semel.doors.http.responses import (
     KEPT_HEADERS,
-    NEVER_KEPT,
+    NEVER_STORED,
     HTTPResponse,
-    Kept,
     Pairs,
     ProblemType,
+    StoredResponse,
     is_final,
     problem,
     problem_later,
     problem_of,
-    replayed,
 )
 from semel.model import Record
 from semel.once import Block
@@ -57,8 +56,6 @@ HASHED: Final = "sha256:"
 LONGEST_PAUSE: Final = 5
 # A store that is down is given a little longer.
 STORE_PAUSE: Final = 5
-
-NO_STATUS: Final = "The address of a status comes with the answer 409."
 
 # So many tenants' ledgers are kept ready; making one again costs some microseconds.
 READY: Final = 4096
@@ -127,13 +124,13 @@ class Idempotency:
         self.strict = strict
         self.keep = keep
         self.max_key = max_key
+        self._simple_key = re.compile(rf'"[A-Za-z0-9_.~-]{{1,{min(max_key, LONGEST_PART)}}}"')
         self.max_body = max_body
+        self._digits = len(str(max_body))
+        """A length in fewer digits is smaller."""
         self.max_kept = max_kept
         self.well_known = well_known
         self.headers: frozenset[str] = _checked_headers(_several("headers", headers))
-        self.raw_headers: frozenset[bytes] = frozenset(name.encode() for name in self.headers) | {
-            b"content-length"
-        }
         self._identity = _checked_identity(identity)
         self.has_owners: bool = self._identity is not None
         """Whether callers are told apart."""
@@ -157,57 +154,61 @@ class Idempotency:
         return method in self.methods or method.upper() in self.methods
 
     def admit(self, request: RequestHead) -> AdmittedKey | HTTPResponse | None:
-        """The ticket of a request, or why it gets none; None where it is not protected at all."""
+        """Admit a request, or return the answer that rejects it; None if it is not protected at all."""
         text = request.headers.get("idempotency-key")
         if text is None and not self.required:
             return None
-        base = self._base(request.root) if request.root else self.well_known
+        base = self.base_of(request.root) if request.root else self.well_known
         span = request.headers.get("idempotency-expiry-seconds")
         try:
-            key = self._key(text)
+            # Nearly every key is a UUID or the like, which is a part of a key as it stands.
+            simple = text is not None and self._simple_key.fullmatch(text)
+            key = text[1:-1] if text is not None and simple else _part(self._key(text))
             ttl = 0.0 if span is None else self._ttl(span)
-            self._check_length(request.headers.get("content-length"))
+            length = request.headers.get("content-length", "")
+            if len(length) >= self._digits:
+                self._check_length(length)
             owner = "" if self._identity is None else self._owner(request.native)
-        except _Turned as turned:
-            return self.turn_away(turned.kind, base, str(turned))
-        name = self._operation(request.method, request.path) + _part(key)
-        return AdmittedKey(self._block(owner, ttl), name, base, request.query, request.native)
+        except Rejected as rejected:
+            return self.reject(rejected.kind, base, str(rejected))
+        operation = self._operations.get((request.method, request.path))
+        name = (operation or self._operation(request.method, request.path)) + key
+        block = self._blocks.get((owner, ttl)) or self._block(owner, ttl)
+        return AdmittedKey(block, name, base, request.query, request.native)
 
-    def fingerprint(self, ticket: AdmittedKey, body: bytes) -> str:
-        """The fingerprint of what must not change under the ticket's key."""
+    def fingerprint(self, admitted: AdmittedKey, body: bytes) -> str:
+        """Return the fingerprint of what must not change under the key."""
         payload = self.payload
         try:
             if callable(payload):
-                return self.s.fingerprint(payload(ticket.native, body))
+                return self.s.fingerprint(payload(admitted.native, body))
             if payload == "json":
                 body = canonical_json(body)
         except errors.InvalidPayload:
             pass  # the application may accept it all the same, and its bytes tell it from any other
-        return hash_of(ticket.query.encode("utf-8", "surrogateescape") + b"\n" + body, self._secret)
+        return hash_of(admitted.query.encode("utf-8", "surrogateescape") + b"\n" + body, self._secret)
 
     def too_large(self, base: str) -> HTTPResponse:
-        """The answer to a body that is longer than is allowed."""
-        return self.turn_away("body-too-large", base, f"It may have {self.max_body} bytes.")
+        """Return the answer to a body that is longer than allowed."""
+        return self.reject("body-too-large", base, f"It may have {self.max_body} bytes.")
 
     # Answers out
 
-    def refuse(self, ticket: AdmittedKey, error: BaseException, *, begun: bool = False) -> HTTPResponse:
-        """The answer to a request that did not get to run, or, if it had begun, could not be written down."""
-        if isinstance(error, errors.AlreadyDone):
-            return replayed(error.result, error.record.expires_at, ticket.base)
+    def refuse(self, admitted: AdmittedKey, error: BaseException, *, begun: bool = False) -> HTTPResponse:
+        """Return the answer to a request that may not run or, if it has begun, could not be stored."""
         if isinstance(error, errors.StoreError | errors.ShuttingDown):
-            return self._unavailable(ticket.base, error, begun=begun)
-        base = ticket.base
+            return self.unavailable(admitted.base, error, begun=begun)
+        base = admitted.base
         match error:
             case errors.InProgress(retry_after=left):
                 pause = min(left, LONGEST_PAUSE)
-                return self._come_back("in-progress", ticket, pause, "Ask again, or ask for its status.")
+                return self._come_back("in-progress", admitted, pause, "Ask again, or ask for its status.")
             case errors.ClaimLost() | errors.Reentered():
-                return self._come_back("in-progress", ticket, 1, "Another attempt at it has taken over.")
+                return self._come_back("in-progress", admitted, 1, "Another attempt at it has taken over.")
             case errors.OutcomeUnknown():
                 detail = "An attempt vanished, and its effect may have happened. It has to be settled."
                 return problem(
-                    "outcome-unknown", base, detail, self._status_link(ticket), status_url=ticket.url
+                    "outcome-unknown", base, detail, self._status_link(admitted), status_url=admitted.url
                 )
             case errors.FailedBefore():
                 return problem("failed-before", base, "Every attempt that it is allowed was made.")
@@ -216,70 +217,63 @@ class Idempotency:
             raise error
         return answer
 
-    def turn_away(self, kind: ProblemType, base: str, detail: str) -> HTTPResponse:
-        """The answer to a request that has no key, or none that can be used."""
+    def reject(self, kind: ProblemType, base: str, detail: str) -> HTTPResponse:
+        """Return the answer to a request that has no key, or an unusable one."""
         self.s.events.emit(What.REFUSED, "", detail=kind)
         return problem(kind, base, detail)
+
+    def unavailable(
+        self, base: str, error: errors.StoreError | errors.ShuttingDown, *, begun: bool = False
+    ) -> HTTPResponse:
+        """Return the answer while the store is down, or this server stops."""
+        pause, why = STORE_PAUSE, "Whether it was done is not known." if begun else "Nothing was begun."
+        if isinstance(error, errors.ShuttingDown):
+            pause, why = 1, "This server is stopping."
+        elif not isinstance(error, UNAVAILABLE):
+            raise error
+        return problem_later("unavailable", base, f"{why} Try again, with the same key.", pause)
 
     # The policy's own pages
 
     def may_have_page(self, method: str, path: str) -> bool:
-        """Whether it is worth asking for a page: nearly every request is told from one by this."""
+        """Return False if a request is for no page of the policy, as nearly every request is."""
         return method in ("GET", "HEAD") and self.well_known in path
 
-    def page(self, request: RequestHead) -> Steps[HTTPResponse | None]:
-        """The policy, or the status of a request; None where it is another page."""
-        before, found, rest = request.path.removeprefix(request.root).partition(self.well_known)
-        if before or not found or rest[:1] not in ("", "/") or request.method not in ("GET", "HEAD"):
-            return None
-        base = self._base(request.root)
-        if not rest:
-            from semel.doors.http.publish import policy_document
+    def look_up(self, key: str, native: Any) -> Steps[Record | None]:
+        """Read the record of a request of this caller's."""
+        owner = self._owner(native)
+        shown = self._block(owner, 0.0).shown(key)
+        return (yield from self._scoped(owner).ledger.steps.get(shown))
 
-            document = policy_document(self, base.removesuffix(self.well_known))
-            return _json(200, document, "public, max-age=300")
-        return (yield from self._status(_decoded(rest.removeprefix("/")), base, request.native))
-
-    def _status(self, key: str, base: str, native: Any) -> Steps[HTTPResponse]:
-        """What is known about the request of this key."""
-        # Other work of this owner's is not for everybody who speaks HTTP to know.
-        if not key.startswith("http:"):
-            return problem("no-such-key", base, NO_STATUS)
-        try:
-            owner = self._owner(native)
-            shown = self._block(owner, 0.0).shown(key)
-            record = yield from self._scoped(owner).ledger.steps.get(shown)
-        except _Turned as turned:
-            return self.turn_away(turned.kind, base, str(turned))
-        except errors.UsageError:
-            return problem("no-such-key", base, NO_STATUS)
-        except (errors.StoreError, errors.ShuttingDown) as error:
-            return self._unavailable(base, error)
-        return _status_page(record, base)
+    def base_of(self, root: str) -> str:
+        """Return where the policy is published: a prefix may be the client's choice, and hold anything."""
+        if not root:
+            return self.well_known
+        return quote(root.encode("utf-8", "surrogateescape"), safe="/:@!$&'()*+,;=%") + self.well_known
 
     # Inside
 
     def _key(self, text: str | None) -> str:
         if text is None:
-            raise _Turned(
+            raise Rejected(
                 "key-missing", "This operation requires the header Idempotency-Key, new for each request."
             )
         try:
             return field.read_key(text, strict=self.strict, longest=self.max_key)
         except field.BadField as bad:
-            raise _Turned("key-malformed", f"An Idempotency-Key cannot be used unless {bad}.") from None
+            raise Rejected("key-malformed", f"An Idempotency-Key cannot be used unless {bad}.") from None
 
     def _ttl(self, text: str) -> float:
         if self.expiry is None:
-            raise _Turned("expiry-malformed", "How long a key is remembered cannot be chosen here.")
+            raise Rejected("expiry-malformed", "How long a key is remembered cannot be chosen here.")
         try:
             return field.read_seconds(text, *self.expiry)
         except field.BadField as bad:
-            raise _Turned("expiry-malformed", f"It cannot be used unless {bad}.") from None
+            raise Rejected("expiry-malformed", f"It cannot be used unless {bad}.") from None
 
     def _check_length(self, text: str | None) -> None:
         if (field.read_length(text) or 0) > self.max_body:
-            raise _Turned("body-too-large", f"It may have {self.max_body} bytes.")
+            raise Rejected("body-too-large", f"It may have {self.max_body} bytes.")
 
     def _owner(self, native: Any) -> str:
         if self._identity is None:
@@ -288,7 +282,7 @@ class Idempotency:
         if isinstance(owner, int) and not isinstance(owner, bool):
             return str(owner)
         if not isinstance(owner, str) or not owner:
-            raise _Turned("not-authenticated", "Send the credentials that this operation asks for.")
+            raise Rejected("not-authenticated", "Send the credentials that this operation asks for.")
         return owner
 
     def _operation(self, method: str, path: str) -> str:
@@ -302,19 +296,13 @@ class Idempotency:
                 self._operations[method, path] = name
         return name
 
-    def _base(self, root: str) -> str:
-        """Where the policy is published: a prefix may be the client's choice, and hold anything."""
-        if not root:
-            return self.well_known
-        return quote(root.encode("utf-8", "surrogateescape"), safe="/:@!$&'()*+,;=%") + self.well_known
-
     def _block(self, owner: str, ttl: float) -> Block:
         block = self._blocks.get((owner, ttl))
         if block is None:
             if len(self._blocks) >= READY:
                 self._blocks.clear()
             options = self._options if not ttl else {**self._options, "ttl": ttl}
-            block = self._scoped(owner).once.block(returns=Kept, **options)
+            block = self._scoped(owner).once.block(returns=StoredResponse, **options)
             self._blocks[owner, ttl] = block
         return block
 
@@ -333,34 +321,17 @@ class Idempotency:
         self._block("", shortest)  # what ends before the other side stops retrying is refused here
         return shortest, longest
 
-    def _come_back(self, kind: ProblemType, ticket: AdmittedKey, pause: float, detail: str) -> HTTPResponse:
-        link = self._status_link(ticket)
-        return problem_later(kind, ticket.base, detail, pause, link, status_url=ticket.url)
+    def _come_back(self, kind: ProblemType, admitted: AdmittedKey, pause: float, detail: str) -> HTTPResponse:
+        link = self._status_link(admitted)
+        return problem_later(kind, admitted.base, detail, pause, link, status_url=admitted.url)
 
-    def _status_link(self, ticket: AdmittedKey) -> Pairs:
-        return [("Link", f'<{ticket.url}>; rel="status"; type="application/json"')]
-
-    def _unavailable(
-        self, base: str, error: errors.StoreError | errors.ShuttingDown, *, begun: bool = False
-    ) -> HTTPResponse:
-        pause, why = STORE_PAUSE, "Whether it was done is not known." if begun else "Nothing was begun."
-        if isinstance(error, errors.ShuttingDown):
-            pause, why = 1, "This server is stopping."
-        elif not isinstance(error, UNAVAILABLE):
-            raise error
-        return problem_later("unavailable", base, f"{why} Try again, with the same key.", pause)
+    def _status_link(self, admitted: AdmittedKey) -> Pairs:
+        return [("Link", f'<{admitted.url}>; rel="status"; type="application/json"')]
 
 
-STATUSES: Final = {
-    Status.IN_PROGRESS: "in-progress",
-    Status.COMPLETED: "completed",
-    Status.FAILED: "failed",
-    Status.UNKNOWN: "unknown",
-    Status.RELEASED: "released",
-}
+class Rejected(Exception):
+    """A request that is rejected before anything is claimed."""
 
-
-class _Turned(Exception):
     def __init__(self, kind: ProblemType, detail: str) -> None:
         super().__init__(detail)
         self.kind = kind
@@ -392,33 +363,6 @@ def _hashed(text: str) -> str:
     return HASHED + hash_of(text.encode("utf-8", "surrogatepass"))
 
 
-def _json(status: int, value: Any, cache: str) -> HTTPResponse:
-    body = msgspec.json.encode(value)
-    headers = [
-        ("Content-Type", "application/json"),
-        ("Content-Length", str(len(body))),
-        ("Cache-Control", cache),
-    ]
-    return HTTPResponse(status, headers, body)
-
-
-def _status_page(record: Record | None, base: str) -> HTTPResponse:
-    if record is None:
-        return problem("no-such-key", base, "It was never received, or it is no longer remembered.")
-    body: dict[str, Any] = {"status": STATUSES[record.status], "attempt": record.attempt}
-    if record.status is Status.COMPLETED:
-        body["expires_at"] = record.expires_at
-    return _json(200, body, "no-store")
-
-
-def _decoded(token: str) -> str:
-    """The key that a token stands for; none where it is no token."""
-    try:
-        return base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True).decode()
-    except ValueError:
-        return ""
-
-
 def _several(option: str, names: Collection[str]) -> Collection[str]:
     if isinstance(names, str):
         raise errors.InvalidOption(f"{option}={names!r}: it is a list of names, such as [{names!r}]")
@@ -427,7 +371,7 @@ def _several(option: str, names: Collection[str]) -> Collection[str]:
 
 def _checked_headers(names: Collection[str]) -> frozenset[str]:
     low = frozenset(name.lower() for name in names)
-    if secret := low & NEVER_KEPT:
+    if secret := low & NEVER_STORED:
         raise errors.InvalidOption(
             f"{', '.join(sorted(secret))} belongs to one client and is never kept: leave it out of headers="
         )

@@ -1,16 +1,31 @@
-"""The policy, published: as JSON at a well-known path, and in an application's OpenAPI document."""
+"""The policy, published: its own pages, and its part of an application's OpenAPI document."""
 
+import base64
 import copy
 import math
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, Final
 
+import msgspec
+
 from semel import errors
+from semel.core.commands import Steps
+from semel.core.drive import adrive, drive
+from semel.core.lifecycle import Status
 from semel.doors.http.field import EXPIRY, KEY
-from semel.doors.http.policy import STATUSES, Idempotency
+from semel.doors.http.policy import Idempotency, Rejected, RequestHead
 from semel.doors.http.problems import MEDIA_TYPE, problem_schema
-from semel.doors.http.responses import EXPIRES, NOT_KEPT, PROBLEMS, REPLAYED, ProblemType
+from semel.doors.http.responses import (
+    EXPIRES,
+    NOT_KEPT,
+    PROBLEMS,
+    REPLAYED,
+    HTTPResponse,
+    ProblemType,
+    problem,
+)
+from semel.model import Record
 
 DRAFT = "https://datatracker.ietf.org/doc/draft-ietf-httpapi-idempotency-key-header/07/"
 
@@ -20,6 +35,74 @@ PROBLEM: Final = {"$ref": "#/components/schemas/IdempotencyProblem"}
 # Of what may be sent as a key this is what everybody understands alike; `read_key` takes a little more.
 QUOTED: Final = r'"[ !#-\[\]-~]{1,%d}"'
 BARE: Final = r"[!#-+\--:<-\[\]-~]{1,%d}"
+
+
+STATUSES: Final = {
+    Status.IN_PROGRESS: "in-progress",
+    Status.COMPLETED: "completed",
+    Status.FAILED: "failed",
+    Status.UNKNOWN: "unknown",
+    Status.RELEASED: "released",
+}
+NO_STATUS: Final = "The address of a status comes with the answer 409."
+
+
+# The pages: the policy, and the status of a key
+
+
+def page_of(idempotency: Idempotency, request: RequestHead) -> HTTPResponse | None:
+    """Return the page that is asked for; None if it is the application's own."""
+    return drive(_page_of(idempotency, request), idempotency.s.store, idempotency.s.events.failed)
+
+
+async def apage_of(idempotency: Idempotency, request: RequestHead) -> HTTPResponse | None:
+    """Return the page that is asked for; None if it is the application's own."""
+    return await adrive(_page_of(idempotency, request), idempotency.s.store, idempotency.s.events.failed)
+
+
+def _page_of(idempotency: Idempotency, request: RequestHead) -> Steps[HTTPResponse | None]:
+    before, found, rest = request.path.removeprefix(request.root).partition(idempotency.well_known)
+    if before or not found or rest[:1] not in ("", "/") or request.method not in ("GET", "HEAD"):
+        return None
+    base = idempotency.base_of(request.root)
+    if rest:
+        return (yield from _status_page(idempotency, base, _key_of(rest[1:]), request.native))
+    document = policy_document(idempotency, base.removesuffix(idempotency.well_known))
+    return _json_page(document, "public, max-age=300")
+
+
+def _status_page(idempotency: Idempotency, base: str, key: str, native: Any) -> Steps[HTTPResponse]:
+    # Other work of this owner's is not for everybody who speaks HTTP to know.
+    if not key.startswith("http:"):
+        return problem("no-such-key", base, NO_STATUS)
+    try:
+        record: Record | None = yield from idempotency.look_up(key, native)
+    except Rejected as rejected:
+        return idempotency.reject(rejected.kind, base, str(rejected))
+    except errors.UsageError:
+        return problem("no-such-key", base, NO_STATUS)
+    except (errors.StoreError, errors.ShuttingDown) as error:
+        return idempotency.unavailable(base, error)
+    if record is None:
+        return problem("no-such-key", base, "It was never received, or it is no longer remembered.")
+    status: dict[str, Any] = {"status": STATUSES[record.status], "attempt": record.attempt}
+    if record.status is Status.COMPLETED:
+        status["expires_at"] = record.expires_at
+    return _json_page(status, "no-store")
+
+
+def _key_of(token: str) -> str:
+    """Return the key that a token stands for; "" if it is no token."""
+    try:
+        return base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True).decode()
+    except ValueError:
+        return ""
+
+
+def _json_page(value: Any, cache: str) -> HTTPResponse:
+    body = msgspec.json.encode(value)
+    length = ("Content-Length", str(len(body)))
+    return HTTPResponse(200, [("Content-Type", "application/json"), length, ("Cache-Control", cache)], body)
 
 
 def policy_document(idempotency: Idempotency, root: str = "") -> dict[str, Any]:
@@ -67,6 +150,9 @@ def summary(idempotency: Idempotency) -> dict[str, Any]:
     policy = policy_document(idempotency)
     names = ("required", "methods", "retention_seconds", "kept_statuses", "expiry")
     return {"policy": idempotency.well_known, **{name: policy[name] for name in names if name in policy}}
+
+
+# OpenAPI
 
 
 def describe(

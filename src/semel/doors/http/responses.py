@@ -1,4 +1,4 @@
-"""Responses: problems of requests with an `Idempotency-Key`, and what is kept and given again."""
+"""Responses to requests with an `Idempotency-Key`: problems, and what is stored and replayed."""
 
 from collections.abc import Iterable
 from typing import Any, Final, Literal, TypeAlias
@@ -6,6 +6,7 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from semel import errors
+from semel.core.codecs import holds_no_dict
 from semel.doors.http.field import read_length
 from semel.doors.http.problems import ProblemDetails, problem_details, retry_after
 
@@ -32,7 +33,7 @@ KEPT_HEADERS: Final = (
     "vary",
 )
 ABOUT_THE_BODY: Final = frozenset(KEPT_HEADERS) - {"content-location", "link", "location", "retry-after"}
-NEVER_KEPT: Final = frozenset(
+NEVER_STORED: Final = frozenset(
     {"authentication-info", "authorization", "proxy-authorization", "set-cookie", "set-cookie2"}
 )
 
@@ -76,7 +77,8 @@ class HTTPResponse(msgspec.Struct, frozen=True):
     body: bytes
 
 
-class Kept(msgspec.Struct, frozen=True, omit_defaults=True):
+@holds_no_dict
+class StoredResponse(msgspec.Struct, frozen=True, omit_defaults=True):
     """A response as it is stored: text as text, so that people can read it."""
 
     status: int
@@ -84,11 +86,11 @@ class Kept(msgspec.Struct, frozen=True, omit_defaults=True):
     text: str | None = None
     data: bytes | None = None
     size: int | None = None
-    """The length of a body that was not kept."""
+    """The length of a body that was not stored."""
 
     @property
     def body(self) -> bytes | None:
-        """The body byte for byte; None where it was not kept."""
+        """The body byte for byte; None where it was not stored."""
         if self.text is not None:
             return self.text.encode()
         return self.data
@@ -132,17 +134,17 @@ def problem_response(details: ProblemDetails, base: str) -> HTTPResponse:
     return HTTPResponse(details.status, headers, body)
 
 
-def replayed(kept: Kept, expires_at: float, base: str) -> HTTPResponse:
-    """A kept response, given again."""
+def replay(stored: StoredResponse, expires_at: float, base: str) -> HTTPResponse:
+    """Return the response to a retry."""
     headers = [(REPLAYED, "true"), (EXPIRES, _http_date(expires_at))]
-    body = kept.body
+    body = stored.body
     if body is not None:
-        return HTTPResponse(kept.status, [*kept.headers, *_length(kept.status, body), *headers], body)
+        return HTTPResponse(stored.status, [*stored.headers, *_length(stored.status, body), *headers], body)
     # The status still tells how it ended: a client that took this for a failure might do it all again.
     headers.append((NOT_KEPT, "not-kept"))
-    headers += [pair for pair in kept.headers if pair[0].lower() not in ABOUT_THE_BODY]
-    detail = f"It was answered with {kept.status}; a body of {kept.size} bytes was more than is kept."
-    return problem("result-not-kept", base, detail, headers, status=kept.status)
+    headers += [pair for pair in stored.headers if pair[0].lower() not in ABOUT_THE_BODY]
+    detail = f"It was answered with {stored.status}; a body of {stored.size} bytes was more than is stored."
+    return problem("result-not-kept", base, detail, headers, status=stored.status)
 
 
 # These have no body, and so no length (RFC 9110, 8.6).
@@ -165,12 +167,10 @@ LAST_DATE: Final = 253402300799
 
 # With these a handler says that it has not begun, and that the client may retry.
 RETRY_STATUSES: Final = frozenset({408, 423, 425, 429})
-SERVER_ERROR: Final = 500
+FINAL_STATUSES: Final = frozenset(range(500)) - RETRY_STATUSES
 
-
-def is_final(status: int) -> bool:
-    """Whether a status is the outcome of a request: below 500, and none that asks for a retry."""
-    return status < SERVER_ERROR and status not in RETRY_STATUSES
+is_final: Final = FINAL_STATUSES.__contains__
+"""Whether a status is the outcome of a request: below 500, and none that asks for a retry."""
 
 
 class RetryRequested(errors.Later):
@@ -183,8 +183,8 @@ class RetryRequested(errors.Later):
         self.everyone: bool = False
 
 
-class NotKept(errors.SemelError):
-    """The handler answered with a status that is not kept, so that the request may run again."""
+class NotStored(errors.SemelError):
+    """The handler answered with a status that is not stored, so that the request may run again."""
 
     def __init__(self, status: int) -> None:
         super().__init__(f"the handler answered {status}")
@@ -192,51 +192,53 @@ class NotKept(errors.SemelError):
 
 
 class Recording(msgspec.Struct, eq=False):
-    """A response while it is being made: what of it will be kept."""
+    """A response while it is being made: what of it will be stored."""
 
-    _allowed: frozenset[str]
-    room: int
-    """So many bytes of its body are kept."""
-    _chunks: list[bytes] | None = []
-    _length: int | None = None
+    _names: frozenset[str]
+    """The headers that are stored."""
+    max_bytes: int
+    """A longer body is not stored."""
     begun: bool = False
-    size: int = 0
     status: int = 0
     headers: Pairs = []
+    size: int = 0
+    _length: str | None = None
+    _chunks: list[bytes] = []
 
-    def start(self, status: int, headers: Iterable[tuple[str, str]]) -> None:
-        """The head of the response."""
-        self.begun = True
-        self.status = status
+    def start(self, status: int, headers: Iterable[tuple[Any, Any]]) -> None:
+        """Record the head of the response; its headers are texts or bytes."""
+        self.begun, self.status = True, status
         self.headers = []
         for name, value in headers:
+            if type(name) is not str:
+                name, value = bytes(name).decode("latin-1"), bytes(value).decode("latin-1")  # noqa: PLW2901
             low = name.lower()
-            if low in self._allowed:
+            if low in self._names:
                 self.headers.append((name, value))
             elif low == "content-length":
-                self._length = read_length(value)
+                self._length = value
 
     def add(self, chunk: bytes) -> None:
-        """A piece of its body."""
-        if not chunk:
-            return
-        self.size += len(chunk)
-        if self.size > self.room:
-            self._chunks = None
-        elif self._chunks is not None:
-            self._chunks.append(bytes(chunk))
+        """Record a piece of its body."""
+        if chunk:
+            self.size += len(chunk)
+            if self.size <= self.max_bytes:
+                self._chunks.append(bytes(chunk))
+            else:
+                self._chunks.clear()
 
     @property
     def full(self) -> bool:
         """Whether the client has the whole body: as Content-Length said, or since there cannot be any."""
-        return self.status in WITHOUT_BODY or (self._length is not None and self.size >= self._length)
+        length = read_length(self._length)
+        return self.status in WITHOUT_BODY or (length is not None and self.size >= length)
 
-    def kept(self) -> Kept:
-        """What is to be stored of it."""
-        if self._chunks is None:
-            return Kept(self.status, self.headers, size=self.size)
+    def stored(self) -> StoredResponse:
+        """Return what is stored of it."""
+        if self.size > self.max_bytes:
+            return StoredResponse(self.status, self.headers, size=self.size)
         body = b"".join(self._chunks)
         try:
-            return Kept(self.status, self.headers, text=body.decode())
+            return StoredResponse(self.status, self.headers, text=body.decode())
         except UnicodeDecodeError:
-            return Kept(self.status, self.headers, data=body)
+            return StoredResponse(self.status, self.headers, data=body)

@@ -16,7 +16,7 @@ from semel.doors.inbox.worker import POLL, Backoff, Dead, LaneNotifier, Worker
 from semel.doors.queues.backoff import doubling
 from semel.errors import InvalidKey, MessageUnreadable
 from semel.model import ProgressCallback
-from semel.state.facades import AsyncMailbox
+from semel.state import AsyncMailbox
 from semel.state.mailbox import Counted, Letter, Letters, Message, Survey, checked, lane_of
 
 # A message that fails stays away for 1, 2, 4 seconds and so on, up to five minutes.

@@ -30,7 +30,7 @@ from semel.state.mailbox import Lanes, Letter, Message, is_shared
 from semel.state.shards import MOST as SHARDS
 
 if TYPE_CHECKING:
-    from semel.state.facades import Mailbox
+    from semel.state import Mailbox
 
 # While so many lanes may be begun, no more are taken in: they are found again later.
 AHEAD = 100
